@@ -1,0 +1,1 @@
+"""MemQ: a cloud-native PubSub system."""

@@ -1,0 +1,1 @@
+"""The broker process: sockets, threads and time around the core."""

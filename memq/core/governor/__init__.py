@@ -1,0 +1,1 @@
+"""Which broker hosts what: topics, their configuration and their placement."""

@@ -1,0 +1,1 @@
+"""Notifications and the queue that carries them."""

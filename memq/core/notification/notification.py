@@ -1,0 +1,102 @@
+"""A Notification: what the queue says about one Batch.
+
+It is small JSON, so that it can be read in a terminal, and it holds all that a planner needs:
+which object, how large, how many records, between which times, from which producers. Consumers,
+Spark and the audit plan from Notifications alone and touch the object only to read it.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from memq.errors import CorruptDataError
+
+NOTIFICATION_VERSION = 1
+
+
+class ProducerRun(msgspec.Struct, frozen=True, array_like=True):
+    """A run of consecutive sequences of one producer inside one Batch.
+
+    Attributes:
+        producer_id: the producer.
+        epoch: its epoch.
+        first: first sequence of the run.
+        last: last sequence of the run, included.
+        records: LogMessages in these Messages.
+        crc_sum: sum of the CRC32C of the Messages, modulo 2**64.
+    """
+
+    producer_id: str
+    epoch: int
+    first: int
+    last: int
+    records: int
+    crc_sum: int
+
+
+class Notification(msgspec.Struct, frozen=True, kw_only=True):
+    """What the queue says about one Batch.
+
+    Attributes:
+        version: of this format.
+        topic: the topic.
+        write_partition: the write partition that sealed the Batch.
+        batch_id: unique name of the Batch.
+        uri: of the object, complete.
+        size_bytes: of the object.
+        index_offset: where the index begins in the object; it reaches to the end.
+        messages: Messages in the Batch.
+        records: LogMessages in the Batch.
+        min_timestamp_us: least LogMessage timestamp, microseconds since 1970 UTC.
+        max_timestamp_us: greatest LogMessage timestamp.
+        producers: runs of sequences, in the order they stand in the Batch.
+        schema_id: the schema of the Batch.
+        broker_id: who sealed it.
+        sealed_ms: when it was sealed, by the broker's clock.
+        stored_through_ms: every Message that this write partition received before this time and
+            acked is in this Batch or an earlier one.
+    """
+
+    version: int
+    topic: str
+    write_partition: int
+    batch_id: str
+    uri: str
+    size_bytes: int
+    index_offset: int
+    messages: int
+    records: int
+    min_timestamp_us: int
+    max_timestamp_us: int
+    producers: list[ProducerRun]
+    schema_id: str
+    broker_id: str
+    sealed_ms: int
+    stored_through_ms: int
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Notification)
+
+
+def encode_notification(notification: Notification) -> bytes:
+    """The JSON of a Notification."""
+    return _encoder.encode(notification)
+
+
+def decode_notification(payload: bytes) -> Notification:
+    """A Notification from its JSON.
+
+    Raises:
+        CorruptDataError: it is not a Notification, or of a version this reader does not know.
+    """
+    try:
+        notification = _decoder.decode(payload)
+    except msgspec.MsgspecError as exc:
+        raise CorruptDataError(f"not a notification: {exc}: {payload[:80]!r}") from exc
+    if notification.version != NOTIFICATION_VERSION:
+        raise CorruptDataError(
+            f"notification of version {notification.version}; this reader knows "
+            f"{NOTIFICATION_VERSION}: upgrade memq"
+        )
+    return notification

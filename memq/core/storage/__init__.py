@@ -1,0 +1,1 @@
+"""Immutable objects by key, behind one narrow seam."""

@@ -1,0 +1,63 @@
+"""The seam to storage: what MemQ needs of an object store or a file system."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+Buffer = Any
+"""Anything with the buffer protocol: bytes, memoryview, pyarrow.Buffer."""
+
+
+class ObjectInfo(NamedTuple):
+    """An object as a listing shows it.
+
+    Attributes:
+        key: of the object, relative to the storage's root.
+        size_bytes: of the object.
+        modified_ms: when it was last written, milliseconds since 1970 UTC.
+    """
+
+    key: str
+    size_bytes: int
+    modified_ms: int
+
+
+class StorageHandler(Protocol):
+    """Immutable objects by key. Calls block; the broker makes them in worker threads.
+
+    Keys are relative, with '/' between parts, and never contain '..'. Every method may raise
+    `StorageError` (retriable).
+    """
+
+    def put(self, key: str, buffers: Sequence[Buffer], *, timeout_s: float) -> None:
+        """Write one object from buffers in order; durable when it returns.
+
+        A key is written once. Putting the same bytes again succeeds (an earlier attempt whose
+        answer was lost is recognised); putting other bytes fails. Nobody ever sees half an object.
+        """
+
+    def get(self, key: str) -> Buffer:
+        """The whole object.
+
+        Raises:
+            ObjectNotFoundError: there is none.
+        """
+
+    def get_range(self, key: str, start: int, length: int) -> Buffer:
+        """`length` bytes from `start`; fewer where the object ends sooner.
+
+        Raises:
+            ObjectNotFoundError: there is none.
+        """
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """The objects whose key starts with `prefix`, in no promised order."""
+
+    def delete(self, key: str) -> None:
+        """Remove an object; one that is not there is fine."""
+
+    def uri(self, key: str) -> str:
+        """The complete URI of a key, which `open_uri` understands anywhere."""

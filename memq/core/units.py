@@ -1,0 +1,57 @@
+"""Human durations and sizes: "500ms", "7d", "16MiB".
+
+Configuration and the command line speak these; code carries plain integers whose names end in
+`_ms` or `_bytes`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from memq.errors import ConfigError
+
+_DURATIONS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_SIZES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)")
+
+
+def parse_duration_ms(text: str) -> int:
+    """Milliseconds of "500ms", "1.5s", "10m", "2h" or "7d".
+
+    Raises:
+        ConfigError: the text is not a number with one of those units.
+    """
+    return _parse(text, _DURATIONS_MS, "duration", '"500ms", "10s", "5m", "2h" or "7d"')
+
+
+def parse_size_bytes(text: str) -> int:
+    """Bytes of "512B", "64KiB", "16MiB", "2GiB" or "1TiB".
+
+    Raises:
+        ConfigError: the text is not a number with one of those units.
+    """
+    return _parse(text, _SIZES, "size", '"512B", "64KiB", "16MiB" or "2GiB"')
+
+
+def format_duration_ms(value_ms: int) -> str:
+    """The shortest exact text of a duration, so that `parse_duration_ms` gives it back."""
+    return _format(value_ms, _DURATIONS_MS)
+
+
+def format_size_bytes(value_bytes: int) -> str:
+    """The shortest exact text of a size, so that `parse_size_bytes` gives it back."""
+    return _format(value_bytes, _SIZES)
+
+
+def _parse(text: str, units: dict[str, int], kind: str, examples: str) -> int:
+    match = _QUANTITY.fullmatch(text.strip())
+    if match is None or match[2] not in units:
+        raise ConfigError(f"{text!r} is not a {kind}; write it like {examples}")
+    return round(float(match[1]) * units[match[2]])
+
+
+def _format(value: int, units: dict[str, int]) -> str:
+    unit, factor = next(
+        (unit, factor) for unit, factor in reversed(units.items()) if value % factor == 0
+    )
+    return f"{value // factor}{unit}" if value else f"0{next(iter(units))}"

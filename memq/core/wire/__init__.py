@@ -1,0 +1,1 @@
+"""The wire protocol as sans-I/O state machines."""

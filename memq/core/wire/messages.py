@@ -1,0 +1,444 @@
+"""Every request and answer of the protocol, as typed headers.
+
+A frame's header is one of these structs in msgpack, as a map, so that a field can be added with a
+default and older peers skip it. `REQUESTS` pairs each request with its type code and its answer;
+that table is the protocol.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from memq.core.topic import TopicConfig
+
+PROTOCOL_VERSION = 1
+
+
+class Struct(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Base of all headers."""
+
+
+# -- connection -----------------------------------------------------------------------------
+
+
+class Handshake(Struct):
+    """First request on a connection.
+
+    Attributes:
+        versions: protocol versions that the client speaks.
+        client: free text that names the client in logs.
+        token: credential; empty where the broker asks for none.
+    """
+
+    versions: list[int]
+    client: str = ""
+    token: str = ""
+
+
+class HandshakeAnswer(Struct):
+    """The version chosen, who answers, and the limits that hold on this connection."""
+
+    version: int
+    cluster_id: str
+    broker_id: str
+    max_header_bytes: int
+    max_body_bytes: int
+
+
+class ErrorAnswer(Struct):
+    """Header of an answer that has the ERROR flag.
+
+    Attributes:
+        code: `MemqError.code` of the error.
+        message: what was wrong and the way out.
+        retriable: whether the same request may succeed later.
+        address: of the broker to ask instead, for `not_hosted`.
+    """
+
+    code: str
+    message: str
+    retriable: bool = False
+    address: str = ""
+
+
+class Done(Struct):
+    """An answer that says nothing but that it was done."""
+
+
+# -- metadata and topics --------------------------------------------------------------------
+
+
+class Metadata(Struct):
+    """Ask for brokers and topics; an unknown topic is an error.
+
+    Attributes:
+        topics: the topics wanted; None for all.
+    """
+
+    topics: list[str] | None = None
+
+
+class BrokerInfo(Struct):
+    """A broker and where it answers (`host:port`)."""
+
+    id: str
+    address: str
+
+
+class TopicInfo(Struct):
+    """A topic as clients need it.
+
+    Attributes:
+        config: its configuration.
+        schemas: every schema that Messages may have, serialized, by schema id; the newest is
+            `schema_id`.
+        schema_id: the schema to send with.
+        hosts: address of the broker of each write partition, by position.
+        queue_address: address of the broker that serves the topic's notifications and groups.
+        storage_uri: root of the storage that holds its Batches.
+    """
+
+    config: TopicConfig
+    schemas: dict[str, bytes]
+    schema_id: str
+    hosts: list[str]
+    queue_address: str
+    storage_uri: str
+
+
+class MetadataAnswer(Struct):
+    """The cluster, its brokers and the topics asked for."""
+
+    cluster_id: str
+    brokers: list[BrokerInfo]
+    topics: list[TopicInfo]
+
+
+class CreateTopic(Struct):
+    """Create a topic."""
+
+    config: TopicConfig
+
+
+class AlterTopic(Struct):
+    """Change options of a topic.
+
+    Attributes:
+        topic: the topic.
+        options: human option values by name, as in `memq topic alter`.
+        schema: a new serialized schema for a typed topic, which must extend the old one with
+            nullable columns at its end; None to keep it.
+    """
+
+    topic: str
+    options: dict[str, str] = {}
+    schema: bytes | None = None
+
+
+class DeleteTopic(Struct):
+    """Delete a topic, its Batches, its notifications and its group offsets."""
+
+    topic: str
+
+
+class TopicAnswer(Struct):
+    """A topic after it was created or altered."""
+
+    topic: TopicInfo
+
+
+# -- producing ------------------------------------------------------------------------------
+
+
+class Write(Struct):
+    """One Message; the body is its RecordBatch.
+
+    Attributes:
+        topic: the topic.
+        write_partition: to which the Message belongs for life.
+        producer_id: who sends it.
+        epoch: of the producer; a higher one fences the lower.
+        sequence: of the Message, counted per (producer id, epoch, write partition) from 0.
+        first_unsettled: least sequence that this producer may still send; all before it are
+            acked or given up. A sequence below it is refused.
+        acks: 0, 1, or -1 for `all`.
+        schema_id: schema of the body.
+        records: LogMessages in the body.
+        min_timestamp_us: least LogMessage timestamp.
+        max_timestamp_us: greatest LogMessage timestamp.
+    """
+
+    topic: str
+    write_partition: int
+    producer_id: str
+    epoch: int
+    sequence: int
+    first_unsettled: int
+    acks: int
+    schema_id: str
+    records: int
+    min_timestamp_us: int
+    max_timestamp_us: int
+
+
+class WriteAnswer(Struct):
+    """Ack of one Message.
+
+    Attributes:
+        partition: read partition of the Batch's notification; -1 while it is not published
+            (`acks=1`) or no longer known (an old repeat).
+        offset: of that notification; -1 likewise.
+        batch_id: of the Batch; empty likewise.
+        duplicate: the Message had been published before and was not published again.
+    """
+
+    partition: int = -1
+    offset: int = -1
+    batch_id: str = ""
+    duplicate: bool = False
+
+
+# -- reading --------------------------------------------------------------------------------
+
+
+class Position(Struct, array_like=True):
+    """A place in a read partition."""
+
+    partition: int
+    offset: int
+
+
+class FetchNotifications(Struct):
+    """Notifications from some positions on; waits when there is none yet.
+
+    Attributes:
+        topic: the topic.
+        positions: where to read on, one for each partition of interest.
+        max_entries: most notifications to return.
+        max_bytes: most bytes of them to return; at least one is returned whatever its size.
+        max_wait_ms: longest wait for the first one.
+    """
+
+    topic: str
+    positions: list[Position]
+    max_entries: int = 500
+    max_bytes: int = 1 << 20
+    max_wait_ms: int = 0
+
+
+class NotificationEntry(msgspec.Struct, frozen=True, array_like=True):
+    """One notification in the body of an answer: `payload` is its JSON."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    payload: bytes
+
+
+class FetchNotificationsAnswer(Struct):
+    """Ends of the partitions asked for; the body is a msgpack list of `NotificationEntry`.
+
+    Attributes:
+        ends: position one past the last notification of each partition asked for.
+    """
+
+    ends: list[Position]
+
+
+class FetchOffsets(Struct):
+    """Start and end offsets of a topic, and those of a time.
+
+    Attributes:
+        topic: the topic.
+        at_ms: when given, also the first offset published at or after this time.
+    """
+
+    topic: str
+    at_ms: int | None = None
+
+
+class PartitionOffsets(Struct):
+    """Offsets of one read partition; `at` only when a time was asked for."""
+
+    partition: int
+    start: int
+    end: int
+    at: int | None = None
+
+
+class FetchOffsetsAnswer(Struct):
+    """Offsets of every read partition, in order."""
+
+    partitions: list[PartitionOffsets]
+
+
+class FetchWatermark(Struct):
+    """Ask how far a topic is stored."""
+
+    topic: str
+
+
+class WatermarkAnswer(Struct):
+    """How far a topic is stored.
+
+    Attributes:
+        stored_through_ms: every Message received before this time and acked is published.
+        write_partitions: the same for each write partition, by position.
+        read_partitions: the least of those that feed each read partition, by position.
+    """
+
+    stored_through_ms: int
+    write_partitions: list[int]
+    read_partitions: list[int]
+
+
+class FetchBatch(Struct):
+    """Bytes of a Batch through the broker (a read broker), for clients that cannot reach storage.
+
+    Attributes:
+        topic: the topic to which the Batch belongs.
+        uri: of the object, from its notification.
+        start: first byte wanted.
+        length: bytes wanted; at most the connection's body limit.
+    """
+
+    topic: str
+    uri: str
+    start: int
+    length: int
+
+
+class FetchBatchAnswer(Struct):
+    """The body is the bytes asked for; fewer where the object ends sooner."""
+
+
+# -- groups ---------------------------------------------------------------------------------
+
+
+class CommitOffsets(Struct):
+    """Store a group's next offsets.
+
+    Attributes:
+        group: the group.
+        topic: the topic.
+        member_id: who commits; empty for an administrator, refused while the group has members.
+        offsets: next offset to read, by partition.
+    """
+
+    group: str
+    topic: str
+    member_id: str
+    offsets: list[Position]
+
+
+class FetchCommitted(Struct):
+    """Ask for a group's stored offsets."""
+
+    group: str
+    topic: str
+
+
+class FetchCommittedAnswer(Struct):
+    """A group's stored offsets; partitions without one are absent."""
+
+    offsets: list[Position]
+
+
+class GroupHeartbeat(Struct):
+    """Join a group and stay in it.
+
+    Attributes:
+        group: the group.
+        topic: the topic.
+        member_id: unique name that the member chose.
+        client: free text that names the member.
+        owned: partitions that the member holds now; it has stopped and committed all others.
+        session_timeout_ms: without a heartbeat for this long the member is out.
+    """
+
+    group: str
+    topic: str
+    member_id: str
+    client: str = ""
+    owned: list[int] = []
+    session_timeout_ms: int = 10_000
+
+
+class GroupHeartbeatAnswer(Struct):
+    """What the member should hold.
+
+    Attributes:
+        assigned: partitions that are the member's now: it must release the others it holds, and
+            may start on those it does not hold yet.
+        members: how many members the group has.
+        settled: True when nothing is left to move.
+    """
+
+    assigned: list[int]
+    members: int
+    settled: bool
+
+
+class LeaveGroup(Struct):
+    """Leave a group at once, so that others need not wait for the session to end."""
+
+    group: str
+    topic: str
+    member_id: str
+
+
+class ListGroups(Struct):
+    """Ask for groups: those of one topic, or of all."""
+
+    topic: str | None = None
+
+
+class GroupMember(Struct):
+    """A member and what it holds."""
+
+    member_id: str
+    client: str
+    partitions: list[int]
+
+
+class GroupInfo(Struct):
+    """A group of a topic with its stored offsets and live members."""
+
+    group: str
+    topic: str
+    offsets: list[Position]
+    members: list[GroupMember]
+
+
+class ListGroupsAnswer(Struct):
+    """The groups, sorted by topic and name."""
+
+    groups: list[GroupInfo]
+
+
+class DeleteGroup(Struct):
+    """Forget a group's stored offsets; refused while it has members."""
+
+    group: str
+    topic: str
+
+
+REQUESTS: dict[int, tuple[type[Struct], type[Struct]]] = {
+    1: (Handshake, HandshakeAnswer),
+    2: (Metadata, MetadataAnswer),
+    3: (CreateTopic, TopicAnswer),
+    4: (AlterTopic, TopicAnswer),
+    5: (DeleteTopic, Done),
+    10: (Write, WriteAnswer),
+    20: (FetchNotifications, FetchNotificationsAnswer),
+    21: (FetchOffsets, FetchOffsetsAnswer),
+    22: (FetchWatermark, WatermarkAnswer),
+    23: (FetchBatch, FetchBatchAnswer),
+    30: (CommitOffsets, Done),
+    31: (FetchCommitted, FetchCommittedAnswer),
+    32: (GroupHeartbeat, GroupHeartbeatAnswer),
+    33: (LeaveGroup, Done),
+    34: (ListGroups, ListGroupsAnswer),
+    35: (DeleteGroup, Done),
+}
+"""Type code of each request, with the headers of request and answer. Codes are never reused."""

@@ -1,0 +1,238 @@
+"""Every error that MemQ raises on purpose.
+
+There is one root, `MemqError`. A leaf has a stable `code`, which is what travels on the wire and
+what scripts should match, and `retriable`, which says whether the same call may succeed later
+without a change by the caller. A message names the value, the limit and the way out.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class MemqError(Exception):
+    """Root of all MemQ errors. Catch it to catch everything MemQ raises on purpose.
+
+    Attributes:
+        code: stable machine-readable name of the error.
+        retriable: True when the same call may succeed later with nothing changed.
+    """
+
+    code: ClassVar[str] = "internal"
+    retriable: ClassVar[bool] = False
+
+
+# -- what the caller asked for is wrong -----------------------------------------------------
+
+
+class ConfigError(MemqError):
+    """A configuration value or option is unknown, malformed or out of its limits."""
+
+    code = "config"
+
+
+class InvalidRequestError(MemqError):
+    """A request is well framed but makes no sense: a bad name, range, field or combination."""
+
+    code = "invalid_request"
+
+
+class UnknownTopicError(MemqError):
+    """The topic does not exist on this cluster. Create it with `memq topic create`."""
+
+    code = "unknown_topic"
+
+
+class TopicExistsError(MemqError):
+    """A topic of that name exists already."""
+
+    code = "topic_exists"
+
+
+class UnknownGroupError(MemqError):
+    """The consumer group is not known for this topic."""
+
+    code = "unknown_group"
+
+
+class SchemaMismatchError(MemqError):
+    """Rows, a table or a Message do not have the schema that the topic declares."""
+
+    code = "schema_mismatch"
+
+
+class MessageTooLargeError(MemqError):
+    """A LogMessage, Message, item or frame is larger than the limit that the error names."""
+
+    code = "message_too_large"
+
+
+class OffsetOutOfRangeError(MemqError):
+    """An offset or range lies outside what the partition still holds."""
+
+    code = "offset_out_of_range"
+
+
+class UnauthorizedError(MemqError):
+    """The broker refused the credentials given in the handshake."""
+
+    code = "unauthorized"
+
+
+# -- bytes that are not what they claim to be -----------------------------------------------
+
+
+class ProtocolError(MemqError):
+    """The peer broke the wire protocol. The connection is closed after this."""
+
+    code = "protocol"
+
+
+class UnsupportedVersionError(ProtocolError):
+    """The peer speaks no protocol version that this side speaks."""
+
+    code = "unsupported_version"
+
+
+class CorruptDataError(MemqError):
+    """A checksum, a length or a structure of stored or received bytes does not hold."""
+
+    code = "corrupt_data"
+
+
+# -- producing ------------------------------------------------------------------------------
+
+
+class ProducerFencedError(MemqError):
+    """A newer epoch of the same producer id is writing; this one must stop."""
+
+    code = "producer_fenced"
+
+
+class SequenceConflictError(MemqError):
+    """A sequence was sent again with other content, or is older than the deduplication window."""
+
+    code = "sequence_conflict"
+
+
+class SequenceGapError(MemqError):
+    """An ordered topic got a sequence before the one that precedes it; resend in order."""
+
+    code = "sequence_gap"
+    retriable = True
+
+
+class DeliveryTimeoutError(MemqError):
+    """A Message was not acked within its delivery deadline. It may or may not be stored."""
+
+    code = "delivery_timeout"
+
+
+class BufferFullError(MemqError):
+    """The producer's memory bound was reached and did not clear in time; slow down or raise it."""
+
+    code = "buffer_full"
+    retriable = True
+
+
+class ClosedError(MemqError):
+    """The client, queue or broker has been closed."""
+
+    code = "closed"
+
+
+# -- where and when -------------------------------------------------------------------------
+
+
+class NotHostedError(MemqError):
+    """This broker does not host the topic or write partition.
+
+    Attributes:
+        address: `host:port` of the broker that does.
+    """
+
+    code = "not_hosted"
+    retriable = True
+
+    def __init__(self, message: str, address: str = "") -> None:
+        super().__init__(message)
+        self.address = address
+
+
+class UnavailableError(MemqError):
+    """The broker, storage or queue cannot serve now (starting, draining, full, unreachable)."""
+
+    code = "unavailable"
+    retriable = True
+
+
+class RequestTimeoutError(MemqError):
+    """No answer came within the deadline of the call."""
+
+    code = "timeout"
+    retriable = True
+
+
+class NotOwnerError(MemqError):
+    """A group member commits for, or holds, a partition that another member owns now."""
+
+    code = "not_owner"
+
+
+# -- storage and queue ----------------------------------------------------------------------
+
+
+class StorageError(MemqError):
+    """The storage refused or failed an operation; the message names key and cause."""
+
+    code = "storage"
+    retriable = True
+
+
+class ObjectNotFoundError(MemqError):
+    """No object has that key: it was removed by retention, or lost."""
+
+    code = "object_not_found"
+
+
+class QueueError(MemqError):
+    """The notification queue failed an operation; nothing was published by it."""
+
+    code = "queue"
+    retriable = True
+
+
+class PublishUncertainError(QueueError):
+    """A publish failed in a way that leaves open whether it took effect; fence and read back."""
+
+    code = "publish_uncertain"
+
+
+class LockedError(MemqError):
+    """Another process holds the lock on this data directory."""
+
+    code = "locked"
+
+
+class DataLossError(MemqError):
+    """Something that was acked or asked for is gone or damaged; the message names what."""
+
+    code = "data_loss"
+
+
+def _leaves(cls: type[MemqError]) -> list[type[MemqError]]:
+    found = [cls]
+    for sub in cls.__subclasses__():
+        found.extend(_leaves(sub))
+    return found
+
+
+_BY_CODE: dict[str, type[MemqError]] = {cls.code: cls for cls in _leaves(MemqError)}
+
+
+def from_code(code: str, message: str, address: str = "") -> MemqError:
+    """The error that a peer named by `code`; an unknown code becomes the root, keeping its text."""
+    cls = _BY_CODE.get(code, MemqError)
+    if cls is NotHostedError:
+        return NotHostedError(message, address)
+    return cls(message if code in _BY_CODE else f"{code}: {message}")

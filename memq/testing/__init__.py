@@ -1,0 +1,1 @@
+"""Fakes and fault injection for tests of MemQ and of programs that use it."""
