@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from memq.core.options import Option, defaults, parse_options
+from memq.core.units import format_duration_ms, format_size_bytes
 from memq.errors import ConfigError, InvalidRequestError
 
 MAX_TOPIC_NAME = 200  # it becomes part of file names and object keys, which end at 255 bytes
@@ -83,7 +84,7 @@ TOPIC_OPTIONS = (
         "duration",
         "7d",
         "Batches and their notifications are deleted this long after they were published.",
-        _SECOND,
+        10 * _SECOND,
         3650 * _DAY,
     ),
     Option(
@@ -137,18 +138,17 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     schema: bytes | None = None
 
     @classmethod
-    def create(cls, name: str, *, schema: bytes | None = None, **options: object) -> TopicConfig:
+    def create(cls, name: str, /, *, schema: bytes | None = None, **options: object) -> TopicConfig:
         """A configuration from human option values, checked.
 
         Raises:
             InvalidRequestError: the name cannot be a topic.
             ConfigError: an option is unknown or out of its limits.
         """
-        check_topic_name(name)
         fields: dict[str, Any] = defaults(TOPIC_OPTIONS) | parse_options(TOPIC_OPTIONS, options)
         return cls(name=name, schema=schema, **fields).checked()
 
-    def altered(self, **options: object) -> TopicConfig:
+    def altered(self, /, **options: object) -> TopicConfig:
         """This configuration with some options replaced by human values, checked.
 
         Raises:
@@ -180,16 +180,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         for option in TOPIC_OPTIONS:
             value = getattr(self, option.field)
             option.parse(option.show(value) if option.kind in ("duration", "size") else value)
-        if self.message_bytes > self.batch_bytes:
-            raise ConfigError(
-                f"message_bytes = {self.message_bytes} exceeds batch_bytes = {self.batch_bytes}; "
-                "a Message must fit into a Batch"
-            )
-        if self.upload_deadline_ms + self.batch_age_ms >= self.dedup_window_ms:
-            raise ConfigError(
-                f"dedup_window = {self.dedup_window_ms}ms must exceed batch_age + upload_deadline "
-                f"= {self.upload_deadline_ms + self.batch_age_ms}ms, or a retry could be doubled"
-            )
+        self._check_fit()
         return self
 
     def read_partitions_of(self, write_partition: int) -> list[int]:
@@ -201,6 +192,29 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         if not share:
             share = [write_partition % self.read_partitions]
         return share[:1] if self.ordering == "producer" else share
+
+    def _check_fit(self) -> None:
+        """Refuse fields that are each inside their limits but do not fit together."""
+        message, batch = format_size_bytes(self.message_bytes), format_size_bytes(self.batch_bytes)
+        if self.message_bytes > self.batch_bytes:
+            raise ConfigError(
+                f"message_bytes = {message} exceeds batch_bytes = {batch}: a Message must fit into "
+                "a Batch; lower the first or raise the second"
+            )
+        settled_ms = self.batch_age_ms + self.upload_deadline_ms
+        window = format_duration_ms(self.dedup_window_ms)
+        if settled_ms >= self.dedup_window_ms:
+            raise ConfigError(
+                f"dedup_window = {window} must exceed batch_age + upload_deadline = "
+                f"{format_duration_ms(settled_ms)}, or a retry could be doubled"
+            )
+        if self.retention_ms < self.dedup_window_ms:
+            # A restart rebuilds the window from the notifications that are still held.
+            raise ConfigError(
+                f"retention = {format_duration_ms(self.retention_ms)} must be at least "
+                f"dedup_window = {window}, or a retry after a restart could be doubled; raise the "
+                "first or lower the second"
+            )
 
 
 def check_topic_name(name: str) -> None:

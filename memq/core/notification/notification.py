@@ -9,29 +9,10 @@ from __future__ import annotations
 
 import msgspec
 
+from memq.core.format.batch import ProducerRun
 from memq.errors import CorruptDataError
 
 NOTIFICATION_VERSION = 1
-
-
-class ProducerRun(msgspec.Struct, frozen=True, array_like=True):
-    """A run of consecutive sequences of one producer inside one Batch.
-
-    Attributes:
-        producer_id: the producer.
-        epoch: its epoch.
-        first: first sequence of the run.
-        last: last sequence of the run, included.
-        records: LogMessages in these Messages.
-        crc_sum: sum of the CRC32C of the Messages, modulo 2**64.
-    """
-
-    producer_id: str
-    epoch: int
-    first: int
-    last: int
-    records: int
-    crc_sum: int
 
 
 class Notification(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +30,7 @@ class Notification(msgspec.Struct, frozen=True, kw_only=True):
         records: LogMessages in the Batch.
         min_timestamp_us: least LogMessage timestamp, microseconds since 1970 UTC.
         max_timestamp_us: greatest LogMessage timestamp.
-        producers: runs of sequences, in the order they stand in the Batch.
+        producers: runs of consecutive sequences per producer and epoch, sorted.
         schema_id: the schema of the Batch.
         broker_id: who sealed it.
         sealed_ms: when it was sealed, by the broker's clock.

@@ -1,0 +1,98 @@
+"""Admin HTTP: /health (alive), /ready (serving), /metrics (Prometheus), /status (JSON)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from memq.errors import UnavailableError
+
+if TYPE_CHECKING:
+    from memq.broker.server import Broker
+
+
+class AdminServer:
+    """The admin HTTP of one broker.
+
+    Attributes:
+        port: where it listens; 0 before `start`.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._runner: web.AppRunner | None = None
+        self.port = 0
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            UnavailableError: the port is taken.
+        """
+        app = web.Application()
+        app.add_routes(
+            [
+                web.get("/health", self._health),
+                web.get("/ready", self._ready),
+                web.get("/metrics", self._metrics),
+                web.get("/status", self._status),
+            ]
+        )
+        self._runner = web.AppRunner(app, access_log=None)
+        await self._runner.setup()
+        config = self._broker.config
+        try:
+            await web.TCPSite(self._runner, config.host, config.admin_port).start()
+        except OSError as exc:
+            raise UnavailableError(
+                f"cannot listen on {config.host}:{config.admin_port}: {exc}; set another admin_port"
+            ) from exc
+        self.port = self._runner.addresses[0][1]
+
+    async def stop(self) -> None:
+        """Stop listening."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _health(self, _: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _ready(self, _: web.Request) -> web.Response:
+        if self._broker.ready:
+            return web.Response(text="ready\n")
+        return web.Response(text="not ready\n", status=503)
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        broker = self._broker
+        metrics, memory = broker.services.metrics, broker.services.memory
+        metrics.connections.set(broker.connections)
+        metrics.memory.set(memory.used_bytes)
+        metrics.memory_limit.set(memory.limit_bytes)
+        for hosted in broker.topics.hosted():
+            mark_ms = min(partition.stored_through_ms() for partition in hosted.partitions)
+            metrics.watermark.labels(hosted.topic.name).set(mark_ms / 1000)
+        return web.Response(
+            body=metrics.render(), headers={"Content-Type": "text/plain; version=0.0.4"}
+        )
+
+    async def _status(self, _: web.Request) -> web.Response:
+        broker = self._broker
+        partitions = [
+            {"write_partition": repr(partition.processor), "parked": partition.parked}
+            for hosted in broker.topics.hosted()
+            for partition in hosted.partitions
+        ]
+        memory = broker.services.memory
+        return web.json_response(
+            {
+                "broker_id": broker.config.broker_id,
+                "address": broker.address,
+                "ready": broker.ready,
+                "connections": broker.connections,
+                "memory_used_bytes": memory.used_bytes,
+                "memory_peak_bytes": memory.peak_bytes,
+                "memory_limit_bytes": memory.limit_bytes,
+                "write_partitions": partitions,
+            }
+        )

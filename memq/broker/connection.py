@@ -1,0 +1,330 @@
+"""One client's connection: bytes in, requests to handlers, answers out.
+
+Reading stops (and TCP makes the client wait) while any of these holds: a Message of this connection
+waits for room in its write partition; the broker's memory is full and no body is half received; the
+client does not read its answers. Answers of one turn of the event loop leave in one write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from typing import TYPE_CHECKING, cast
+
+import pyarrow as pa
+
+from memq.core.wire.connection import SERVER_MAX_HEADER_BYTES
+from memq.core.wire.events import HandshakeReceived, Refused, Request
+from memq.core.wire.frame import SCRATCH_BYTES, Buffer, Frame, FrameReader
+from memq.core.wire.messages import Struct, Write, WriteAnswer
+from memq.core.wire.server import ServerConnection
+from memq.errors import MemqError
+
+if TYPE_CHECKING:
+    from memq.broker.server import Broker
+
+log = logging.getLogger(__name__)
+
+HANDSHAKE_HEADER_BYTES = 4 << 10  # all that a stranger can make the broker hold
+MIN_RATE_BYTES_S = 64 << 10  # a frame that comes slower than this, for long, is a stalled one
+SEND_SLICE_BYTES = 256 << 10  # what a big body adds to the transport's buffer at a time
+WRITE_HIGH_BYTES = 1 << 20  # answers not read by the client; above, reading from it stops
+
+_SCRATCH = memoryview(bytearray(SCRATCH_BYTES))  # shared: used within one callback only
+
+
+class BrokerConnection(asyncio.BufferedProtocol):
+    """One client's connection.
+
+    Args:
+        broker: whose handlers serve the requests.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._memory = broker.services.memory
+        self._loop = asyncio.get_running_loop()
+        config = broker.config
+        self._reader = FrameReader(
+            max_header_bytes=HANDSHAKE_HEADER_BYTES,
+            max_body_bytes=0,
+            allocate=self._allocate,
+            scratch=_SCRATCH,
+        )
+        self._wire = ServerConnection(
+            cluster_id=config.cluster_id,
+            broker_id=config.broker_id,
+            authorize=broker.authorize,
+            max_body_bytes=config.max_body_bytes,
+        )
+        self._transport: asyncio.Transport | None = None
+        self._peer = "?"
+        self._admitted = 0  # bytes charged for the body that is being received
+        self._holds = 0
+        self._paused = False
+        self._out: list[Buffer] = []
+        self._flushing = False
+        self._big_send = asyncio.Lock()
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.handshaken = False
+        self.opened_s = self._loop.time()
+        self._frame_since_s = self.opened_s  # when the frame in progress began
+        self._progress_s = self.opened_s  # when bytes last came
+
+    def __repr__(self) -> str:
+        state = "closed" if self._transport is None else "paused" if self._paused else "reading"
+        return f"<BrokerConnection {self._peer} [{state} | holds {self._holds}] {self._wire!r}>"
+
+    # -- asyncio calls these ----------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The socket is connected."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
+        peer = transport.get_extra_info("peername")
+        self._peer = f"{peer[0]}:{peer[1]}" if peer else "?"
+        sock = transport.get_extra_info("socket")
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._broker.connected(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - nothing to add
+        """The socket is gone; what was accepted is still stored, but nobody is told."""
+        self._transport = None
+        if self._admitted:
+            self._memory.release(self._admitted)
+            self._admitted = 0
+        for task in self._tasks:
+            task.cancel()
+        self._writable.set()
+        self._broker.disconnected(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the reader knows better
+        """Where asyncio puts the next bytes."""
+        return self._reader.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes came; serve every frame they complete."""
+        self._progress_s = self._loop.time()
+        charged, self._admitted = self._admitted, 0
+        try:
+            frames = self._reader.buffer_updated(nbytes)
+        except MemqError as exc:
+            self._admitted += charged
+            self._end(exc, "protocol")
+            return
+        if charged and not frames:
+            self._admitted = charged  # its body goes on
+        if frames or self._reader.at_boundary:
+            self._frame_since_s = self._progress_s
+        for frame in frames:
+            if not charged and frame.body:
+                charged = len(frame.body)
+                self._memory.admit(charged)
+            self._receive(frame, charged)
+            charged = 0
+        if self._memory.full:
+            self.throttle()
+
+    def eof_received(self) -> bool:
+        """The client sends no more; close once its answers are sent."""
+        return False
+
+    def pause_writing(self) -> None:
+        """The client does not read its answers."""
+        self._writable.clear()
+        self._update_reading()
+
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        self._writable.set()
+        self._update_reading()
+
+    # -- pressure ---------------------------------------------------------------------------
+
+    def hold(self) -> None:
+        """A Message of this connection waits for room: stop reading."""
+        self._holds += 1
+        self._update_reading()
+
+    def unhold(self) -> None:
+        """It found room or was refused."""
+        self._holds -= 1
+        self._update_reading()
+
+    def throttle(self) -> None:
+        """The broker's memory became full, or has room again."""
+        self._update_reading()
+
+    def stalled_s(self, now_s: float) -> float:
+        """For how long the frame in progress has not come on; 0 between frames.
+
+        A frame that drips in is stalled from when it falls behind `MIN_RATE_BYTES_S`.
+        """
+        if self._reader.at_boundary or self._paused:
+            return 0.0
+        allowed_s = self._reader.buffered_bytes / MIN_RATE_BYTES_S
+        return max(now_s - self._progress_s, now_s - self._frame_since_s - allowed_s)
+
+    def _update_reading(self) -> None:
+        transport = self._transport
+        if transport is None:
+            return
+        stop = (
+            self._holds > 0
+            or not self._writable.is_set()
+            or (self._memory.full and not self._admitted)
+        )
+        if stop != self._paused:
+            self._paused = stop
+            if stop:
+                transport.pause_reading()
+            else:
+                self._progress_s = self._frame_since_s = self._loop.time()
+                transport.resume_reading()
+
+    def _allocate(self, size: int) -> memoryview:
+        self._memory.admit(size)
+        self._admitted = size
+        return memoryview(pa.allocate_buffer(size)).cast("B")
+
+    # -- requests ---------------------------------------------------------------------------
+
+    def _receive(self, frame: Frame, charged: int) -> None:
+        if self._transport is None or self._transport.is_closing():
+            self._memory.release(charged)
+            return
+        try:
+            event = self._wire.receive(frame)
+        except MemqError as exc:
+            self._memory.release(charged)
+            self._end(exc, exc.code)
+            return
+        match event:
+            case Request(header=Write()):
+                self._broker.write(event, _Reply(self, event.correlation_id, event.oneway))
+            case Request():
+                self._memory.release(charged)  # only a Write has a body that is kept
+                self._serve(event)
+            case Refused(buffers, error):
+                self._memory.release(charged)
+                self._broker.refused(self._peer, error)
+                self.send(buffers)
+            case HandshakeReceived(buffers):
+                self._memory.release(charged)
+                self.handshaken = True
+                self._reader.max_header_bytes = SERVER_MAX_HEADER_BYTES
+                self._reader.max_body_bytes = self._broker.config.max_body_bytes
+                self._broker.welcomed(self)
+                self.send(buffers)
+
+    def _serve(self, request: Request) -> None:
+        task = self._loop.create_task(self._answer(request))
+        self._tasks.add(task)
+        task.add_done_callback(self._served)
+
+    def _served(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._broker.services.on_bug(repr(self), task.exception())
+
+    async def _answer(self, request: Request) -> None:
+        try:
+            async with self._broker.serve(request.header) as (header, body):
+                if len(body) > SEND_SLICE_BYTES:
+                    await self._send_big(self._wire.answer(request.correlation_id, header, body))
+                else:
+                    self.send(self._wire.answer(request.correlation_id, header, body))
+        except MemqError as exc:
+            self.fail(request.correlation_id, exc)
+
+    # -- answers ----------------------------------------------------------------------------
+
+    def answer(self, correlation_id: int, header: Struct) -> None:
+        """Answer a request, unless the connection is gone."""
+        if self._transport is not None:
+            self.send(self._wire.answer(correlation_id, header))
+
+    def fail(self, correlation_id: int, error: MemqError) -> None:
+        """Answer a request with an error, unless the connection is gone."""
+        self._broker.refused(self._peer, error)
+        if self._transport is not None:
+            self.send(self._wire.fail(correlation_id, error))
+
+    def fail_oneway(self, error: MemqError) -> None:
+        """Count the refusal of a request that nobody wants answered."""
+        self._broker.refused(self._peer, error)
+
+    def send(self, buffers: list[Buffer]) -> None:
+        """Send small buffers with all others of this turn of the event loop."""
+        self._out += buffers
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if self._transport is not None and self._out and not self._big_send.locked():
+            out, self._out = self._out, []
+            self._transport.write(b"".join(out))
+
+    async def _send_big(self, buffers: list[Buffer]) -> None:
+        """Send a large answer slice by slice, as fast as the client takes it."""
+        async with self._big_send:
+            for buffer in buffers:
+                view = memoryview(buffer).cast("B")
+                for start in range(0, len(view), SEND_SLICE_BYTES):
+                    await self._writable.wait()
+                    if self._transport is None:
+                        return
+                    self._transport.write(view[start : start + SEND_SLICE_BYTES])
+        self._flush()
+
+    # -- the end ----------------------------------------------------------------------------
+
+    def end(self, reason: str, error: MemqError) -> None:
+        """Close the connection, telling the client why."""
+        self._end(error, reason)
+
+    def _end(self, error: MemqError, reason: str) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        self._broker.closing(self._peer, reason, error)
+        goodbye = self._wire.goodbye(error)
+        if not self._big_send.locked():
+            transport.write(b"".join([*self._out, *goodbye]))
+        self._out = []
+        if transport.get_write_buffer_size():
+            self._loop.call_later(1.0, transport.abort)  # a client that reads nothing
+        transport.close()
+
+
+class _Reply:
+    """How a Write is answered; see `memq.broker.partition.Reply`."""
+
+    __slots__ = ("_connection", "_correlation_id", "_oneway")
+
+    def __init__(self, connection: BrokerConnection, correlation_id: int, oneway: bool) -> None:
+        self._connection = connection
+        self._correlation_id = correlation_id
+        self._oneway = oneway
+
+    def answer(self, answer: WriteAnswer) -> None:
+        if not self._oneway:
+            self._connection.answer(self._correlation_id, answer)
+
+    def fail(self, error: MemqError) -> None:
+        if self._oneway:
+            self._connection.fail_oneway(error)
+        else:
+            self._connection.fail(self._correlation_id, error)
+
+    def hold(self) -> None:
+        self._connection.hold()
+
+    def unhold(self) -> None:
+        self._connection.unhold()

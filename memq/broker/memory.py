@@ -1,0 +1,63 @@
+"""The broker's memory bound: what Messages take between the socket and storage.
+
+A body is admitted whole, when its length is known and before it is read, and released when its
+Batch is published or has failed. So whatever was admitted can always be completed and stored, and
+the bound cannot deadlock. When it is reached, no connection may begin a new frame until a tenth of
+the memory is free again; those in the middle of a body go on. The bound is overrun by at most the
+one body that reached it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+RESUME_AT = 0.9  # of the limit; below it reading goes on, so that it does not flutter
+
+
+class MemoryBudget:
+    """Bytes admitted and not yet released, with those who wait for them.
+
+    Args:
+        limit_bytes: where admission stops.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.used_bytes = 0
+        self.peak_bytes = 0
+        self._full = False
+        self._on_change: list[Callable[[bool], None]] = []
+
+    def __repr__(self) -> str:
+        state = "full" if self._full else "open"
+        return f"<MemoryBudget [{self.used_bytes}/{self.limit_bytes} bytes | {state}]>"
+
+    @property
+    def full(self) -> bool:
+        """Whether nobody may begin a new body."""
+        return self._full
+
+    def on_change(self, callback: Callable[[bool], None]) -> None:
+        """Call back with True when the budget becomes full, with False when it has room again."""
+        self._on_change.append(callback)
+
+    def admit(self, size_bytes: int) -> None:
+        """Charge a body. Allowed when full too, for a connection learns of it too late."""
+        self.used_bytes += size_bytes
+        self.peak_bytes = max(self.peak_bytes, self.used_bytes)
+        if not self._full and self.used_bytes >= self.limit_bytes:
+            self._turn(full=True)
+
+    def release(self, size_bytes: int) -> None:
+        """Give back what was charged."""
+        self.used_bytes -= size_bytes
+        if self._full and self.used_bytes <= self.limit_bytes * RESUME_AT:
+            self._turn(full=False)
+
+    def _turn(self, *, full: bool) -> None:
+        self._full = full
+        for callback in self._on_change:
+            callback(full)

@@ -1,0 +1,69 @@
+"""The broker's counters, for Prometheus."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+if TYPE_CHECKING:
+    from memq.core.topic_processor import Now, RingBatch
+
+_LATENCY_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+
+class Metrics:
+    """Counters of one broker, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.messages = self._counter("memq_messages_received", "Messages received.", "topic")
+        self.bytes = self._counter("memq_bytes_received", "Bytes of Messages received.", "topic")
+        self.refused = self._counter("memq_requests_refused", "Requests refused.", "code")
+        self.repeats = self._counter(
+            "memq_messages_repeated", "Repeats of published Messages, not published again.", "topic"
+        )
+        self.batches = self._counter("memq_batches_published", "Batches published.", "topic")
+        self.records = self._counter("memq_records_published", "LogMessages published.", "topic")
+        self.bytes_stored = self._counter("memq_bytes_published", "Bytes of Batches.", "topic")
+        self.batches_failed = self._counter(
+            "memq_batches_failed", "Batches that missed their deadline; nothing was acked.", "topic"
+        )
+        self.connections_closed = self._counter(
+            "memq_connections_closed", "Connections that the broker closed.", "reason"
+        )
+        self.connections = self._gauge("memq_connections", "Open connections.")
+        self.memory = self._gauge("memq_memory_used_bytes", "Bytes of Messages held.")
+        self.memory_limit = self._gauge("memq_memory_limit_bytes", "Bound of those.")
+        self.watermark = Gauge(
+            "memq_stored_through_seconds",
+            "Watermark: everything acked before this time is published.",
+            ["topic"],
+            registry=self.registry,
+        )
+        self.latency = Histogram(
+            "memq_batch_publish_seconds",
+            "From a Batch's first Message to its notification.",
+            ["topic"],
+            registry=self.registry,
+            buckets=_LATENCY_BUCKETS_S,
+        )
+
+    def published(self, topic: str, batch: RingBatch, now: Now) -> None:
+        """Count a Batch that was published."""
+        sealed = batch.sealed
+        assert sealed is not None  # noqa: S101 - only sealed Batches are published
+        self.batches.labels(topic).inc()
+        self.records.labels(topic).inc(sealed.records)
+        self.bytes_stored.labels(topic).inc(sealed.size_bytes)
+        self.latency.labels(topic).observe((now.mono_ms - batch.opened.mono_ms) / 1000)
+
+    def render(self) -> bytes:
+        """The text that Prometheus reads."""
+        return generate_latest(self.registry)
+
+    def _counter(self, name: str, doc: str, label: str) -> Counter:
+        return Counter(name, doc, [label], registry=self.registry)
+
+    def _gauge(self, name: str, doc: str) -> Gauge:
+        return Gauge(name, doc, registry=self.registry)

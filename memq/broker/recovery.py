@@ -1,0 +1,54 @@
+"""Take over write partitions: fence the previous owner, then rebuild what it published."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memq.core.dedup import DedupWindow, Place
+from memq.core.notification.notification import decode_notification
+
+if TYPE_CHECKING:
+    from memq.broker.services import Services
+    from memq.core.topic import TopicConfig
+
+
+class Rebuilt:
+    """What a write partition starts from.
+
+    Attributes:
+        window: its published sequences.
+        stored_through_ms: its watermark.
+        batches: how many notifications it was rebuilt from.
+    """
+
+    def __init__(self, window_ms: int) -> None:
+        self.window = DedupWindow(window_ms)
+        self.stored_through_ms = 0
+        self.batches = 0
+
+
+async def take_over(config: TopicConfig, services: Services) -> list[Rebuilt]:
+    """Fence every write partition of a topic, then rebuild their windows from the queue.
+
+    Only after the fence is everything that an earlier owner published visible, and nothing can be
+    added by it any more; so the order of the two steps is what makes the windows complete.
+
+    Raises:
+        MemqError: the queue cannot be fenced or read.
+    """
+    for write_partition in range(config.write_partitions):
+        await services.queue.fence(config.name, write_partition)
+    rebuilt = [Rebuilt(config.dedup_window_ms) for _ in range(config.write_partitions)]
+    since_ms = services.now().wall_ms - config.dedup_window_ms
+    for partition in range(config.read_partitions):
+        offset = await services.queue.offset_at(config.name, partition, since_ms)
+        async for entry in services.entries(config.name, partition, offset):
+            notification = decode_notification(entry.payload)
+            if notification.write_partition >= config.write_partitions:
+                continue  # cannot be: write partitions never shrink; a foreign queue would show it
+            place = Place(partition, entry.offset, notification.batch_id)
+            target = rebuilt[notification.write_partition]
+            target.window.publish(notification.producers, place, notification.sealed_ms)
+            target.stored_through_ms = max(target.stored_through_ms, notification.stored_through_ms)
+            target.batches += 1
+    return rebuilt

@@ -1,0 +1,138 @@
+"""Retention and orphans: what is deleted, and when.
+
+*Retention*. Notifications older than the topic's `retention` are forgotten first, their objects
+deleted after. A reader may so find a notification gone, which it reports as out of range, but never
+a notification whose object retention has removed. A crash between the two steps leaves objects that
+no notification names.
+
+*Orphans*. Such objects, and those of Batches whose upload succeeded but whose notification was
+never published (a crash, a missed deadline), hold nothing that was acked. They are recognised by
+comparing the keys in storage with the notifications, reported, and deleted once they are older than
+`orphan_age`, which is longer than any upload may take.
+
+A scan holds the keys and batch ids of one topic in memory, about 300 bytes for each Batch held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+from memq.core.notification.notification import decode_notification
+from memq.core.storage.keys import parse_object_key, topic_objects
+from memq.core.storage.open import open_uri
+from memq.errors import MemqError
+
+if TYPE_CHECKING:
+    from memq.broker.services import Services
+    from memq.broker.topics import HostedTopic
+
+log = logging.getLogger(__name__)
+
+DELETE_AT_ONCE = 100  # objects deleted per trip to a worker thread, so that uploads get their turn
+
+
+class OrphanReport(NamedTuple):
+    """What a scan found in one topic.
+
+    Attributes:
+        found: objects that no notification names.
+        found_bytes: their size.
+        deleted: how many of them were old enough to delete.
+    """
+
+    found: int
+    found_bytes: int
+    deleted: int
+
+
+async def expire(hosted: HostedTopic, services: Services) -> int:
+    """Forget the expired notifications of a topic and delete their Batches; returns how many."""
+    config = hosted.topic.config
+    cutoff_ms = services.now().wall_ms - config.retention_ms
+    expired = 0
+    for partition in range(config.read_partitions):
+        start, _ = await services.queue.offsets(config.name, partition)
+        end = await services.queue.offset_at(config.name, partition, cutoff_ms)
+        if end <= start:
+            continue
+        uris = [
+            decode_notification(entry.payload).uri
+            async for entry in services.entries(config.name, partition, start, end)
+        ]
+        await services.queue.truncate(config.name, partition, end)
+        await _delete(uris, services)
+        expired += len(uris)
+        log.info("%s/%d: %d Batches expired, start is %d", config.name, partition, len(uris), end)
+    return expired
+
+
+async def scan_orphans(hosted: HostedTopic, services: Services, orphan_age_ms: int) -> OrphanReport:
+    """Compare the objects of a topic with its notifications; delete old orphans, report all."""
+    config = hosted.topic.config
+    listed = await asyncio.get_running_loop().run_in_executor(
+        services.executor, _list_objects, hosted, services
+    )
+    named = await _named(hosted, services)
+    for partition in hosted.partitions:
+        named |= partition.processor.batch_ids
+    now_ms = services.now().wall_ms
+    orphans = [
+        (key, size, sealed_ms)
+        for key, size, sealed_ms, batch_id in listed
+        if batch_id not in named
+        # What is newer than its upload deadline may still be on its way to be notified.
+        and sealed_ms < now_ms - 2 * config.upload_deadline_ms
+    ]
+    old = [services.storage.uri(key) for key, _, ms in orphans if ms < now_ms - orphan_age_ms]
+    await _delete(old, services)
+    report = OrphanReport(len(orphans), sum(size for _, size, _ in orphans), len(old))
+    if report.found:
+        log.warning(
+            "%s: %d objects (%d bytes) that no notification names; nothing in them was acked; %d "
+            "were old enough and are deleted",
+            config.name,
+            *report,
+        )
+    return report
+
+
+def _list_objects(hosted: HostedTopic, services: Services) -> list[tuple[str, int, int, str]]:
+    """(key, size, sealed_ms, batch id) of every object of the topic.
+
+    Listed before the notifications are read: a Batch is notified after it is stored, so whatever
+    was listed and is not named then is not named at all.
+    """
+    found = []
+    for info in topic_objects(services.storage, services.cluster_id, hosted.topic.name):
+        parsed = parse_object_key(info.key)
+        if parsed is not None:
+            found.append((info.key, info.size_bytes, parsed.sealed_ms, parsed.batch_id))
+    return found
+
+
+async def _named(hosted: HostedTopic, services: Services) -> set[str]:
+    config = hosted.topic.config
+    named: set[str] = set()
+    for partition in range(config.read_partitions):
+        start, _ = await services.queue.offsets(config.name, partition)
+        async for entry in services.entries(config.name, partition, start):
+            named.add(decode_notification(entry.payload).batch_id)
+    return named
+
+
+async def _delete(uris: list[str], services: Services) -> None:
+    loop = asyncio.get_running_loop()
+    for start in range(0, len(uris), DELETE_AT_ONCE):
+        part = uris[start : start + DELETE_AT_ONCE]
+        await loop.run_in_executor(services.executor, _delete_now, part)
+
+
+def _delete_now(uris: list[str]) -> None:
+    for uri in uris:
+        storage, key = open_uri(uri)
+        try:
+            storage.delete(key)
+        except MemqError as exc:
+            log.warning("%s is left, as an orphan: %s", uri, exc)

@@ -1,0 +1,78 @@
+"""Store one Batch: attempts with full jitter until its deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from memq.errors import MemqError, StorageError
+
+if TYPE_CHECKING:
+    from memq.broker.services import Services
+    from memq.core.topic_processor import RingBatch
+
+log = logging.getLogger(__name__)
+
+RETRY_BASE_S = 0.05
+RETRY_CAP_S = 5.0
+
+
+async def put_until_deadline(
+    batch: RingBatch, services: Services, in_thread: dict[RingBatch, asyncio.Future[None]]
+) -> None:
+    """Put the Batch's object, again and again while the error is retriable and time is left.
+
+    Every attempt puts the same bytes under the same key, so a success whose answer was lost is
+    recognised by the next one.
+
+    Args:
+        batch: a sealed Batch.
+        services: storage, threads and clock.
+        in_thread: holds the running attempt for as long as a thread has the Batch's buffers.
+
+    Raises:
+        MemqError: why the last attempt failed.
+    """
+    attempt = 0
+    while True:
+        try:
+            await _attempt(batch, services, in_thread)
+        except MemqError as exc:
+            attempt += 1
+            delay_s = services.backoff_s(RETRY_BASE_S, RETRY_CAP_S, attempt)
+            if not exc.retriable or _left_s(batch, services) <= delay_s:
+                raise
+            log.warning("Batch %s: attempt %d failed: %s", batch.batch_id, attempt, exc)
+            await asyncio.sleep(delay_s)
+        else:
+            return
+
+
+async def _attempt(
+    batch: RingBatch, services: Services, in_thread: dict[RingBatch, asyncio.Future[None]]
+) -> None:
+    sealed, left_s = batch.sealed, _left_s(batch, services)
+    assert sealed is not None  # noqa: S101 - only sealed Batches are uploaded
+    future = asyncio.get_running_loop().run_in_executor(
+        services.executor,
+        lambda: services.storage.put(batch.key, sealed.buffers, timeout_s=left_s),
+    )
+    in_thread[batch] = future
+    done, _ = await asyncio.wait([future], timeout=max(0.0, left_s))
+    if not done and not future.cancel():
+        raise StorageError(f"{batch.key}: not stored within its deadline; the attempt still hangs")
+    if future.cancelled():
+        del in_thread[batch]
+        raise StorageError(f"{batch.key}: no worker thread came free within its deadline")
+    del in_thread[batch]
+    try:
+        future.result()
+    except MemqError:
+        raise
+    except Exception as exc:
+        raise StorageError(f"{batch.key}: {type(exc).__name__}: {exc}") from exc
+
+
+def _left_s(batch: RingBatch, services: Services) -> float:
+    return (batch.deadline_mono_ms - services.now().mono_ms) / 1000

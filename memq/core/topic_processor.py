@@ -1,0 +1,532 @@
+"""TopicProcessor: the Batches of one write partition, from Message to ack.
+
+Theory of operation
+-------------------
+A write partition has one *open* Batch and a *ring* of sealed ones, oldest first:
+
+    open --seal--> uploading --stored--> stored --published--> gone
+                       |                    |
+                       +--failed--> gone    +--failed--> gone
+
+Rule 1. A Batch is sealed when it is full (bytes or Messages), when it is `batch_age_ms` old, when a
+    Message with another schema arrives, or on `seal()`. Sealing gives one `Upload`.
+Rule 2. Batches upload side by side, in any order. Only the unbroken stored prefix of the ring is
+    published, one `Publish` at a time: notifications appear in the order of sealing, so
+    `stored_through_ms` only moves forward.
+Rule 3. `acks=all` is answered when the Batch is published; never sooner. `acks=1` is answered when
+    the Message is accepted. `acks=0` is not answered.
+Rule 4. A Message is accepted once. A repeat of a published one is reported as `Repeat`; a repeat of
+    one still on its way joins it and is answered with it. (See `memq.core.dedup`.)
+Rule 5. At most `ring_slots` Batches are sealed at a time. When the ring is full and the open Batch
+    can take no more, `room_for` is False: the caller holds Messages back, which stops reading from
+    their producers.
+Rule 6. A Batch that cannot be stored or published by its deadline fails: its Messages are answered
+    with a retriable error and forgotten, so that a retry is a new Message. With
+    `ordering="producer"` everything behind it fails too, since a retry would otherwise overtake.
+Rule 7. A publish that may or may not have happened (`Publish` answered by `publish_uncertain`)
+    stops publishing until `resolve` says which Batches are in the queue.
+
+The processor does no I/O and knows no clock: callers pass `Now`, carry out the effects from
+`take_effects`, and report what came of them.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from memq.core.dedup import DedupWindow, Place
+from memq.core.format.batch import BatchBuilder, SealedBatch
+from memq.core.notification.notification import (
+    NOTIFICATION_VERSION,
+    Notification,
+    encode_notification,
+)
+from memq.core.notification.queue import Publication
+from memq.core.wire.messages import Write, WriteAnswer
+from memq.errors import (
+    InvalidRequestError,
+    MemqError,
+    SequenceConflictError,
+    SequenceGapError,
+    UnavailableError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from memq.core.topic import TopicConfig
+
+ACKS_ALL = -1
+Ticket = Any
+"""Whatever the caller needs to answer a request; the processor hands it back unread."""
+MessageKey = tuple[str, int, int]
+"""(producer id, epoch, sequence)."""
+
+
+class Now(NamedTuple):
+    """The time, twice.
+
+    Attributes:
+        mono_ms: never jumps; ages and deadlines are measured with it.
+        wall_ms: since 1970 UTC; what is written down.
+    """
+
+    mono_ms: int
+    wall_ms: int
+
+
+class State(enum.Enum):
+    """Where a sealed Batch is on its way."""
+
+    UPLOADING = "uploading"
+    STORED = "stored"
+    PUBLISHING = "publishing"
+
+
+@dataclass(eq=False, slots=True)
+class RingBatch:
+    """A Batch from its first Message until it is published or has failed.
+
+    Attributes:
+        batch_id: unique name, which sorts by time.
+        schema_id: of every Message in it.
+        opened: when its first Message came.
+        builder: gathers the Messages until the Batch is sealed.
+        sealed: the sealed Batch; None while it is open.
+        state: where it is; meaningless while it is open.
+        sealed_wall_ms: when it was sealed.
+        deadline_mono_ms: when it fails if it is not published.
+        partition: read partition that its notification goes to.
+        key: of its object in storage.
+        uri: of its object, complete.
+        body_bytes: of the Messages it holds.
+        pending: its Messages that are not answered for good, by name.
+    """
+
+    batch_id: str
+    schema_id: str
+    opened: Now
+    builder: BatchBuilder
+    sealed: SealedBatch | None = None
+    state: State = State.UPLOADING
+    sealed_wall_ms: int = 0
+    deadline_mono_ms: int = 0
+    partition: int = 0
+    key: str = ""
+    uri: str = ""
+    body_bytes: int = 0
+    pending: dict[MessageKey, _Pending] = field(default_factory=dict)
+
+
+class _Pending:
+    """A Message on its way, with those who wait for its `acks=all` answer."""
+
+    __slots__ = ("crc", "waiting")
+
+    def __init__(self, crc: int) -> None:
+        self.crc = crc
+        self.waiting: list[Ticket] = []
+
+
+# -- effects: what the caller must do -------------------------------------------------------
+
+
+class Upload(NamedTuple):
+    """Store the Batch; report `stored` or `failed`."""
+
+    batch: RingBatch
+
+
+class Publish(NamedTuple):
+    """Publish these, in order; report `published`, `publish_uncertain` or `failed`."""
+
+    batches: list[RingBatch]
+    publications: list[Publication]
+
+
+class Answer(NamedTuple):
+    """Answer a request that waited: with an ack or with an error."""
+
+    ticket: Ticket
+    outcome: WriteAnswer | MemqError
+
+
+class Release(NamedTuple):
+    """A Batch is gone from memory.
+
+    Attributes:
+        batch: the Batch.
+        published: False when it failed; its object, if there is one, is an orphan.
+    """
+
+    batch: RingBatch
+    published: bool
+
+
+Effect = Upload | Publish | Answer | Release
+
+
+class Accepted(NamedTuple):
+    """What became of a Message that was not refused.
+
+    Attributes:
+        kept: the body is held until its Batch is released; False when an equal Message is on its
+            way already and this one waits with it.
+    """
+
+    kept: bool
+
+
+class Repeat(NamedTuple):
+    """The Message was published before; `place` is None where that is no longer remembered."""
+
+    place: Place | None
+
+
+_KEPT, _JOINED = Accepted(kept=True), Accepted(kept=False)
+
+
+class TopicProcessor:
+    """The state machine of one write partition.
+
+    Args:
+        config: of the topic; replace it with `configure`.
+        write_partition: its number.
+        broker_id: written into notifications.
+        schemas: accepted schemas, serialized, by schema id.
+        new_batch_id: makes a unique id that sorts by time, from milliseconds since 1970.
+        locate: gives key and URI of a new object, from batch id and seal time.
+        window: published sequences, rebuilt from the queue.
+        stored_through_ms: watermark to start from.
+    """
+
+    def __init__(
+        self,
+        config: TopicConfig,
+        write_partition: int,
+        *,
+        broker_id: str,
+        schemas: Mapping[str, bytes],
+        new_batch_id: Callable[[int], str],
+        locate: Callable[[str, int], tuple[str, str]],
+        window: DedupWindow,
+        stored_through_ms: int = 0,
+    ) -> None:
+        self.config = config
+        self.write_partition = write_partition
+        self.window = window
+        self._broker_id = broker_id
+        self._schemas = schemas
+        self._new_batch_id = new_batch_id
+        self._locate = locate
+        self._open: RingBatch | None = None
+        self._ring: deque[RingBatch] = deque()
+        self._pending: dict[MessageKey, _Pending] = {}
+        self._effects: list[Effect] = []
+        self._next_partition = 0
+        self._stored_through_ms = stored_through_ms
+        self._uncertain = False
+
+    def __repr__(self) -> str:
+        return (
+            f"<TopicProcessor {self.config.name}/{self.write_partition} "
+            f"[open {self._open.builder.messages if self._open else 0} | "
+            f"ring {len(self._ring)}/{self.config.ring_slots} | pending {len(self._pending)}"
+            f"{' | uncertain' if self._uncertain else ''}]>"
+        )
+
+    # -- what the caller asks ---------------------------------------------------------------
+
+    def configure(self, config: TopicConfig, schemas: Mapping[str, bytes]) -> None:
+        """Take over an altered configuration; it holds from the next event on."""
+        self.config = config
+        self._schemas = schemas
+        self.window.window_ms = config.dedup_window_ms
+
+    @property
+    def batch_ids(self) -> set[str]:
+        """The Batches that are open or on their way."""
+        ids = {batch.batch_id for batch in self._ring}
+        return ids if self._open is None else ids | {self._open.batch_id}
+
+    @property
+    def idle(self) -> bool:
+        """Nothing open, nothing on its way."""
+        return self._open is None and not self._ring
+
+    def room_for(self, size_bytes: int) -> bool:
+        """Whether a Message of that size can be accepted now."""
+        if len(self._ring) < self.config.ring_slots:
+            return True
+        return self._open is not None and self._fits(self._open, size_bytes)
+
+    def seal_due_ms(self) -> int | None:
+        """When `tick` has to seal the open Batch, on the monotonic clock; None when it need not."""
+        if self._open is None or len(self._ring) >= self.config.ring_slots:
+            return None
+        return self._open.opened.mono_ms + self.config.batch_age_ms
+
+    def stored_through_ms(self, now: Now) -> int:
+        """The watermark: every Message accepted before this time and acked is published."""
+        oldest = self._ring[0] if self._ring else self._open
+        reached = now.wall_ms if oldest is None else oldest.opened.wall_ms
+        self._stored_through_ms = max(self._stored_through_ms, reached)
+        return self._stored_through_ms
+
+    def take_effects(self) -> list[Effect]:
+        """What has to be done now; each effect is handed out once."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    # -- events -----------------------------------------------------------------------------
+
+    def write(
+        self, request: Write, body: Any, crc: int, ticket: Ticket, now: Now
+    ) -> Accepted | Repeat:
+        """Accept a checked Message; `room_for` must have said yes.
+
+        With `acks=all` an accepted one is answered later, as an `Answer`.
+
+        Raises:
+            ProducerFencedError, SequenceConflictError, SequenceGapError, InvalidRequestError,
+            UnavailableError: the Message is refused, and nothing has changed.
+        """
+        key = (request.producer_id, request.epoch, request.sequence)
+        pending = self._pending.get(key)
+        outcome = _JOINED
+        if pending is None:
+            if self.window.is_published(*key):
+                return Repeat(self.window.place(*key))
+            self._check_sequence(request)
+            pending = self._accept(request, body, crc, key, now)
+            outcome = _KEPT
+        elif pending.crc != crc:
+            raise SequenceConflictError(
+                f"sequence {request.sequence} of producer {request.producer_id!r} is on its way "
+                "with other content; a retry must send the same bytes"
+            )
+        if request.acks == ACKS_ALL:
+            pending.waiting.append(ticket)
+        return outcome
+
+    def tick(self, now: Now) -> None:
+        """Seal the open Batch when it has its age."""
+        due_ms = self.seal_due_ms()
+        if due_ms is not None and now.mono_ms >= due_ms:
+            self.seal(now)
+
+    def seal(self, now: Now) -> None:
+        """Seal the open Batch now, if there is one and the ring has a slot."""
+        if self._open is None or len(self._ring) >= self.config.ring_slots:
+            return
+        batch, self._open = self._open, None
+        batch.sealed = batch.builder.seal()
+        batch.sealed_wall_ms = max(now.wall_ms, self._stored_through_ms)
+        batch.deadline_mono_ms = now.mono_ms + self.config.upload_deadline_ms
+        share = self.config.read_partitions_of(self.write_partition)
+        batch.partition = share[self._next_partition % len(share)]
+        self._next_partition += 1
+        batch.key, batch.uri = self._locate(batch.batch_id, batch.sealed_wall_ms)
+        self._ring.append(batch)
+        self._effects.append(Upload(batch))
+
+    def stored(self, batch: RingBatch) -> None:
+        """The Batch's object is durable."""
+        if batch not in self._ring:
+            return  # it failed by its deadline, and its late object is an orphan
+        batch.state = State.STORED
+        self._publish_prefix()
+
+    def published(self, batches: Iterable[RingBatch], offsets: Iterable[int], now: Now) -> None:
+        """The Batches' notifications are durable, at these offsets."""
+        for batch, offset in zip(batches, offsets, strict=True):
+            self._settle_published(batch, offset, now)
+        self._publish_prefix()
+
+    def publish_failed(self, batches: Iterable[RingBatch]) -> None:
+        """None of the Batches was published; they are published again with the next call."""
+        for batch in batches:
+            batch.state = State.STORED
+
+    def publish_again(self) -> None:
+        """Try once more what `publish_failed` left."""
+        self._publish_prefix()
+
+    def publish_uncertain(self) -> None:
+        """It is open whether the last `Publish` took effect; wait for `resolve`."""
+        self._uncertain = True
+
+    def resolve(self, in_queue: Mapping[str, int], now: Now) -> None:
+        """After a fence: the offsets of those Batches, by id, that are in the queue after all."""
+        self._uncertain = False
+        for batch in [batch for batch in self._ring if batch.state is State.PUBLISHING]:
+            if batch.batch_id in in_queue:
+                self._settle_published(batch, in_queue[batch.batch_id], now)
+            else:
+                batch.state = State.STORED
+        self._publish_prefix()
+
+    def failed(self, batch: RingBatch, error: MemqError) -> None:
+        """The Batch cannot be stored or published by its deadline; its Messages are nacked."""
+        if batch not in self._ring:
+            return
+        doomed = [batch]
+        if self.config.ordering == "producer":
+            ring = list(self._ring)
+            doomed = ring[ring.index(batch) :]
+            if self._open is not None:
+                self._drop(self._open, _behind(error))
+                self._open = None
+        for other in doomed:
+            self._ring.remove(other)
+            self._drop(other, error if other is batch else _behind(error))
+        self._publish_prefix()
+
+    # -- inside -----------------------------------------------------------------------------
+
+    def _check_sequence(self, request: Write) -> None:
+        if request.sequence < request.first_unsettled:
+            raise InvalidRequestError(
+                f"sequence {request.sequence} is below first_unsettled {request.first_unsettled} "
+                "of the same request"
+            )
+        if self.config.ordering != "producer":
+            return
+        expected = self.window.next_sequence(request.producer_id, request.epoch)
+        if expected is None:
+            return
+        expected = max(expected, request.first_unsettled)
+        if request.sequence > expected:
+            raise SequenceGapError(
+                f"sequence {request.sequence} of producer {request.producer_id!r} came before "
+                f"{expected}; resend in order"
+            )
+        if request.sequence < expected:
+            raise SequenceConflictError(
+                f"sequence {request.sequence} of producer {request.producer_id!r} came after "
+                f"{expected - 1}, which was accepted; an ordered topic cannot take it any more"
+            )
+
+    def _accept(self, request: Write, body: Any, crc: int, key: MessageKey, now: Now) -> _Pending:
+        size = len(body)
+        batch = self._open
+        if batch is not None and not (
+            batch.schema_id == request.schema_id and self._fits(batch, size)
+        ):
+            if len(self._ring) >= self.config.ring_slots:
+                raise UnavailableError(
+                    f"{self.config.name}/{self.write_partition}: all {self.config.ring_slots} "
+                    "ring slots are uploading; retry"
+                )
+            self.seal(now)
+            batch = None
+        if batch is None:
+            batch = self._open = self._new_batch(request.schema_id, now)
+        batch.builder.add(
+            body,
+            producer_id=request.producer_id,
+            epoch=request.epoch,
+            sequence=request.sequence,
+            records=request.records,
+            min_timestamp_us=request.min_timestamp_us,
+            max_timestamp_us=request.max_timestamp_us,
+            crc32c=crc,
+        )
+        batch.body_bytes += size
+        pending = self._pending[key] = batch.pending[key] = _Pending(crc)
+        self.window.admit(*key, now.wall_ms)
+        if not self._fits(batch, 1):
+            self.seal(now)
+        return pending
+
+    def _fits(self, batch: RingBatch, size_bytes: int) -> bool:
+        builder = batch.builder
+        if builder.messages == 0:
+            return True
+        return (
+            builder.messages < self.config.batch_messages
+            and builder.size_bytes + size_bytes <= self.config.batch_bytes
+        )
+
+    def _new_batch(self, schema_id: str, now: Now) -> RingBatch:
+        batch_id = self._new_batch_id(now.wall_ms)
+        builder = BatchBuilder(
+            self._schemas[schema_id],
+            batch_id=batch_id,
+            topic=self.config.name,
+            write_partition=self.write_partition,
+        )
+        return RingBatch(batch_id=batch_id, schema_id=schema_id, opened=now, builder=builder)
+
+    def _publish_prefix(self) -> None:
+        """Publish the unbroken stored prefix, unless a publish is under way or uncertain."""
+        prefix: list[RingBatch] = []
+        for batch in self._ring:
+            if batch.state is State.PUBLISHING or self._uncertain:
+                return
+            if batch.state is not State.STORED:
+                break
+            prefix.append(batch)
+        if not prefix:
+            return
+        for batch in prefix:
+            batch.state = State.PUBLISHING
+        publications = [
+            Publication(
+                batch.partition,
+                encode_notification(self._notification(batch)),
+                batch.sealed_wall_ms,
+            )
+            for batch in prefix
+        ]
+        self._effects.append(Publish(prefix, publications))
+
+    def _notification(self, batch: RingBatch) -> Notification:
+        sealed = batch.sealed
+        assert sealed is not None  # noqa: S101 - only sealed Batches are in the ring
+        min_timestamp_us, max_timestamp_us = sealed.timestamp_range_us
+        return Notification(
+            version=NOTIFICATION_VERSION,
+            topic=self.config.name,
+            write_partition=self.write_partition,
+            batch_id=batch.batch_id,
+            uri=batch.uri,
+            size_bytes=sealed.size_bytes,
+            index_offset=sealed.index_offset,
+            messages=sealed.messages,
+            records=sealed.records,
+            min_timestamp_us=min_timestamp_us,
+            max_timestamp_us=max_timestamp_us,
+            producers=sealed.producer_runs(),
+            schema_id=batch.schema_id,
+            broker_id=self._broker_id,
+            sealed_ms=batch.sealed_wall_ms,
+            stored_through_ms=batch.sealed_wall_ms,
+        )
+
+    def _settle_published(self, batch: RingBatch, offset: int, now: Now) -> None:
+        sealed = batch.sealed
+        assert sealed is not None  # noqa: S101 - only sealed Batches are published
+        self._ring.remove(batch)
+        place = Place(batch.partition, offset, batch.batch_id)
+        self.window.publish(sealed.producer_runs(), place, now.wall_ms)
+        self._stored_through_ms = max(self._stored_through_ms, batch.sealed_wall_ms)
+        answer = WriteAnswer(partition=place.partition, offset=offset, batch_id=place.batch_id)
+        for key, pending in batch.pending.items():
+            del self._pending[key]
+            self._effects.extend(Answer(ticket, answer) for ticket in pending.waiting)
+        self._effects.append(Release(batch, published=True))
+
+    def _drop(self, batch: RingBatch, error: MemqError) -> None:
+        for key, pending in batch.pending.items():
+            del self._pending[key]
+            self.window.rewind(*key)
+            self._effects.extend(Answer(ticket, error) for ticket in pending.waiting)
+        self._effects.append(Release(batch, published=False))
+
+
+def _behind(error: MemqError) -> MemqError:
+    return UnavailableError(f"a Batch before this one failed ({error}); resend in order")
