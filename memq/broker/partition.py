@@ -106,7 +106,7 @@ class WritePartition:
         """Take a checked Message whose body is charged to the memory budget; it is answered."""
         if self._closing:
             self._refuse(body, reply, UnavailableError("the broker is draining; retry elsewhere"))
-        elif self._parked or not self.processor.room_for(len(body)):
+        elif self._parked or not self.processor.room_for(len(body), request.schema_id):
             deadline_ms = self._services.now().mono_ms + self._park_timeout_ms
             self._parked.append(_Parked(request, body, crc, reply, deadline_ms))
             reply.hold()
@@ -210,7 +210,10 @@ class WritePartition:
     def _unpark(self) -> None:
         now = self._services.now()
         self.processor.tick(now)
-        while self._parked and self.processor.room_for(len(self._parked[0].body)):
+        while self._parked:
+            waiting = self._parked[0]
+            if not self.processor.room_for(len(waiting.body), waiting.request.schema_id):
+                return
             parked = self._parked.popleft()
             parked.reply.unhold()
             self._accept(parked.request, parked.body, parked.crc, parked.reply, now)

@@ -257,11 +257,9 @@ class TopicProcessor:
         """Nothing open, nothing on its way."""
         return self._open is None and not self._ring
 
-    def room_for(self, size_bytes: int) -> bool:
-        """Whether a Message of that size can be accepted now."""
-        if len(self._ring) < self.config.ring_slots:
-            return True
-        return self._open is not None and self._fits(self._open, size_bytes)
+    def room_for(self, size_bytes: int, schema_id: str) -> bool:
+        """Whether a Message of that size and schema can be accepted now."""
+        return len(self._ring) < self.config.ring_slots or self._takes(size_bytes, schema_id)
 
     def seal_due_ms(self) -> int | None:
         """When `tick` has to seal the open Batch, on the monotonic clock; None when it need not."""
@@ -412,17 +410,9 @@ class TopicProcessor:
 
     def _accept(self, request: Write, body: Any, crc: int, key: MessageKey, now: Now) -> _Pending:
         size = len(body)
-        batch = self._open
-        if batch is not None and not (
-            batch.schema_id == request.schema_id and self._fits(batch, size)
-        ):
-            if len(self._ring) >= self.config.ring_slots:
-                raise UnavailableError(
-                    f"{self.config.name}/{self.write_partition}: all {self.config.ring_slots} "
-                    "ring slots are uploading; retry"
-                )
+        if not self._takes(size, request.schema_id):
             self.seal(now)
-            batch = None
+        batch = self._open
         if batch is None:
             batch = self._open = self._new_batch(request.schema_id, now)
         batch.builder.add(
@@ -438,17 +428,18 @@ class TopicProcessor:
         batch.body_bytes += size
         pending = self._pending[key] = batch.pending[key] = _Pending(crc)
         self.window.admit(*key, now.wall_ms)
-        if not self._fits(batch, 1):
+        if not self._takes(1, request.schema_id):
             self.seal(now)
         return pending
 
-    def _fits(self, batch: RingBatch, size_bytes: int) -> bool:
-        builder = batch.builder
-        if builder.messages == 0:
-            return True
+    def _takes(self, size_bytes: int, schema_id: str) -> bool:
+        """Whether the open Batch can take such a Message. (A new Batch takes any first one.)"""
+        batch = self._open
         return (
-            builder.messages < self.config.batch_messages
-            and builder.size_bytes + size_bytes <= self.config.batch_bytes
+            batch is not None
+            and batch.schema_id == schema_id
+            and batch.builder.messages < self.config.batch_messages
+            and batch.builder.size_bytes + size_bytes <= self.config.batch_bytes
         )
 
     def _new_batch(self, schema_id: str, now: Now) -> RingBatch:

@@ -1,0 +1,571 @@
+"""The TopicProcessor: ring, order, acks, repeats, failures."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+import msgspec
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from memq.core.dedup import DedupWindow
+from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema
+from memq.core.notification.notification import decode_notification
+from memq.core.topic import TopicConfig
+from memq.core.topic_processor import (
+    ACKS_ALL,
+    Accepted,
+    Answer,
+    Now,
+    Publish,
+    Release,
+    Repeat,
+    TopicProcessor,
+    Upload,
+)
+from memq.core.wire.messages import Write, WriteAnswer
+from memq.errors import (
+    InvalidRequestError,
+    SequenceConflictError,
+    SequenceGapError,
+    StorageError,
+    UnavailableError,
+)
+
+SCHEMAS = {"s1": serialize_schema(DEFAULT_SCHEMA), "s2": serialize_schema(DEFAULT_SCHEMA)}
+BODY = bytes(64)  # the processor never looks inside
+
+
+def processor(**options) -> TopicProcessor:
+    ids = itertools.count()
+    options = {"batch_bytes": "1KiB", "message_bytes": "1KiB", "ring_slots": 2} | options
+    return TopicProcessor(
+        TopicConfig.create("t", **options),
+        0,
+        broker_id="b",
+        schemas=SCHEMAS,
+        new_batch_id=lambda ms: f"{ms:012x}-{next(ids)}",
+        locate=lambda batch_id, ms: (f"key/{batch_id}", f"mem://key/{batch_id}"),
+        window=DedupWindow(3_600_000),
+    )
+
+
+def write(
+    sequence: int, *, producer="p", epoch=0, acks=ACKS_ALL, schema="s1", unsettled=0
+) -> Write:
+    return Write(
+        topic="t",
+        write_partition=0,
+        producer_id=producer,
+        epoch=epoch,
+        sequence=sequence,
+        first_unsettled=unsettled,
+        acks=acks,
+        schema_id=schema,
+        records=1,
+        min_timestamp_us=5,
+        max_timestamp_us=9,
+    )
+
+
+def now(ms: int = 0) -> Now:
+    return Now(ms, 1_000_000 + ms)
+
+
+@dataclass
+class Rim:
+    """Carries out effects as a broker would, and keeps what it saw."""
+
+    processor: TopicProcessor
+    uploads: list = field(default_factory=list)
+    publishes: list = field(default_factory=list)
+    answers: dict = field(default_factory=dict)
+    released: list = field(default_factory=list)
+    next_offset: int = 0
+
+    def drain(self) -> None:
+        for effect in self.processor.take_effects():
+            match effect:
+                case Upload(batch):
+                    self.uploads.append(batch)
+                case Publish():
+                    self.publishes.append(effect)
+                case Answer(ticket, outcome):
+                    assert ticket not in self.answers
+                    self.answers[ticket] = outcome
+                case Release(batch, published):
+                    self.released.append((batch, published))
+
+    def store(self, batch, ms: int = 0) -> None:
+        self.processor.stored(batch)
+        self.drain()
+
+    def publish(self, ms: int = 0) -> None:
+        publish = self.publishes.pop(0)
+        offsets = range(self.next_offset, self.next_offset + len(publish.batches))
+        self.next_offset += len(publish.batches)
+        self.processor.published(publish.batches, offsets, now(ms))
+        self.drain()
+
+
+def rim(**options) -> Rim:
+    return Rim(processor(**options))
+
+
+def send(r: Rim, sequence: int, *, body=BODY, crc=1, ticket=None, ms=0, **kw):
+    outcome = r.processor.write(
+        write(sequence, **kw), body, crc, ticket if ticket is not None else sequence, now(ms)
+    )
+    r.drain()
+    return outcome
+
+
+def test_ack_comes_only_after_the_notification_is_published() -> None:
+    """`acks=all` is not answered on upload, only when the notification is durable."""
+    r = rim()
+    send(r, 0)
+    r.processor.seal(now())
+    r.drain()
+    r.store(r.uploads[0])
+    assert r.answers == {}
+    r.publish()
+    assert r.answers[0] == WriteAnswer(partition=0, offset=0, batch_id=r.uploads[0].batch_id)
+    assert r.processor.idle
+
+
+def test_batch_is_sealed_by_age() -> None:
+    """A Batch is sealed when it is as old as the topic says, not before."""
+    r = rim(batch_age="100ms")
+    send(r, 0, ms=50)
+    assert r.processor.seal_due_ms() == 150
+    r.processor.tick(now(149))
+    r.drain()
+    assert r.uploads == []
+    r.processor.tick(now(150))
+    r.drain()
+    assert len(r.uploads) == 1
+    assert r.processor.seal_due_ms() is None
+
+
+def test_batch_is_sealed_by_count() -> None:
+    """A Batch is sealed as soon as it holds as many Messages as the topic says."""
+    r = rim(batch_messages=3)
+    for sequence in range(3):
+        send(r, sequence)
+    assert [batch.builder.messages for batch in r.uploads] == [3]
+
+
+def test_batch_is_sealed_by_bytes() -> None:
+    """A Message that does not fit seals the Batch and opens the next."""
+    r = rim()
+    schema_bytes = len(SCHEMAS["s1"])
+    fits = (1024 - schema_bytes) // 64
+    for sequence in range(fits + 1):
+        send(r, sequence)
+    assert [batch.builder.messages for batch in r.uploads] == [fits]
+
+
+def test_other_schema_seals_the_batch() -> None:
+    """A Batch holds one schema; a Message with another one seals it."""
+    r = rim()
+    send(r, 0, schema="s1")
+    send(r, 1, schema="s2")
+    assert [batch.schema_id for batch in r.uploads] == ["s1"]
+
+
+def test_notifications_appear_in_the_order_of_sealing() -> None:
+    """A Batch that is stored early waits for those sealed before it."""
+    r = rim(batch_messages=1, ring_slots=3)
+    for sequence in range(3):
+        send(r, sequence)
+    first, second, third = r.uploads
+    r.store(third)
+    r.store(second)
+    assert r.publishes == []
+    r.store(first)
+    assert [b.batch_id for b in r.publishes[0].batches] == [
+        b.batch_id for b in (first, second, third)
+    ]
+
+
+def test_only_one_publish_is_under_way() -> None:
+    """What is stored during a publish waits for the next one, so that order cannot change."""
+    r = rim(batch_messages=1)
+    send(r, 0)
+    send(r, 1)
+    r.store(r.uploads[0])
+    r.store(r.uploads[1])
+    assert len(r.publishes) == 1
+    r.publish()
+    assert len(r.publishes) == 1
+
+
+def test_full_ring_has_no_room_until_a_batch_is_gone() -> None:
+    """With all slots taken and nothing open there is no room; a published Batch frees a slot."""
+    r = rim(batch_messages=1)
+    send(r, 0)
+    send(r, 1)
+    assert not r.processor.room_for(64, "s1")
+    r.store(r.uploads[0])
+    assert not r.processor.room_for(64, "s1")
+    r.publish()
+    assert r.processor.room_for(64, "s1")
+
+
+def test_full_ring_still_fills_the_open_batch() -> None:
+    """The open Batch goes on taking Messages of its schema while the ring is full."""
+    r = rim(batch_messages=2, ring_slots=1)
+    for sequence in range(3):
+        send(r, sequence)
+    assert r.processor.room_for(64, "s1")
+    assert not r.processor.room_for(64, "s2")
+    assert not r.processor.room_for(2_000, "s1")
+
+
+def test_repeat_of_a_published_message_is_reported_with_its_place() -> None:
+    """A published Message sent again is not accepted again."""
+    r = rim(batch_messages=1)
+    send(r, 0)
+    r.store(r.uploads[0])
+    r.publish()
+    outcome = send(r, 0, ticket="again")
+    assert isinstance(outcome, Repeat)
+    assert outcome.place is not None
+    assert outcome.place.offset == 0
+    assert len(r.uploads) == 1
+
+
+def test_repeat_of_a_message_on_its_way_is_answered_with_it() -> None:
+    """A retry over a new connection joins the original, and both are answered by one publish."""
+    r = rim()
+    assert send(r, 0, ticket="first") == Accepted(kept=True)
+    assert send(r, 0, ticket="retry") == Accepted(kept=False)
+    r.processor.seal(now())
+    r.drain()
+    r.store(r.uploads[0])
+    r.publish()
+    assert r.answers["first"] == r.answers["retry"]
+    assert r.uploads[0].builder.messages == 1
+
+
+def test_other_content_under_a_pending_name_is_refused() -> None:
+    """The same sequence with other bytes is an error, never silently one of the two."""
+    r = rim()
+    send(r, 0, crc=1)
+    with pytest.raises(SequenceConflictError, match="other content"):
+        send(r, 0, crc=2, ticket="other")
+
+
+def test_sequence_below_first_unsettled_is_refused() -> None:
+    """A request that contradicts itself is refused."""
+    with pytest.raises(InvalidRequestError, match="below first_unsettled 5"):
+        send(rim(), 4, unsettled=5)
+
+
+def test_failed_batch_is_nacked_and_can_be_sent_again() -> None:
+    """After a failure the Messages are answered with the error, and a retry is a new Message."""
+    r = rim(batch_messages=1)
+    send(r, 0)
+    r.processor.failed(r.uploads[0], StorageError("disk full"))
+    r.drain()
+    assert isinstance(r.answers[0], StorageError)
+    assert r.released == [(r.uploads[0], False)]
+    assert send(r, 0, ticket="again") == Accepted(kept=True)
+
+
+def test_batch_stored_after_it_failed_is_not_published() -> None:
+    """An upload that ends after its deadline leaves an orphan, not a second publication."""
+    r = rim(batch_messages=1)
+    send(r, 0)
+    r.processor.failed(r.uploads[0], StorageError("late"))
+    r.drain()
+    r.store(r.uploads[0])
+    assert r.publishes == []
+
+
+def test_failure_lets_later_batches_go_on() -> None:
+    """Without ordering a failed Batch does not hold up those behind it."""
+    r = rim(batch_messages=1)
+    send(r, 0)
+    send(r, 1)
+    r.store(r.uploads[1])
+    r.processor.failed(r.uploads[0], StorageError("no"))
+    r.drain()
+    r.publish()
+    assert isinstance(r.answers[1], WriteAnswer)
+
+
+def test_ordered_topic_fails_everything_behind_a_failed_batch() -> None:
+    """With ordering="producer" nothing may overtake: later Batches fail too, and come again."""
+    r = rim(batch_messages=1, ordering="producer")
+    send(r, 0)
+    send(r, 1)
+    r.store(r.uploads[1])
+    r.processor.failed(r.uploads[0], StorageError("no"))
+    r.drain()
+    assert isinstance(r.answers[0], StorageError)
+    assert isinstance(r.answers[1], UnavailableError)
+    assert r.publishes == []
+    with pytest.raises(SequenceGapError, match="sequence 2 .* came before 0"):
+        send(r, 2)
+    assert send(r, 0, ticket="again") == Accepted(kept=True)
+
+
+def test_ordered_topic_skips_what_its_producer_gave_up() -> None:
+    """`first_unsettled` closes the gap that a Message leaves whose producer gave it up."""
+    r = rim(ordering="producer")
+    send(r, 0)
+    with pytest.raises(SequenceGapError):
+        send(r, 2)
+    assert send(r, 2, unsettled=2, ticket="skip") == Accepted(kept=True)
+    with pytest.raises(SequenceConflictError, match="came after"):
+        send(r, 1)
+
+
+def test_failed_publish_is_tried_again_in_order() -> None:
+    """A publish that did not happen is repeated with the same Batches first."""
+    r = rim(batch_messages=1)
+    send(r, 0)
+    r.store(r.uploads[0])
+    failed = r.publishes.pop()
+    r.processor.publish_failed(failed.batches)
+    r.processor.publish_again()
+    r.drain()
+    assert r.publishes[0].publications == failed.publications
+
+
+def test_uncertain_publish_is_resolved_from_the_queue() -> None:
+    """After an uncertain publish what is in the queue is acked, the rest published once more."""
+    r = rim(batch_messages=1)
+    send(r, 0)
+    send(r, 1)
+    r.store(r.uploads[1])
+    r.store(r.uploads[0])
+    uncertain = r.publishes.pop()
+    r.processor.publish_uncertain()
+    send(r, 0, ticket="meanwhile")
+    assert r.publishes == []
+    r.processor.resolve({uncertain.batches[0].batch_id: 41}, now())
+    r.drain()
+    assert r.answers[0].offset == 41
+    assert r.answers["meanwhile"].offset == 41
+    assert [b.batch_id for b in r.publishes[0].batches] == [uncertain.batches[1].batch_id]
+
+
+def test_watermark_stands_at_the_oldest_message_that_is_not_published() -> None:
+    """The watermark is now when idle, and the arrival of the oldest unpublished Message if not."""
+    r = rim()
+    assert r.processor.stored_through_ms(now(10)) == now(10).wall_ms
+    send(r, 0, ms=20)
+    assert r.processor.stored_through_ms(now(500)) == now(20).wall_ms
+    r.processor.seal(now(600))
+    r.drain()
+    r.store(r.uploads[0])
+    r.publish(ms=700)
+    assert r.processor.stored_through_ms(now(800)) == now(800).wall_ms
+
+
+def test_watermark_never_goes_back_when_the_wall_clock_does() -> None:
+    """A wall clock that jumps back moves neither the watermark nor stored_through back."""
+    r = rim(batch_messages=1)
+    assert r.processor.stored_through_ms(Now(0, 5_000)) == 5_000
+    r.processor.write(write(0), BODY, 1, 0, Now(1, 4_000))
+    r.drain()
+    r.store(r.uploads[0])
+    notification = decode_notification(r.publishes[0].publications[0].payload)
+    assert notification.stored_through_ms == 5_000
+
+
+def test_notification_describes_the_batch() -> None:
+    """A Notification names object, size, index, counts, times and producers of its Batch."""
+    r = rim()
+    send(r, 0)
+    send(r, 0, producer="q", ticket="q")
+    r.processor.seal(now(30))
+    r.drain()
+    batch = r.uploads[0]
+    r.store(batch)
+    notification = decode_notification(r.publishes[0].publications[0].payload)
+    assert notification.uri == f"mem://key/{batch.batch_id}"
+    assert notification.size_bytes == sum(len(memoryview(b)) for b in batch.sealed.buffers)
+    assert notification.index_offset == batch.sealed.index_offset
+    assert (notification.messages, notification.records) == (2, 2)
+    assert (notification.min_timestamp_us, notification.max_timestamp_us) == (5, 9)
+    assert [msgspec.structs.astuple(p) for p in notification.producers] == [
+        ("p", 0, 0, 0, 1, 1),
+        ("q", 0, 0, 0, 1, 1),
+    ]
+    assert r.publishes[0].publications[0].timestamp_ms == now(30).wall_ms
+
+
+def test_write_partition_spreads_over_its_share_of_read_partitions() -> None:
+    """Batches go round robin over the read partitions of the write partition."""
+    r = rim(batch_messages=1, read_partitions=2, ring_slots=4)
+    for sequence in range(4):
+        send(r, sequence)
+    assert [batch.partition for batch in r.uploads] == [0, 1, 0, 1]
+
+
+def test_acks_0_and_1_are_not_answered_again_on_publish() -> None:
+    """Only `acks=all` waits for the publish."""
+    r = rim(batch_messages=2)
+    send(r, 0, acks=0)
+    send(r, 1, acks=1)
+    r.store(r.uploads[0])
+    r.publish()
+    assert r.answers == {}
+
+
+class Simulation(RuleBasedStateMachine):
+    """Random producers, uploads, failures, uncertain publishes: the promises hold throughout."""
+
+    @initialize(
+        ordering=st.sampled_from(["none", "producer"]),
+        slots=st.integers(1, 4),
+        messages=st.integers(1, 4),
+    )
+    def start(self, ordering: str, slots: int, messages: int) -> None:
+        self.rim = rim(ordering=ordering, ring_slots=slots, batch_messages=messages)
+        self.clock = 0
+        self.next = dict.fromkeys("pq", 0)
+        self.waiting: dict[int, tuple] = {}
+        self.tickets = itertools.count()
+        self.sealed: list[str] = []
+        self.queue: list = []  # what the notification queue holds: Batches, in order
+        self.stored: set[str] = set()
+        self.acked: dict[tuple, WriteAnswer] = {}
+        self.in_doubt: list | None = None
+
+    def _settle(self) -> None:
+        self.rim.drain()
+        for ticket, outcome in self.rim.answers.items():
+            key = self.waiting.pop(ticket)
+            if isinstance(outcome, WriteAnswer):
+                self.acked[key] = outcome
+                held = self.queue[outcome.offset]
+                assert key in held.pending
+        self.rim.answers.clear()
+
+    @rule(producer=st.sampled_from("pq"), back=st.integers(0, 3))
+    def send(self, producer: str, back: int) -> None:
+        sequence = max(0, self.next[producer] - back)
+        if not self.rim.processor.room_for(64, "s1"):
+            return
+        ticket = next(self.tickets)
+        key = (producer, 0, sequence)
+        try:
+            outcome = self.rim.processor.write(
+                write(sequence, producer=producer), BODY, sequence, ticket, now(self.clock)
+            )
+        except (SequenceGapError, SequenceConflictError) as exc:
+            assert self.rim.processor.config.ordering == "producer"
+            if isinstance(exc, SequenceGapError):
+                self.next[producer] = sequence - 1 if sequence else 0
+            return
+        if isinstance(outcome, Repeat):
+            assert any(key in batch.pending for batch in self.queue)
+        else:
+            self.waiting[ticket] = key
+        self.next[producer] = max(self.next[producer], sequence + 1)
+        self._settle()
+
+    @rule(ms=st.integers(1, 300))
+    def pass_time(self, ms: int) -> None:
+        before = self.rim.processor.stored_through_ms(now(self.clock))
+        self.clock += ms
+        self.rim.processor.tick(now(self.clock))
+        assert self.rim.processor.stored_through_ms(now(self.clock)) >= before
+        self._settle()
+
+    @precondition(lambda self: self.rim.uploads)
+    @rule(data=st.data(), fails=st.booleans())
+    def finish_upload(self, data, fails: bool) -> None:
+        batch = self.rim.uploads.pop(data.draw(st.integers(0, len(self.rim.uploads) - 1)))
+        if fails:
+            self.rim.processor.failed(batch, StorageError("injected"))
+        else:
+            self.stored.add(batch.batch_id)
+            self.rim.processor.stored(batch)
+        self._settle()
+
+    @precondition(lambda self: self.rim.publishes and self.in_doubt is None)
+    @rule(how=st.sampled_from(["done", "failed", "uncertain"]), reached=st.integers(0, 4))
+    def finish_publish(self, how: str, reached: int) -> None:
+        publish = self.rim.publishes.pop(0)
+        assert not self.rim.publishes, "one publish at a time"
+        assert all(batch.batch_id in self.stored for batch in publish.batches)
+        start = len(self.queue)
+        if how == "done":
+            self.queue += publish.batches
+            offsets = range(start, len(self.queue))
+            self.rim.processor.published(publish.batches, offsets, now(self.clock))
+        elif how == "failed":
+            self.rim.processor.publish_failed(publish.batches)
+            self.rim.processor.publish_again()
+        else:
+            self.queue += publish.batches[:reached]
+            self.rim.processor.publish_uncertain()
+            self.in_doubt = publish.batches
+        self._settle()
+
+    @precondition(lambda self: self.in_doubt is not None)
+    @rule()
+    def resolve(self) -> None:
+        offsets = {batch.batch_id: at for at, batch in enumerate(self.queue)}
+        self.in_doubt = None
+        self.rim.processor.resolve(offsets, now(self.clock))
+        self._settle()
+
+    @invariant()
+    def nothing_is_published_twice(self) -> None:
+        keys = [key for batch in getattr(self, "queue", []) for key in batch.pending]
+        assert len(keys) == len(set(keys))
+
+    @invariant()
+    def seal_order_is_publish_order(self) -> None:
+        numbers = [int(b.batch_id.split("-")[1]) for b in getattr(self, "queue", [])]
+        assert numbers == sorted(numbers)
+
+    @invariant()
+    def ring_is_bounded(self) -> None:
+        if hasattr(self, "rim"):
+            assert len(self.rim.processor._ring) <= self.rim.processor.config.ring_slots
+
+    @invariant()
+    def ordered_producers_stay_in_order(self) -> None:
+        if hasattr(self, "rim") and self.rim.processor.config.ordering == "producer":
+            for producer in "pq":
+                seen = [s for b in self.queue for p, _, s in b.pending if p == producer]
+                assert seen == sorted(seen)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "rim"):
+            return
+        for _ in range(1_000):  # faults have stopped: everything must end
+            if self.in_doubt is not None:
+                self.resolve()
+            self.rim.processor.seal(now(self.clock))
+            self._settle()
+            while self.rim.uploads:
+                batch = self.rim.uploads.pop()
+                self.stored.add(batch.batch_id)
+                self.rim.processor.stored(batch)
+                self._settle()
+            if self.rim.publishes:
+                publish = self.rim.publishes.pop(0)
+                start = len(self.queue)
+                self.queue += publish.batches
+                offsets = range(start, len(self.queue))
+                self.rim.processor.published(publish.batches, offsets, now(self.clock))
+                self._settle()
+            if self.rim.processor.idle:
+                break
+        assert self.waiting == {}, "every request is answered"
+        assert self.rim.processor._pending == {}
+
+
+TestSimulation = Simulation.TestCase
+TestSimulation.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
