@@ -208,6 +208,13 @@ class PublishUncertainError(QueueError):
     code = "publish_uncertain"
 
 
+class QueueFailedError(QueueError):
+    """An earlier flush of the queue failed, so it takes no more; close it and open it again."""
+
+    code = "queue_failed"
+    retriable = False
+
+
 class LockedError(MemqError):
     """Another process holds the lock on this data directory."""
 

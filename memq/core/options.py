@@ -51,6 +51,11 @@ class Option:
         """Name of the field that holds the value."""
         return f"{self.name}_ms" if self.kind == "duration" else self.name
 
+    @property
+    def default_text(self) -> str:
+        """The default as a person would write it."""
+        return str(self.default).lower() if self.kind == "flag" else str(self.default)
+
     def parse(self, value: object) -> Any:
         """The field's value from what a person wrote.
 
@@ -60,10 +65,13 @@ class Option:
         parsed = self._read(value)
         if self.choices and parsed not in self.choices:
             raise ConfigError(f"{self.name} = {value!r}: must be one of {', '.join(self.choices)}")
-        if self.low is not None and self.high is not None and not self.low <= parsed <= self.high:
+        if self.low is not None and parsed < self.low:
             raise ConfigError(
-                f"{self.name} = {self.show(parsed)}: must be between "
-                f"{self.show(self.low)} and {self.show(self.high)}"
+                f"{self.name} = {self.show(parsed)}: must be at least {self.show(self.low)}"
+            )
+        if self.high is not None and parsed > self.high:
+            raise ConfigError(
+                f"{self.name} = {self.show(parsed)}: must be at most {self.show(self.high)}"
             )
         return parsed
 
@@ -104,7 +112,7 @@ class Option:
             raise ConfigError(f"{self.name}: {exc}") from exc
 
     def _example(self) -> str:
-        return f', such as "{self.default}"' if self.default != "" else ""
+        return f', such as "{self.default_text}"' if self.default_text else ""
 
 
 def parse_options(table: Iterable[Option], given: Mapping[str, object]) -> dict[str, Any]:

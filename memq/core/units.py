@@ -7,12 +7,14 @@ Configuration and the command line speak these; code carries plain integers whos
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 from memq.errors import ConfigError
 
 _DURATIONS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SIZES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-_QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)")
+# 20 digits hold any 64-bit field; more can only be a mistake, and costs time to convert.
+_QUANTITY = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([A-Za-z]+)")
 
 
 def parse_duration_ms(text: str) -> int:
@@ -47,7 +49,7 @@ def _parse(text: str, units: dict[str, int], kind: str, examples: str) -> int:
     match = _QUANTITY.fullmatch(text.strip())
     if match is None or match[2] not in units:
         raise ConfigError(f"{text!r} is not a {kind}; write it like {examples}")
-    return round(float(match[1]) * units[match[2]])
+    return round(Fraction(match[1]) * units[match[2]])  # a float would lose digits past 2**53
 
 
 def _format(value: int, units: dict[str, int]) -> str:

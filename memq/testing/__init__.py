@@ -1,1 +1,5 @@
 """Fakes and fault injection for tests of MemQ and of programs that use it."""
+
+from memq.testing.storage import InMemoryStorage
+
+__all__ = ["InMemoryStorage"]

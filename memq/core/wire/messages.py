@@ -351,14 +351,17 @@ class GroupHeartbeat(Struct):
         group: the group.
         topic: the topic.
         member_id: unique name that the member chose.
+        sequence: counts this member's heartbeats; one that was overtaken changes nothing.
         client: free text that names the member.
-        owned: partitions that the member holds now; it has stopped and committed all others.
+        owned: partitions that the member holds now or was granted and may start on; it has
+            stopped and committed all others.
         session_timeout_ms: without a heartbeat for this long the member is out.
     """
 
     group: str
     topic: str
     member_id: str
+    sequence: int
     client: str = ""
     owned: list[int] = []
     session_timeout_ms: int = 10_000

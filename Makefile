@@ -1,0 +1,68 @@
+# Every day's words. `make help` lists them; each sets up what it needs.
+
+.DEFAULT_GOAL := help
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+# A registry under load answers slowly; uv's own limit of 30 s gives up too soon.
+export UV_HTTP_TIMEOUT ?= 180
+
+COMPILE := $(BIN)/uv pip compile pyproject.toml --group dev --universal --python-version 3.11 \
+	--custom-compile-command "make requirements" --quiet --output-file requirements.txt
+
+.PHONY: help setup requirements test test-unit lint format bench demo docs clean
+
+help: ## Show these words
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: $(INSTALLED) ## Make .venv with the pinned packages and this project (done once)
+
+# The stamp is written last, so a set-up that was cut short runs again. `uv pip sync` makes the
+# environment equal to the pins: it also removes what is no longer listed.
+$(INSTALLED): pyproject.toml requirements.txt
+	@start=$$SECONDS
+	echo "setup: .venv from requirements.txt"
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "memq needs Python 3.11 or later: set PYTHON=python3.11" >&2; exit 1; }
+	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.txt uv
+	$(BIN)/uv pip sync --quiet --python $(BIN)/python requirements.txt
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
+	touch $@
+	echo "setup: done in $$((SECONDS - start)) s"
+
+requirements: $(INSTALLED) ## Pin what pyproject.toml asks for; UPGRADE=1 takes the newest
+	$(COMPILE) $(if $(UPGRADE),--upgrade)
+
+test: $(INSTALLED) ## Run the whole test suite; ARGS="-k name" passes options to pytest
+	$(BIN)/python -m pytest $(ARGS)
+
+test-unit: $(INSTALLED) ## Run the quick tests, which need no service
+	$(BIN)/python -m pytest tests/unit $(ARGS)
+
+lint: $(INSTALLED) ## Check style, formatting and types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: $(INSTALLED) ## Format the code and mend what ruff can mend
+	$(BIN)/ruff check --fix-only
+	$(BIN)/ruff format
+
+bench: $(INSTALLED) ## Run the benchmarks and print their figures
+	$(BIN)/python -m benchmarks $(ARGS)
+
+demo: $(INSTALLED) ## Run the main job from end to end; INPUT=file takes your own lines
+	$(BIN)/python -m demo $(if $(INPUT),--input "$(INPUT)")
+
+docs: $(INSTALLED) ## Write the reference pages that are generated from the code
+	$(BIN)/python -m memq.cli.reference docs/configuration.md
+
+clean: ## Remove .venv, caches and build output; data in .memq stays
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

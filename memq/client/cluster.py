@@ -1,0 +1,267 @@
+"""Which broker to ask: discovery, connections and retries.
+
+A `Cluster` starts from a few seed addresses and learns the brokers from any of them. It keeps one
+connection per broker, and the topics that were asked for. A caller that is told `NotHostedError`
+without an address refreshes the topic and asks its new host.
+
+Every call has one deadline. Inside it, retriable errors are tried again: at another broker where
+any will do, else at the same one after a back-off with full jitter. A `NotHostedError` that names
+an address is followed. What is not retriable, and the last error at the deadline, is raised.
+
+One event loop, not thread safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from memq.client.backoff import full_jitter_s, system_randomness
+from memq.client.connection import BrokerConnection, parse_address
+from memq.core.wire.messages import BrokerInfo, Metadata, MetadataAnswer, Struct, TopicInfo
+from memq.errors import (
+    ClosedError,
+    ConfigError,
+    MemqError,
+    NotHostedError,
+    ProtocolError,
+    RequestTimeoutError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from memq.client.connection import Body
+
+CONNECT_TIMEOUT_S = 5.0  # a dead host costs this much before the next is tried
+ANY_BROKER_ATTEMPT_S = 5.0  # where any broker will do, none is waited for longer than this
+MAX_CACHED_TOPICS = 1_000  # a client uses a few; the oldest goes, and costs one more request
+
+
+def parse_bootstrap(bootstrap: str) -> list[str]:
+    """The addresses in a comma separated list, checked.
+
+    Raises:
+        ConfigError: there is none, or one is malformed.
+    """
+    addresses = [part.strip() for part in bootstrap.split(",") if part.strip()]
+    if not addresses:
+        raise ConfigError(
+            f"bootstrap {bootstrap!r} names no broker; write it like 'broker-1:6367,broker-2:6367'"
+        )
+    for address in addresses:
+        parse_address(address)
+    return list(dict.fromkeys(addresses))
+
+
+class Cluster:
+    """The brokers, as one client sees them.
+
+    Args:
+        bootstrap: comma separated `host:port` of some brokers.
+        client: free text that names this client in the brokers' logs.
+        token: credential; empty where the brokers ask for none.
+        request_timeout_s: deadline of a call that is given none.
+        clock: monotonic seconds.
+        sleep: waits for seconds.
+        randomness: evenly spread over [0, 1), for back-off.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        client: str = "",
+        token: str = "",
+        request_timeout_s: float = 30.0,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        randomness: Callable[[], float] = system_randomness,
+    ) -> None:
+        self.seeds = parse_bootstrap(bootstrap)
+        self.request_timeout_s = request_timeout_s
+        self.brokers: list[BrokerInfo] = []
+        self.cluster_id = ""
+        self._client = client
+        self._token = token
+        self._clock = clock
+        self._sleep = sleep
+        self._randomness = randomness
+        self._topics: dict[str, TopicInfo] = {}
+        self._connections: dict[str, BrokerConnection] = {}
+        self._opening: dict[str, asyncio.Task[BrokerConnection]] = {}
+        self._preferred = self.seeds[0]  # the broker that answered last
+        self._closed = False
+
+    def __repr__(self) -> str:
+        live = sum(not connection.closed for connection in self._connections.values())
+        state = "closed" if self._closed else f"{live} connections"
+        return (
+            f"<Cluster {','.join(self.seeds)} [{state} | {len(self.brokers)} brokers | "
+            f"{len(self._topics)} topics]>"
+        )
+
+    async def topic(
+        self, name: str, *, refresh: bool = False, timeout_s: float | None = None
+    ) -> TopicInfo:
+        """A topic with its hosts and schemas; remembered until `refresh`.
+
+        Raises:
+            UnknownTopicError: there is no such topic.
+            MemqError: as `call`.
+        """
+        known = self._topics.get(name)
+        if known is not None and not refresh:
+            return known
+        answer = await self.metadata([name], timeout_s=timeout_s)
+        if [topic.config.name for topic in answer.topics] != [name]:
+            raise ProtocolError(f"asked for topic {name!r}, but the broker answered {answer!r}")
+        self._topics.pop(name, None)
+        while len(self._topics) >= MAX_CACHED_TOPICS:
+            del self._topics[next(iter(self._topics))]
+        self._topics[name] = answer.topics[0]
+        return answer.topics[0]
+
+    async def metadata(
+        self, topics: list[str] | None, *, timeout_s: float | None = None
+    ) -> MetadataAnswer:
+        """Brokers and the topics named (None: all) as any broker knows them.
+
+        Raises:
+            UnknownTopicError: there is no such topic.
+            MemqError: as `call`.
+        """
+        answer, _ = await self.call(None, Metadata(topics=topics), timeout_s=timeout_s)
+        assert isinstance(answer, MetadataAnswer)  # noqa: S101 - the wire checked the type
+        self.brokers = answer.brokers
+        self.cluster_id = answer.cluster_id
+        return answer
+
+    async def connection(self, address: str) -> BrokerConnection:
+        """The connection to a broker; opened when there is none, once for all who ask meanwhile.
+
+        Raises:
+            UnavailableError: the broker cannot be reached.
+            UnauthorizedError: it refuses the token.
+            ClosedError: this cluster was closed.
+        """
+        self._check_open()
+        connection = self._connections.get(address)
+        if connection is not None and not connection.closed:
+            return connection
+        opening = self._opening.get(address)
+        if opening is None:
+            opening = asyncio.ensure_future(self._open(address))
+            self._opening[address] = opening
+        # One caller that gives up must not take the attempt from the others.
+        return await asyncio.shield(opening)
+
+    async def call(
+        self,
+        address: str | None,
+        header: Struct,
+        body: Body = b"",
+        *,
+        body_crc: int | None = None,
+        timeout_s: float | None = None,
+    ) -> tuple[Struct, memoryview]:
+        """Ask a broker (None: any) until it answers: header and body of the answer.
+
+        Args:
+            address: `host:port` of the broker.
+            header: of the request.
+            body: of the request.
+            body_crc: CRC32C of the body, when it is known.
+            timeout_s: deadline of the whole call; None for `request_timeout_s`.
+
+        Raises:
+            NotHostedError: another broker must be asked, but it is not known which.
+            RequestTimeoutError: no answer within the deadline.
+            UnavailableError: no broker could be reached within the deadline.
+            MemqError: the typed error that the broker named.
+        """
+        deadline_s = self._clock() + (self.request_timeout_s if timeout_s is None else timeout_s)
+        attempt = 0
+        redirects = 0
+        while True:
+            target, at_once = self._choose(address, attempt)
+            try:
+                left_s = max(0.0, deadline_s - self._clock())
+                if address is None:
+                    left_s = min(left_s, ANY_BROKER_ATTEMPT_S)
+                answer = await self._attempt(target, header, body, body_crc, left_s)
+            except NotHostedError as error:
+                if not error.address:
+                    raise
+                address = error.address
+                redirects += 1
+                at_once = redirects == 1
+                last: MemqError = error
+            except MemqError as error:
+                if not error.retriable:
+                    raise
+                last = error
+            else:
+                if address is None:
+                    self._preferred = target
+                return answer
+            delay_s = 0.0 if at_once else full_jitter_s(attempt, self._randomness)
+            if self._clock() + delay_s >= deadline_s:
+                raise last
+            attempt += 1
+            await self._sleep(delay_s)
+
+    async def close(self) -> None:
+        """Close every connection. May be called again."""
+        self._closed = True
+        for opening in list(self._opening.values()):
+            opening.cancel()
+        await asyncio.gather(*self._opening.values(), return_exceptions=True)
+        connections = list(self._connections.values())
+        self._connections.clear()
+        for connection in connections:
+            await connection.close()
+
+    def _choose(self, address: str | None, attempt: int) -> tuple[str, bool]:
+        """Whom to ask, and whether the next try may follow at once: only to a broker not tried."""
+        if address is not None:
+            return address, False
+        candidates = dict.fromkeys(
+            [self._preferred, *self.seeds, *(broker.address for broker in self.brokers)]
+        )
+        position = attempt % len(candidates)
+        return list(candidates)[position], position < len(candidates) - 1
+
+    async def _attempt(
+        self, address: str, header: Struct, body: Body, body_crc: int | None, timeout_s: float
+    ) -> tuple[Struct, memoryview]:
+        started_s = self._clock()
+        try:
+            async with asyncio.timeout(timeout_s):
+                connection = await self.connection(address)
+        except TimeoutError as exc:
+            raise RequestTimeoutError(
+                f"broker {address} could not be reached within {timeout_s:.3g} s"
+            ) from exc
+        left_s = max(0.0, timeout_s - (self._clock() - started_s))
+        return await connection.request(header, body, body_crc=body_crc, timeout_s=left_s)
+
+    async def _open(self, address: str) -> BrokerConnection:
+        try:
+            connection = await BrokerConnection.open(
+                address,
+                client=self._client,
+                token=self._token,
+                connect_timeout_s=CONNECT_TIMEOUT_S,
+            )
+        finally:
+            del self._opening[address]
+        for other in [other for other, known in self._connections.items() if known.closed]:
+            del self._connections[other]
+        self._connections[address] = connection
+        return connection
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("this client was closed")

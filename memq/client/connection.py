@@ -1,0 +1,345 @@
+"""One TCP connection to one broker, shared by many requests at a time.
+
+Theory of operation
+-------------------
+`ClientConnection` (sans-I/O) turns headers into frames and frames into answers; this module moves
+the bytes. Every request that was sent is *pending* until its answer comes, its caller gives up, or
+the connection ends; then its callback is called, exactly once. When the connection ends, for
+whatever reason, every pending request fails at once with `UnavailableError` (retriable).
+
+Writing. Frames wait in `_unsent` and are handed to the transport in slices of at most
+`SLICE_BYTES`, only while the transport is not paused. The transport thus never copies more than one
+slice, however large the bodies and however slow the broker; bodies themselves are never copied, so
+a caller must leave them alone until it has its answer.
+
+Everything here runs on one event loop; nothing is thread safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from memq.core.wire import (
+    CLIENT_MAX_BODY_BYTES,
+    CLIENT_MAX_HEADER_BYTES,
+    Answer,
+    ClientConnection,
+    Failure,
+    FrameReader,
+    HandshakeDone,
+)
+from memq.errors import (
+    ClosedError,
+    ConfigError,
+    MemqError,
+    RequestTimeoutError,
+    UnavailableError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from memq.core.wire import ClientEvent
+    from memq.core.wire.messages import HandshakeAnswer, Struct
+
+    Body = bytes | bytearray | memoryview | Any
+    """Anything with the buffer protocol, `pyarrow.Buffer` among them."""
+    OnAnswer = Callable[[Struct | MemqError, bytes | memoryview], None]
+    """Called once with the answer and its body, or with the error and an empty body."""
+    OnSent = Callable[[MemqError | None], None]
+    """Called once: with None when the last byte went to the transport, or with the error."""
+
+SLICE_BYTES = 256 * 1024  # most that the transport copies; a few slices fill a socket buffer
+JOIN_BYTES = 16 * 1024  # below this a copy is cheaper than a second system call
+MAX_UNSENT = 4_096  # buffers that wait for a broker that does not read; producers stay far below
+KEEPALIVE_IDLE_S = 15  # first probe of a silent connection; cloud NATs forget after minutes
+KEEPALIVE_INTERVAL_S = 5
+KEEPALIVE_PROBES = 3
+UNACKED_TIMEOUT_MS = 30_000  # sent bytes that the peer's kernel does not ack break the connection
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """Host and port of `host:port`; an IPv6 host stands in brackets.
+
+    Raises:
+        ConfigError: the text is not an address.
+    """
+    host, colon, port = address.strip().rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise ConfigError(f"{address!r} is not an address; write it like 'broker-1:6367'")
+    return host, int(port)
+
+
+class BrokerConnection(asyncio.BufferedProtocol):
+    """An open connection to a broker; make one with `await BrokerConnection.open(…)`.
+
+    Attributes:
+        address: `host:port` of the broker.
+        limits: what the broker said in its handshake answer, limits among them.
+    """
+
+    limits: HandshakeAnswer
+
+    def __init__(self, address: str, *, client: str = "", token: str = "") -> None:
+        self.address = address
+        self._loop = asyncio.get_running_loop()
+        self._wire = ClientConnection(client, token)
+        self._reader = FrameReader(
+            max_header_bytes=CLIENT_MAX_HEADER_BYTES, max_body_bytes=CLIENT_MAX_BODY_BYTES
+        )
+        self._handshake: asyncio.Future[HandshakeAnswer] = self._loop.create_future()
+        self._lost: asyncio.Future[None] = self._loop.create_future()
+        self._transport: asyncio.Transport | None = None
+        self._pending: dict[int, OnAnswer] = {}
+        self._unsent: deque[tuple[memoryview, OnSent | None]] = deque()
+        self._paused = False
+        self._end: MemqError | None = None  # why the connection is over
+
+    @classmethod
+    async def open(
+        cls, address: str, *, client: str = "", token: str = "", connect_timeout_s: float
+    ) -> BrokerConnection:
+        """Connect and shake hands.
+
+        Raises:
+            ConfigError: the address is malformed.
+            UnavailableError: nobody answers there, or not in time.
+            UnauthorizedError: the broker refuses the token.
+            ProtocolError: what answers is not a broker that this client can talk to.
+        """
+        host, port = parse_address(address)
+        loop = asyncio.get_running_loop()
+        connection = cls(address, client=client, token=token)
+        try:
+            async with asyncio.timeout(connect_timeout_s):
+                await loop.create_connection(lambda: connection, host, port)
+                connection.limits = await connection._handshake
+        except TimeoutError as exc:
+            await connection.close()
+            raise UnavailableError(
+                f"broker {address} did not answer within {connect_timeout_s:g} s"
+            ) from exc
+        except OSError as exc:
+            raise UnavailableError(f"cannot connect to broker {address}: {exc}") from exc
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "paused" if self._paused else "open"
+        return (
+            f"<BrokerConnection {self.address} [{state} | {len(self._pending)} pending | "
+            f"{self.unsent_bytes} bytes unsent]>"
+        )
+
+    @property
+    def closed(self) -> bool:
+        """True when the connection is over and another must be opened."""
+        return self._end is not None
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that wait because the broker does not read fast enough."""
+        return sum(len(view) for view, _ in self._unsent)
+
+    # -- sending ----------------------------------------------------------------------------
+
+    async def request(
+        self,
+        header: Struct,
+        body: Body = b"",
+        *,
+        body_crc: int | None = None,
+        timeout_s: float,
+    ) -> tuple[Struct, memoryview]:
+        """Send a request and wait for its answer: header and body.
+
+        Raises:
+            MemqError: the typed error that the broker named.
+            RequestTimeoutError: no answer within `timeout_s`.
+            UnavailableError: the connection broke, or is broken.
+            MessageTooLargeError: the body exceeds what the broker accepts.
+        """
+        answered: asyncio.Future[tuple[Struct, memoryview]] = self._loop.create_future()
+
+        def settle(answer: Struct | MemqError, answer_body: bytes | memoryview) -> None:
+            if answered.done():
+                return
+            if isinstance(answer, MemqError):
+                answered.set_exception(answer)
+            else:
+                answered.set_result((answer, memoryview(answer_body)))
+
+        correlation_id = self.send(header, body, body_crc, settle)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await answered
+        except TimeoutError as exc:
+            raise RequestTimeoutError(
+                f"broker {self.address} did not answer {type(header).__name__} "
+                f"within {timeout_s:g} s"
+            ) from exc
+        finally:
+            self.forget(correlation_id)
+
+    def send(self, header: Struct, body: Body, body_crc: int | None, on_answer: OnAnswer) -> int:
+        """Send a request whose answer goes to a callback; returns its correlation id.
+
+        Raises:
+            UnavailableError: the connection is over, or has too many requests pending.
+            MessageTooLargeError: header or body exceed what the broker accepts.
+        """
+        self._check_usable()
+        correlation_id, buffers = self._wire.request(header, body, body_crc)
+        self._pending[correlation_id] = on_answer
+        self._write(buffers, None)
+        return correlation_id
+
+    def post(
+        self, header: Struct, body: Body, body_crc: int | None, on_sent: OnSent | None = None
+    ) -> None:
+        """Send a request that wants no answer.
+
+        Raises:
+            UnavailableError: the connection is over, or the broker does not read.
+            MessageTooLargeError: header or body exceed what the broker accepts.
+        """
+        self._check_usable()
+        _, buffers = self._wire.request(header, body, body_crc, oneway=True)
+        self._write(buffers, on_sent)
+
+    def forget(self, correlation_id: int) -> None:
+        """Give up on a request: its callback is not called any more, a late answer is dropped."""
+        if self._pending.pop(correlation_id, None) is not None:
+            self._wire.forget(correlation_id)
+
+    def _check_usable(self) -> None:
+        if self._end is not None:
+            raise UnavailableError(f"connection to broker {self.address} is over: {self._end}")
+        if len(self._unsent) >= MAX_UNSENT:
+            raise UnavailableError(f"broker {self.address} does not read what is sent to it")
+
+    def _write(self, buffers: list[Any], on_sent: OnSent | None) -> None:
+        if len(buffers) > 1 and memoryview(buffers[1]).nbytes <= JOIN_BYTES:
+            buffers = [b"".join(buffers)]
+        for buffer in buffers[:-1]:
+            self._unsent.append((memoryview(buffer).cast("B"), None))
+        self._unsent.append((memoryview(buffers[-1]).cast("B"), on_sent))
+        self._pump()
+
+    def _pump(self) -> None:
+        """Hand slices to the transport until it says stop; it says so inside `write`."""
+        transport, unsent = self._transport, self._unsent
+        assert transport is not None  # noqa: S101 - set before anything is written
+        while unsent and not self._paused and self._end is None:
+            view, on_sent = unsent.popleft()
+            if len(view) > SLICE_BYTES:
+                unsent.appendleft((view[SLICE_BYTES:], on_sent))
+                view, on_sent = view[:SLICE_BYTES], None
+            transport.write(view)
+            if on_sent is not None:
+                self._loop.call_soon(on_sent, None)
+
+    # -- the protocol that asyncio calls ----------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Set the socket up and start the handshake."""
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - TCP has both directions
+        self._transport = transport
+        _configure(transport.get_extra_info("socket"))
+        self._write(self._wire.open(), None)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
+        """Where the next bytes go."""
+        return self._reader.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Act on the frames that these bytes complete."""
+        try:
+            for frame in self._reader.buffer_updated(nbytes):
+                self._dispatch(self._wire.receive(frame))
+        except MemqError as exc:
+            self._finish(exc)
+
+    def pause_writing(self) -> None:
+        """Stop handing over slices: the transport holds enough."""
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        """Hand over more slices."""
+        self._paused = False
+        self._pump()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell everybody who waits."""
+        self._finish(UnavailableError(f"{exc or 'the broker closed it'}"))
+        if not self._lost.done():
+            self._lost.set_result(None)
+
+    def _dispatch(self, event: ClientEvent) -> None:
+        if isinstance(event, Answer):
+            on_answer = self._pending.pop(event.correlation_id, None)
+            if on_answer is not None:
+                on_answer(event.header, event.body)
+        elif isinstance(event, Failure):
+            on_answer = self._pending.pop(event.correlation_id, None)
+            if on_answer is not None:
+                on_answer(event.error, b"")
+        elif isinstance(event, HandshakeDone) and not self._handshake.done():
+            self._handshake.set_result(event.answer)
+
+    # -- the end ----------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """End the connection; pending requests fail with `ClosedError`. May be called again."""
+        self._finish(ClosedError(f"the connection to broker {self.address} was closed"))
+        if self._transport is not None:
+            await self._lost
+
+    def _finish(self, why: MemqError) -> None:
+        if self._end is not None:
+            return
+        self._end = why
+        if self._transport is not None:
+            # Closing would first wait, without limit, for what the transport still holds.
+            self._transport.abort()
+        if not self._handshake.done():
+            self._handshake.set_exception(why)
+            self._handshake.exception()  # whoever opens may have stopped waiting
+        waiting = list(self._pending.values())
+        unsent = [on_sent for _, on_sent in self._unsent if on_sent is not None]
+        self._pending.clear()
+        self._unsent.clear()
+        for on_answer in waiting:
+            self._loop.call_soon(on_answer, self._error(why), b"")
+        for on_sent in unsent:
+            self._loop.call_soon(on_sent, self._error(why))
+
+    def _error(self, why: MemqError) -> MemqError:
+        """A fresh error for each who waits, since each adds its own traceback."""
+        if isinstance(why, ClosedError):
+            return ClosedError(str(why))
+        error = UnavailableError(f"connection to broker {self.address} broke: {why}")
+        error.__cause__ = why
+        return error
+
+
+def _configure(sock: socket.socket) -> None:
+    """Answer at once, and notice a peer that is gone. The send buffer is left to the kernel, which
+    grows it to `tcp_wmem[2]` as needed; a fixed size would switch that off.
+    """
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", KEEPALIVE_IDLE_S),
+        ("TCP_KEEPINTVL", KEEPALIVE_INTERVAL_S),
+        ("TCP_KEEPCNT", KEEPALIVE_PROBES),
+        ("TCP_USER_TIMEOUT", UNACKED_TIMEOUT_MS),
+    ):
+        if hasattr(socket, name):  # Linux has them all; others keep their defaults
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -1,0 +1,265 @@
+"""The envelope of an Arrow message, read with nothing but bounds-checked integer reads.
+
+Theory of operation. Arrow checks a message only while it decodes it, and decoding a compressed
+buffer begins by allocating the size that the buffer *declares*. A few hostile bytes could so claim
+gigabytes. This module therefore reads the envelope first, allocates nothing that depends on what
+it reads, and looks at every number that Arrow is going to trust:
+
+- the message ends exactly where its bytes end, and is one RecordBatch;
+- it has as many field nodes and buffers as the schema asks for, no more and no fewer;
+- lengths and null counts are no larger than they can be, buffers lie inside the body;
+- what all buffers decode to, summed, is within the limit of the caller.
+
+What is left to Arrow's own full validation, which runs next, is what is *in* the buffers: offsets,
+validity bits, UTF-8.
+
+Layout (all integers little endian, as in the Arrow columnar format, version 5 metadata):
+
+    0   int32   0xFFFFFFFF, the continuation marker
+    4   int32   length of the metadata, a multiple of 8
+    8   bytes   metadata: a flatbuffer whose root is the table Message
+    ..  bytes   body, bodyLength bytes, a multiple of 8
+
+A flatbuffer table starts with an int32 that points back to its vtable: uint16 size of the vtable,
+uint16 size of the table, then one uint16 per field, its offset in the table (0 or beyond the end of
+the vtable: the field has its default). Tables and vectors are reached through uint32 offsets from
+where the offset stands. A vector is a uint32 count and its elements. `struct.unpack_from` refuses
+positions beyond the end; positions before the start are refused here, as they would count from the
+end in Python.
+"""
+
+from __future__ import annotations
+
+import operator
+import struct
+from itertools import repeat
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from memq.errors import CorruptDataError, MessageTooLargeError, SchemaMismatchError
+
+BytesLike = bytes | bytearray | memoryview | Any
+"""What is taken as bytes: an object with the buffer protocol, `pyarrow.Buffer` among them."""
+
+ARROW_ERRORS = (
+    ValueError,
+    TypeError,
+    LookupError,
+    NotImplementedError,
+    OSError,
+    EOFError,
+    pa.lib.ArrowCapacityError,
+    pa.lib.ArrowSerializationError,
+)
+"""What Arrow raises on input that does not hold. Want of memory is not among them: no input that
+passes the checks here causes it, so it must not be taken for a fault of the input.
+"""
+
+ALIGNMENT = 8  # of every Arrow message; keeps all buffers of a Batch aligned without a copy
+CONTINUATION = b"\xff\xff\xff\xff"
+END_OF_STREAM = CONTINUATION + b"\0\0\0\0"
+PREFIX_BYTES = 8  # continuation marker and metadata length
+
+SCHEMA_MESSAGE = 1  # Message.header_type, from the union MessageHeader of Arrow's Message.fbs
+RECORD_BATCH_MESSAGE = 3
+_METADATA_V5 = 4  # enum MetadataVersion; written by every Arrow since 1.0 (2020)
+_NOT_COMPRESSED = -1  # declared size of a buffer that was left as it is
+
+_VTABLE_HEADER_BYTES = 4  # its own size, and the size of its table
+
+_U8 = struct.Struct("<B")
+_U16 = struct.Struct("<H")
+_I32 = struct.Struct("<i")
+_U32 = struct.Struct("<I")
+_I64 = struct.Struct("<q")
+_PREFIX = struct.Struct("<4si")
+
+# Fields of the tables, in the order of their slots.
+_MESSAGE_FIELDS = 4  # version, header_type, header, bodyLength; what follows is not needed
+_BATCH_FIELDS = 5  # length, nodes, buffers, compression, variadicBufferCounts
+
+
+class Envelope(NamedTuple):
+    """Where the parts of one message lie.
+
+    Attributes:
+        kind: `Message.header_type`.
+        header: position of the header table in `metadata`.
+        metadata: the flatbuffer.
+        body_start: position of the body, counted from the start of the message.
+        body_length: length of the body in bytes.
+    """
+
+    kind: int
+    header: int
+    metadata: memoryview
+    body_start: int
+    body_length: int
+
+    @property
+    def length(self) -> int:
+        """Length of the whole message in bytes."""
+        return self.body_start + self.body_length
+
+
+class Layout(NamedTuple):
+    """What every RecordBatch of one schema has.
+
+    Attributes:
+        nodes: its field nodes, ready to unpack: length and null count of each.
+        buffers: its buffers, ready to unpack: offset and length of each.
+        required: positions of the columns that may have no nulls.
+    """
+
+    nodes: struct.Struct
+    buffers: struct.Struct
+    required: tuple[int, ...]
+
+
+def read_envelope(data: memoryview) -> Envelope:
+    """The envelope of the message at the start of `data`; all of the message lies in `data`.
+
+    Raises:
+        CorruptDataError: these bytes are not a whole Arrow message.
+    """
+    try:
+        return _read_envelope(data)
+    except struct.error as exc:
+        raise CorruptDataError(f"the Arrow envelope points outside itself: {exc}") from exc
+
+
+def count_nodes_and_buffers(message: memoryview) -> tuple[int, int]:
+    """How many field nodes and buffers a RecordBatch that we encoded ourselves has."""
+    envelope = read_envelope(message)
+    _, nodes_at, buffers_at, _, _ = _fields(envelope.metadata, envelope.header, _BATCH_FIELDS)
+    return _vector(envelope.metadata, nodes_at)[0], _vector(envelope.metadata, buffers_at)[0]
+
+
+def check_record_batch(data: memoryview, layout: Layout, max_decoded_bytes: int) -> None:
+    """Check that `data` is one RecordBatch of this layout, and nothing else.
+
+    Raises:
+        CorruptDataError: the envelope does not hold, or other bytes follow the message.
+        SchemaMismatchError: it is not a RecordBatch of this layout.
+        MessageTooLargeError: decoded it would be larger than `max_decoded_bytes`.
+    """
+    envelope = read_envelope(data)
+    if envelope.length != len(data):
+        raise CorruptDataError(
+            f"{len(data)} bytes were given, but the Arrow message in them has {envelope.length}"
+        )
+    if envelope.kind != RECORD_BATCH_MESSAGE:
+        raise SchemaMismatchError(
+            f"the Arrow message is of kind {envelope.kind}; "
+            f"a Message is one RecordBatch (kind {RECORD_BATCH_MESSAGE})"
+        )
+    try:
+        _check_record_batch(envelope, data[envelope.body_start :], layout, max_decoded_bytes)
+    except struct.error as exc:
+        raise CorruptDataError(f"the RecordBatch table points outside itself: {exc}") from exc
+
+
+def _read_envelope(data: memoryview) -> Envelope:
+    marker, size = _PREFIX.unpack_from(data)
+    if marker != CONTINUATION or size <= 0 or size % ALIGNMENT:
+        raise CorruptDataError(
+            f"bytes {bytes(data[:PREFIX_BYTES]).hex(' ')} do not begin an Arrow message"
+        )
+    body_start = PREFIX_BYTES + size
+    metadata = data[PREFIX_BYTES:body_start]
+    message = _U32.unpack_from(metadata)[0]
+    version_at, kind_at, header_at, length_at = _fields(metadata, message, _MESSAGE_FIELDS)
+    version = _U16.unpack_from(metadata, version_at)[0] if version_at else 0
+    if version != _METADATA_V5:
+        raise CorruptDataError(f"Arrow metadata version {version + 1} is not version 5")
+    length = _I64.unpack_from(metadata, length_at)[0] if length_at else 0
+    if length < 0 or length % ALIGNMENT or body_start + length > len(data):
+        raise CorruptDataError(
+            f"the Arrow message claims {size} + {length} bytes; {len(data) - PREFIX_BYTES} are left"
+        )
+    if not kind_at or not header_at:
+        raise CorruptDataError("the Arrow message has no header")
+    kind = _U8.unpack_from(metadata, kind_at)[0]
+    header = header_at + _U32.unpack_from(metadata, header_at)[0]
+    return Envelope(kind, header, metadata, body_start, length)
+
+
+def _check_record_batch(
+    envelope: Envelope, body: memoryview, layout: Layout, max_decoded_bytes: int
+) -> None:
+    metadata = envelope.metadata
+    length_at, nodes_at, buffers_at, compression_at, variadic_at = _fields(
+        metadata, envelope.header, _BATCH_FIELDS
+    )
+    nodes, nodes_start = _vector(metadata, nodes_at)
+    buffers, buffers_start = _vector(metadata, buffers_at)
+    if nodes * 16 != layout.nodes.size or buffers * 16 != layout.buffers.size or variadic_at:
+        raise SchemaMismatchError(
+            f"the RecordBatch has {nodes} field nodes and {buffers} buffers; one of this schema "
+            f"has {layout.nodes.size // 16} and {layout.buffers.size // 16}"
+        )
+    records = _I64.unpack_from(metadata, length_at)[0] if length_at else 0
+    _check_nodes(records, layout.nodes.unpack_from(metadata, nodes_start), max_decoded_bytes)
+    places = layout.buffers.unpack_from(metadata, buffers_start)
+    _check_buffers(places, body, compression_at != 0, max_decoded_bytes)
+
+
+def _check_nodes(records: int, nodes: tuple[int, ...], max_decoded_bytes: int) -> None:
+    """Check the number of records and the field nodes, which are pairs of length, null count."""
+    if records < 1:
+        raise CorruptDataError(f"the RecordBatch has {records} records; a Message has at least one")
+    lengths, null_counts = nodes[::2], nodes[1::2]
+    if min(nodes) < 0 or any(map(operator.gt, null_counts, lengths)):
+        raise CorruptDataError("a field node of the RecordBatch has an impossible length")
+    # A null column takes no bytes however long it claims to be, so lengths have a bound as well.
+    longest = max(records, *lengths)
+    if longest > max_decoded_bytes:
+        raise MessageTooLargeError(
+            f"a column claims {longest} values; the limit, as for bytes, is {max_decoded_bytes}"
+        )
+
+
+def _check_buffers(
+    places: tuple[int, ...], body: memoryview, compressed: bool, max_decoded_bytes: int
+) -> None:
+    """Check the places of the buffers in the body, which are pairs of offset, length."""
+    offsets, lengths = places[::2], places[1::2]
+    if min(places, default=0) < 0 or max(map(operator.add, offsets, lengths), default=0) > len(
+        body
+    ):
+        raise CorruptDataError("a buffer of the RecordBatch lies outside its body")
+    decoded = sum(map(_decoded_size, repeat(body), offsets, lengths) if compressed else lengths)
+    if decoded > max_decoded_bytes:
+        raise MessageTooLargeError(
+            f"the RecordBatch decodes to {decoded} bytes; the limit is {max_decoded_bytes}"
+        )
+
+
+def _decoded_size(body: memoryview, offset: int, length: int) -> int:
+    """What a compressed buffer says it decodes to: its first eight bytes, or its own length."""
+    if length == 0:
+        return 0
+    declared: int = _I64.unpack_from(body, offset)[0]
+    if length < _I64.size or declared < _NOT_COMPRESSED:
+        raise CorruptDataError(f"a compressed buffer of {length} bytes declares {declared}")
+    return length - _I64.size if declared == _NOT_COMPRESSED else declared
+
+
+def _fields(metadata: memoryview, table: int, count: int) -> list[int]:
+    """Positions of the first `count` fields of a table; 0 for one that the table leaves out."""
+    vtable = table - _I32.unpack_from(metadata, table)[0]
+    size = _U16.unpack_from(metadata, vtable)[0] if vtable >= 0 else 0
+    if size < _VTABLE_HEADER_BYTES:
+        raise CorruptDataError("a table of the Arrow envelope has no vtable")
+    present = min((size - _VTABLE_HEADER_BYTES) // _U16.size, count)
+    offsets = struct.unpack_from(f"<{present}H", metadata, vtable + _VTABLE_HEADER_BYTES)
+    return [offset and table + offset for offset in offsets] + [0] * (count - present)
+
+
+def _vector(metadata: memoryview, position: int) -> tuple[int, int]:
+    """Count and position of the elements of the vector in a field; (0, 0) when left out."""
+    if not position:
+        return 0, 0
+    vector = position + _U32.unpack_from(metadata, position)[0]
+    return _U32.unpack_from(metadata, vector)[0], vector + _U32.size

@@ -1,0 +1,235 @@
+"""A broker in a few lines over real sockets: it keeps Messages in memory and misbehaves on demand.
+
+It checks what the real one checks of a Write (CRC, identity, order) and dedups by name, so that
+tests can compare what was acked with what is `published`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict, deque
+from contextlib import asynccontextmanager, suppress
+
+from memq.core.format.message import decode_message, open_message
+from memq.core.format.schema import (
+    DEFAULT_SCHEMA,
+    deserialize_schema,
+    schema_id,
+    serialize_schema,
+)
+from memq.core.topic import TopicConfig
+from memq.core.wire import FrameReader, HandshakeReceived, Refused, ServerConnection
+from memq.core.wire.messages import (
+    BrokerInfo,
+    Metadata,
+    MetadataAnswer,
+    TopicInfo,
+    Write,
+    WriteAnswer,
+)
+from memq.errors import MemqError, SequenceGapError, UnknownTopicError
+
+
+class Published:
+    """One Message as the broker took it."""
+
+    def __init__(self, request, body, crc, offset):
+        self.request = request
+        self.body = bytes(body)
+        self.crc = crc
+        self.offset = offset
+
+
+class TinyBroker:
+    """Start it with `async with TinyBroker().serve()`; see the attributes for how it misbehaves.
+
+    Attributes:
+        faults: outcomes of the next Writes: an error to answer with, "drop" to cut the connection
+            before, "drop after" to publish and then cut it, "ignore" to never answer.
+        hold: while set, Writes are published but answered only by `release`.
+        redirect: address that Writes are sent on to.
+        published: Messages by (write partition, producer id, epoch, sequence), in order.
+    """
+
+    def __init__(self, *, token="", **options):
+        self.token = token
+        self.faults = deque()
+        self.hold = False
+        self.held = []
+        self.redirect = None
+        self.published = {}
+        self.writes = 0
+        self.repeats = 0
+        self.metadata_requests = 0
+        self.topics = {}
+        self.connections = set()
+        self.address = ""
+        self.hosts = None
+        self._expected = defaultdict(int)
+        self._server = None
+        self.add_topic("events", **options)
+
+    def add_topic(self, name, schema=DEFAULT_SCHEMA, **options):
+        self.topics[name] = (TopicConfig.create(name, **options), serialize_schema(schema))
+
+    @asynccontextmanager
+    async def serve(self, port=0):
+        await self.start(port)
+        try:
+            yield self
+        finally:
+            await self.stop()
+
+    async def start(self, port=0):
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _Connection(self), "127.0.0.1", port)
+        self.address = "127.0.0.1:%d" % self._server.sockets[0].getsockname()[1]
+
+    async def stop(self):
+        self._server.close()
+        self.cut()
+        while self.connections:
+            await asyncio.sleep(0)
+
+    def cut(self):
+        """Break every connection."""
+        for connection in list(self.connections):
+            connection.transport.abort()
+
+    def release(self):
+        """Answer the Writes that are held."""
+        self.hold = False
+        held, self.held = self.held, []
+        for connection, correlation_id, answer in held:
+            connection.reply(correlation_id, answer)
+
+    def tables(self, topic="events"):
+        """Rows of every Message, in the order of publishing."""
+        schema = deserialize_schema(self.topics[topic][1])
+        return [decode_message(entry.body, schema) for entry in self.published.values()]
+
+    def metadata(self, request):
+        self.metadata_requests += 1
+        names = list(self.topics) if request.topics is None else request.topics
+        missing = [name for name in names if name not in self.topics]
+        if missing:
+            raise UnknownTopicError(f"topic {missing[0]!r} does not exist")
+        return MetadataAnswer(
+            cluster_id="tiny",
+            brokers=[BrokerInfo(id="b0", address=self.address)],
+            topics=[self._info(name) for name in names],
+        )
+
+    def write(self, request, body, crc):
+        """Publish once; returns the answer."""
+        _, schema = self.topics[request.topic]
+        batch = open_message(body, deserialize_schema(schema))
+        assert batch.num_rows == request.records
+        assert request.first_unsettled <= request.sequence
+        key = (request.write_partition, request.producer_id, request.epoch, request.sequence)
+        duplicate = key in self.published
+        if duplicate:
+            self.repeats += 1
+            assert self.published[key].crc == crc, "a retry must send the same bytes"
+        else:
+            self._check_order(key, request)
+            offset = len(self.published)
+            self.published[key] = Published(request, body, crc, offset)
+        offset = self.published[key].offset
+        if request.acks == 1:
+            return WriteAnswer(duplicate=duplicate)
+        return WriteAnswer(
+            partition=0, offset=offset, batch_id=f"batch-{offset}", duplicate=duplicate
+        )
+
+    def _check_order(self, key, request):
+        if self.topics[request.topic][0].ordering != "producer":
+            return
+        expected = max(self._expected[key[:3]], request.first_unsettled)
+        if request.sequence != expected:
+            raise SequenceGapError(f"got {request.sequence}, expected {expected}")
+        self._expected[key[:3]] = expected + 1
+
+    def _info(self, name):
+        config, schema = self.topics[name]
+        return TopicInfo(
+            config=config,
+            schemas={schema_id(schema): schema},
+            schema_id=schema_id(schema),
+            hosts=self.hosts or [self.address] * config.write_partitions,
+            queue_address=self.address,
+            storage_uri="memory://",
+        )
+
+
+class _Connection(asyncio.BufferedProtocol):
+    def __init__(self, broker):
+        self.broker = broker
+        self.wire = ServerConnection(
+            cluster_id="tiny", broker_id="b0", authorize=lambda token: token == broker.token
+        )
+        self.reader = FrameReader(max_header_bytes=64 << 10, max_body_bytes=64 << 20)
+
+    def connection_made(self, transport):
+        self.transport = transport
+        self.broker.connections.add(self)
+
+    def connection_lost(self, exc):
+        self.broker.connections.discard(self)
+
+    def get_buffer(self, sizehint):
+        return self.reader.get_buffer()
+
+    def buffer_updated(self, nbytes):
+        try:
+            for frame in self.reader.buffer_updated(nbytes):
+                if not self.transport.is_closing():
+                    self._handle(self.wire.receive(frame))
+        except MemqError as exc:
+            self._send(self.wire.goodbye(exc))
+            self.transport.close()
+
+    def reply(self, correlation_id, answer):
+        if self.transport.is_closing():
+            return
+        if isinstance(answer, MemqError):
+            self._send(self.wire.fail(correlation_id, answer))
+        else:
+            self._send(self.wire.answer(correlation_id, answer))
+
+    def _handle(self, event):
+        if isinstance(event, HandshakeReceived | Refused):
+            self._send(event.buffers_to_send)
+        elif isinstance(event.header, Metadata):
+            try:
+                self.reply(event.correlation_id, self.broker.metadata(event.header))
+            except MemqError as exc:
+                self.reply(event.correlation_id, exc)
+        elif isinstance(event.header, Write):
+            self._write(event)
+
+    def _write(self, event):
+        broker = self.broker
+        broker.writes += 1
+        fault = broker.faults.popleft() if broker.faults else None
+        if fault == "drop":
+            self.transport.abort()
+            return
+        if fault == "ignore":
+            return
+        answer = fault
+        if not isinstance(fault, MemqError):
+            try:
+                answer = broker.write(event.header, event.body, event.body_crc)
+            except MemqError as exc:
+                answer = exc
+        if fault == "drop after":
+            self.transport.abort()
+        elif broker.hold:
+            broker.held.append((self, event.correlation_id, answer))
+        elif not event.oneway:
+            self.reply(event.correlation_id, answer)
+
+    def _send(self, buffers):
+        with suppress(RuntimeError):
+            self.transport.writelines(buffers)

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from memq.client.loop import EventLoopThread
+from memq.errors import ClosedError, InvalidRequestError, RequestTimeoutError
+
+
+@pytest.fixture
+def loop():
+    """A running loop."""
+    made = EventLoopThread("memq-test")
+    yield made
+    made.close()
+
+
+async def value(of):
+    """A coroutine with a result."""
+    await asyncio.sleep(0)
+    return of
+
+
+def test_runs_on_its_own_thread(loop):
+    """A coroutine runs on the background thread and its result comes back."""
+
+    async def where():
+        return threading.current_thread().name
+
+    assert loop.run(where()) == "memq-test"
+    assert repr(loop) == "<EventLoopThread memq-test running>"
+
+
+def test_errors_come_back(loop):
+    """What the coroutine raises is raised to the caller, a TimeoutError of its own included."""
+
+    async def fail(error):
+        raise error
+
+    with pytest.raises(KeyError, match="gone"):
+        loop.run(fail(KeyError("gone")))
+    with pytest.raises(TimeoutError, match="own"):
+        loop.run(fail(TimeoutError("own")), timeout_s=5)
+
+
+def test_timeout_cancels(loop):
+    """A wait that ends early raises a typed error and cancels the coroutine."""
+    cancelled = threading.Event()
+
+    async def forever():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    with pytest.raises(RequestTimeoutError, match=r"0\.01 s"):
+        loop.run(forever(), timeout_s=0.01)
+    assert cancelled.wait(5)
+
+
+def test_close_ends_waiting_calls(loop):
+    """Closing while another thread waits for a result gives that thread a ClosedError."""
+    started = threading.Event()
+    seen = []
+
+    async def forever():
+        started.set()
+        await asyncio.Event().wait()
+
+    def wait():
+        try:
+            loop.run(forever())
+        except ClosedError as exc:
+            seen.append(exc)
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    assert started.wait(5)
+    loop.close()
+    waiter.join(5)
+    assert len(seen) == 1
+    assert repr(loop) == "<EventLoopThread memq-test closed>"
+
+
+def test_closed_loop_refuses(loop):
+    """After close every call is a ClosedError, and closing again is fine."""
+    loop.close()
+    loop.close()
+    with pytest.raises(ClosedError):
+        loop.run(value(1))
+    with pytest.raises(ClosedError):
+        loop.call(print)
+
+
+def test_own_thread_refused(loop):
+    """A sync call from the loop's own thread is refused instead of waiting for ever."""
+
+    async def nested():
+        return loop.run(value(1))
+
+    with pytest.raises(InvalidRequestError, match="async client"):
+        loop.run(nested())
+
+
+def test_close_from_own_thread(loop):
+    """The loop can be closed by something that runs on it."""
+    loop.call(loop.close)
+    loop._thread.join(5)
+    assert not loop._thread.is_alive()
+
+
+def _in_child(loop, results):
+    try:
+        loop.run(value(1))
+    except ClosedError as exc:
+        results.put(str(exc))
+    loop.close()
+
+
+def test_fork(loop):
+    """In a forked child each call says that the client belongs to the parent."""
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+    child = context.Process(target=_in_child, args=(loop, results))
+    child.start()
+    assert "before a fork" in results.get(timeout=10)
+    child.join(10)
+    assert child.exitcode == 0
+    assert loop.run(value(2)) == 2
+
+
+def test_interpreter_exit_without_close():
+    """A program that forgets to close ends at once, cleanly, and its tasks are told."""
+    program = """
+import asyncio
+from memq.client.loop import EventLoopThread
+loop = EventLoopThread("forgotten")
+async def forever():
+    try:
+        await asyncio.Event().wait()
+    finally:
+        print("told", flush=True)
+loop.submit(forever())
+async def tick():
+    pass
+loop.run(tick())
+"""
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert done.stdout == "told\n"
+    assert done.stderr == ""
+    assert time.monotonic() - began < 10

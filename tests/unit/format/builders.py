@@ -1,0 +1,109 @@
+"""Batches and tables that the tests of the format share."""
+
+from __future__ import annotations
+
+from crc32c import crc32c
+from hypothesis import strategies as st
+
+import pyarrow as pa
+from memq.core.format.batch import BatchBuilder, SealedBatch
+from memq.core.format.message import encode_message, encode_records, timestamp_range_us
+from memq.core.format.schema import serialize_schema
+
+START_US = 1_700_000_000_000_000
+
+
+def records(count: int, size: int = 20, start_us: int = START_US) -> pa.RecordBatch:
+    """LogMessages of the default schema with distinct values, some keys and some headers."""
+    return encode_records(
+        [None if i % 3 else b"key %d" % i for i in range(count)],
+        [(b"value %d " % i).ljust(size, b".") for i in range(count)],
+        [None if i % 4 else {"n": b"%d" % i} for i in range(count)],
+        [start_us + i for i in range(count)],
+    )
+
+
+def seal(batches: list[pa.RecordBatch], compression: str | None = None) -> SealedBatch:
+    """A Batch of one Message per RecordBatch, from one producer."""
+    builder = BatchBuilder(
+        serialize_schema(batches[0].schema), batch_id="batch-1", topic="clicks", write_partition=3
+    )
+    for sequence, batch in enumerate(batches):
+        body = encode_message(batch, compression)
+        least, greatest = timestamp_range_us(batch)
+        builder.add(
+            body,
+            producer_id="producer-1",
+            epoch=2,
+            sequence=sequence,
+            records=batch.num_rows,
+            min_timestamp_us=least,
+            max_timestamp_us=greatest,
+            crc32c=crc32c(body),
+        )
+    return builder.seal()
+
+
+def joined(sealed: SealedBatch) -> bytes:
+    """The bytes of the object."""
+    return b"".join(map(bytes, sealed.buffers))
+
+
+_LEAVES = st.sampled_from(
+    [
+        (pa.bool_(), st.booleans()),
+        (pa.int8(), st.integers(-128, 127)),
+        (pa.uint64(), st.integers(0, 2**64 - 1)),
+        (pa.float64(), st.floats(allow_nan=False)),
+        (pa.utf8(), st.text(max_size=8)),
+        (pa.large_utf8(), st.text(max_size=8)),
+        (pa.binary(), st.binary(max_size=8)),
+        (pa.binary(3), st.binary(min_size=3, max_size=3)),
+        (pa.decimal128(9, 2), st.decimals(-1000, 1000, places=2)),
+        (pa.date32(), st.dates()),
+        (pa.timestamp("ms", "UTC"), st.integers(-(2**40), 2**40)),
+        (pa.duration("us"), st.integers(-(2**50), 2**50)),
+        (pa.null(), st.none()),
+    ]
+)
+
+
+def _nested(inner: st.SearchStrategy) -> st.SearchStrategy:
+    """Types that hold `inner`, each with a strategy for its values; every value may be null."""
+
+    def lists(pair):
+        kind, values = pair
+        optional = st.none() | values
+        return st.sampled_from(
+            [
+                (pa.list_(kind), st.lists(optional, max_size=3)),
+                (pa.large_list(kind), st.lists(optional, max_size=3)),
+                (pa.list_(kind, 2), st.lists(optional, min_size=2, max_size=2)),
+                (
+                    pa.map_(pa.utf8(), kind),
+                    st.lists(st.tuples(st.text(max_size=3), optional), max_size=3),
+                ),
+            ]
+        )
+
+    def structs(pairs):
+        names = [f"f{i}" for i in range(len(pairs))]
+        kind = pa.struct([(name, kind) for name, (kind, _) in zip(names, pairs, strict=True)])
+        return kind, st.fixed_dictionaries(
+            {name: st.none() | values for name, (_, values) in zip(names, pairs, strict=True)}
+        )
+
+    return inner.flatmap(lists) | st.lists(inner, min_size=1, max_size=3).map(structs)
+
+
+@st.composite
+def record_batches(draw: st.DrawFn) -> pa.RecordBatch:
+    """Rows of a random schema, nested ones among them, now and then a slice of more rows."""
+    columns = draw(st.lists(st.recursive(_LEAVES, _nested, max_leaves=4), min_size=1, max_size=4))
+    rows = draw(st.integers(1, 8))
+    arrays = [
+        pa.array(draw(st.lists(st.none() | values, min_size=rows, max_size=rows)), kind)
+        for kind, values in columns
+    ]
+    batch = pa.record_batch(arrays, names=[f"c{i}" for i in range(len(columns))])
+    return batch.slice(draw(st.integers(0, rows - 1)))

@@ -1,0 +1,201 @@
+"""What is special to objects in files: leftovers, crashes, full disks, foreign files."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from memq.core.storage.local import LocalStorage
+from memq.errors import ObjectNotFoundError, StorageError
+
+ROOT = Path(__file__).parents[3]
+
+
+def run_child(script, *arguments):
+    """Run a Python program of a few lines; it sees its arguments in `sys.argv`."""
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def leftovers(root):
+    """Names in the folder of unfinished writes."""
+    return [path.name for path in (root / ".tmp").glob("*")]
+
+
+def test_reading_makes_nothing(tmp_path):
+    """A storage that is only read does not make its root."""
+    storage = LocalStorage(tmp_path / "objects")
+    assert list(storage.list("")) == []
+    with pytest.raises(ObjectNotFoundError):
+        storage.get("a")
+    storage.delete("a")
+    assert storage.clean_temporary(older_than_ms=0, now_ms=1 << 50) == 0
+    assert not (tmp_path / "objects").exists()
+
+
+def test_put_leaves_no_temporary_file(tmp_path):
+    """After success, a repeat and a refusal there is nothing but the object."""
+    storage = LocalStorage(tmp_path)
+    storage.put("a/b", [b"x"], timeout_s=30)
+    storage.put("a/b", [b"x"], timeout_s=30)
+    with pytest.raises(StorageError, match="never rewritten"):
+        storage.put("a/b", [b"y"], timeout_s=30)
+    assert leftovers(tmp_path) == []
+
+
+def test_a_put_past_its_deadline_leaves_nothing(tmp_path):
+    """Wherever in the put the deadline passes, it fails and there is neither object nor rest."""
+    for calls_in_time in range(4):
+        times_s = iter([0.0] * (calls_in_time + 1) + [11.0] * 10)
+        storage = LocalStorage(tmp_path, clock_s=lambda times_s=times_s: next(times_s))
+        if calls_in_time == 3:
+            storage.put("a", [b"x"], timeout_s=10)
+            continue
+        with pytest.raises(StorageError, match="deadline passed"):
+            storage.put("a", [b"x"], timeout_s=10)
+        assert list(storage.list("")) == []
+        assert leftovers(tmp_path) == []
+    assert bytes(storage.get("a")) == b"x"
+
+
+def test_a_storage_continues_after_its_folders_were_removed(tmp_path):
+    """When somebody removes a folder by hand, one put may fail, and the next one makes it anew."""
+    storage = LocalStorage(tmp_path)
+    storage.put("a/b", [b"x"], timeout_s=30)
+    (tmp_path / "a" / "b").unlink()
+    (tmp_path / "a").rmdir()
+    with pytest.raises(StorageError):
+        storage.put("a/b", [b"x"], timeout_s=30)
+    storage.put("a/b", [b"x"], timeout_s=30)
+    assert bytes(storage.get("a/b")) == b"x"
+
+
+def test_clean_temporary_removes_only_what_is_old(tmp_path):
+    """A leftover is removed when it is older than asked; younger ones may be a live writer's."""
+    storage = LocalStorage(tmp_path)
+    storage.put("a", [b"x"], timeout_s=30)
+    for name, modified_s in (("old", 1_000), ("young", 2_000)):
+        (tmp_path / ".tmp" / name).write_bytes(b"half")
+        os.utime(tmp_path / ".tmp" / name, (modified_s, modified_s))
+    assert storage.clean_temporary(older_than_ms=60_000, now_ms=2_000_000) == 1
+    assert leftovers(tmp_path) == ["young"]
+    assert [info.key for info in storage.list("")] == ["a"]
+
+
+def test_folders_and_links_are_not_objects(tmp_path):
+    """Reading a folder is not found; a listing leaves out folders, links and pipes."""
+    storage = LocalStorage(tmp_path)
+    storage.put("a/b", [b"x"], timeout_s=30)
+    (tmp_path / "loop").symlink_to(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    assert [info.key for info in storage.list("")] == ["a/b"]
+    with pytest.raises(ObjectNotFoundError):
+        storage.get("a")
+
+
+def test_errors_name_key_root_and_cause(tmp_path):
+    """A refusal by the system becomes a retriable error that says what, where and why."""
+    storage = LocalStorage(tmp_path)
+    storage.put("a", [b"x"], timeout_s=30)
+    with pytest.raises(StorageError, match=f"'a/b' in {tmp_path}: Not a directory") as caught:
+        storage.put("a/b", [b"x"], timeout_s=30)
+    assert caught.value.retriable
+    assert isinstance(caught.value.__cause__, NotADirectoryError)
+
+
+def test_repr_shows_root_and_state(tmp_path):
+    """The representation says where the objects are."""
+    assert repr(LocalStorage(Path("/data/x/../objects"))).startswith(
+        "<LocalStorage /data/objects ["
+    )
+
+
+def test_a_file_size_limit_is_a_typed_error(tmp_path):
+    """When the system refuses to write more, the put fails with the way out and leaves nothing."""
+    done = run_child(
+        """
+        import pathlib, resource, sys
+        from memq.core.storage.local import LocalStorage
+        from memq.errors import StorageError
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+        storage = LocalStorage(pathlib.Path(sys.argv[1]))
+        try:
+            storage.put("a", [b"x" * 60_000, b"y" * 60_000], timeout_s=30)
+        except StorageError as exc:
+            print(exc)
+        storage.put("b", [b"x" * 60_000], timeout_s=30)
+        print([info.key for info in storage.list("")])
+        """,
+        tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "File too large" in done.stdout
+    assert "ulimit -f" in done.stdout
+    assert "['b']" in done.stdout
+    assert leftovers(tmp_path) == []
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 1 MiB; skips where mounting is not allowed."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("mounting a tmpfs needs root")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)  # noqa: S607 - where it is differs
+
+
+def test_a_full_disk_is_a_typed_error_and_clears(small_disk):
+    """A full disk fails the put and leaves nothing; once there is space the same put succeeds."""
+    storage = LocalStorage(small_disk)
+    storage.put("a", [b"x" * 600_000], timeout_s=30)
+    with pytest.raises(StorageError, match="No space left on device; free some space"):
+        storage.put("b", [b"y" * 100_000] * 6, timeout_s=30)
+    assert [info.key for info in storage.list("")] == ["a"]
+    assert leftovers(small_disk) == []
+    storage.delete("a")
+    storage.put("b", [b"y" * 100_000] * 6, timeout_s=30)
+    assert len(storage.get("b")) == 600_000
+
+
+@pytest.mark.parametrize("system_calls", range(5))
+def test_a_kill_in_a_put_leaves_no_half_object(tmp_path, system_calls):
+    """Killed between any two writes, after the last or after the fsync: nothing is visible."""
+    done = run_child(
+        """
+        import itertools, os, pathlib, signal, sys
+        from memq.core.storage.local import LocalStorage
+        calls = itertools.count()
+        def clock_s():
+            # The clock is read once at the start and then between system calls.
+            if next(calls) == int(sys.argv[2]) + 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return 0.0
+        storage = LocalStorage(pathlib.Path(sys.argv[1]), clock_s=clock_s)
+        buffers = [b"x" * 100] * (2 * os.sysconf("SC_IOV_MAX") + 1)  # three writes
+        storage.put("a/b", buffers, timeout_s=30)
+        """,
+        tmp_path,
+        system_calls,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    storage = LocalStorage(tmp_path)
+    assert list(storage.list("")) == []
+    assert len(leftovers(tmp_path)) == 1
+    assert storage.clean_temporary(older_than_ms=-1, now_ms=1 << 50) == 1
+    storage.put("a/b", [b"whole"], timeout_s=30)
+    assert bytes(storage.get("a/b")) == b"whole"

@@ -1,0 +1,44 @@
+"""From URIs to storages."""
+
+from __future__ import annotations
+
+import pytest
+
+from memq.core.storage import open_storage, open_uri
+from memq.errors import ConfigError
+
+
+@pytest.mark.parametrize("key", ["a/b.arrows", "with space/ü#?%20"])
+def test_the_uri_of_a_key_opens_anywhere(tmp_path, key):
+    """What `uri` gives leads back to the object with no configuration, and is its own URI."""
+    storage = open_storage((tmp_path / "my objects").as_uri())
+    storage.put(key, [b"abc"], timeout_s=30)
+    found, found_key = open_uri(storage.uri(key))
+    assert bytes(found.get(found_key)) == b"abc"
+    assert found.uri(found_key) == storage.uri(key)
+
+
+def test_localhost_is_this_machine(tmp_path):
+    """The host `localhost` in a file URI is the same as none."""
+    storage = open_storage(f"file://localhost{tmp_path}")
+    assert storage.uri("a") == (tmp_path / "a").as_uri()
+
+
+@pytest.mark.parametrize(
+    ("uri", "expected"),
+    [
+        ("ftp://host/path", "file://"),
+        ("/no/scheme", "file://"),
+        ("", "file://"),
+        ("file:/one/slash", "file://"),
+        ("file://other-host/path", "file:///absolute/path"),
+        ("file://", "absolute path"),
+        ("file:///a?b=c", "nothing else"),
+        ("file:///a#b", "nothing else"),
+    ],
+)
+def test_a_bad_uri_says_what_is_expected(uri, expected):
+    """An unknown scheme names the known ones; a malformed URI names the right form."""
+    for call in (open_storage, open_uri):
+        with pytest.raises(ConfigError, match=expected):
+            call(uri)

@@ -1,0 +1,459 @@
+from __future__ import annotations
+
+from collections import Counter
+from itertools import chain
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from memq.client.membership import Membership
+from memq.core import group as group_module
+from memq.core.group import (
+    MAX_SESSION_TIMEOUT_MS,
+    MIN_SESSION_TIMEOUT_MS,
+    GroupCoordinator,
+    assign,
+    check_group_name,
+)
+from memq.core.wire.messages import CommitOffsets, GroupHeartbeat, GroupMember, Position
+from memq.errors import InvalidRequestError, NotOwnerError, UnavailableError
+
+SESSION_MS = 10_000
+
+
+class Member:
+    """A member that is driven by hand: it takes up what it is given and says what it holds."""
+
+    def __init__(self, coordinator, name, partitions=4, group="g", topic="t"):
+        self.coordinator, self.partitions = coordinator, partitions
+        self.membership = Membership(
+            group=group, topic=topic, member_id=name, client="", session_timeout_ms=SESSION_MS
+        )
+
+    def beat(self, now_ms=0):
+        """Send a heartbeat, and do what the answer says."""
+        heartbeat = self.membership.heartbeat(now_ms)
+        answer = self.coordinator.heartbeat(heartbeat, self.partitions, now_ms)
+        self.membership.answered(heartbeat, answer, now_ms)
+        self.membership.released(self.membership.to_release)
+        self.membership.started(self.membership.to_start)
+        return answer
+
+    @property
+    def held(self):
+        """What it works on."""
+        return sorted(self.membership.held)
+
+
+def settle(*members, now_ms=0):
+    """Heartbeats of all until nothing moves."""
+    for _ in range(10):
+        answers = [member.beat(now_ms) for member in members]
+        if all(answer.settled for answer in answers):
+            return
+    raise AssertionError("the group does not settle")
+
+
+def commit(member_id, *partitions, group="g", topic="t"):
+    """A commit for some partitions."""
+    offsets = [Position(partition=p, offset=1) for p in partitions]
+    return CommitOffsets(group=group, topic=topic, member_id=member_id, offsets=offsets)
+
+
+def heartbeat(**changes):
+    """A valid heartbeat but for the changes."""
+    fields = {"group": "g", "topic": "t", "member_id": "a", "sequence": 1, "owned": []} | changes
+    return GroupHeartbeat(**fields)
+
+
+def test_first_member_gets_everything():
+    """The only member of a group holds all partitions after one heartbeat."""
+    coordinator = GroupCoordinator()
+    answer = Member(coordinator, "a").beat()
+    assert (answer.assigned, answer.members, answer.settled) == ([0, 1, 2, 3], 1, True)
+    assert repr(coordinator) == "<GroupCoordinator 1 groups, 1 members>"
+
+
+def test_partition_moves_only_when_released():
+    """A newcomer gets a partition only after its holder's heartbeat no longer lists it."""
+    coordinator = GroupCoordinator()
+    a, b = Member(coordinator, "a"), Member(coordinator, "b")
+    a.beat()
+    assert b.beat().assigned == []
+    told = a.beat()
+    assert (told.assigned, told.settled) == ([0, 1], False)
+    assert b.beat().assigned == []
+    assert a.beat().assigned == [0, 1]
+    last = b.beat()
+    assert (last.assigned, last.members, last.settled) == ([2, 3], 2, True)
+
+
+def test_leaving_frees_at_once():
+    """What a leaving member held goes to the others with their next heartbeat."""
+    coordinator = GroupCoordinator()
+    a, b = Member(coordinator, "a"), Member(coordinator, "b")
+    settle(a, b)
+    coordinator.leave("g", "t", "a", 0)
+    coordinator.leave("g", "t", "nobody", 0)
+    coordinator.leave("other", "t", "a", 0)
+    assert b.beat().assigned == [0, 1, 2, 3]
+
+
+def test_silent_member_is_out_after_its_session():
+    """A member keeps its partitions until its session is over, and no longer."""
+    coordinator = GroupCoordinator()
+    a, b = Member(coordinator, "a"), Member(coordinator, "b")
+    settle(a, b)
+    assert b.beat(SESSION_MS - 1).assigned == b.held
+    assert len(b.held) == 2
+    assert b.beat(SESSION_MS).assigned == [0, 1, 2, 3]
+
+
+def test_overtaken_heartbeat_changes_nothing():
+    """A heartbeat that arrives after a later one of the same member is not acted on."""
+    coordinator = GroupCoordinator()
+    a, b = Member(coordinator, "a"), Member(coordinator, "b")
+    late = a.membership.heartbeat(0)
+    a.beat()
+    b.beat()
+    coordinator.heartbeat(late, 4, 0)
+    assert b.beat().assigned == []
+    assert coordinator.members("g", "t", 0)[0].partitions == [0, 1, 2, 3]
+
+
+def test_lost_answer_is_repeated():
+    """When an answer is lost the next one grants the same."""
+    coordinator = GroupCoordinator()
+    a = Member(coordinator, "a")
+    lost = coordinator.heartbeat(a.membership.heartbeat(0), 4, 0)
+    assert a.beat().assigned == lost.assigned == [0, 1, 2, 3]
+
+
+def test_restarted_coordinator_keeps_what_is_held():
+    """After a restart members keep what they hold, and nothing else is granted for a while."""
+    before = GroupCoordinator()
+    a, b, c = (Member(before, name) for name in "abc")
+    settle(a, b)
+    after = GroupCoordinator(grants_from_ms=3_000)
+    a.coordinator = b.coordinator = c.coordinator = after
+    assert c.beat(1_000).assigned == []
+    assert a.beat(1_000).assigned == [0, 1]
+    assert b.beat(2_000).members == 3
+    settle(a, b, c, now_ms=3_000)
+    assert sorted(a.held + b.held + c.held) == [0, 1, 2, 3]
+
+
+def test_claim_of_a_taken_partition_is_denied():
+    """A member that comes back after its session must give up what another holds by now."""
+    coordinator = GroupCoordinator()
+    a, b = Member(coordinator, "a"), Member(coordinator, "b")
+    a.beat()
+    b.beat(SESSION_MS)
+    assert b.held == [0, 1, 2, 3]
+    assert a.beat(SESSION_MS).assigned == []
+    assert a.held == []
+
+
+def test_more_members_than_partitions():
+    """Members beyond the number of partitions stand by and take over."""
+    coordinator = GroupCoordinator()
+    members = [Member(coordinator, f"m{n}", partitions=2) for n in range(4)]
+    settle(*members)
+    assert sorted(len(member.held) for member in members) == [0, 0, 1, 1]
+    gone = next(member for member in members if member.held)
+    coordinator.leave("g", "t", gone.membership.member_id, 0)
+    settle(*(member for member in members if member is not gone))
+    assert sum(len(member.held) for member in members if member is not gone) == 2
+
+
+def test_groups_and_topics_are_apart():
+    """The same member id in another group or topic is another member."""
+    coordinator = GroupCoordinator()
+    for group, topic in (("g", "t"), ("g", "u"), ("f", "t")):
+        Member(coordinator, "a", group=group, topic=topic).beat()
+    assert coordinator.groups(0) == [("f", "t"), ("g", "t"), ("g", "u")]
+    coordinator.forget_topic("t")
+    assert coordinator.groups(0) == [("g", "u")]
+
+
+def test_topic_made_anew():
+    """A topic that was deleted and created with other partitions starts a new group."""
+    coordinator = GroupCoordinator()
+    Member(coordinator, "a", partitions=4).beat()
+    assert Member(coordinator, "b", partitions=2).beat().assigned == [0, 1]
+
+
+def test_commit_only_by_the_holder():
+    """A member may commit what it holds, also while it is asked to give it up; nothing else."""
+    coordinator = GroupCoordinator()
+    a, b = Member(coordinator, "a"), Member(coordinator, "b")
+    a.beat()
+    b.beat()
+    coordinator.check_commit(commit("a", 0, 1, 2, 3), 0)
+    with pytest.raises(NotOwnerError, match=r"'b'.*'g'.*partition 3.*'a' does"):
+        coordinator.check_commit(commit("b", 3), 0)
+    with pytest.raises(NotOwnerError, match="nobody does"):
+        coordinator.check_commit(commit("a", 0), SESSION_MS)
+
+
+def test_administrator_commits_only_when_idle():
+    """Without a member id a commit is refused while members live, and the error tells the way."""
+    coordinator = GroupCoordinator()
+    coordinator.check_commit(commit("", 0), 0)
+    Member(coordinator, "a").beat()
+    with pytest.raises(InvalidRequestError, match=r"1 live members: close them.*10000 ms"):
+        coordinator.check_commit(commit("", 0), 0)
+    coordinator.check_commit(commit("", 0), SESSION_MS)
+    coordinator.check_idle("g", "t", SESSION_MS)
+
+
+def test_members_are_described():
+    """A group shows its live members, sorted, with what each holds."""
+    coordinator = GroupCoordinator()
+    b, a = Member(coordinator, "b"), Member(coordinator, "a")
+    settle(b, a)
+    assert coordinator.members("g", "t", 0) == [
+        GroupMember(member_id="a", client="", partitions=a.held),
+        GroupMember(member_id="b", client="", partitions=b.held),
+    ]
+    assert coordinator.members("g", "t", SESSION_MS) == []
+
+
+def test_tick_forgets_dead_groups():
+    """Groups whose members are all gone take no memory after a tick."""
+    coordinator = GroupCoordinator()
+    Member(coordinator, "a").beat()
+    coordinator.tick(SESSION_MS - 1)
+    assert repr(coordinator) == "<GroupCoordinator 1 groups, 1 members>"
+    coordinator.tick(SESSION_MS)
+    assert repr(coordinator) == "<GroupCoordinator 0 groups, 0 members>"
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"group": ""}, "group ''"),
+        ({"group": "a/b"}, "group 'a/b'"),
+        ({"group": "g" * 201}, "group 'ggg"),
+        ({"member_id": ""}, "member id ''"),
+        ({"client": "c" * 201}, "201 characters"),
+        ({"session_timeout_ms": MIN_SESSION_TIMEOUT_MS - 1}, "999 ms"),
+        ({"session_timeout_ms": MAX_SESSION_TIMEOUT_MS + 1}, "300001 ms"),
+        ({"owned": [4]}, "partition 4 of 't', which has 4"),
+        ({"owned": [-1]}, "partition -1"),
+    ],
+)
+def test_bad_heartbeats(changes, named):
+    """A heartbeat with a field out of its limits is refused by an error that names the value."""
+    coordinator = GroupCoordinator()
+    with pytest.raises(InvalidRequestError, match=named):
+        coordinator.heartbeat(heartbeat(**changes), 4, 0)
+    assert coordinator.groups(0) == []
+
+
+def test_grant_not_taken_up_yet_is_owned():
+    """A member lists a partition as owned from the answer on, before the application polls."""
+    coordinator = GroupCoordinator()
+    a, b = Member(coordinator, "a"), Member(coordinator, "b")
+    beat = a.membership.heartbeat(0)
+    a.membership.answered(beat, coordinator.heartbeat(beat, 4, 0), 0)
+    assert a.membership.heartbeat(0).owned == [0, 1, 2, 3]
+    assert (a.held, a.membership.to_start) == ([], {0, 1, 2, 3})
+    assert b.beat().assigned == []
+
+
+def test_late_answers_are_ignored():
+    """An answer counts only if it answers the last heartbeat of a session that is not over."""
+    coordinator = GroupCoordinator()
+    a = Member(coordinator, "a").membership
+    first = a.heartbeat(0)
+    answer = coordinator.heartbeat(first, 4, 0)
+    second = a.heartbeat(1)
+    a.answered(first, answer, 1)
+    assert not a.joined
+    a.answered(second, coordinator.heartbeat(second, 4, 1), 1)
+    a.started(a.to_start)
+    third = a.heartbeat(2)
+    assert repr(a) == "<Membership a of g [settled | holds [0, 1, 2, 3]]>"
+    a.expire(SESSION_MS)
+    assert a.joined
+    a.expire(SESSION_MS + 1)
+    assert a.lost == {0, 1, 2, 3}
+    a.answered(third, answer, SESSION_MS + 1)
+    assert (a.joined, a.held, a.to_start) == (False, set(), set())
+    assert repr(a) == "<Membership a of g [out | holds []]>"
+
+
+def test_good_names():
+    """Ordinary group names pass."""
+    for name in ("g", "etl-job.v2", "_internal", "0"):
+        check_group_name(name)
+
+
+def test_bounds(monkeypatch):
+    """Members and groups beyond the limit are refused, and those that live are not harmed."""
+    monkeypatch.setattr(group_module, "MAX_GROUPS", 1)
+    monkeypatch.setattr(group_module, "MAX_MEMBERS", 1)
+    coordinator = GroupCoordinator()
+    a = Member(coordinator, "a")
+    a.beat()
+    with pytest.raises(UnavailableError, match="most of 1 members"):
+        Member(coordinator, "b").beat()
+    with pytest.raises(UnavailableError, match="most of 1 groups"):
+        Member(coordinator, "a", group="h").beat()
+    assert a.beat().assigned == [0, 1, 2, 3]
+
+
+names = st.lists(st.sampled_from("abcdefgh"), unique=True)
+
+
+@given(
+    partitions=st.integers(0, 20),
+    current=st.dictionaries(st.integers(0, 19), st.sampled_from("abcdefgh")),
+    members=names,
+)
+def test_assignment_is_balanced_and_moves_little(partitions, current, members):
+    """An assignment is balanced, moves no more than balance asks for, and then moves nothing."""
+    current = {p: name for p, name in current.items() if p < partitions}
+    target = assign(partitions, members, current)
+    if not members:
+        assert target == {}
+        return
+    loads = Counter(target.values())
+    shares = [loads[name] for name in members]
+    assert sorted(target) == list(range(partitions))
+    assert max(shares) - min(shares) <= 1
+    share, extra = divmod(partitions, len(members))
+    held = sorted((Counter(current.values())[name] for name in members), reverse=True)
+    kept = sum(min(have, share + (at < extra)) for at, have in enumerate(held))
+    assert sum(target[p] == name for p, name in current.items()) == kept
+    assert assign(partitions, members, target) == target
+
+
+class GroupMachine(RuleBasedStateMachine):
+    """Members, a coordinator and a network that loses, delays, repeats and reorders."""
+
+    PARTITIONS = 5
+    NAMES = "abc"
+
+    def __init__(self):
+        super().__init__()
+        self.now_ms = 0
+        self.coordinator = GroupCoordinator()
+        self.members = {name: self.join(name) for name in self.NAMES}
+        self.on_the_way = []  # heartbeats
+        self.answers = []  # heartbeats with their answers, on their way back
+
+    def join(self, name):
+        """A member that has not been heard of yet."""
+        return Membership(
+            group="g", topic="t", member_id=name, client="", session_timeout_ms=SESSION_MS
+        )
+
+    def working(self, member):
+        """What a member works on now: nothing once its session is over by its own clock."""
+        over = member._expires_ms is not None and self.now_ms >= member._expires_ms
+        return set() if over else member.held
+
+    @rule(name=st.sampled_from(NAMES))
+    def send(self, name):
+        """A heartbeat goes out; the one before counts as given up."""
+        self.on_the_way.append(self.members[name].heartbeat(self.now_ms))
+
+    @rule(name=st.sampled_from(NAMES))
+    def exchange(self, name):
+        """A heartbeat goes out, arrives, and is answered."""
+        self.send(name)
+        beat = self.on_the_way.pop()
+        answer = self.coordinator.heartbeat(beat, self.PARTITIONS, self.now_ms)
+        self.take((beat, answer))
+
+    @rule(data=st.data(), again=st.booleans())
+    @precondition(lambda self: self.on_the_way)
+    def deliver(self, data, again):
+        """Some heartbeat reaches the coordinator, maybe not for the last time."""
+        place = data.draw(st.integers(0, len(self.on_the_way) - 1))
+        beat = self.on_the_way[place] if again else self.on_the_way.pop(place)
+        answer = self.coordinator.heartbeat(beat, self.PARTITIONS, self.now_ms)
+        self.answers.append((beat, answer))
+
+    @rule(data=st.data(), lost=st.booleans())
+    @precondition(lambda self: self.answers)
+    def answer(self, data, lost):
+        """Some answer reaches its member, which takes it if it still waits for it, or is lost."""
+        pair = self.answers.pop(data.draw(st.integers(0, len(self.answers) - 1)))
+        if not lost:
+            self.take(pair)
+
+    def take(self, pair):
+        """A member gets an answer; it may be one that it does not wait for any more."""
+        self.members[pair[0].member_id].answered(*pair, self.now_ms)
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.on_the_way)
+    def drop(self, data):
+        """A heartbeat is lost."""
+        self.on_the_way.pop(data.draw(st.integers(0, len(self.on_the_way) - 1)))
+
+    @rule(name=st.sampled_from(NAMES))
+    def poll(self, name):
+        """The application polls: partitions are given up and taken up, or all is lost."""
+        member = self.members[name]
+        member.expire(self.now_ms)
+        member.released(member.to_release)
+        member.started(member.to_start)
+
+    @rule(name=st.sampled_from(NAMES))
+    def leave(self, name):
+        """A member stops and says so."""
+        self.members[name].lose()
+        self.on_the_way = [beat for beat in self.on_the_way if beat.member_id != name]
+        self.coordinator.leave("g", "t", name, self.now_ms)
+
+    @rule(by_ms=st.sampled_from([1, 3_000, SESSION_MS]))
+    def time_passes(self, by_ms):
+        """The clock moves on for everybody."""
+        self.now_ms += by_ms
+
+    @rule()
+    def restart(self):
+        """The broker is restarted: it forgets everything, and connections end."""
+        self.on_the_way.clear()
+        self.answers.clear()
+        self.coordinator = GroupCoordinator(grants_from_ms=self.now_ms + SESSION_MS)
+
+    @invariant()
+    def nobody_shares(self):
+        """No partition is worked on by two members."""
+        held = [p for member in self.members.values() for p in self.working(member)]
+        assert len(held) == len(set(held))
+
+    @invariant()
+    def workers_may_commit(self):
+        """As long as the coordinator lives, who works on a partition may commit for it."""
+        if self.coordinator._grants_from_ms == 0:
+            for shown in self.coordinator.members("g", "t", self.now_ms):
+                member = self.members[shown.member_id]
+                assert self.working(member) <= set(shown.partitions)
+
+    def teardown(self):
+        """When the network works again the group settles, complete and balanced."""
+        self.on_the_way.clear()
+        self.now_ms += 2 * SESSION_MS
+        for _ in range(6):
+            for name in self.NAMES:
+                member = self.members[name]
+                self.poll(name)
+                beat = member.heartbeat(self.now_ms)
+                self.take((beat, self.coordinator.heartbeat(beat, self.PARTITIONS, self.now_ms)))
+                self.poll(name)
+        held = [sorted(member.held) for member in self.members.values()]
+        assert sorted(chain(*held)) == list(range(self.PARTITIONS))
+        assert max(map(len, held)) - min(map(len, held)) <= 1
+        assert all(member.settled for member in self.members.values())
+
+
+GroupMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+test_group_model = GroupMachine.TestCase

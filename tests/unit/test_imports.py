@@ -1,0 +1,162 @@
+"""Imports point one way, and `import memq` is light.
+
+The direction is what keeps the core free of sockets, and the client free of the broker. Every
+import counts: at the top, inside a function, and for type checking only.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+ALLOWED = {
+    "memq": ("memq.client", "memq.core", "memq.errors"),
+    "memq.errors": (),
+    "memq.core": ("memq.errors",),
+    "memq.core.bigqueue": ("memq.errors",),  # a library by itself
+    "memq.client": ("memq.core", "memq.errors"),
+    "memq.broker": ("memq.core", "memq.errors"),
+    "memq.testing": ("memq.broker", "memq.client", "memq.core", "memq.errors"),
+    "memq.cli": ("memq",),
+}
+"""What of ours each package may import beside itself. A new package needs a row."""
+
+IMPORT_LIMIT_US = 300_000  # `import memq` is paid by every command and every Airflow parse
+
+LIGHT = {"memq", "msgspec", "crc32c"}
+"""All that `import memq` may load beside the standard library; the rest waits until it is used."""
+
+
+def module_name(path: Path) -> str:
+    """Dotted name of the module in a file."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+SOURCES = {
+    module_name(path): path
+    for folder in ROOT.iterdir()
+    if folder.is_dir() and folder.name != "tests" and not folder.name.startswith(".")
+    for path in folder.rglob("*.py")
+}
+
+
+def within(module: str, package: str) -> bool:
+    """Whether a module is the package or inside it."""
+    return module == package or module.startswith(f"{package}.")
+
+
+def imports_of(source: str) -> set[str]:
+    """Names of our modules that the source imports, wherever in it."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = str(node.module)  # lint allows no relative import
+            names = {f"{base}.{alias.name}" for alias in node.names}
+            found.update(name if name in SOURCES else base for name in names)
+    return {name for name in found if within(name, "memq")}
+
+
+def row_of(module: str) -> str | None:
+    """The most specific row of `ALLOWED` for a module; the first row is for `memq` itself only."""
+    rows = [row for row in ALLOWED if within(module, row) and (row != "memq" or module == "memq")]
+    return max(rows, key=len, default=None)
+
+
+def violations(module: str, source: str) -> list[str]:
+    """What the source imports against the direction."""
+    row = row_of(module)
+    names = imports_of(source)
+    wrong = {name for name in names if within(name, "memq.testing") and row != "memq.testing"}
+    if row is not None:
+        own = () if row == "memq" else (row,)  # all of ours is within `memq`
+        allowed = (*own, *ALLOWED[row])
+        wrong |= {name for name in names if not any(within(name, package) for package in allowed)}
+    return sorted(f"{module} imports {name}" for name in wrong)
+
+
+@pytest.mark.parametrize("module", sorted(SOURCES))
+def test_imports_point_one_way(module):
+    """No module imports what its layer may not know; fakes are for tests only."""
+    assert violations(module, SOURCES[module].read_text()) == []
+
+
+@pytest.mark.parametrize("module", sorted(name for name in SOURCES if within(name, "memq")))
+def test_every_package_has_a_row(module):
+    """A package that is not in the table would not be checked at all."""
+    assert row_of(module) is not None
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("memq.core.topic", "from memq.broker import config"),
+        ("memq.core.topic", "def f():\n    import memq.client.producer"),
+        ("memq.core.bigqueue.page", "from memq.core.units import parse_size_bytes"),
+        ("memq.client.producer", "if TYPE_CHECKING:\n    from memq import broker"),
+        ("memq.broker.server", "from memq import Producer"),
+        ("memq.cli.main", "from memq.testing import anything"),
+        ("benchmarks.produce", "import memq.testing"),
+        ("memq.errors", "from memq.core import units"),
+        ("memq", "from memq.broker import config"),
+    ],
+)
+def test_a_wrong_import_is_seen(module, source):
+    """Every form of a wrong import is caught."""
+    assert len(violations(module, source)) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("memq.core.topic", "from memq.errors import ConfigError\nfrom memq import errors"),
+        ("memq.core.topic", "from memq.core import units\nimport memq.core.options"),
+        ("memq.cli.main", "from memq.broker.config import BROKER_OPTIONS"),
+        ("memq.testing.storage", "from memq.testing import clock"),
+        ("benchmarks.produce", "from memq import Producer\nimport memqueue"),
+    ],
+)
+def test_a_right_import_is_allowed(module, source):
+    """Imports along the direction pass."""
+    assert violations(module, source) == []
+
+
+def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run this Python afresh in the repository."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+
+
+def test_import_pulls_no_optional_package():
+    """`import memq` loads nothing heavy: no Arrow, no HTTP, no command line."""
+    code = "import sys; before = set(sys.modules); import memq; print(*set(sys.modules) - before)"
+
+    loaded = {name.partition(".")[0] for name in run_python("-c", code).stdout.split()}
+
+    assert "memq" in loaded
+    assert loaded - sys.stdlib_module_names <= LIGHT
+
+
+def test_import_is_quick():
+    """`import memq` takes less than 0.3 s; the best of three, for the machine may be busy."""
+
+    def import_us() -> int:
+        report = run_python("-X", "importtime", "-c", "import memq").stderr
+        line = next(line for line in report.splitlines() if line.endswith("| memq"))
+        return int(line.split("|")[1])
+
+    assert min(import_us() for _ in range(3)) < IMPORT_LIMIT_US

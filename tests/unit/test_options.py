@@ -1,0 +1,134 @@
+"""One row of an option serves parsing, limits and the words of an error."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memq.core.options import Option, defaults, parse_options
+from memq.errors import ConfigError
+
+AGE = Option("age", "duration", "200ms", "Seals by age.", 1, 60_000)
+SIZE = Option("size_bytes", "size", "8MiB", "Seals by size.", 1 << 10, 1 << 30)
+COUNT = Option("slots", "count", 8, "Slots of the ring.", 1, 64)
+ORDER = Option("order", "text", "none", "Order on read.", choices=("none", "producer"))
+TOKEN = Option("token", "text", "", "Credential.")
+AUDITED = Option("audited", "flag", True, "Reports what was sent.")
+TABLE = (AGE, SIZE, COUNT, ORDER, TOKEN, AUDITED)
+
+
+def test_defaults():
+    """Each default is read as if a person had written it, into the field with its unit."""
+    assert defaults(TABLE) == {
+        "age_ms": 200,
+        "size_bytes": 8 << 20,
+        "slots": 8,
+        "order": "none",
+        "token": "",
+        "audited": True,
+    }
+
+
+def test_only_what_is_given():
+    """Options that were not given are absent, so that layers can be merged."""
+    assert parse_options(TABLE, {"age": "1s", "audited": False}) == {
+        "age_ms": 1_000,
+        "audited": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "field_value"),
+    [
+        (AGE, "1.5s", 1_500),
+        (SIZE, "1KiB", 1_024),
+        (COUNT, "12", 12),
+        (COUNT, 12, 12),
+        (ORDER, "producer", "producer"),
+        (AUDITED, "FALSE", False),
+        (AUDITED, True, True),
+    ],
+)
+def test_parse(option, value, field_value):
+    """Texts of the command line and values of a TOML file mean the same."""
+    assert option.parse(value) == field_value
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "complaint"),
+    [
+        (AGE, 5, 'age = 5: expected a duration, such as "200ms"'),
+        (AGE, "5 parsecs", "age: '5 parsecs' is not a duration"),
+        (SIZE, None, 'size_bytes = None: expected a size, such as "8MiB"'),
+        (COUNT, "many", "slots = 'many': expected a count, such as \"8\""),
+        (COUNT, 2.0, 'slots = 2.0: expected a count, such as "8"'),
+        (COUNT, True, 'slots = True: expected a count, such as "8"'),
+        (AUDITED, "yes", "audited = 'yes': expected a flag, such as \"true\""),
+        (AUDITED, 1, 'audited = 1: expected a flag, such as "true"'),
+        (ORDER, "key", "order = 'key': must be one of none, producer"),
+        (TOKEN, 7, "token = 7: expected a text"),
+    ],
+)
+def test_refuses_a_wrong_value(option, value, complaint):
+    """An error names the option, the value and what was expected."""
+    with pytest.raises(ConfigError) as caught:
+        option.parse(value)
+
+    assert str(caught.value).startswith(complaint)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "complaint"),
+    [
+        (AGE, "0ms", "age = 0ms: must be at least 1ms"),
+        (AGE, "2m", "age = 2m: must be at most 1m"),
+        (SIZE, "1023B", "size_bytes = 1023B: must be at least 1KiB"),
+        (COUNT, 65, "slots = 65: must be at most 64"),
+        (Option("least", "count", 1, "No upper limit.", low=1), 0, "least = 0: must be at least 1"),
+        (Option("most", "count", 1, "No lower limit.", high=1), 2, "most = 2: must be at most 1"),
+    ],
+)
+def test_limits(option, value, complaint):
+    """Each limit holds by itself and is named in human units."""
+    with pytest.raises(ConfigError) as caught:
+        option.parse(value)
+
+    assert str(caught.value) == complaint
+
+
+@pytest.mark.parametrize("option", [AGE, SIZE, COUNT])
+def test_limits_are_inclusive(option):
+    """The limits themselves are allowed."""
+    assert option.parse(option.show(option.low)) == option.low
+    assert option.parse(option.show(option.high)) == option.high
+
+
+def test_unknown_option():
+    """A misspelt option is refused with the list of those that exist."""
+    with pytest.raises(ConfigError) as caught:
+        parse_options(TABLE, {"batch_agee": "1s"})
+
+    assert str(caught.value) == (
+        "unknown option 'batch_agee'; known are age, audited, order, size_bytes, slots, token"
+    )
+
+
+@pytest.mark.parametrize("option", TABLE)
+def test_default_text_is_parsed_to_the_default(option):
+    """The default that people are shown is one they can write."""
+    assert option.parse(option.default_text) == option.parse(option.default)
+
+
+@given(
+    st.sampled_from(TABLE),
+    st.one_of(st.text(), st.integers(), st.floats(), st.booleans(), st.none(), st.binary()),
+)
+def test_any_value_is_parsed_or_refused(option, value):
+    """Whatever a file or a peer says, the answer is a value that holds or the typed error."""
+    try:
+        parsed = option.parse(value)
+    except ConfigError as exc:
+        assert str(exc).startswith(option.name)
+    else:
+        assert option.parse(option.show(parsed)) == parsed

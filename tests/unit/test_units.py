@@ -1,0 +1,103 @@
+"""Human durations and sizes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memq.core.units import (
+    format_duration_ms,
+    format_size_bytes,
+    parse_duration_ms,
+    parse_size_bytes,
+)
+from memq.errors import ConfigError
+
+FIELD = st.integers(min_value=0, max_value=2**63 - 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "value_ms"),
+    [
+        ("500ms", 500),
+        ("1.5s", 1_500),
+        (" 10 m ", 600_000),
+        ("2h", 7_200_000),
+        ("7d", 604_800_000),
+        ("0ms", 0),
+    ],
+)
+def test_parse_duration(text, value_ms):
+    """A number with a unit of time is milliseconds; fractions and blanks are fine."""
+    assert parse_duration_ms(text) == value_ms
+
+
+@pytest.mark.parametrize(
+    ("text", "value_bytes"),
+    [("512B", 512), ("64KiB", 65_536), ("1.5MiB", 1_572_864), ("2GiB", 2 << 30), ("1TiB", 1 << 40)],
+)
+def test_parse_size(text, value_bytes):
+    """A number with a binary unit is bytes."""
+    assert parse_size_bytes(text) == value_bytes
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "5",
+        "ms",
+        "-5s",
+        "5 parsecs",
+        "1e3s",
+        "5MB",
+        "5Ms",
+        "5s5s",
+        "٣s",
+        "5s\n5",
+        "9" * 400 + "s",
+    ],
+)
+def test_refuses_what_is_no_duration(text):
+    """Anything else is refused with the text and with examples of how to write it."""
+    with pytest.raises(ConfigError, match=r"is not a duration; write it like \"500ms\""):
+        parse_duration_ms(text)
+
+
+@pytest.mark.parametrize("text", ["64kb", "64K", "64", "64MB", "1.B", ".5KiB", "9" * 400 + "B"])
+def test_refuses_what_is_no_size(text):
+    """Decimal units are refused rather than taken for binary ones."""
+    with pytest.raises(ConfigError, match="is not a size"):
+        parse_size_bytes(text)
+
+
+@given(FIELD)
+def test_duration_round_trip(value_ms):
+    """Whatever a field can hold is written and read back exactly."""
+    assert parse_duration_ms(format_duration_ms(value_ms)) == value_ms
+
+
+@given(FIELD)
+def test_size_round_trip(value_bytes):
+    """Whatever a field can hold is written and read back exactly."""
+    assert parse_size_bytes(format_size_bytes(value_bytes)) == value_bytes
+
+
+@pytest.mark.parametrize(
+    ("value_ms", "text"),
+    [(0, "0ms"), (1_500, "1500ms"), (90_000, "90s"), (3_600_000, "1h"), (604_800_000, "7d")],
+)
+def test_largest_unit_that_is_exact(value_ms, text):
+    """A duration is written in the largest unit that leaves a whole number."""
+    assert format_duration_ms(value_ms) == text
+
+
+@given(st.text(max_size=30))
+def test_any_text_parses_or_is_refused(text):
+    """No text whatever raises anything but the typed error."""
+    for parse in (parse_duration_ms, parse_size_bytes):
+        try:
+            assert parse(text) >= 0
+        except ConfigError as exc:
+            assert repr(text) in str(exc)
