@@ -240,6 +240,10 @@ def _topics(given: object) -> tuple[TopicConfig, ...]:
 def _topic(name: str, options: object) -> TopicConfig:
     if not isinstance(options, dict):
         raise ConfigError(f"topics.{name}: expected a table of options, got {options!r}")
+    if "schema" in options:
+        raise ConfigError(
+            f"topics.{name}: a schema is Arrow and no text; use `memq topic create --schema FILE`"
+        )
     try:
         return TopicConfig.create(name, **options)
     except (ConfigError, InvalidRequestError) as exc:

@@ -131,6 +131,7 @@ class BigArray:
         self._closed = False
         # Why appending is refused, as error type and text; None while it is allowed.
         self._refusal: tuple[type[MemqError], str] | None = None
+        self._flush_each = sync == "each"
         with ExitStack() as opened:
             self._layout = self._open_layout(opened, page_bytes, index_page_items)
             self._control = Words(self.path / CONTROL_FILE, CONTROL_MAGIC, writable=not read_only)
@@ -212,7 +213,7 @@ class BigArray:
             tail = self._tail
             tail.put(data, self._clock_ms() if timestamp_ms is None else timestamp_ms)
             index = tail.index - 1
-            if self.sync_mode == "each":
+            if self._flush_each:
                 self._flush()
             else:
                 self._cells[END] = index + 1

@@ -57,11 +57,6 @@ class Cursor:
         moves: counts page look-ups, so it has changed whenever the cursor entered another page.
     """
 
-    __slots__ = (
-        "_base", "_check_seed", "_data", "_index", "_items", "_layout", "_page", "_pool",
-        "_timestamp_ms", "moves",
-    )  # fmt: skip
-
     def __init__(self, layout: Layout, pool: PagePool) -> None:
         self._layout = layout
         self._pool = pool

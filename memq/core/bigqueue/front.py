@@ -48,12 +48,13 @@ class Front:
         QueueError: the file system refused.
     """
 
-    __slots__ = ("_array", "_cells", "_closed", "_end", "_lock", "_words", "cursor")
-
     def __init__(self, array: BigArray, path: Path, position: int | None = None) -> None:
         self._array = array
         self._lock = threading.Lock()
         self._closed = False
+        # Cleared by close(): one check in `take` for both reasons to refuse.
+        self._may_take = not array.read_only
+        self._flush_each = array.sync_mode == "each"
         # The array's end when last looked at: looking again is only needed on reaching it.
         self._end = 0
         self.cursor = array.cursor()
@@ -84,14 +85,14 @@ class Front:
             ClosedError, InvalidRequestError: the queue is closed, or open read-only.
         """
         with self._lock:
-            if self._closed or self._array.read_only:
+            if not self._may_take:
                 self._check_writable()
             index = self._cells[POSITION]
             if index >= self._end and index >= self._look_at_end():
                 return None
             data = self.cursor.read(index)
             self._cells[POSITION] = index + 1
-            if self._array.sync_mode == "each":
+            if self._flush_each:
                 self._flush_or_return_to(index)
             return data
 
@@ -161,6 +162,7 @@ class Front:
         with self._lock:
             if not self._closed:
                 self._closed = True
+                self._may_take = False
                 self._words.close()
 
     def _settle(self, existed: bool, wanted: int | None) -> None:

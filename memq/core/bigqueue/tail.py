@@ -70,15 +70,11 @@ class Tail:
         grew: a page file was made or enlarged since the array last cleared this.
     """
 
-    __slots__ = (
-        "_base", "_check_seed", "_claimed", "_data", "_index", "_items", "_layout", "_offset",
-        "_pool", "_room", "_timestamp_ms", "grew", "index", "page",
-    )  # fmt: skip
-
     def __init__(self, layout: Layout, pool: PagePool, position: Position) -> None:
         self._layout = layout
         self._pool = pool
         self._items = layout.index_page_items
+        self._index_bytes = layout.size_bytes(INDEX)
         self.index, self.page = position.index, position.page
         self._offset, self._timestamp_ms = position.offset, position.timestamp_ms
         self._check_seed = seed_of(position.timestamp_ms)
@@ -99,20 +95,26 @@ class Tail:
             MessageTooLargeError: it is longer than a data page.
             QueueError: there is no room on the disk for another page; nothing was changed.
         """
-        length = len(data)
         if timestamp_ms > self._timestamp_ms:
             self._stamp(timestamp_ms)
-        if self._offset + length > self._room or self.index - self._base >= self._items:
+        length = len(data)
+        index = self.index
+        place = (index - self._base) * ENTRY_BYTES
+        if self._offset + length > self._room or place >= self._index_bytes:
             self._make_room(length)
-        check = crc32c(data, self._check_seed + self.index)
+            place = (index - self._base) * ENTRY_BYTES
+        offset = self._offset
+        check = crc32c(data, self._check_seed + index)
         try:
-            self._write(data, length, check)
+            self._data[offset : offset + length] = data
+            _pack_into(self._index, place, self.page, offset, length, check, self._timestamp_ms)
         except ValueError:  # the pool has unmapped one of the pages meanwhile
             with self._pool.lock:
                 self._map(self.page)
-                self._write(data, length, check)
-        self._offset += length
-        self.index += 1
+                self._data[offset : offset + length] = data
+                _pack_into(self._index, place, self.page, offset, length, check, self._timestamp_ms)
+        self._offset = offset + length
+        self.index = index + 1
 
     def put_many(self, items: Sequence[BytesLike], timestamp_ms: int) -> None:
         """Write the items from `index` on, unpublished: all of them or, on an error, none.
@@ -151,12 +153,6 @@ class Tail:
                 place = slice(slot * ENTRY_BYTES, (slot + count) * ENTRY_BYTES)
                 mapped[place] = bytes(count * ENTRY_BYTES)
             start += count
-
-    def _write(self, data: BytesLike, length: int, check: int) -> None:
-        offset = self._offset
-        self._data[offset : offset + length] = data
-        place = (self.index - self._base) * ENTRY_BYTES
-        _pack_into(self._index, place, self.page, offset, length, check, self._timestamp_ms)
 
     def _make_room(self, length: int) -> None:
         """Move on to the pages that the next item of `length` bytes goes to."""

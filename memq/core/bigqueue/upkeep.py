@@ -20,8 +20,6 @@ class PageFiles:
     Not thread-safe: the array calls it under its append lock. Methods raise `OSError`.
     """
 
-    __slots__ = ("_items", "_layout", "_lowest", "_pool", "_unflushed")
-
     def __init__(self, layout: Layout, pool: PagePool, tail: Tail) -> None:
         self._layout = layout
         self._pool = pool

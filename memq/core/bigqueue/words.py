@@ -27,8 +27,6 @@ class Words:
         path: the file.
     """
 
-    __slots__ = ("_magic", "_map", "cells", "path")
-
     def __init__(self, path: Path, magic: bytes, *, writable: bool) -> None:
         self.path = path
         self._magic = int.from_bytes(magic, "little")

@@ -138,9 +138,7 @@ def open_message(
         raise CorruptDataError(f"the RecordBatch does not hold: {exc}") from exc
     for column in layout.required:
         if batch.column(column).null_count:
-            raise SchemaMismatchError(
-                f"column {schema.names[column]!r} has nulls; it may have none"
-            )
+            raise SchemaMismatchError(f"column {schema.names[column]!r} must not have nulls")
     return batch
 
 

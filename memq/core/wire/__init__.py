@@ -8,6 +8,7 @@ from memq.core.wire.client import ClientConnection
 from memq.core.wire.connection import (
     CLIENT_MAX_BODY_BYTES,
     CLIENT_MAX_HEADER_BYTES,
+    HANDSHAKE_MAX_HEADER_BYTES,
     MAX_IN_FLIGHT,
     SERVER_MAX_BODY_BYTES,
     SERVER_MAX_HEADER_BYTES,
@@ -29,6 +30,7 @@ from memq.core.wire.server import ServerConnection
 __all__ = [
     "CLIENT_MAX_BODY_BYTES",
     "CLIENT_MAX_HEADER_BYTES",
+    "HANDSHAKE_MAX_HEADER_BYTES",
     "MAX_IN_FLIGHT",
     "SERVER_MAX_BODY_BYTES",
     "SERVER_MAX_HEADER_BYTES",

@@ -9,6 +9,7 @@ from memq.core.wire.connection import (
     CLIENT_MOVES,
     GOODBYE,
     HANDSHAKE_CODE,
+    HANDSHAKE_MAX_HEADER_BYTES,
     MAX_IN_FLIGHT,
     ROUTES,
     Route,
@@ -76,9 +77,13 @@ class ClientConnection:
         Raises:
             ProtocolError: it has been called before.
             ClosedError: the connection has ended.
+            MessageTooLargeError: the token or the name is too long for a handshake.
         """
-        self._state = move(CLIENT_MOVES, self._state, Step.HANDSHAKE)
-        return encode_frame(HANDSHAKE_CODE, _HANDSHAKE_ID, encode_header(self._handshake))
+        opening = move(CLIENT_MOVES, self._state, Step.HANDSHAKE)
+        encoded = encode_header(self._handshake)
+        check_size(encoded, b"", HANDSHAKE_MAX_HEADER_BYTES, 0)
+        self._state = opening
+        return encode_frame(HANDSHAKE_CODE, _HANDSHAKE_ID, encoded)
 
     def request(
         self,

@@ -60,9 +60,13 @@ MAX_IN_FLIGHT = 32_768
 """Requests of one connection that may await an answer. One connection at 160 k writes a second
 needs this many while Batches of 200 ms age fill; an entry costs about 100 bytes on either side."""
 
+HANDSHAKE_MAX_HEADER_BYTES = 4 << 10
+"""Longest header of a handshake, which has no body: all that a stranger can make a server hold. A
+signed token takes 1 to 2 KiB."""
+
 SERVER_MAX_HEADER_BYTES = 64 << 10
-"""Longest header of a request. The largest are schemas and positions of 256 partitions, which need
-less; it is all that a peer can make a server hold before the handshake."""
+"""Longest header of a request unless the broker says another. The largest are schemas and the
+positions of 256 partitions, which need less."""
 
 SERVER_MAX_BODY_BYTES = 64 << 20
 """Longest body of a request unless the broker says another: the greatest `message_bytes`."""

@@ -157,11 +157,11 @@ class FrameReader:
 
     Args:
         max_header_bytes: longest header accepted.
-        max_body_bytes: longest body accepted. The attribute may be changed between reads: a server
-            keeps it at 0 until the handshake is done.
+        max_body_bytes: longest body accepted. Both limits may be changed between reads: a server
+            keeps them at `HANDSHAKE_MAX_HEADER_BYTES` and 0 until the handshake is done.
         allocate: gives the memory of a body that does not come in one piece, a writable memoryview
             of exactly that many bytes. It may refuse with a `MemqError`. Memory from
-            `pyarrow.allocate_buffer` is aligned and not zeroed first: at 1 MiB that halves the work.
+            `pyarrow.allocate_buffer` is aligned, and not zeroed first: half the work at 1 MiB.
         scratch: where small frames are received; readers may share one when the calls of
             `get_buffer` and `buffer_updated` of different readers do not interleave.
     """

@@ -115,6 +115,8 @@ class ServerConnection:
     ) -> list[Buffer]:
         """The buffers that answer a request; its correlation id is free again.
 
+        No buffers when the connection has ended: who finishes later need not know.
+
         Args:
             correlation_id: of the request.
             header: the struct that `REQUESTS` pairs with the request.
@@ -125,6 +127,8 @@ class ServerConnection:
             ProtocolError: no request of that id awaits this answer.
             MessageTooLargeError: no client would accept it; the request still awaits an answer.
         """
+        if self._state is State.CLOSED:
+            return []
         route = self._in_flight.get(correlation_id)
         if route is None or type(header) is not route.answer_type:
             raise ProtocolError(
@@ -141,11 +145,14 @@ class ServerConnection:
     def fail(self, correlation_id: int, error: Exception) -> list[Buffer]:
         """The buffers that tell a request's failure; its correlation id is free again.
 
-        An error that is not a `MemqError` is told as `internal`, with its type and text.
+        An error that is not a `MemqError` is told as `internal`, with its type and text. No buffers
+        when the connection has ended.
 
         Raises:
             ProtocolError: no request of that id awaits an answer.
         """
+        if self._state is State.CLOSED:
+            return []
         route = self._in_flight.pop(correlation_id, None)
         if route is None:
             raise ProtocolError(f"request {correlation_id} is not in flight; it cannot fail")

@@ -1,0 +1,100 @@
+"""The `memq` command: its groups, and what its end looks like.
+
+Modules of commands import what is heavy (Arrow, the clients, the broker) inside their functions, so
+that `memq --help` and a mistyped flag answer at once.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. An error is one line on stderr.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from memq.cli import serve
+from memq.errors import MemqError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+
+
+class MemqGroup(click.Group):
+    """Commands in the order in which they are met, ended cleanly by a reader that goes away."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """The names as they were added, not sorted."""
+        return list(self.commands)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; `memq … | head` is no error."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # The interpreter flushes stdout when it ends, and must not fail then.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        return result
+
+
+@click.group(
+    cls=MemqGroup,
+    context_settings={
+        "auto_envvar_prefix": "MEMQ",
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+    },
+)
+@click.version_option(package_name="memq", message="memq %(version)s")
+def cli() -> None:
+    """PubSub on object storage: immutable Batches, named by offsets.
+
+    \b
+    Start a broker, send lines to a topic, read them back:
+      memq dev
+      seq 1000000 | memq produce hello
+      memq consume hello --from-beginning --exit-at-end
+
+    Every option is also an environment variable; --help of a command names it.
+    """
+
+
+for command in (serve.dev, serve.broker):
+    cli.add_command(command)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        arguments: of the command; None for those of the process.
+
+    Returns:
+        The exit code.
+    """
+    try:
+        return cli.main(arguments, prog_name="memq", standalone_mode=False) or 0
+    except click.exceptions.NoArgsIsHelpError as exc:
+        click.echo(exc.format_message(), err=True)
+        return exc.exit_code
+    except click.ClickException as exc:
+        _complain(exc.format_message())
+        return exc.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        return INTERRUPTED
+    except (MemqError, OSError) as exc:
+        _complain(str(exc) or type(exc).__doc__ or "")
+        return 1
+
+
+def _complain(text: str) -> None:
+    click.echo(f"memq: error: {' '.join(text.split())}", err=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,198 @@
+"""Each number in an envelope, damaged on purpose."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+import pyarrow as pa
+from memq.core.format.envelope import (
+    RECORD_BATCH_MESSAGE,
+    _fields,
+    _vector,
+    check_record_batch,
+    read_envelope,
+)
+from memq.core.format.message import encode_message
+from memq.core.format.schema import layout_of
+from memq.errors import CorruptDataError, MessageTooLargeError, SchemaMismatchError
+
+BATCH = pa.record_batch({"a": pa.array([b"x" * 100, None]), "n": pa.nulls(2)})
+LIMIT = 1 << 20
+
+
+class Patient:
+    """A sound Message and the positions of its numbers, to be damaged one at a time."""
+
+    def __init__(self, compression: str | None = None) -> None:
+        self.data = bytearray(encode_message(BATCH, compression))
+        envelope = read_envelope(memoryview(self.data))
+        metadata = envelope.metadata
+        self.message = struct.unpack_from("<I", metadata)[0] + 8
+        self.header = envelope.header + 8
+        self.body = envelope.body_start
+        message_fields = [at + 8 for at in _fields(metadata, self.message - 8, 4)]
+        self.version, self.kind, self.header_offset, self.body_length = message_fields
+        batch_fields = _fields(metadata, envelope.header, 5)
+        self.records = batch_fields[0] + 8
+        self.nodes = _vector(metadata, batch_fields[1])[1] + 8
+        self.buffers = _vector(metadata, batch_fields[2])[1] + 8
+        self.vtable = self.header - self.read("<i", self.header)
+
+    def read(self, code: str, position: int) -> int:
+        return struct.unpack_from(code, self.data, position)[0]
+
+    def write(self, code: str, position: int, value: int) -> Patient:
+        struct.pack_into(code, self.data, position, value)
+        return self
+
+    def check(self, limit: int = LIMIT) -> None:
+        check_record_batch(memoryview(self.data), layout_of(BATCH.schema), limit)
+
+
+def test_the_parts_of_a_sound_message_are_found() -> None:
+    """Kind, lengths and the place of the body are what Arrow says."""
+    data = encode_message(BATCH)
+    envelope, message = read_envelope(memoryview(data)), pa.ipc.read_message(data)
+    assert envelope.kind == RECORD_BATCH_MESSAGE
+    assert envelope.length == data.size
+    assert envelope.body_length == message.body.size
+    Patient().check()
+    Patient("zstd").check()
+
+
+def test_a_message_followed_by_more_is_read_up_to_its_end() -> None:
+    """`read_envelope` walks a stream; `check_record_batch` wants nothing behind the message."""
+    patient = Patient()
+    size = len(patient.data)
+    patient.data += b"\0" * 8
+    assert read_envelope(memoryview(patient.data)).length == size
+    with pytest.raises(CorruptDataError, match=f"{size + 8} bytes were given"):
+        patient.check()
+
+
+@pytest.mark.parametrize("size", [*range(64), 100, 300])
+def test_a_message_cut_short_is_corrupt(size) -> None:
+    """Wherever the end is missing."""
+    with pytest.raises(CorruptDataError):
+        check_record_batch(memoryview(Patient().data)[:size], layout_of(BATCH.schema), LIMIT)
+
+
+@pytest.mark.parametrize(
+    ("field", "code", "value", "match"),
+    [
+        ("version", "<H", 3, "metadata version 4"),
+        ("body_length", "<q", -8, "claims"),
+        ("body_length", "<q", 2**62, "claims"),
+        ("body_length", "<q", 12, "claims"),
+        ("header_offset", "<I", 2**31, "outside itself"),
+        ("header", "<i", 2**30, "no vtable"),
+        ("header", "<i", -(2**30), "outside itself"),
+        ("vtable", "<H", 2, "no vtable"),
+        ("records", "<q", 0, "0 records"),
+        ("records", "<q", -1, "-1 records"),
+        ("nodes", "<q", -1, "impossible length"),
+        ("nodes", "<q", 0, "impossible length"),  # fewer values than nulls
+        ("buffers", "<q", -8, "outside its body"),
+        ("buffers", "<q", 2**40, "outside its body"),
+    ],
+)
+def test_a_number_that_cannot_be_is_corrupt(field, code, value, match) -> None:
+    """Each number that Arrow would trust is looked at first."""
+    patient = Patient()
+    with pytest.raises(CorruptDataError, match=match):
+        patient.write(code, getattr(patient, field), value).check()
+
+
+def test_the_prefix_must_be_a_continuation_and_a_length() -> None:
+    """The legacy format without marker, a length of 0 and one that is not aligned are refused."""
+    for code, position, value in (("<i", 0, 8), ("<i", 4, 0), ("<i", 4, -8), ("<i", 4, 13)):
+        with pytest.raises(CorruptDataError, match="do not begin an Arrow message"):
+            Patient().write(code, position, value).check()
+
+
+def test_a_buffer_is_measured_with_its_offset() -> None:
+    """Offset and length may each be fine and their sum not."""
+    patient = Patient()
+    length = patient.read("<q", patient.buffers + 16 + 8)
+    patient.write("<q", patient.buffers + 16, len(patient.data) - patient.body - length + 8)
+    with pytest.raises(CorruptDataError, match="outside its body"):
+        patient.check()
+
+
+def test_a_message_without_a_header_is_corrupt() -> None:
+    """A Message table may leave out any field; without a header it is of no use."""
+    for slot in (1, 2):
+        patient = Patient()
+        vtable = patient.message - patient.read("<i", patient.message)
+        with pytest.raises(CorruptDataError, match="no header"):
+            patient.write("<H", vtable + 4 + 2 * slot, 0).check()
+
+
+def test_another_kind_of_message_does_not_fit() -> None:
+    """A schema where a RecordBatch is expected is named as such."""
+    with pytest.raises(SchemaMismatchError, match="kind 1"):
+        schema = bytes(BATCH.schema.serialize())
+        check_record_batch(memoryview(schema), layout_of(BATCH.schema), LIMIT)
+
+
+@pytest.mark.parametrize("part", ["nodes", "buffers"])
+@pytest.mark.parametrize("change", [-1, 1])
+def test_one_node_or_buffer_too_many_or_too_few_does_not_fit(part, change) -> None:
+    """The counts are those of the schema exactly."""
+    patient = Patient()
+    count_at = getattr(patient, part) - 4
+    with pytest.raises(SchemaMismatchError, match="field nodes"):
+        patient.write("<I", count_at, patient.read("<I", count_at) + change).check()
+
+
+def test_a_column_that_claims_too_many_values_is_too_large() -> None:
+    """A null column takes no bytes, so only this bound stops it."""
+    patient = Patient()
+    null_column = patient.nodes + 16
+    patient.write("<q", null_column, 2**60).write("<q", null_column + 8, 2**60)
+    with pytest.raises(MessageTooLargeError, match=str(2**60)):
+        patient.check()
+    with pytest.raises(MessageTooLargeError, match=f"the limit, as for bytes, is {LIMIT}"):
+        patient.write("<q", patient.records, 2**62).check()
+
+
+@pytest.mark.parametrize("compression", [None, "zstd", "lz4"])
+def test_decoded_sizes_are_summed_against_the_limit(compression) -> None:
+    """Validity, offsets and values of the column: 1 + 12 + 100 bytes, whatever was sent."""
+    Patient(compression).check(limit=120)
+    with pytest.raises(MessageTooLargeError, match="the limit is 112"):
+        Patient(compression).check(limit=112)
+
+
+def test_a_claim_of_gigabytes_is_refused_before_they_are_allocated() -> None:
+    """The declared size alone decides."""
+    patient = Patient("zstd")
+    values = patient.body + patient.read("<q", patient.buffers + 32)
+    for claim in (LIMIT, 2**40, 2**63 - 1):
+        with pytest.raises(MessageTooLargeError, match="decodes to"):
+            patient.write("<q", values, claim).check()
+    for claim in (-2, -(2**63)):
+        with pytest.raises(CorruptDataError, match=f"declares {claim}"):
+            patient.write("<q", values, claim).check()
+
+
+def test_a_compressed_buffer_has_room_for_its_size() -> None:
+    """A length below 8 cannot hold the declared size; one at the very end cannot be read."""
+    patient = Patient("zstd")
+    patient.write("<q", patient.buffers + 32 + 8, 4)
+    with pytest.raises(CorruptDataError, match="compressed buffer of 4 bytes"):
+        patient.check()
+    patient.write("<q", patient.buffers + 32, len(patient.data) - patient.body - 4)
+    with pytest.raises(CorruptDataError, match="outside itself"):
+        patient.check()
+
+
+def test_view_buffers_are_refused() -> None:
+    """A RecordBatch with variadic buffers is not one of a schema that can be stored."""
+    views = pa.record_batch({"a": pa.array(["long enough not to be inlined"], pa.string_view())})
+    with pytest.raises(SchemaMismatchError, match="buffers"):
+        check_record_batch(
+            memoryview(views.serialize()), layout_of(pa.schema([("a", pa.utf8())])), LIMIT
+        )
