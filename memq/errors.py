@@ -215,6 +215,13 @@ class QueueFailedError(QueueError):
     retriable = False
 
 
+class FencedError(QueueError):
+    """Another owner publishes for this write partition now; nothing was published by this one."""
+
+    code = "fenced"
+    retriable = False
+
+
 class LockedError(MemqError):
     """Another process holds the lock on this data directory."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from memq.core.topic_processor import Now
+from memq.core.ring import Now
 
 
 def system_now() -> Now:

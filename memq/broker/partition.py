@@ -15,16 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from memq.broker.uploader import put_until_deadline
 from memq.core.notification.notification import decode_notification
-from memq.core.topic_processor import (
-    Accepted,
-    Answer,
-    Now,
-    Publish,
-    Release,
-    RingBatch,
-    TopicProcessor,
-    Upload,
-)
+from memq.core.ring import Accepted, Answer, Now, Publish, Release, RingBatch, Upload
 from memq.core.wire.messages import Write, WriteAnswer
 from memq.errors import MemqError, PublishUncertainError, QueueError, UnavailableError
 
@@ -33,6 +24,7 @@ if TYPE_CHECKING:
 
     from memq.broker.repeats import RepeatChecker
     from memq.broker.services import Services
+    from memq.core.topic_processor import TopicProcessor
 
 log = logging.getLogger(__name__)
 

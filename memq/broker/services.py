@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from memq.broker.memory import MemoryBudget
     from memq.core.notification.queue import Entry, NotificationQueue
+    from memq.core.ring import Now
     from memq.core.storage.handler import StorageHandler
-    from memq.core.topic_processor import Now
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from memq.errors import MemqError, StorageError
 
 if TYPE_CHECKING:
     from memq.broker.services import Services
-    from memq.core.topic_processor import RingBatch
+    from memq.core.ring import RingBatch
 
 log = logging.getLogger(__name__)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -42,6 +43,15 @@ class MemqGroup(click.Group):
         return result
 
 
+def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        try:
+            click.echo(f"memq {metadata.version('memq')}")
+        except metadata.PackageNotFoundError:
+            click.echo("memq (run from a source tree that is not installed)")
+        ctx.exit()
+
+
 @click.group(
     cls=MemqGroup,
     context_settings={
@@ -50,7 +60,14 @@ class MemqGroup(click.Group):
         "max_content_width": 100,
     },
 )
-@click.version_option(package_name="memq", message="memq %(version)s")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version and exit.",
+)
 def cli() -> None:
     """PubSub on object storage: immutable Batches, named by offsets.
 
@@ -81,6 +98,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return cli.main(arguments, prog_name="memq", standalone_mode=False) or 0
     except click.exceptions.NoArgsIsHelpError as exc:
         click.echo(exc.format_message(), err=True)
+        return exc.exit_code
+    except click.UsageError as exc:
+        command = exc.ctx.command_path if exc.ctx else "memq"
+        _complain(f"{exc.format_message()} (see {command} --help)")
         return exc.exit_code
     except click.ClickException as exc:
         _complain(exc.format_message())

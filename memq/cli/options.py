@@ -56,9 +56,7 @@ class RowType(click.ParamType[str]):
     def __init__(self, row: Option) -> None:
         self._row = row
 
-    def convert(
-        self, value: str, param: click.Parameter | None, ctx: click.Context | None
-    ) -> str:
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The text itself, once the row has parsed it."""
         try:
             self._row.parse(value)
@@ -117,6 +115,7 @@ def _flag(row: Option, default: str | None, variable: str | None) -> Callable[[A
         f"--{name}",
         type=RowType(row),
         default=default,
+        show_default=bool(default),
         envvar=variable,
         metavar=metavar,
         help=row.doc,

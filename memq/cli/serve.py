@@ -47,9 +47,7 @@ def dev(ctx: click.Context, given: Mapping[str, str], output: str) -> None:
 @table_options(BROKER_OPTIONS, variable_prefix="MEMQ_")
 @output_option
 @click.pass_context
-def broker(
-    ctx: click.Context, given: Mapping[str, str], config: Path | None, output: str
-) -> None:
+def broker(ctx: click.Context, given: Mapping[str, str], config: Path | None, output: str) -> None:
     """Run a broker as configured.
 
     The file may also name topics to make at start ([topics.NAME]) and other brokers ([[peers]]).

@@ -82,9 +82,7 @@ def cut(table: pa.Table, message_bytes: int, max_message_bytes: int) -> list[pa.
     batches = table.to_batches()
     if len(batches) > 1 and table.nbytes < len(batches) * message_bytes / 2:
         batches = table.combine_chunks().to_batches()
-    return [
-        part for batch in batches for part in _parts(batch, message_bytes, max_message_bytes)
-    ]
+    return [part for batch in batches for part in _parts(batch, message_bytes, max_message_bytes)]
 
 
 def _column(table: pa.Table, field: pa.Field, topic: str, now_us: int) -> Any:

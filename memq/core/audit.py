@@ -4,9 +4,9 @@ Theory of operation
 -------------------
 Every producer numbers its Messages per (producer id, epoch, write partition) without gaps. From
 time to time, when everything up to then is settled, it reports what it sealed since its last
-report: a range of sequences with counts and the sum of their CRC32Cs (`ProducedReport`). The Batches
-say what is stored, Message by Message, in their indexes. Comparing the two sets of sequences names
-every loss exactly:
+report: a range of sequences with counts and the sum of their CRC32Cs (`ProducedReport`). The
+Batches say what is stored, Message by Message, in their indexes. Comparing the two sets of
+sequences names every loss exactly:
 
     lost        produced, not given up, not stored. An acked one among them breaks a promise.
     recovered   given up by the producer (its deadline passed), yet stored: it was only the ack that

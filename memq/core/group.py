@@ -243,7 +243,7 @@ class _Group:
                 del self.holders[partition]
         claimed = owned - self.holders.keys()
         self.holders.update(dict.fromkeys(claimed, member_id))
-        if joined or any(self.target[partition] != member_id for partition in claimed):
+        if joined:
             self._retarget()
 
     def _grant(self, member_id: str) -> None:

@@ -32,19 +32,32 @@ The processor does no I/O and knows no clock: callers pass `Now`, carry out the 
 
 from __future__ import annotations
 
-import enum
 from collections import deque
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from memq.core.dedup import DedupWindow, Place
-from memq.core.format.batch import BatchBuilder, SealedBatch
+from memq.core.format.batch import BatchBuilder
 from memq.core.notification.notification import (
     NOTIFICATION_VERSION,
     Notification,
     encode_notification,
 )
 from memq.core.notification.queue import Publication
+from memq.core.ring import (
+    Accepted,
+    Answer,
+    Effect,
+    MessageKey,
+    Now,
+    Pending,
+    Publish,
+    Release,
+    Repeat,
+    RingBatch,
+    State,
+    Ticket,
+    Upload,
+)
 from memq.core.wire.messages import Write, WriteAnswer
 from memq.errors import (
     InvalidRequestError,
@@ -60,132 +73,6 @@ if TYPE_CHECKING:
     from memq.core.topic import TopicConfig
 
 ACKS_ALL = -1
-Ticket = Any
-"""Whatever the caller needs to answer a request; the processor hands it back unread."""
-MessageKey = tuple[str, int, int]
-"""(producer id, epoch, sequence)."""
-
-
-class Now(NamedTuple):
-    """The time, twice.
-
-    Attributes:
-        mono_ms: never jumps; ages and deadlines are measured with it.
-        wall_ms: since 1970 UTC; what is written down.
-    """
-
-    mono_ms: int
-    wall_ms: int
-
-
-class State(enum.Enum):
-    """Where a sealed Batch is on its way."""
-
-    UPLOADING = "uploading"
-    STORED = "stored"
-    PUBLISHING = "publishing"
-
-
-@dataclass(eq=False, slots=True)
-class RingBatch:
-    """A Batch from its first Message until it is published or has failed.
-
-    Attributes:
-        batch_id: unique name, which sorts by time.
-        schema_id: of every Message in it.
-        opened: when its first Message came.
-        builder: gathers the Messages until the Batch is sealed.
-        sealed: the sealed Batch; None while it is open.
-        state: where it is; meaningless while it is open.
-        sealed_wall_ms: when it was sealed.
-        deadline_mono_ms: when it fails if it is not published.
-        partition: read partition that its notification goes to.
-        key: of its object in storage.
-        uri: of its object, complete.
-        body_bytes: of the Messages it holds.
-        pending: its Messages that are not answered for good, by name.
-    """
-
-    batch_id: str
-    schema_id: str
-    opened: Now
-    builder: BatchBuilder
-    sealed: SealedBatch | None = None
-    state: State = State.UPLOADING
-    sealed_wall_ms: int = 0
-    deadline_mono_ms: int = 0
-    partition: int = 0
-    key: str = ""
-    uri: str = ""
-    body_bytes: int = 0
-    pending: dict[MessageKey, _Pending] = field(default_factory=dict)
-
-
-class _Pending:
-    """A Message on its way, with those who wait for its `acks=all` answer."""
-
-    __slots__ = ("crc", "waiting")
-
-    def __init__(self, crc: int) -> None:
-        self.crc = crc
-        self.waiting: list[Ticket] = []
-
-
-# -- effects: what the caller must do -------------------------------------------------------
-
-
-class Upload(NamedTuple):
-    """Store the Batch; report `stored` or `failed`."""
-
-    batch: RingBatch
-
-
-class Publish(NamedTuple):
-    """Publish these, in order; report `published`, `publish_uncertain` or `failed`."""
-
-    batches: list[RingBatch]
-    publications: list[Publication]
-
-
-class Answer(NamedTuple):
-    """Answer a request that waited: with an ack or with an error."""
-
-    ticket: Ticket
-    outcome: WriteAnswer | MemqError
-
-
-class Release(NamedTuple):
-    """A Batch is gone from memory.
-
-    Attributes:
-        batch: the Batch.
-        published: False when it failed; its object, if there is one, is an orphan.
-    """
-
-    batch: RingBatch
-    published: bool
-
-
-Effect = Upload | Publish | Answer | Release
-
-
-class Accepted(NamedTuple):
-    """What became of a Message that was not refused.
-
-    Attributes:
-        kept: the body is held until its Batch is released; False when an equal Message is on its
-            way already and this one waits with it.
-    """
-
-    kept: bool
-
-
-class Repeat(NamedTuple):
-    """The Message was published before; `place` is None where that is no longer remembered."""
-
-    place: Place | None
-
-
 _KEPT, _JOINED = Accepted(kept=True), Accepted(kept=False)
 
 
@@ -224,7 +111,7 @@ class TopicProcessor:
         self._locate = locate
         self._open: RingBatch | None = None
         self._ring: deque[RingBatch] = deque()
-        self._pending: dict[MessageKey, _Pending] = {}
+        self._pending: dict[MessageKey, Pending] = {}
         self._effects: list[Effect] = []
         self._next_partition = 0
         self._stored_through_ms = stored_through_ms
@@ -408,7 +295,7 @@ class TopicProcessor:
                 f"{expected - 1}, which was accepted; an ordered topic cannot take it any more"
             )
 
-    def _accept(self, request: Write, body: Any, crc: int, key: MessageKey, now: Now) -> _Pending:
+    def _accept(self, request: Write, body: Any, crc: int, key: MessageKey, now: Now) -> Pending:
         size = len(body)
         if not self._takes(size, request.schema_id):
             self.seal(now)
@@ -426,7 +313,7 @@ class TopicProcessor:
             crc32c=crc,
         )
         batch.body_bytes += size
-        pending = self._pending[key] = batch.pending[key] = _Pending(crc)
+        pending = self._pending[key] = batch.pending[key] = Pending(crc)
         self.window.admit(*key, now.wall_ms)
         if not self._takes(1, request.schema_id):
             self.seal(now)

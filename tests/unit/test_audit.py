@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -65,7 +67,7 @@ def test_audit_names_exactly_what_is_gone(produced, cuts, gone, failed) -> None:
     edges = [0, *sorted(c for c in cuts if c < produced), produced]
     reports = [
         report(a, b - 1, failed={s for s in failed if a <= s < b})
-        for a, b in zip(edges, edges[1:], strict=False)
+        for a, b in itertools.pairwise(edges)
     ]
     stored = set(range(produced)) - gone
     result = reconcile(reports, stored)

@@ -54,7 +54,7 @@ def test_lower_epoch_is_fenced_once_a_higher_one_is_admitted() -> None:
     """The first accepted Message of a new epoch shuts the old epoch out."""
     window = window_with(run(0, 4))
     window.admit("p", 1, 0, now_ms=0)
-    with pytest.raises(ProducerFencedError, match="epoch 0 .* fenced by epoch 1"):
+    with pytest.raises(ProducerFencedError, match=r"epoch 0 .* fenced by epoch 1"):
         window.is_published("p", 0, 5)
     assert not window.is_published("p", 1, 0)
 
@@ -81,7 +81,7 @@ def test_too_many_gaps_fold_the_oldest_run_and_refuse_what_is_below(monkeypatch)
     """With too many gaps old sequences are refused, and none of them is ever accepted again."""
     monkeypatch.setattr(dedup, "MAX_RUNS", 3)
     window = window_with(*(run(s, s) for s in (0, 10, 20, 30)))
-    with pytest.raises(SequenceConflictError, match="sequence 0 .* not above 0"):
+    with pytest.raises(SequenceConflictError, match=r"sequence 0 .* not above 0"):
         window.is_published("p", 0, 0)
     assert window.is_published("p", 0, 10)
     assert not window.is_published("p", 0, 15)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import random
 
@@ -53,7 +54,7 @@ def test_same_bytes_compares_size_and_content(tmp_path):
     with opened(tmp_path / "f") as (fd, size_bytes):
         for cuts in ([], [1], [1_048_576], [5, 2_999_999]):
             edges = [0, *cuts, len(content)]
-            views = [memoryview(content)[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+            views = [memoryview(content)[a:b] for a, b in itertools.pairwise(edges)]
             assert same_bytes(fd, size_bytes, views)
         for place in (0, 1_048_576, 2_999_999):
             other = bytearray(content)

@@ -14,18 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from memq.core.dedup import DedupWindow
 from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema
 from memq.core.notification.notification import decode_notification
+from memq.core.ring import Accepted, Answer, Now, Publish, Release, Repeat, Upload
 from memq.core.topic import TopicConfig
-from memq.core.topic_processor import (
-    ACKS_ALL,
-    Accepted,
-    Answer,
-    Now,
-    Publish,
-    Release,
-    Repeat,
-    TopicProcessor,
-    Upload,
-)
+from memq.core.topic_processor import ACKS_ALL, TopicProcessor
 from memq.core.wire.messages import Write, WriteAnswer
 from memq.errors import (
     InvalidRequestError,
@@ -48,7 +39,7 @@ def processor(**options) -> TopicProcessor:
         broker_id="b",
         schemas=SCHEMAS,
         new_batch_id=lambda ms: f"{ms:012x}-{next(ids)}",
-        locate=lambda batch_id, ms: (f"key/{batch_id}", f"mem://key/{batch_id}"),
+        locate=lambda batch_id, _: (f"key/{batch_id}", f"mem://key/{batch_id}"),
         window=DedupWindow(3_600_000),
     )
 
@@ -309,7 +300,7 @@ def test_ordered_topic_fails_everything_behind_a_failed_batch() -> None:
     assert isinstance(r.answers[0], StorageError)
     assert isinstance(r.answers[1], UnavailableError)
     assert r.publishes == []
-    with pytest.raises(SequenceGapError, match="sequence 2 .* came before 0"):
+    with pytest.raises(SequenceGapError, match=r"sequence 2 .* came before 0"):
         send(r, 2)
     assert send(r, 0, ticket="again") == Accepted(kept=True)
 

@@ -6,8 +6,9 @@ Whoever reads `end` first, in this process or another, therefore finds every ite
 take no lock against the writer. Truncation stores and flushes the new `start` before it deletes
 page files, so a missing page is never mistaken for one that was truncated away.
 
-Locks, in the order in which they nest: the append lock (one writer of the tail, truncation,
-flushing), then the pool's. Reads by index have a lock of their own, because they share a cursor.
+Locks, in the order in which they nest: the append lock (writing at the tail), the files lock
+(flushing and deleting, which take milliseconds and must not stop appends that flush nothing), the
+pool's. Reads by index have a lock of their own, because they share a cursor.
 """
 
 from __future__ import annotations
@@ -127,6 +128,7 @@ class BigArray:
         self.read_only = read_only
         self._clock_ms = clock_ms
         self._append_lock = threading.Lock()
+        self._files_lock = threading.Lock()
         self._read_lock = threading.Lock()
         self._closed = False
         # Why appending is refused, as error type and text; None while it is allowed.
@@ -261,7 +263,7 @@ class BigArray:
             QueueError: a file could not be deleted; the items are forgotten all the same.
             ClosedError, InvalidRequestError: as `append`.
         """
-        with self._append_lock:
+        with self._files_lock:
             if self.read_only or self._closed:
                 raise self._refused()
             if index > self._cells[END]:
@@ -346,13 +348,14 @@ class BigArray:
         with self._append_lock, self._read_lock:
             if self._closed:
                 return
-            with self._opened:
-                try:
-                    if self._refusal is None:
-                        self._flush()
-                finally:
+            try:
+                if self._refusal is None:
+                    self._flush()
+            finally:
+                with self._files_lock:
                     self._closed = True
                     self._refusal = (ClosedError, f"{self.path} is closed; open it again")
+                    self._opened.close()
 
     def _flush(self) -> None:
         """Flush what was written and publish it; on failure the array takes no more."""
@@ -360,7 +363,8 @@ class BigArray:
         if self._cells[SYNCED] == tail.index:
             return
         try:
-            self._files.flush(tail)
+            with self._files_lock:
+                self._files.flush(tail)
         except OSError as exc:
             text = f"flushing {self.path} failed ({exc}); close it and open it again to recover"
             self._refusal = (QueueFailedError, text)
@@ -372,7 +376,7 @@ class BigArray:
 
     def _delete_before(self, index: int) -> None:
         """Delete page files that hold neither an item from `index` on nor the last item."""
-        kept = min(index, self._tail.index - 1)
+        kept = min(index, self._cells[END] - 1)
         keep: dict[Kind, int] = {INDEX: max(0, kept) // self._layout.index_page_items}
         try:
             keep[DATA] = self._cursor.entry(kept).page if kept >= 0 else 0

@@ -11,6 +11,7 @@ import mmap
 from typing import TYPE_CHECKING
 
 from memq.core.bigqueue.files import failure, preallocate
+from memq.errors import CorruptDataError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,6 +37,10 @@ class Words:
             access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
             with path.open("r+b" if writable else "rb") as file:
                 self._map = mmap.mmap(file.fileno(), FILE_BYTES, access=access)
+        except ValueError as exc:
+            raise CorruptDataError(
+                f"{path} is shorter than {FILE_BYTES} bytes; open for writing once to repair it"
+            ) from exc
         except OSError as exc:
             raise failure("map", path, exc) from exc
         self.cells = memoryview(self._map).cast("Q")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from crc32c import crc32c
 
-from memq.core.format.envelope import ALIGNMENT, END_OF_STREAM, BytesLike
+from memq.core.format.envelope import ALIGNMENT, END_OF_STREAM, BytesLike, view_bytes
 from memq.core.format.index import (
     FOOTER_BYTES,
     MAX_MESSAGES,
@@ -164,7 +164,7 @@ class BatchBuilder:
             InvalidRequestError: a number or the producer id does not fit the index, the body is no
                 whole Message, or the Batch is full.
         """
-        length = memoryview(body).nbytes
+        length = len(view_bytes(body))
         entry = IndexEntry(
             producer_id,
             epoch,

@@ -117,6 +117,13 @@ class Layout(NamedTuple):
     required: tuple[int, ...]
 
 
+def view_bytes(data: BytesLike) -> memoryview:
+    """A view on the bytes of `data`, as unsigned bytes whatever its items are (`pyarrow.Buffer` has
+    signed ones, which compare unequal to the same bytes).
+    """
+    return memoryview(data).cast("B")
+
+
 def read_envelope(data: memoryview) -> Envelope:
     """The envelope of the message at the start of `data`; all of the message lies in `data`.
 

@@ -19,7 +19,13 @@ import msgspec
 import pyarrow as pa
 from crc32c import crc32c
 
-from memq.core.format.envelope import ARROW_ERRORS, END_OF_STREAM, BytesLike, read_envelope
+from memq.core.format.envelope import (
+    ARROW_ERRORS,
+    END_OF_STREAM,
+    BytesLike,
+    read_envelope,
+    view_bytes,
+)
 from memq.core.format.message import open_message
 from memq.errors import CorruptDataError
 
@@ -160,7 +166,7 @@ def decode_index(data: BytesLike) -> tuple[BatchMetadata, list[IndexEntry]]:
     Raises:
         CorruptDataError: the bytes are not an index of this format version.
     """
-    view = memoryview(data)
+    view = view_bytes(data)
     start = read_envelope(view).length
     end = len(view) - len(END_OF_STREAM)
     if end <= start or view[end:] != END_OF_STREAM:
@@ -190,7 +196,7 @@ def decode_footer(tail: BytesLike, object_size: int) -> Footer:
     Raises:
         CorruptDataError: the object does not end as a Batch of this format version does.
     """
-    view = memoryview(tail)
+    view = view_bytes(tail)
     if len(view) < FOOTER_BYTES:
         raise CorruptDataError(f"{len(view)} bytes are too few for a Batch: it is cut short")
     length, crc, magic, version = _FOOTER.unpack_from(view, len(view) - FOOTER_BYTES)
@@ -217,7 +223,7 @@ def decode_tail(tail: BytesLike, object_size: int) -> BatchIndex:
     Raises:
         CorruptDataError: footer or index do not hold, or `tail` begins within the index.
     """
-    view = memoryview(tail)
+    view = view_bytes(tail)
     footer = decode_footer(view, object_size)
     if footer.tail_length > len(view):
         raise CorruptDataError(

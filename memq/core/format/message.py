@@ -25,6 +25,7 @@ from memq.core.format.envelope import (
     BytesLike,
     check_record_batch,
     read_envelope,
+    view_bytes,
 )
 from memq.core.format.schema import DEFAULT_SCHEMA, layout_of
 from memq.errors import (
@@ -130,7 +131,7 @@ def open_message(
         MessageTooLargeError: decoded it would be larger than `max_decoded_bytes`.
     """
     layout = layout_of(schema)
-    check_record_batch(memoryview(body), layout, max_decoded_bytes)
+    check_record_batch(view_bytes(body), layout, max_decoded_bytes)
     batch = decode_message(body, schema)
     try:
         batch.validate(full=True)
@@ -201,5 +202,5 @@ def _compressed(batch: pa.RecordBatch, compression: str) -> pa.Buffer:
     with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
         writer.write_batch(batch)
     stream = sink.getvalue()
-    start = read_envelope(memoryview(stream)).length
+    start = read_envelope(view_bytes(stream)).length
     return stream.slice(start, stream.size - start - len(END_OF_STREAM))

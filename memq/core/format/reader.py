@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from crc32c import crc32c
 
-from memq.core.format.envelope import END_OF_STREAM, BytesLike
+from memq.core.format.envelope import END_OF_STREAM, BytesLike, view_bytes
 from memq.core.format.index import (
     BatchIndex,
     BatchMetadata,
@@ -45,7 +45,7 @@ class BatchReader:
     """
 
     def __init__(self, buffer: BytesLike, *, max_decoded_bytes: int = MAX_DECODED_BYTES) -> None:
-        self._view = memoryview(buffer)
+        self._view = view_bytes(buffer)
         self._max_decoded_bytes = max_decoded_bytes
         self.index: BatchIndex = decode_tail(self._view, len(self._view))
         for finding in structure_findings(self._view, self.index):
@@ -117,7 +117,7 @@ def schema_from_range(data: BytesLike, index: BatchIndex) -> pa.Schema:
     Raises:
         CorruptDataError: they are not the schema message that the index was written for.
     """
-    for finding in _schema_findings(memoryview(data), index):
+    for finding in _schema_findings(view_bytes(data), index):
         raise CorruptDataError(f"Batch {index.metadata.batch_id}: {finding}")
     return deserialize_schema(data)
 
@@ -155,7 +155,7 @@ def check_crc32c(data: BytesLike, entry: IndexEntry) -> None:
     Raises:
         CorruptDataError: length or CRC32C differ.
     """
-    view = memoryview(data)
+    view = view_bytes(data)
     if len(view) != entry.length:
         raise CorruptDataError(
             f"Message at byte {entry.offset}: it has {entry.length} bytes; {len(view)} are there"
@@ -206,7 +206,7 @@ def _schema_findings(data: memoryview, index: BatchIndex) -> Iterator[str]:
 
 def _tail(get_range: Callable[[int, int], BytesLike], size: int, wanted: int) -> memoryview:
     length = min(size, wanted)
-    tail = memoryview(get_range(size - length, length))
+    tail = view_bytes(get_range(size - length, length))
     if len(tail) != length:
         raise CorruptDataError(
             f"the object should have {size} bytes, but the last {length} were read as {len(tail)}"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from crc32c import crc32c
 
-from memq.core.format.envelope import END_OF_STREAM, BytesLike, read_envelope
+from memq.core.format.envelope import END_OF_STREAM, BytesLike, read_envelope, view_bytes
 from memq.core.format.index import BatchIndex, IndexEntry, decode_tail
 from memq.core.format.message import open_message
 from memq.core.format.reader import message_from_range, schema_from_range
@@ -74,7 +74,7 @@ def recover(buffer: BytesLike, *, schema_bytes: bytes | None = None) -> Recovere
         schema_bytes: the serialized schema of the Batch, for when its own is damaged; one that the
             index contradicts is not used.
     """
-    view = memoryview(buffer)
+    view = view_bytes(buffer)
     try:
         index = decode_tail(view, len(view))
     except MemqError as exc:

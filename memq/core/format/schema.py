@@ -25,6 +25,7 @@ from memq.core.format.envelope import (
     Layout,
     count_nodes_and_buffers,
     read_envelope,
+    view_bytes,
 )
 from memq.errors import CorruptDataError, SchemaMismatchError
 
@@ -68,7 +69,7 @@ def deserialize_schema(data: BytesLike) -> pa.Schema:
         CorruptDataError: the bytes are not exactly one schema message.
         SchemaMismatchError: it is a schema that cannot be stored.
     """
-    view = memoryview(data)
+    view = view_bytes(data)
     if len(view) > MAX_SCHEMA_BYTES:
         raise SchemaMismatchError(
             f"the schema has {len(view)} bytes; the limit is {MAX_SCHEMA_BYTES}"
@@ -140,7 +141,7 @@ def layout_of(schema: pa.Schema) -> Layout:
     """
     check_topic_schema(schema)
     empty = pa.RecordBatch.from_pylist([], schema=schema)
-    nodes, buffers = count_nodes_and_buffers(memoryview(empty.serialize()))
+    nodes, buffers = count_nodes_and_buffers(view_bytes(empty.serialize()))
     required = tuple(position for position, field in enumerate(schema) if not field.nullable)
     return Layout(struct.Struct(f"<{2 * nodes}q"), struct.Struct(f"<{2 * buffers}q"), required)
 

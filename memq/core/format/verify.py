@@ -51,7 +51,7 @@ def verify(buffer: BytesLike) -> VerifyReport:
     object without a gap; that each Message decodes soundly to the records and within the timestamps
     that the index claims; and that no Message is in it twice.
     """
-    view = memoryview(buffer)
+    view = view_bytes(buffer)
     try:
         index = decode_tail(view, len(view))
     except MemqError as exc:

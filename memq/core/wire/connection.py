@@ -150,9 +150,9 @@ class Route:
 ROUTES = {code: Route(code, *pair) for code, pair in REQUESTS.items() if code != HANDSHAKE_CODE}
 """The requests of an open connection, by type code."""
 
-BAD_HEADER = (msgspec.MsgspecError, ValueError, RecursionError)
-"""All that a decoder raises on hostile bytes: text that is no UTF-8 is a `ValueError`, and nesting
-too deep a `RecursionError`."""
+BAD_HEADER = (ValueError, RecursionError)
+"""All that a decoder raises on hostile bytes: its own errors and those of text that is no UTF-8 are
+`ValueError`s, and nesting too deep is a `RecursionError`."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_error = msgspec.msgpack.Decoder(ErrorAnswer).decode

@@ -215,7 +215,7 @@ def test_a_compressed_buffer_that_does_not_decompress_is_corrupt() -> None:
     batch = pa.record_batch({"a": pa.array([b"abc" * 1000])})
     for compression in ("zstd", "lz4"):
         body = bytearray(encode_message(batch, compression))
-        size_at = body.index(struct.pack("<q", 3000))
+        size_at = body.rindex(struct.pack("<q", 3000))
         for at, value in ((size_at, 2999), (size_at, 3001), (size_at + 8, 0)):
             damaged = bytearray(body)
             struct.pack_into("<q", damaged, at, value)

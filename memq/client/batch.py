@@ -1,0 +1,187 @@
+"""What a consumer hands out: one Batch, as LogMessages or as an Arrow table.
+
+A Batch is decoded and checked in full before it is handed out, so iterating it raises nothing that
+is wrong with the data. The table is a view on the bytes that were read; LogMessages are made as
+the iteration goes, one Message at a time: whole columns become Python objects at once, which costs
+a fraction of looking at each value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+
+from memq.core.format.message import TIMESTAMP_COLUMN, timestamps_us
+from memq.core.format.schema import DEFAULT_SCHEMA
+from memq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from memq.core.notification.notification import Notification
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class LogMessage(NamedTuple):
+    """One LogMessage and where it comes from.
+
+    Attributes:
+        key: its key, or None.
+        value: its value; None is a tombstone. In a typed topic a dict: the row by column name.
+        headers: its headers by name, or None; of a name that is there twice the last. None in a
+            typed topic.
+        timestamp_us: microseconds since 1970 UTC; 0 in a typed topic without a column `timestamp`.
+        topic: the topic.
+        partition: read partition of its Batch.
+        offset: of its Batch.
+        producer_id: who sent it.
+        epoch: of the producer.
+        sequence: of its Message.
+        position: in its Message, from 0. Producer id, epoch, sequence and position together name a
+            LogMessage for ever.
+    """
+
+    key: bytes | None
+    value: Any
+    headers: dict[str, bytes | None] | None
+    timestamp_us: int
+    topic: str
+    partition: int
+    offset: int
+    producer_id: str
+    epoch: int
+    sequence: int
+    position: int
+
+    @property
+    def timestamp(self) -> datetime:
+        """`timestamp_us` as a time in UTC.
+
+        Raises:
+            OverflowError: it is beyond the years 1 to 9999.
+        """
+        return _EPOCH + timedelta(microseconds=self.timestamp_us)
+
+
+class Section(NamedTuple):
+    """Rows of a Batch, and for each row the Message it belongs to and its position there.
+
+    The iterables have at least as many elements as there are rows and can be gone through again.
+    """
+
+    rows: pa.RecordBatch
+    producer_ids: Iterable[str]
+    epochs: Iterable[int]
+    sequences: Iterable[int]
+    positions: Iterable[int]
+
+
+class Batch:
+    """The LogMessages of one stored object.
+
+    Attributes:
+        notification: what the queue says about the Batch.
+        topic: the topic.
+        partition: read partition of the notification.
+        offset: of the notification in it.
+        schema: of the rows.
+    """
+
+    def __init__(
+        self,
+        notification: Notification,
+        partition: int,
+        offset: int,
+        schema: pa.Schema,
+        sections: list[Section],
+    ) -> None:
+        self.notification = notification
+        self.topic = notification.topic
+        self.partition = partition
+        self.offset = offset
+        self.schema = schema
+        self._sections = sections
+        self._records = sum(section.rows.num_rows for section in sections)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Batch {self.topic}/{self.partition}/{self.offset} "
+            f"[{len(self)} records, {self.notification.size_bytes} bytes]>"
+        )
+
+    def __len__(self) -> int:
+        """LogMessages in the Batch, without repeats."""
+        return self._records
+
+    def __iter__(self) -> Iterator[LogMessage]:
+        """The LogMessages, in the order that the consumer was asked for."""
+        columns = _default_columns if self.schema.equals(DEFAULT_SCHEMA) else _typed_columns
+        return chain.from_iterable(self._log_messages(section, columns) for section in self.sections)
+
+    @property
+    def sections(self) -> list[Section]:
+        """The rows with their origins, in the same order."""
+        return self._sections
+
+    def to_arrow(self) -> pa.Table:
+        """The rows as a table, one chunk a Message unless they were sorted; nothing is copied."""
+        return pa.Table.from_batches(
+            [section.rows for section in self._sections], schema=self.schema
+        )
+
+    def to_pandas(self) -> Any:
+        """The rows as a pandas DataFrame.
+
+        Raises:
+            ConfigError: pandas is not installed.
+        """
+        try:
+            return self.to_arrow().to_pandas()
+        except ImportError as exc:
+            raise ConfigError(f"to_pandas() needs pandas: pip install pandas ({exc})") from exc
+
+    def _log_messages(self, section: Section, columns: _Columns) -> Iterator[LogMessage]:
+        return map(
+            LogMessage._make,
+            zip(
+                *columns(section.rows),
+                repeat(self.topic),
+                repeat(self.partition),
+                repeat(self.offset),
+                section.producer_ids,
+                section.epochs,
+                section.sequences,
+                section.positions,
+                strict=False,  # what is the same for all rows repeats without end
+            ),
+        )
+
+
+def section_of(rows: pa.RecordBatch, producer_id: str, epoch: int, sequence: int) -> Section:
+    """The rows of one Message."""
+    return Section(
+        rows, repeat(producer_id), repeat(epoch), repeat(sequence), range(rows.num_rows)
+    )
+
+
+def _default_columns(rows: pa.RecordBatch) -> tuple[Iterable[Any], ...]:
+    """Keys, values, headers and timestamps of rows of the default schema."""
+    keys, values, headers, timestamps = rows.columns
+    return (
+        repeat(None) if keys.null_count == len(keys) else keys.to_pylist(),
+        values.to_pylist(),
+        repeat(None) if headers.null_count == len(headers) else _dicts(headers),
+        timestamps.view(pa.int64()).to_pylist(),
+    )
+
+
+def _dicts(headers: pa.MapArray) -> list[dict[str, bytes | None] | None]:
+    # Twenty times as fast as `maps_as_pydicts`.
+    return [None if pairs is None else dict(pairs) for pairs in headers.to_pylist()]
+
+
+def _typed_columns(rows: pa.RecordBatch) -> tuple[Iterable[Any], ...]:
+    """The same four for rows of a typed topic."""

@@ -1,0 +1,251 @@
+"""The parts of `docs/protocol.md` that are generated from the code.
+
+The page is prose with generated parts, each between two comments: `<!-- begin NAME -->` and
+`<!-- end -->`. `make docs` renews them in place; a test keeps the page equal to the code.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import itertools
+import re
+import sys
+import types
+import typing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from memq import errors
+from memq.core.topic import TOPIC_OPTIONS, TopicConfig
+from memq.core.wire import connection
+from memq.core.wire.client import ClientConnection
+from memq.core.wire.connection import CLIENT_MOVES, SERVER_MOVES, State
+from memq.core.wire.frame import encode_frame
+from memq.core.wire.messages import REQUESTS, ErrorAnswer, NotificationEntry, Struct, Write
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+_PART = re.compile(r"(<!-- begin (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_FIELD = re.compile(r"(\w+): (.*)")
+_PLAIN = {
+    int: "int",
+    bool: "bool",
+    str: "str",
+    bytes: "bin",
+    types.NoneType: "nil",
+}
+
+
+def render(page: str) -> str:
+    """The page with its generated parts made new."""
+    return _PART.sub(lambda part: part[1] + _PARTS[part[2]]() + part[3], page)
+
+
+def main(path: str) -> None:
+    """Renew the page in that file."""
+    page = Path(path)
+    page.write_text(render(page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+# -- requests -------------------------------------------------------------------------------
+
+
+def _requests() -> str:
+    return "".join(_request(code, *pair) for code, pair in REQUESTS.items())
+
+
+def _request(code: int, request: type[Struct], answer: type[Struct]) -> str:
+    return (
+        f"\n### {code}: {request.__name__}\n\n{_meaning(request)}\n\n{_fields(request)}"
+        f"\nAnswer `{answer.__name__}`: {_meaning(answer)}\n\n{_fields(answer)}"
+    )
+
+
+def _parts() -> str:
+    """The structs inside of others, in the order in which they are met."""
+    met: dict[type[msgspec.Struct], None] = {NotificationEntry: None}
+    for pair in REQUESTS.values():
+        for header in pair:
+            met |= dict.fromkeys(_inner(header))
+    return "".join(
+        f"\n### {part.__name__}\n\n{_meaning(part)}{_shape(part)}\n\n{_fields(part)}"
+        for part in met
+    )
+
+
+def _inner(struct: type[msgspec.Struct]) -> Iterator[type[msgspec.Struct]]:
+    for field in msgspec.structs.fields(struct):
+        for kind in _leaves(field.type):
+            if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+                yield kind
+                yield from _inner(kind)
+
+
+def _leaves(kind: Any) -> Iterator[Any]:
+    arguments = typing.get_args(kind)
+    if not arguments:
+        yield kind
+    for argument in arguments:
+        yield from _leaves(argument)
+
+
+def _shape(struct: type[msgspec.Struct]) -> str:
+    if struct.__struct_config__.array_like:
+        return " An array of its fields, in this order, not a map."
+    return ""
+
+
+def _fields(struct: type[msgspec.Struct]) -> str:
+    meanings = _field_meanings(struct)
+    return _table(
+        ("field", "type", "default", "meaning"),
+        [
+            (f"`{field.name}`", _type(field.type), _default(field), meanings.get(field.name, ""))
+            for field in msgspec.structs.fields(struct)
+        ],
+    )
+
+
+def _type(kind: Any) -> str:
+    if kind in _PLAIN:
+        return _PLAIN[kind]
+    arguments = [_type(argument) for argument in typing.get_args(kind)]
+    origin = typing.get_origin(kind)
+    if origin is list:
+        return f"array of {arguments[0]}"
+    if origin is dict:
+        return f"map of {arguments[0]} to {arguments[1]}"
+    return " or ".join(arguments) if arguments else f"`{kind.__name__}`"
+
+
+def _default(field: msgspec.structs.FieldInfo) -> str:
+    if field.required:
+        return ""
+    value = field.default
+    if value is msgspec.NODEFAULT:
+        value = field.default_factory()
+    return "nil" if value is None else f"`{msgspec.json.encode(value).decode()}`"
+
+
+# -- connection -----------------------------------------------------------------------------
+
+
+def _states() -> str:
+    rows = []
+    for side, moves in (("server", SERVER_MOVES), ("client", CLIENT_MOVES)):
+        rows += [
+            (side, state.name, step.value, target.name) for (state, step), target in moves.items()
+        ]
+        rows.append((side, "any", "an error", State.CLOSED.name))
+    return _table(("side", "state", "step", "next state"), rows)
+
+
+def _limits() -> str:
+    """The constants of the module `connection` with the text that follows each."""
+    body = ast.parse(inspect.getsource(connection)).body
+    rows = []
+    for statement, text in itertools.pairwise(body):
+        match statement, text:
+            case (
+                ast.Assign(targets=[ast.Name(id=name)]),
+                ast.Expr(value=ast.Constant(value=str() as reason)),
+            ) if "MAX" in name:
+                rows.append((f"`{name}`", str(getattr(connection, name)), _line(reason)))
+    return _table(("limit", "value", "meaning"), rows)
+
+
+def _errors() -> str:
+    leaves = [
+        error
+        for error in vars(errors).values()
+        if isinstance(error, type) and issubclass(error, errors.MemqError)
+    ]
+    rows = [
+        (f"`{error.code}`", "yes" if error.retriable else "no", _meaning(error)) for error in leaves
+    ]
+    return _table(("code", "retriable", "meaning"), rows)
+
+
+def _error_fields() -> str:
+    return _fields(ErrorAnswer)
+
+
+def _example() -> str:
+    """Two frames, byte by byte, to check an implementation against."""
+    write = Write(
+        topic="clicks",
+        write_partition=0,
+        producer_id="p",
+        epoch=0,
+        sequence=7,
+        first_unsettled=5,
+        acks=-1,
+        schema_id="s",
+        records=1,
+        min_timestamp_us=1_000_000,
+        max_timestamp_us=1_000_000,
+    )
+    # No RecordBatch, but the text that is used to check implementations of CRC32C.
+    body = b"123456789"
+    head, _ = encode_frame(10, 2, connection.encode_header(write), body)
+    frames = {
+        'A Handshake that names the client "example"': ClientConnection("example").open()[0],
+        "The head of that Write, with correlation id 2": head,
+    }
+    return "".join(f"\n{title}:\n\n```\n{_hex(data)}\n```\n" for title, data in frames.items())
+
+
+def _hex(data: Any) -> str:
+    return "\n".join(bytes(data[at : at + 16]).hex(" ") for at in range(0, len(data), 16))
+
+
+# -- docstrings and tables ------------------------------------------------------------------
+
+
+def _meaning(described: type) -> str:
+    """The first paragraph of a docstring, as one line."""
+    return _line((inspect.getdoc(described) or "").split("\n\n")[0])
+
+
+def _field_meanings(struct: type) -> dict[str, str]:
+    """What a docstring, or the table of topic options, says about each field."""
+    _, _, text = (inspect.getdoc(struct) or "").partition("Attributes:\n")
+    entries = re.split(r"\n(?!     )", inspect.cleandoc(text).replace("\n    ", "\n     "))
+    found = [_FIELD.match(_line(entry)) for entry in entries]
+    meanings = {match[1]: match[2] for match in found if match}
+    if struct is TopicConfig:
+        meanings |= {option.field: option.doc for option in TOPIC_OPTIONS}
+    return meanings
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [_row(row) for row in rows]
+    if not lines:
+        return "No fields.\n"
+    return "\n".join([_row(head), _row(("---",) * len(head)), *lines, ""])
+
+
+def _row(cells: tuple[str, ...]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+_PARTS: dict[str, Callable[[], str]] = {
+    "states": _states,
+    "limits": _limits,
+    "errors": _errors,
+    "error_fields": _error_fields,
+    "example": _example,
+    "requests": _requests,
+    "parts": _parts,
+}
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,240 @@
+"""A notification queue in memory, with every promise of the seam but durability."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING
+
+from memq.core.group import check_group_name
+from memq.core.notification.checks import (
+    check_fetch,
+    check_group_offsets,
+    check_partition,
+    check_partition_count,
+    check_publications,
+    out_of_range,
+)
+from memq.core.notification.queue import Entry, Publication
+from memq.core.notification.waiters import Waiters
+from memq.core.topic import check_topic_name
+from memq.errors import ClosedError, FencedError, TopicExistsError, UnknownTopicError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+class _Partition:
+    """Entries of one read partition, of which the first has offset `start`."""
+
+    def __init__(self) -> None:
+        self.start = 0
+        self.entries: list[Entry] = []
+        self._last_ms = 0
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.entries)
+
+    def append(self, publication: Publication) -> int:
+        self._last_ms = max(publication.timestamp_ms, self._last_ms)
+        self.entries.append(Entry(self.end, self._last_ms, bytes(publication.payload)))
+        return self.end - 1
+
+
+class _Topic:
+    """Partitions of a topic, who may publish for its write partitions, and its groups."""
+
+    def __init__(self, partitions: int) -> None:
+        self.partitions = [_Partition() for _ in range(partitions)]
+        self.owners: dict[int, InMemoryQueue] = {}
+        self.groups: dict[str, dict[int, int]] = {}
+
+
+class _Shared:
+    """What all processes see: the topics, and who waits in each process."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, _Topic] = {}
+        self.waiters: list[Waiters] = []
+
+
+class InMemoryQueue:
+    """A `NotificationQueue` in memory. It grows without bound.
+
+    `another_process` gives a second queue on the same notifications, as another broker would have
+    it, so that fencing can be tested.
+    """
+
+    def __init__(self) -> None:
+        self._attach(_Shared())
+
+    def _attach(self, shared: _Shared) -> None:
+        self._shared = shared
+        self._waiters = Waiters()
+        self._closed = False
+        shared.waiters.append(self._waiters)
+
+    def another_process(self) -> InMemoryQueue:
+        """The same queue as another process has it: open, and owner of nothing."""
+        other = InMemoryQueue()
+        other._attach(self._shared)
+        return other
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{len(self._shared.topics)} topics"
+        return f"<InMemoryQueue [{state}]>"
+
+    async def create_topic(self, topic: str, partitions: int) -> None:
+        """Make a topic with that many read partitions; doing it again changes nothing.
+
+        Raises:
+            InvalidRequestError: the name or the number is not valid.
+            TopicExistsError: it exists with another number of partitions.
+        """
+        self._check_open()
+        check_topic_name(topic)
+        check_partition_count(topic, partitions)
+        held = len(self._shared.topics.setdefault(topic, _Topic(partitions)).partitions)
+        if held != partitions:
+            raise TopicExistsError(f"topic {topic!r} has {held} read partitions, not {partitions}")
+
+    async def delete_topic(self, topic: str) -> None:
+        """Remove a topic with its notifications and group offsets; unknown ones are fine."""
+        self._check_open()
+        self._shared.topics.pop(topic, None)
+        self._wake(topic)
+
+    async def topics(self) -> list[str]:
+        """The topics of this queue, sorted."""
+        self._check_open()
+        return sorted(self._shared.topics)
+
+    async def fence(self, topic: str, write_partition: int) -> None:
+        """Make this process the only one that can publish for the write partition."""
+        self._topic(topic).owners[write_partition] = self
+
+    async def publish(
+        self, topic: str, write_partition: int, publications: Sequence[Publication]
+    ) -> list[int]:
+        """Publish in order. Returns the offsets.
+
+        Raises:
+            FencedError: this process has not fenced the write partition, or another one has since.
+        """
+        found = self._topic(topic)
+        check_publications(topic, publications, len(found.partitions))
+        if found.owners.get(write_partition) is not self:
+            raise FencedError(
+                f"write partition {write_partition} of {topic!r} is not owned here; fence it first"
+            )
+        offsets = [found.partitions[each.partition].append(each) for each in publications]
+        self._wake(topic)
+        return offsets
+
+    async def fetch(
+        self, topic: str, partition: int, offset: int, *, max_entries: int, max_bytes: int
+    ) -> list[Entry]:
+        """Entries from `offset` on; at least one whatever `max_bytes` says, none at the end.
+
+        Raises:
+            OffsetOutOfRangeError: the offset is before the start or after the end.
+        """
+        check_fetch(max_entries, max_bytes)
+        found = self._partition(topic, partition)
+        if not found.start <= offset <= found.end:
+            raise out_of_range(topic, partition, offset, found.start, found.end)
+        first = offset - found.start
+        taken: list[Entry] = []
+        size_bytes = 0
+        for entry in found.entries[first : first + max_entries]:
+            size_bytes += len(entry.payload)
+            if taken and size_bytes > max_bytes:
+                break
+            taken.append(entry)
+        return taken
+
+    async def wait(self, topic: str, positions: Mapping[int, int], timeout_s: float) -> bool:
+        """Wait until a partition has an entry at or past the offset given for it."""
+
+        def ready() -> bool:
+            return any(
+                self._partition(topic, partition).end > offset
+                for partition, offset in positions.items()
+            )
+
+        return await self._waiters.wait(topic, ready, timeout_s)
+
+    async def offsets(self, topic: str, partition: int) -> tuple[int, int]:
+        """Start and end of a partition."""
+        found = self._partition(topic, partition)
+        return found.start, found.end
+
+    async def offset_at(self, topic: str, partition: int, timestamp_ms: int) -> int:
+        """First offset whose entry has that timestamp or a later one; the end when none has."""
+        found = self._partition(topic, partition)
+        return found.start + bisect_left(
+            found.entries, timestamp_ms, key=lambda entry: entry.timestamp_ms
+        )
+
+    async def truncate(self, topic: str, partition: int, offset: int) -> None:
+        """Forget the entries before `offset`; one at or before the start changes nothing.
+
+        Raises:
+            OffsetOutOfRangeError: the offset is after the end.
+        """
+        found = self._partition(topic, partition)
+        if offset > found.end:
+            raise out_of_range(topic, partition, offset, found.start, found.end)
+        del found.entries[: max(0, offset - found.start)]
+        found.start = max(found.start, offset)
+
+    async def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """Store a group's next offsets; those of other partitions stay.
+
+        Raises:
+            InvalidRequestError: the group's name, a partition or an offset is not valid.
+        """
+        check_group_name(group)
+        found = self._topic(topic)
+        check_group_offsets(topic, offsets, len(found.partitions))
+        found.groups.setdefault(group, {}).update(offsets)
+
+    async def committed(self, group: str, topic: str) -> dict[int, int]:
+        """A group's stored offsets; partitions without one are absent."""
+        check_group_name(group)
+        return dict(self._topic(topic).groups.get(group, {}))
+
+    async def groups(self, topic: str) -> list[str]:
+        """Groups that have stored offsets for the topic, sorted."""
+        return sorted(self._topic(topic).groups)
+
+    async def delete_group(self, group: str, topic: str) -> None:
+        """Forget a group's stored offsets; an unknown group is fine."""
+        check_group_name(group)
+        self._topic(topic).groups.pop(group, None)
+
+    async def close(self) -> None:
+        """Close this process's queue; further calls raise `ClosedError`."""
+        if not self._closed:
+            self._closed = True
+            self._waiters.wake_all()
+            self._shared.waiters.remove(self._waiters)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("this queue has been closed; make another one")
+
+    def _topic(self, topic: str) -> _Topic:
+        self._check_open()
+        if topic not in self._shared.topics:
+            raise UnknownTopicError(f"the queue has no topic {topic!r}; create it first")
+        return self._shared.topics[topic]
+
+    def _partition(self, topic: str, partition: int) -> _Partition:
+        partitions = self._topic(topic).partitions
+        check_partition(topic, partition, len(partitions))
+        return partitions[partition]
+
+    def _wake(self, topic: str) -> None:
+        for waiters in self._shared.waiters:
+            waiters.wake(topic)

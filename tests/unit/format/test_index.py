@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import struct
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pyarrow as pa
+from memq.core.format.index import (
+    FOOTER_BYTES,
+    INDEX_SCHEMA,
+    MAX_INDEX_BYTES,
+    BatchIndex,
+    BatchMetadata,
+    IndexEntry,
+    decode_footer,
+    decode_index,
+    decode_tail,
+    encode_footer,
+    encode_index,
+)
+from memq.errors import CorruptDataError
+
+METADATA = BatchMetadata("batch-1", "clicks", 3, 0xDEADBEEF)
+ENTRY = IndexEntry("producer-1", 2, 7, 424, 800, 20, 5, 6, 0xFEFFFFFF)
+INT64 = st.integers(-(2**63), 2**63 - 1)
+
+
+def tail_of(index: bytes) -> bytes:
+    return index + encode_footer(index)
+
+
+def stream(batch: pa.RecordBatch, metadata: dict[str, str]) -> bytes:
+    """An index made by hand."""
+    schema = batch.schema.with_metadata(metadata)
+    return bytes(schema.serialize()) + bytes(batch.serialize()) + b"\xff\xff\xff\xff\0\0\0\0"
+
+
+@given(
+    st.lists(
+        st.builds(IndexEntry, st.text(max_size=20), *[INT64] * 7, crc32c=st.integers(0, 2**32 - 1)),
+        min_size=1,
+        max_size=5,
+    ),
+    st.builds(
+        BatchMetadata, st.text(), st.text(), st.integers(0, 2**31), st.integers(0, 2**32 - 1)
+    ),
+)
+def test_any_index_survives_its_bytes(entries, metadata) -> None:
+    """Entries and metadata come back as they were; the length keeps the footer aligned."""
+    data = encode_index(entries, metadata)
+    assert len(data) % 8 == 0
+    assert decode_index(data) == (metadata, entries)
+    assert decode_tail(tail_of(data), 10**6) == BatchIndex(
+        metadata, entries, 10**6 - len(data) - FOOTER_BYTES
+    )
+
+
+def test_an_index_is_an_arrow_stream_that_any_tool_reads() -> None:
+    """Its columns are the fields of an entry; its metadata are text."""
+    table = pa.ipc.open_stream(encode_index([ENTRY], METADATA)).read_all()
+    assert table.schema == INDEX_SCHEMA
+    assert table.schema.names == list(IndexEntry.__struct_fields__)
+    assert table.schema.metadata == {
+        b"memq.format_version": b"1",
+        b"memq.batch_id": b"batch-1",
+        b"memq.topic": b"clicks",
+        b"memq.write_partition": b"3",
+        b"memq.schema_crc32c": b"deadbeef",
+    }
+
+
+def test_the_footer_is_16_bytes_as_specified() -> None:
+    """Length, CRC32C of index and length, magic, version."""
+    footer = encode_footer(b"12345678")
+    length = struct.pack("<I", 8)
+    assert footer == length + struct.pack("<I", crc32c(b"12345678" + length)) + b"MemQBat\x01"
+    assert len(footer) == FOOTER_BYTES == 16
+    assert decode_footer(b"anything" + footer, 100).tail_length == 24
+
+
+def test_a_longer_tail_than_needed_is_fine_and_a_shorter_is_not() -> None:
+    """What stands before the index is not looked at."""
+    tail = tail_of(encode_index([ENTRY], METADATA))
+    assert decode_tail(b"x" * 99 + tail, 5000).offset == 5000 - len(tail)
+    with pytest.raises(CorruptDataError, match=f"{len(tail)} bytes; {len(tail) - 1} were given"):
+        decode_tail(tail[1:], 5000)
+
+
+@pytest.mark.parametrize(
+    ("tail", "match"),
+    [
+        (b"", "0 bytes are too few"),
+        (b"x" * 15, "15 bytes are too few"),
+        (struct.pack("<II8s", 8, 0, b"PAR1PAR1"), "not with the magic of a Batch"),
+        (struct.pack("<II8s", 8, 0, b"MemQBat\x02"), "format version 2; this reader knows 1"),
+        (struct.pack("<II8s", 85, 0, b"MemQBat\x01"), "claims an index of 85 bytes"),
+        (struct.pack("<II8s", MAX_INDEX_BYTES + 1, 0, b"MemQBat\x01"), "claims an index"),
+    ],
+)
+def test_an_end_that_is_not_a_footer_is_refused(tail, match) -> None:
+    """With what stands there and what was expected."""
+    with pytest.raises(CorruptDataError, match=match):
+        decode_footer(tail, 100)
+
+
+def test_an_index_that_its_footer_does_not_vouch_for_is_refused() -> None:
+    """Both checksums are named."""
+    tail = bytearray(tail_of(encode_index([ENTRY], METADATA)))
+    tail[50] ^= 1
+    with pytest.raises(CorruptDataError, match="the index has CRC32C .*, its footer says"):
+        decode_tail(tail, len(tail))
+
+
+def test_an_index_with_the_right_checksum_may_still_be_wrong() -> None:
+    """No marker, other columns, no rows, missing or odd metadata, something in between."""
+    good = encode_index([ENTRY], METADATA)
+    batch = pa.ipc.open_stream(good).read_next_batch()
+    texts = {k.decode(): v.decode() for k, v in batch.schema.metadata.items()}
+    assert decode_index(stream(batch, texts)) == (METADATA, [ENTRY])
+    for bad, match in (
+        (good[:-8], "end-of-stream"),
+        (good + b"\0" * 8, "end-of-stream"),
+        (good[:-8] + b"\0" * 8 + good[-8:], "bytes were given"),
+        (stream(batch.drop_columns(["epoch"]), texts), "other columns"),
+        (stream(batch.slice(1), texts), "0 records"),
+        (stream(batch, {}), "incomplete: KeyError"),
+        (stream(batch, texts | {"memq.write_partition": "x"}), "incomplete: ValueError"),
+        (stream(batch, texts | {"memq.format_version": "2"}), "disagree: format 1 and 2"),
+        (b"nonsense" * 4, "do not begin an Arrow message"),
+        (b"", "outside itself"),
+    ):
+        with pytest.raises(CorruptDataError, match=match):
+            decode_tail(tail_of(bad), 10**6)
