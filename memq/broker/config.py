@@ -57,7 +57,7 @@ BROKER_OPTIONS = (
     Option(
         "max_connections",
         "count",
-        20_000,
+        15_000,
         "Connections served at a time; further ones are closed at once.",
         1,
         1_000_000,

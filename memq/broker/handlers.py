@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from memq.core.storage.keys import parse_object_key
+from memq.core.storage.keys import key_of_uri, parse_object_key
 from memq.core.topic import TopicConfig
 from memq.core.wire import messages as m
 from memq.errors import (
@@ -199,7 +199,7 @@ class Handlers:
             )
         storage = self._services.storage
         self._broker.topics.get(request.topic)
-        key = request.uri.removeprefix(storage.uri(""))
+        key = key_of_uri(request.uri)
         parsed = parse_object_key(key)
         if parsed is None or parsed.topic != request.topic or storage.uri(key) != request.uri:
             raise InvalidRequestError(

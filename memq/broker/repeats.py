@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from memq.core.dedup import Place
 from memq.core.format.reader import read_index
 from memq.core.notification.notification import Notification, decode_notification
-from memq.core.storage.open import open_uri
+from memq.core.storage.keys import key_of_uri
 from memq.core.wire.messages import Write, WriteAnswer
 from memq.errors import (
     MemqError,
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from memq.broker.partition import Reply
     from memq.broker.services import Services
+    from memq.core.storage.handler import StorageHandler
     from memq.core.topic import TopicConfig
 
 MAX_INDEXES = 16  # each up to a few hundred KiB
@@ -109,7 +110,7 @@ class RepeatChecker:
         index = self._indexes.get(notification.batch_id)
         if index is None:
             index = await asyncio.get_running_loop().run_in_executor(
-                self._services.executor, _read_crcs, notification
+                self._services.executor, _read_crcs, notification, self._services.storage
             )
             self._indexes[notification.batch_id] = index
             if len(self._indexes) > MAX_INDEXES:
@@ -129,8 +130,8 @@ def _holds(notification: Notification, request: Write) -> bool:
     )
 
 
-def _read_crcs(notification: Notification) -> dict[_Key, int]:
-    storage, key = open_uri(notification.uri)
+def _read_crcs(notification: Notification, storage: StorageHandler) -> dict[_Key, int]:
+    key = key_of_uri(notification.uri)
     index = read_index(
         lambda start, length: storage.get_range(key, start, length), notification.size_bytes
     )

@@ -20,13 +20,13 @@ import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from memq.core.notification.notification import decode_notification
-from memq.core.storage.keys import parse_object_key, topic_objects
-from memq.core.storage.open import open_uri
+from memq.core.storage.keys import key_of_uri, parse_object_key, topic_objects
 from memq.errors import MemqError
 
 if TYPE_CHECKING:
     from memq.broker.services import Services
     from memq.broker.topics import HostedTopic
+    from memq.core.storage.handler import StorageHandler
 
 log = logging.getLogger(__name__)
 
@@ -57,14 +57,14 @@ async def expire(hosted: HostedTopic, services: Services) -> int:
         end = await services.queue.offset_at(config.name, partition, cutoff_ms)
         if end <= start:
             continue
-        uris = [
-            decode_notification(entry.payload).uri
+        keys = [
+            key_of_uri(decode_notification(entry.payload).uri)
             async for entry in services.entries(config.name, partition, start, end)
         ]
         await services.queue.truncate(config.name, partition, end)
-        await _delete(uris, services)
-        expired += len(uris)
-        log.info("%s/%d: %d Batches expired, start is %d", config.name, partition, len(uris), end)
+        await _delete(keys, services)
+        expired += len(keys)
+        log.info("%s/%d: %d Batches expired, start is %d", config.name, partition, len(keys), end)
     return expired
 
 
@@ -85,7 +85,7 @@ async def scan_orphans(hosted: HostedTopic, services: Services, orphan_age_ms: i
         # What is newer than its upload deadline may still be on its way to be notified.
         and sealed_ms < now_ms - 2 * config.upload_deadline_ms
     ]
-    old = [services.storage.uri(key) for key, _, ms in orphans if ms < now_ms - orphan_age_ms]
+    old = [key for key, _, ms in orphans if ms < now_ms - orphan_age_ms]
     await _delete(old, services)
     report = OrphanReport(len(orphans), sum(size for _, size, _ in orphans), len(old))
     if report.found:
@@ -122,17 +122,16 @@ async def _named(hosted: HostedTopic, services: Services) -> set[str]:
     return named
 
 
-async def _delete(uris: list[str], services: Services) -> None:
+async def _delete(keys: list[str], services: Services) -> None:
     loop = asyncio.get_running_loop()
-    for start in range(0, len(uris), DELETE_AT_ONCE):
-        part = uris[start : start + DELETE_AT_ONCE]
-        await loop.run_in_executor(services.executor, _delete_now, part)
+    for start in range(0, len(keys), DELETE_AT_ONCE):
+        part = keys[start : start + DELETE_AT_ONCE]
+        await loop.run_in_executor(services.executor, _delete_now, part, services.storage)
 
 
-def _delete_now(uris: list[str]) -> None:
-    for uri in uris:
-        storage, key = open_uri(uri)
+def _delete_now(keys: list[str], storage: StorageHandler) -> None:
+    for key in keys:
         try:
             storage.delete(key)
         except MemqError as exc:
-            log.warning("%s is left, as an orphan: %s", uri, exc)
+            log.warning("%s is left, as an orphan: %s", key, exc)

@@ -134,7 +134,6 @@ class Topics:
             schema_id=topic.schema_id,
             hosts=[address] * topic.config.write_partitions,
             queue_address=address,
-            storage_uri=self._services.storage.uri("").rstrip("/"),
         )
 
     async def create(self, config: TopicConfig) -> HostedTopic:

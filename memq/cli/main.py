@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from memq.cli import serve
+from memq.cli.command import Group
 from memq.errors import MemqError
 
 if TYPE_CHECKING:
@@ -24,12 +25,15 @@ if TYPE_CHECKING:
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 
-class MemqGroup(click.Group):
-    """Commands in the order in which they are met, ended cleanly by a reader that goes away."""
+FIRST_STEPS = """
+memq dev
+seq 1000000 | memq produce hello
+memq consume hello --from-beginning --exit-at-end
+"""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """The names as they were added, not sorted."""
-        return list(self.commands)
+
+class Root(Group):
+    """All commands, ended cleanly by a reader that goes away."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; `memq … | head` is no error."""
@@ -53,7 +57,8 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
 
 
 @click.group(
-    cls=MemqGroup,
+    cls=Root,
+    epilog=FIRST_STEPS,
     context_settings={
         "auto_envvar_prefix": "MEMQ",
         "help_option_names": ["-h", "--help"],
@@ -71,13 +76,8 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
 def cli() -> None:
     """PubSub on object storage: immutable Batches, named by offsets.
 
-    \b
-    Start a broker, send lines to a topic, read them back:
-      memq dev
-      seq 1000000 | memq produce hello
-      memq consume hello --from-beginning --exit-at-end
-
-    Every option is also an environment variable; --help of a command names it.
+    Every option is also an environment variable, which the help of its command names. Start a
+    broker, send lines to a topic, and read them back as in the examples.
     """
 
 

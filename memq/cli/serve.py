@@ -10,35 +10,30 @@ from typing import TYPE_CHECKING
 import click
 
 from memq.broker.config import BROKER_OPTIONS, BrokerConfig, load_file
+from memq.cli.command import Command
 from memq.cli.options import option, output_option, table_options
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from memq.broker.server import Broker
 
 DEV_DEFAULTS = {"auto_create_topics": "true"}
 """What a first try wants otherwise than a cluster: `memq produce hello` just works."""
 
 
-@click.command()
+@click.command(cls=Command, epilog="memq dev --data-dir /tmp/memq")
 @table_options(BROKER_OPTIONS, variable_prefix="MEMQ_", defaults=DEV_DEFAULTS)
 @output_option
 @click.pass_context
-def dev(ctx: click.Context, given: Mapping[str, str], output: str) -> None:
+def dev(ctx: click.Context, given: dict[str, str], output: str) -> None:
     """Run one broker with nothing to set up.
 
     Notifications go to an embedded queue and Batches to local files, both below --data-dir. Topics
     are made when they are first used. With -o json one line on stdout says where the broker is.
-
-    \b
-    Example:
-      memq dev --data-dir /tmp/memq
     """
     ctx.exit(_run(BrokerConfig.create(DEV_DEFAULTS | given), output))
 
 
-@click.command()
+@click.command(cls=Command, epilog="memq broker --config broker.toml --port 7367")
 @option(
     "--config",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -47,14 +42,10 @@ def dev(ctx: click.Context, given: Mapping[str, str], output: str) -> None:
 @table_options(BROKER_OPTIONS, variable_prefix="MEMQ_")
 @output_option
 @click.pass_context
-def broker(ctx: click.Context, given: Mapping[str, str], config: Path | None, output: str) -> None:
+def broker(ctx: click.Context, given: dict[str, str], config: Path | None, output: str) -> None:
     """Run a broker as configured.
 
     The file may also name topics to make at start ([topics.NAME]) and other brokers ([[peers]]).
-
-    \b
-    Example:
-      memq broker --config broker.toml --port 7367
     """
     options = {} if config is None else load_file(config)
     ctx.exit(_run(BrokerConfig.create(options, **given), output))

@@ -14,14 +14,22 @@ from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.types as pat
 
-from memq.core.format.message import TIMESTAMP_COLUMN, timestamps_us
+from memq.core.format.envelope import ARROW_ERRORS
+from memq.core.format.message import TIMESTAMP_COLUMN
 from memq.core.format.schema import DEFAULT_SCHEMA
-from memq.errors import ConfigError
+from memq.errors import ConfigError, InvalidRequestError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from memq.core.notification.notification import Notification
 
+_Columns = tuple[Iterable[Any], Iterable[Any], Iterable[Any], Iterable[int]]
+"""Keys, values, headers and timestamps in microseconds."""
+
+_TICKS_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -30,9 +38,9 @@ class LogMessage(NamedTuple):
 
     Attributes:
         key: its key, or None.
-        value: its value; None is a tombstone. In a typed topic a dict: the row by column name.
-        headers: its headers by name, or None; of a name that is there twice the last. None in a
-            typed topic.
+        value: its value; None is a tombstone. A LogMessage of a typed topic has a dict here, its
+            row by column name, and neither key nor headers.
+        headers: its headers as pairs of name and value, or None.
         timestamp_us: microseconds since 1970 UTC; 0 in a typed topic without a column `timestamp`.
         topic: the topic.
         partition: read partition of its Batch.
@@ -46,7 +54,7 @@ class LogMessage(NamedTuple):
 
     key: bytes | None
     value: Any
-    headers: dict[str, bytes | None] | None
+    headers: list[tuple[str, bytes | None]] | None
     timestamp_us: int
     topic: str
     partition: int
@@ -88,6 +96,7 @@ class Batch:
         partition: read partition of the notification.
         offset: of the notification in it.
         schema: of the rows.
+        sections: the rows with their origins, in the order that the consumer was asked for.
     """
 
     def __init__(
@@ -103,7 +112,7 @@ class Batch:
         self.partition = partition
         self.offset = offset
         self.schema = schema
-        self._sections = sections
+        self.sections = sections
         self._records = sum(section.rows.num_rows for section in sections)
 
     def __repr__(self) -> str:
@@ -117,19 +126,19 @@ class Batch:
         return self._records
 
     def __iter__(self) -> Iterator[LogMessage]:
-        """The LogMessages, in the order that the consumer was asked for."""
-        columns = _default_columns if self.schema.equals(DEFAULT_SCHEMA) else _typed_columns
-        return chain.from_iterable(self._log_messages(section, columns) for section in self.sections)
+        """The LogMessages, in the order that the consumer was asked for.
 
-    @property
-    def sections(self) -> list[Section]:
-        """The rows with their origins, in the same order."""
-        return self._sections
+        Raises:
+            InvalidRequestError: a typed topic has a value that no Python object can hold, such as
+                a time in nanoseconds; use `to_arrow`.
+        """
+        columns = _default_columns if self.schema.equals(DEFAULT_SCHEMA) else _typed_columns
+        return chain.from_iterable(self._rows(section, columns) for section in self.sections)
 
     def to_arrow(self) -> pa.Table:
         """The rows as a table, one chunk a Message unless they were sorted; nothing is copied."""
         return pa.Table.from_batches(
-            [section.rows for section in self._sections], schema=self.schema
+            [section.rows for section in self.sections], schema=self.schema
         )
 
     def to_pandas(self) -> Any:
@@ -143,7 +152,9 @@ class Batch:
         except ImportError as exc:
             raise ConfigError(f"to_pandas() needs pandas: pip install pandas ({exc})") from exc
 
-    def _log_messages(self, section: Section, columns: _Columns) -> Iterator[LogMessage]:
+    def _rows(
+        self, section: Section, columns: Callable[[pa.RecordBatch], _Columns]
+    ) -> Iterator[LogMessage]:
         return map(
             LogMessage._make,
             zip(
@@ -160,28 +171,31 @@ class Batch:
         )
 
 
-def section_of(rows: pa.RecordBatch, producer_id: str, epoch: int, sequence: int) -> Section:
-    """The rows of one Message."""
-    return Section(
-        rows, repeat(producer_id), repeat(epoch), repeat(sequence), range(rows.num_rows)
-    )
-
-
-def _default_columns(rows: pa.RecordBatch) -> tuple[Iterable[Any], ...]:
-    """Keys, values, headers and timestamps of rows of the default schema."""
+def _default_columns(rows: pa.RecordBatch) -> _Columns:
     keys, values, headers, timestamps = rows.columns
     return (
         repeat(None) if keys.null_count == len(keys) else keys.to_pylist(),
         values.to_pylist(),
-        repeat(None) if headers.null_count == len(headers) else _dicts(headers),
+        repeat(None) if headers.null_count == len(headers) else headers.to_pylist(),
         timestamps.view(pa.int64()).to_pylist(),
     )
 
 
-def _dicts(headers: pa.MapArray) -> list[dict[str, bytes | None] | None]:
-    # Twenty times as fast as `maps_as_pydicts`.
-    return [None if pairs is None else dict(pairs) for pairs in headers.to_pylist()]
+def _typed_columns(rows: pa.RecordBatch) -> _Columns:
+    try:
+        values = rows.to_pylist()
+    except ARROW_ERRORS as exc:
+        raise InvalidRequestError(
+            f"some value has no Python object of its type, use to_arrow(): {exc}"
+        ) from exc
+    return repeat(None), values, repeat(None), _typed_timestamps_us(rows)
 
 
-def _typed_columns(rows: pa.RecordBatch) -> tuple[Iterable[Any], ...]:
-    """The same four for rows of a typed topic."""
+def _typed_timestamps_us(rows: pa.RecordBatch) -> Iterable[int]:
+    position = rows.schema.get_field_index(TIMESTAMP_COLUMN)
+    if position < 0 or not pat.is_timestamp(rows.schema.types[position]):
+        return repeat(0)
+    column = rows.column(position)
+    per_second = _TICKS_PER_SECOND[column.type.unit]
+    ticks = column.view(pa.int64()).to_pylist()
+    return [0 if tick is None else tick * 10**6 // per_second for tick in ticks]

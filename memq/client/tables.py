@@ -18,8 +18,46 @@ from memq.errors import InvalidRequestError, MessageTooLargeError, SchemaMismatc
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+PIECE_BYTES = 1 << 30  # half of what a column with 32-bit offsets can hold, when one is cast to it
 MAX_RECORDS = 1_000_000  # per Message; columns of nulls or booleans would fit many more
 _FILL = 0.95  # slices of uneven rows differ in size; most then fit at the first cut
+
+
+def to_batches(
+    rows: Any,
+    schema: pa.Schema,
+    topic: str,
+    *,
+    now_us: int,
+    message_bytes: int,
+    max_message_bytes: int,
+) -> list[pa.RecordBatch]:
+    """RecordBatches of the rows, in order, each fit for a Message of the topic.
+
+    Args:
+        rows: what `to_arrow` takes.
+        schema: of the topic.
+        topic: named in errors.
+        now_us: time of rows that have none, in microseconds since 1970 UTC.
+        message_bytes: size to cut to.
+        max_message_bytes: size that a single row may have at most.
+
+    Raises:
+        InvalidRequestError: the rows are no table.
+        SchemaMismatchError: a column does not fit the schema.
+        MessageTooLargeError: a row alone is too large.
+    """
+    table = to_arrow(rows)
+    step = max(1, table.num_rows * PIECE_BYTES // max(1, table.nbytes))
+    return [
+        batch
+        for start in range(0, table.num_rows, step)
+        for batch in cut(
+            conform(table.slice(start, step), schema, topic, now_us),
+            message_bytes,
+            max_message_bytes,
+        )
+    ]
 
 
 def to_arrow(rows: Any) -> pa.Table:
@@ -62,7 +100,7 @@ def conform(table: pa.Table, schema: pa.Schema, topic: str, now_us: int) -> pa.T
             f"column {extra[0]!r} is not in the schema of topic {topic!r}, which has "
             f"{', '.join(schema.names)}"
         )
-    table = decode_dictionaries(table)
+    table = decode_dictionaries(_without_views_in_dictionaries(table))
     columns = [_column(table, field, topic, now_us) for field in schema]
     return pa.table(columns, schema=schema)
 
@@ -85,6 +123,21 @@ def cut(table: pa.Table, message_bytes: int, max_message_bytes: int) -> list[pa.
     return [part for batch in batches for part in _parts(batch, message_bytes, max_message_bytes)]
 
 
+def _without_views_in_dictionaries(table: pa.Table) -> pa.Table:
+    """Categoricals of polars are dictionaries of string views, which Arrow cannot decode."""
+    for position, field in enumerate(table.schema):
+        if pat.is_dictionary(field.type) and pat.is_string_view(field.type.value_type):
+            chunks = [
+                pa.DictionaryArray.from_arrays(
+                    chunk.indices, chunk.dictionary.cast(pa.large_utf8())
+                )
+                for chunk in table.column(position).chunks
+            ]
+            kind = pa.dictionary(field.type.index_type, pa.large_utf8())
+            table = table.set_column(position, field.name, pa.chunked_array(chunks, kind))
+    return table
+
+
 def _column(table: pa.Table, field: pa.Field, topic: str, now_us: int) -> Any:
     rows = table.num_rows
     expected = f"topic {topic!r} expects column {field.name!r} as {field.type}"
@@ -95,7 +148,8 @@ def _column(table: pa.Table, field: pa.Field, topic: str, now_us: int) -> Any:
             return pa.repeat(now, rows)
         if not field.nullable:
             raise SchemaMismatchError(f"{expected}, not null, but the table has no such column")
-        return pa.nulls(rows, field.type)
+        # Not `pa.nulls`: below lists and maps it makes children that no slice gets rid of.
+        return pa.array([], field.type).take(pa.nulls(rows, pa.int32()))
     column = table.column(position)
     if not field.nullable and column.null_count:
         raise SchemaMismatchError(f"{expected}, not null, but {column.null_count} rows are null")

@@ -158,7 +158,6 @@ class TinyBroker:
             schema_id=schema_id(schema),
             hosts=self.hosts or [self.address] * config.write_partitions,
             queue_address=self.address,
-            storage_uri="memory://",
         )
 
 

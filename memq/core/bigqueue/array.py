@@ -39,6 +39,7 @@ from memq.core.bigqueue.layout import (
 from memq.core.bigqueue.pool import DEFAULT_MAX_MAPPED_PAGES, DEFAULT_PAGE_TTL_S, PagePool
 from memq.core.bigqueue.recovery import CONTROL_MAGIC, END, START, SYNCED, Recovery, recover
 from memq.core.bigqueue.tail import BytesLike, Tail, flat
+from memq.core.bigqueue.turn import Turn
 from memq.core.bigqueue.upkeep import PageFiles
 from memq.core.bigqueue.words import Words
 from memq.errors import (
@@ -127,9 +128,9 @@ class BigArray:
         self.sync_mode: Sync = sync
         self.read_only = read_only
         self._clock_ms = clock_ms
-        self._append_lock = threading.Lock()
+        self._append_turn = Turn()
         self._files_lock = threading.Lock()
-        self._read_lock = threading.Lock()
+        self._read_turn = Turn()
         self._closed = False
         # Why appending is refused, as error type and text; None while it is allowed.
         self._refusal: tuple[type[MemqError], str] | None = None
@@ -209,16 +210,23 @@ class BigArray:
         """
         if type(data) is not bytes:
             data = flat(data)
-        with self._append_lock:
+        turn = self._append_turn
+        if not turn.try_acquire(False):
+            turn.wait()
+        try:
             if self._refusal is not None:
                 raise self._refused()
             tail = self._tail
+            index = tail.index
             tail.put(data, self._clock_ms() if timestamp_ms is None else timestamp_ms)
-            index = tail.index - 1
             if self._flush_each:
                 self._flush()
             else:
                 self._cells[END] = index + 1
+        finally:
+            turn.release()
+        if turn.wanted:
+            turn.pass_on()
         return index
 
     def append_many(self, items: Sequence[BytesLike], timestamp_ms: int | None = None) -> int:
@@ -227,7 +235,7 @@ class BigArray:
         Raises: as `append`.
         """
         batch = [item if type(item) is bytes else flat(item) for item in items]
-        with self._append_lock:
+        with self._append_turn:
             if self._refusal is not None:
                 raise self._refused()
             tail = self._tail
@@ -248,7 +256,7 @@ class BigArray:
                 have dropped what it could not write: the array refuses appends until reopened.
             ClosedError, InvalidRequestError: as `append`.
         """
-        with self._append_lock:
+        with self._append_turn:
             if self._refusal is not None:
                 raise self._refused()
             self._flush()
@@ -345,7 +353,7 @@ class BigArray:
         Raises:
             PublishUncertainError: flushing failed; the array is closed all the same.
         """
-        with self._append_lock, self._read_lock:
+        with self._append_turn, self._read_turn:
             if self._closed:
                 return
             try:
@@ -389,7 +397,7 @@ class BigArray:
             raise failure("delete pages of", self.path, exc) from exc
 
     def _read(self, index: int, read: Callable[[], _Result]) -> _Result:
-        with self._read_lock:
+        with self._read_turn:
             self._check_range(index)
             try:
                 return read()

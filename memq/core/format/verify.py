@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from memq.core.format.envelope import view_bytes
 from memq.core.format.index import BatchIndex, BatchMetadata, IndexEntry, decode_tail
 from memq.core.format.message import timestamp_range_us
 from memq.core.format.reader import check_crc32c, message_from_range, structure_findings

@@ -43,7 +43,8 @@ class Waiters:
         waiting = self._waiting.setdefault(topic, {})
         waiting[future] = ready
         try:
-            await asyncio.wait_for(future, timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await future
         except TimeoutError:
             return ready()
         finally:

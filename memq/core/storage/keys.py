@@ -35,6 +35,9 @@ _BATCH_KEY = re.compile(
 )
 
 
+_KEY_PARTS = 6  # hh, cluster, "topics", topic, write partition, name
+
+
 class BatchKey(NamedTuple):
     """What the key of a Batch object says.
 
@@ -91,6 +94,18 @@ def parse_object_key(key: str) -> BatchKey | None:
         int(match["sealed"]),
         match["batch"],
     )
+
+
+def key_of_uri(uri: str) -> str:
+    """The key of a Batch object from its complete URI, whatever the storage.
+
+    Raises:
+        InvalidRequestError: the URI does not end like the key of a Batch.
+    """
+    key = "/".join(uri.rsplit("/", _KEY_PARTS)[-_KEY_PARTS:])
+    if parse_object_key(key) is None:
+        raise InvalidRequestError(f"{uri[:MAX_KEY_BYTES]!r} is not the URI of a Batch")
+    return key
 
 
 def topic_prefixes(cluster_id: str, topic: str) -> list[str]:

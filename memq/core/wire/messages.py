@@ -95,7 +95,6 @@ class TopicInfo(Struct):
         schema_id: the schema to send with.
         hosts: address of the broker of each write partition, by position.
         queue_address: address of the broker that serves the topic's notifications and groups.
-        storage_uri: root of the storage that holds its Batches.
     """
 
     config: TopicConfig
@@ -103,7 +102,6 @@ class TopicInfo(Struct):
     schema_id: str
     hosts: list[str]
     queue_address: str
-    storage_uri: str
 
 
 class MetadataAnswer(Struct):

@@ -1,16 +1,18 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.format.builders import joined, records, seal
 
 from memq.core.format.batch import BatchBuilder, ProducerRun, producer_runs
 from memq.core.format.index import MAX_PRODUCER_ID_BYTES, IndexEntry
 from memq.core.format.message import encode_message
 from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema
 from memq.errors import ClosedError, InvalidRequestError
+from tests.unit.format.builders import joined, records, seal
 
 SCHEMA_BYTES = serialize_schema(DEFAULT_SCHEMA)
 BODY = encode_message(records(2))
@@ -176,7 +178,7 @@ def test_runs_account_for_every_message(entries) -> None:
     assert sorted(spelled) == sorted((e.producer_id, e.epoch, e.sequence) for e in entries)
     assert sum(run.records for run in runs) == sum(e.records for e in entries)
     assert sum(run.crc_sum for run in runs) == sum(e.crc32c for e in entries)
-    for before, after in zip(runs, runs[1:], strict=False):
+    for before, after in pairwise(runs):
         same = (before.producer_id, before.epoch) == (after.producer_id, after.epoch)
         assert not (same and before.last + 1 == after.first)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import struct
 
+import pyarrow as pa
 import pytest
 
-import pyarrow as pa
 from memq.core.format.envelope import (
     RECORD_BATCH_MESSAGE,
     _fields,
@@ -132,8 +132,8 @@ def test_a_message_without_a_header_is_corrupt() -> None:
 
 def test_another_kind_of_message_does_not_fit() -> None:
     """A schema where a RecordBatch is expected is named as such."""
+    schema = bytes(BATCH.schema.serialize())
     with pytest.raises(SchemaMismatchError, match="kind 1"):
-        schema = bytes(BATCH.schema.serialize())
         check_record_batch(memoryview(schema), layout_of(BATCH.schema), LIMIT)
 
 

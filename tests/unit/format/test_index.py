@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import struct
 
+import pyarrow as pa
 import pytest
 from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-import pyarrow as pa
 from memq.core.format.index import (
     FOOTER_BYTES,
     INDEX_SCHEMA,
@@ -110,7 +110,7 @@ def test_an_index_that_its_footer_does_not_vouch_for_is_refused() -> None:
     """Both checksums are named."""
     tail = bytearray(tail_of(encode_index([ENTRY], METADATA)))
     tail[50] ^= 1
-    with pytest.raises(CorruptDataError, match="the index has CRC32C .*, its footer says"):
+    with pytest.raises(CorruptDataError, match=r"the index has CRC32C .*, its footer says"):
         decode_tail(tail, len(tail))
 
 

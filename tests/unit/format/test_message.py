@@ -2,12 +2,11 @@ from __future__ import annotations
 
 import struct
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.format.builders import START_US, record_batches, records
 
-import pyarrow as pa
 from memq.core.format.message import (
     UNKNOWN_RANGE,
     check_message,
@@ -24,6 +23,7 @@ from memq.errors import (
     MessageTooLargeError,
     SchemaMismatchError,
 )
+from tests.unit.format.builders import START_US, record_batches, records
 
 MAX = 64 << 20
 

@@ -3,13 +3,12 @@ from __future__ import annotations
 import io
 
 import polars as pl
+import pyarrow as pa
 import pytest
 from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.format.builders import START_US, joined, record_batches, records, seal
 
-import pyarrow as pa
 from memq.core.format.batch import BatchBuilder
 from memq.core.format.index import FOOTER_BYTES, IndexEntry, encode_footer, encode_index
 from memq.core.format.message import encode_message, encode_records
@@ -24,6 +23,7 @@ from memq.core.format.recover import recover
 from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema
 from memq.core.format.verify import verify
 from memq.errors import CorruptDataError, MessageTooLargeError
+from tests.unit.format.builders import START_US, joined, record_batches, records, seal
 
 MESSAGES = [records(1), records(30), records(7)]
 
@@ -259,7 +259,7 @@ def test_the_marker_must_stand_where_the_messages_end() -> None:
 def test_a_schema_message_that_the_index_does_not_know_is_refused() -> None:
     """Both checksums are named."""
     data = joined(seal(MESSAGES))
-    with pytest.raises(CorruptDataError, match="schema message .* the index says 00000005"):
+    with pytest.raises(CorruptDataError, match=r"schema message .* the index says 00000005"):
         BatchReader(reindexed(data, BatchReader(data).entries, schema_crc32c=5))
 
 

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.format.builders import joined, records, seal
 
-import pyarrow as pa
 from memq.core.format.reader import BatchReader
 from memq.core.format.recover import recover
 from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema
+from tests.unit.format.builders import joined, records, seal
 
 MESSAGES = [records(3), records(20), records(1), records(9)]
 DATA = joined(seal(MESSAGES))

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import hashlib
 
+import pyarrow as pa
 import pytest
 
-import pyarrow as pa
 from memq.core.format.schema import (
     DEFAULT_SCHEMA,
     MAX_NESTING,

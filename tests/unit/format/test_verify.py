@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import msgspec
-import pytest
-from tests.unit.format.builders import joined, records, seal
-
 import pyarrow as pa
+import pytest
+
 from memq.core.format.index import encode_footer, encode_index
 from memq.core.format.reader import BatchReader
 from memq.core.format.verify import verify
 from memq.errors import CorruptDataError
+from tests.unit.format.builders import joined, records, seal
 
 KIB = 1 << 10
 

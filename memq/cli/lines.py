@@ -1,0 +1,93 @@
+"""LogMessages as lines of text: raw values in bulk, or one JSON object each."""
+
+from __future__ import annotations
+
+import base64
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from memq.cli.times import iso_us
+from memq.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from memq.client.batch import LogMessage
+
+_encoder = msgspec.json.Encoder()
+_PIECE = 4_096  # LogMessages; enough to spread the cost of a write, little beside their Batch
+
+
+def raw_lines(rows: Iterable[pa.RecordBatch]) -> Iterator[memoryview]:
+    """Values, each followed by a newline; a tombstone is an empty line.
+
+    Each RecordBatch becomes one piece, joined by Arrow without a step per LogMessage.
+
+    Raises:
+        InvalidRequestError: the rows are those of a typed topic without a binary `value`.
+    """
+    for batch in rows:
+        position = batch.schema.get_field_index("value")
+        if position < 0 or batch.schema.types[position] != pa.binary():
+            raise InvalidRequestError(
+                "a typed topic has columns and no raw values; print it with --format json"
+            )
+        values = batch.column(position).cast(pa.large_binary())  # newlines may take it past 2 GiB
+        ends = pa.scalar(b"\n", pa.large_binary())
+        nothing = pa.scalar(b"", pa.large_binary())
+        joined = pc.binary_join_element_wise(
+            values, ends, nothing, null_handling="replace", null_replacement=b""
+        )
+        yield _bytes_of(joined)
+
+
+def json_lines(messages: Iterable[LogMessage]) -> Iterator[bytes]:
+    """One JSON object for each LogMessage, some thousand to a piece."""
+    rest = iter(messages)
+    while piece := list(islice(rest, _PIECE)):
+        yield _encoder.encode_lines([json_object(message) for message in piece])
+
+
+def json_object(message: LogMessage) -> dict[str, Any]:
+    """A LogMessage as what JSON can hold; bytes that are not UTF-8 become `{"base64": "…"}`."""
+    headers = message.headers
+    return {
+        "key": _json_value(message.key),
+        "value": _json_value(message.value),
+        "headers": headers and [[name, _json_value(value)] for name, value in headers],
+        "timestamp": iso_us(message.timestamp_us),
+        "partition": message.partition,
+        "offset": message.offset,
+        "producer_id": message.producer_id,
+        "epoch": message.epoch,
+        "sequence": message.sequence,
+        "position": message.position,
+    }
+
+
+def _json_value(value: Any) -> Any:
+    """A value without bytes at any depth; for times and decimals the encoder has a text itself."""
+    match value:
+        case bytes():
+            try:
+                return value.decode()
+            except UnicodeDecodeError:
+                return {"base64": base64.b64encode(value).decode()}
+        case dict():
+            return {name: _json_value(item) for name, item in value.items()}
+        case list() | tuple():
+            return [_json_value(item) for item in value]
+        case _:
+            return value
+
+
+def _bytes_of(array: pa.LargeBinaryArray) -> memoryview:
+    """All values of an array, which lie one after the other."""
+    _, offsets, data = array.buffers()
+    bounds = memoryview(offsets).cast("B").cast("q")
+    first, last = bounds[array.offset], bounds[array.offset + len(array)]
+    return memoryview(data)[first:last]

@@ -1,0 +1,83 @@
+"""Results on stdout: a table for people, JSON for programs.
+
+Rows are dicts whose keys say the unit, as everywhere: `size_bytes` is a plain number in JSON, and
+`SIZE  8.0 MiB` in a table.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Row = dict[str, Any]
+
+_UNITS = ("KiB", "MiB", "GiB", "TiB")
+_BYTES = "_bytes"
+
+
+def show_rows(rows: Sequence[Row], columns: Sequence[str], output: str) -> None:
+    """Print a list.
+
+    Args:
+        rows: all with the same keys.
+        columns: keys that a table shows, in order; JSON has every key.
+        output: "table" or "json".
+    """
+    if output == "json":
+        _show_json(list(rows))
+        return
+    from tabulate import tabulate  # noqa: PLC0415 - not needed for JSON
+
+    cells = [[_cell(column, row[column]) for column in columns] for row in rows]
+    click.echo(
+        tabulate(cells, [_title(column) for column in columns], "plain", disable_numparse=True)
+    )
+
+
+def show_one(row: Row, output: str) -> None:
+    """Print one thing: a field a line, or a JSON object."""
+    if output == "json":
+        _show_json(row)
+        return
+    from tabulate import tabulate  # noqa: PLC0415 - not needed for JSON
+
+    lines = [[_title(key), _cell(key, value)] for key, value in row.items()]
+    click.echo(tabulate(lines, tablefmt="plain", disable_numparse=True))
+
+
+def human_size(size_bytes: float) -> str:
+    """A size for the eye: "512 B", "8.0 MiB"."""
+    if abs(size_bytes) < 1024:
+        return f"{size_bytes:.0f} B"
+    for unit in _UNITS:
+        size_bytes /= 1024
+        if abs(size_bytes) < 1024:
+            break
+    return f"{size_bytes:.1f} {unit}"
+
+
+def _show_json(value: object) -> None:
+    json.dump(value, sys.stdout, indent=2)
+    sys.stdout.write("\n")
+
+
+def _title(key: str) -> str:
+    return key.removesuffix(_BYTES).replace("_", "-").upper()
+
+
+def _cell(key: str, value: object) -> str:
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return ",".join(map(str, value)) or "-"
+    if key.endswith(_BYTES) and isinstance(value, int):
+        return human_size(value)
+    return str(value)

@@ -1,0 +1,54 @@
+"""Points in time on the command line."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from memq.core.units import parse_duration_ms
+from memq.errors import ConfigError
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND, _MICROSECOND = timedelta(milliseconds=1), timedelta(microseconds=1)
+
+
+def parse_time_ms(text: str, now_ms: int) -> int:
+    """Milliseconds since 1970 UTC of an ISO 8601 time, or of so long ago: "15m", "2h".
+
+    A time without a zone is UTC.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is not None:
+        zoned = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return (zoned - _EPOCH) // _MILLISECOND
+    try:
+        return now_ms - parse_duration_ms(text)
+    except ConfigError as exc:
+        raise ConfigError(
+            f"{text!r} is no time; write it like 2025-06-30T12:00:00Z, or 15m for so long ago"
+        ) from exc
+
+
+def iso_us(time_us: int) -> str:
+    """ISO 8601 in UTC of microseconds since 1970; the number where no calendar reaches."""
+    try:
+        return (_EPOCH + time_us * _MICROSECOND).isoformat().replace("+00:00", "Z")
+    except OverflowError:
+        return f"{time_us}us"
+
+
+def iso_ms(time_ms: int) -> str:
+    """ISO 8601 in UTC, to the millisecond, of milliseconds since 1970."""
+    try:
+        return (
+            (_EPOCH + time_ms * _MILLISECOND)
+            .isoformat(timespec="milliseconds")
+            .replace("+00:00", "Z")
+        )
+    except OverflowError:
+        return f"{time_ms}ms"

@@ -1,0 +1,550 @@
+"""What every `NotificationQueue` must do.
+
+A test module runs the suite for an implementation by importing everything here and defining two
+fixtures: `queue`, an open and empty one, and `next_process`, an async function that gives the same
+queue as the process sees it that takes over (the first one may be closed by that).
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from memq.core.notification.checks import MAX_PAYLOAD_BYTES
+from memq.core.notification.queue import Publication
+from memq.errors import (
+    ClosedError,
+    FencedError,
+    InvalidRequestError,
+    MemqError,
+    MessageTooLargeError,
+    OffsetOutOfRangeError,
+    TopicExistsError,
+    UnknownTopicError,
+)
+
+LONG_S = 30  # a wait that ends sooner, or the test has failed
+
+
+@pytest.fixture
+async def topic(queue):
+    """A topic of three read partitions, whose write partitions 0 and 1 may be published for."""
+    await queue.create_topic("clicks", 3)
+    await queue.fence("clicks", 0)
+    await queue.fence("clicks", 1)
+    return "clicks"
+
+
+async def publish(queue, topic, *payloads, partition=0, write_partition=0, timestamp_ms=1_000):
+    """Publish payloads to one partition."""
+    publications = [Publication(partition, payload, timestamp_ms) for payload in payloads]
+    return await queue.publish(topic, write_partition, publications)
+
+
+async def fetch(queue, topic, offset=0, partition=0, *, max_entries=1000, max_bytes=1 << 20):
+    """Fetch with limits that do not matter."""
+    return await queue.fetch(topic, partition, offset, max_entries=max_entries, max_bytes=max_bytes)
+
+
+async def payloads(queue, topic, offset=0, partition=0):
+    """The payloads from an offset on."""
+    return [entry.payload for entry in await fetch(queue, topic, offset, partition)]
+
+
+# -- publish and fetch ----------------------------------------------------------------------
+
+
+async def test_fetch_gives_what_was_published(queue, topic):
+    """Entries come back at consecutive offsets from 0 with their time and their bytes."""
+    assert await publish(queue, topic, b"a", b"bb", timestamp_ms=5) == [0, 1]
+    assert await publish(queue, topic, b"", timestamp_ms=7) == [2]
+    assert await fetch(queue, topic) == [(0, 5, b"a"), (1, 5, b"bb"), (2, 7, b"")]
+    assert await fetch(queue, topic, 2) == [(2, 7, b"")]
+
+
+async def test_a_publication_to_several_partitions(queue, topic):
+    """One call may publish to several partitions; its offsets stand in the order of the call."""
+    publications = [Publication(2, b"a", 1), Publication(0, b"b", 1), Publication(2, b"c", 1)]
+    assert await queue.publish(topic, 1, publications) == [0, 0, 1]
+    assert await payloads(queue, topic, partition=2) == [b"a", b"c"]
+    assert await payloads(queue, topic, partition=0) == [b"b"]
+    assert await payloads(queue, topic, partition=1) == []
+
+
+async def test_publishing_nothing_is_fine(queue, topic):
+    """An empty publication has no offsets and no effect."""
+    assert await queue.publish(topic, 0, []) == []
+    assert await queue.offsets(topic, 0) == (0, 0)
+
+
+async def test_concurrent_publications_keep_the_order_of_the_calls(queue, topic):
+    """Publications made before others have ended appear in the order of the calls, none lost."""
+    calls = [publish(queue, topic, b"%d" % n, write_partition=n % 2) for n in range(200)]
+    offsets = await asyncio.gather(*calls)
+    assert offsets == [[n] for n in range(200)]
+    assert await payloads(queue, topic) == [b"%d" % n for n in range(200)]
+
+
+async def test_concurrent_publications_to_several_partitions(queue, topic):
+    """Each partition has its own offsets, and the order of its own calls."""
+    calls = [publish(queue, topic, b"%d" % n, partition=n % 3) for n in range(60)]
+    assert await asyncio.gather(*calls) == [[n // 3] for n in range(60)]
+    for partition in range(3):
+        expected = [b"%d" % n for n in range(partition, 60, 3)]
+        assert await payloads(queue, topic, partition=partition) == expected
+
+
+async def test_topics_do_not_mix(queue, topic):
+    """Another topic has its own offsets and payloads."""
+    await queue.create_topic("other", 1)
+    await queue.fence("other", 0)
+    await publish(queue, "other", b"x")
+    assert await publish(queue, topic, b"a") == [0]
+    assert await payloads(queue, "other") == [b"x"]
+
+
+async def test_fetch_at_the_end_is_empty(queue, topic):
+    """An offset equal to the end gives no entries and no error."""
+    assert await fetch(queue, topic) == []
+    await publish(queue, topic, b"a")
+    assert await fetch(queue, topic, 1) == []
+
+
+@pytest.mark.parametrize("offset", [-1, 3, 1 << 40])
+async def test_fetch_outside_the_partition_is_refused(queue, topic, offset):
+    """An offset before the start or after the end is an error that names the partition."""
+    await publish(queue, topic, b"a", b"b")
+    with pytest.raises(OffsetOutOfRangeError, match=f"{offset} of 'clicks'/0"):
+        await fetch(queue, topic, offset)
+
+
+async def test_fetch_keeps_its_limits(queue, topic):
+    """A fetch ends at `max_entries` and before `max_bytes`, but gives at least one entry."""
+    await publish(queue, topic, *[b"x" * 100] * 10)
+    assert len(await fetch(queue, topic, max_entries=3)) == 3
+    assert len(await fetch(queue, topic, max_bytes=350)) == 3
+    assert len(await fetch(queue, topic, max_bytes=300)) == 3
+    assert len(await fetch(queue, topic, max_bytes=299)) == 2
+    assert len(await fetch(queue, topic, max_bytes=0)) == 1
+    assert len(await fetch(queue, topic, 9)) == 1
+
+
+@pytest.mark.parametrize(("max_entries", "max_bytes"), [(0, 1), (-1, 1), (1, -1)])
+async def test_fetch_of_nothing_is_refused(queue, topic, max_entries, max_bytes):
+    """Limits under which nothing could be fetched are an error of the caller."""
+    with pytest.raises(InvalidRequestError):
+        await fetch(queue, topic, max_entries=max_entries, max_bytes=max_bytes)
+
+
+async def test_a_large_payload(queue, topic):
+    """The largest payload allowed is published; one byte more is refused and costs nothing."""
+    await publish(queue, topic, b"x" * MAX_PAYLOAD_BYTES)
+    with pytest.raises(MessageTooLargeError):
+        await publish(queue, topic, b"small", b"x" * (MAX_PAYLOAD_BYTES + 1))
+    assert await publish(queue, topic, b"next") == [1]
+    assert [len(entry.payload) for entry in await fetch(queue, topic, max_bytes=1 << 30)] == [
+        MAX_PAYLOAD_BYTES,
+        4,
+    ]
+
+
+async def test_more_than_memory_pages(queue, topic):
+    """Thousands of entries of a few KiB come back in order, fetch after fetch."""
+    expected = [b"%06d" % n * 500 for n in range(3000)]
+    for first in range(0, 3000, 500):
+        await publish(queue, topic, *expected[first : first + 500])
+    found = []
+    while len(found) < len(expected):
+        found += [entry.payload for entry in await fetch(queue, topic, len(found))]
+    assert found == expected
+
+
+# -- time -----------------------------------------------------------------------------------
+
+
+async def test_timestamps_never_decrease(queue, topic):
+    """A publication that carries an earlier time gets that of the entry before it."""
+    for timestamp_ms in (100, 50, 101, 101, 7):
+        await publish(queue, topic, b"", timestamp_ms=timestamp_ms)
+    assert [entry.timestamp_ms for entry in await fetch(queue, topic)] == [100, 100, 101, 101, 101]
+
+
+async def test_publications_of_one_call_keep_their_own_times(queue, topic):
+    """Times are kept for each publication, not for each call."""
+    await queue.publish(topic, 0, [Publication(0, b"a", 10), Publication(0, b"b", 20)])
+    assert [entry.timestamp_ms for entry in await fetch(queue, topic)] == [10, 20]
+    assert await queue.offset_at(topic, 0, 15) == 1
+
+
+@pytest.mark.parametrize(
+    ("timestamp_ms", "offset"), [(0, 0), (10, 0), (11, 1), (20, 1), (21, 4), (30, 4), (31, 5)]
+)
+async def test_offset_at(queue, topic, timestamp_ms, offset):
+    """The offset of a time is the first entry of that time or later, and the end past the last."""
+    for each_ms in (10, 20, 20, 20, 30):
+        await publish(queue, topic, b"", timestamp_ms=each_ms)
+    assert await queue.offset_at(topic, 0, timestamp_ms) == offset
+
+
+async def test_offset_at_of_an_empty_partition_is_its_end(queue, topic):
+    """Where nothing is held, every time leads to the end."""
+    assert await queue.offset_at(topic, 1, 5) == 0
+    await publish(queue, topic, b"a", b"b", timestamp_ms=9)
+    await queue.truncate(topic, 0, 2)
+    assert await queue.offset_at(topic, 0, 5) == 2
+
+
+async def test_a_time_before_1970_is_refused(queue, topic):
+    """A negative time is an error of the caller."""
+    with pytest.raises(InvalidRequestError, match="1970"):
+        await publish(queue, topic, b"", timestamp_ms=-1)
+
+
+# -- fencing --------------------------------------------------------------------------------
+
+
+async def test_publishing_needs_a_fence(queue, topic):
+    """A process that has not fenced the write partition cannot publish for it."""
+    with pytest.raises(FencedError, match="write partition 7 of 'clicks'"):
+        await publish(queue, topic, b"a", write_partition=7)
+    assert await queue.offsets(topic, 0) == (0, 0)
+
+
+async def test_fencing_again_changes_nothing(queue, topic):
+    """The owner may fence at any time."""
+    await publish(queue, topic, b"a")
+    await queue.fence(topic, 0)
+    assert await publish(queue, topic, b"b") == [1]
+
+
+async def test_the_next_owner_sees_all_and_the_earlier_one_is_out(queue, topic, next_process):
+    """After a fence the new owner finds what was published, and the old one cannot add to it."""
+    await publish(queue, topic, b"a", b"b")
+    successor = await next_process()
+    await successor.fence(topic, 0)
+    with pytest.raises((FencedError, ClosedError)):
+        await publish(queue, topic, b"late")
+    assert await payloads(successor, topic) == [b"a", b"b"]
+    assert await publish(successor, topic, b"c") == [2]
+    assert await payloads(successor, topic) == [b"a", b"b", b"c"]
+
+
+async def test_a_publish_made_before_a_fence_is_seen_after_it(queue, topic):
+    """What was on its way when the fence was asked for is there when it returns."""
+    on_their_way = [asyncio.ensure_future(publish(queue, topic, b"%d" % n)) for n in range(5)]
+    await asyncio.sleep(0)
+    await queue.fence(topic, 0)
+    assert await payloads(queue, topic) == [b"0", b"1", b"2", b"3", b"4"]
+    assert await asyncio.gather(*on_their_way) == [[n] for n in range(5)]
+
+
+# -- waiting --------------------------------------------------------------------------------
+
+
+async def test_wait_ends_at_once_when_there_is_an_entry(queue, topic):
+    """An entry at or past one of the positions makes the wait True."""
+    await publish(queue, topic, b"a", b"b")
+    assert await queue.wait(topic, {0: 0}, LONG_S)
+    assert await queue.wait(topic, {1: 0, 0: 1}, LONG_S)
+
+
+async def test_wait_ends_when_something_is_published(queue, topic):
+    """A waiter is woken by a publication to any of its partitions."""
+    waiter = asyncio.ensure_future(queue.wait(topic, {0: 0, 2: 0}, LONG_S))
+    await asyncio.sleep(0)
+    await publish(queue, topic, b"a", partition=2)
+    assert await waiter
+
+
+async def test_wait_is_not_ended_by_other_publications(queue, topic):
+    """Other partitions and other topics do not end a wait; the time does, with False."""
+    await queue.create_topic("other", 1)
+    await queue.fence("other", 0)
+    waiter = asyncio.ensure_future(queue.wait(topic, {0: 1}, 0.05))
+    await publish(queue, topic, b"a", partition=1)
+    await publish(queue, "other", b"a")
+    await publish(queue, topic, b"a", partition=0)
+    assert not await waiter
+
+
+async def test_wait_without_time_only_looks(queue, topic):
+    """A timeout of zero answers at once."""
+    assert not await queue.wait(topic, {0: 0}, 0)
+    await publish(queue, topic, b"a")
+    assert await queue.wait(topic, {0: 0}, 0)
+
+
+async def test_many_waiters_are_all_woken(queue, topic):
+    """Each of many waiters is woken when its own position is reached."""
+    waiters = [
+        asyncio.ensure_future(queue.wait(topic, {0: position}, LONG_S)) for position in range(20)
+    ]
+    for _ in range(20):
+        await publish(queue, topic, b"x")
+    assert all(await asyncio.gather(*waiters))
+
+
+async def test_a_cancelled_wait_is_forgotten(queue, topic):
+    """Publishing after a waiter was cancelled works and wakes the others."""
+    first = asyncio.ensure_future(queue.wait(topic, {0: 0}, LONG_S))
+    second = asyncio.ensure_future(queue.wait(topic, {0: 0}, LONG_S))
+    await asyncio.sleep(0)
+    first.cancel()
+    await publish(queue, topic, b"a")
+    assert await second
+    with pytest.raises(asyncio.CancelledError):
+        await first
+
+
+async def test_waiters_learn_that_the_topic_is_gone(queue, topic):
+    """Deleting a topic ends the waits for it with the reason."""
+    waiter = asyncio.ensure_future(queue.wait(topic, {0: 0}, LONG_S))
+    await asyncio.sleep(0)
+    await queue.delete_topic(topic)
+    with pytest.raises(UnknownTopicError):
+        await waiter
+
+
+async def test_waiters_learn_that_the_queue_is_closed(queue, topic):
+    """Closing the queue ends the waits on it."""
+    waiter = asyncio.ensure_future(queue.wait(topic, {0: 0}, LONG_S))
+    await asyncio.sleep(0)
+    await queue.close()
+    with pytest.raises(ClosedError):
+        await waiter
+
+
+# -- retention ------------------------------------------------------------------------------
+
+
+async def test_truncate_forgets_the_front(queue, topic):
+    """After truncation the start has moved, earlier offsets are refused, later entries stay."""
+    await publish(queue, topic, b"a", b"b", b"c")
+    await queue.truncate(topic, 0, 2)
+    assert await queue.offsets(topic, 0) == (2, 3)
+    assert await payloads(queue, topic, 2) == [b"c"]
+    with pytest.raises(OffsetOutOfRangeError, match="2 to 3"):
+        await fetch(queue, topic, 1)
+
+
+async def test_truncating_everything_keeps_the_end(queue, topic, next_process):
+    """Offsets are never used again, even when nothing is left, and by no later process."""
+    await publish(queue, topic, b"a", b"b", b"c")
+    await queue.truncate(topic, 0, 3)
+    assert await queue.offsets(topic, 0) == (3, 3)
+    successor = await next_process()
+    await successor.fence(topic, 0)
+    assert await successor.offsets(topic, 0) == (3, 3)
+    assert await publish(successor, topic, b"d") == [3]
+    assert await payloads(successor, topic, 3) == [b"d"]
+
+
+async def test_truncating_less_than_before_changes_nothing(queue, topic):
+    """The start never moves back."""
+    await publish(queue, topic, b"a", b"b", b"c")
+    await queue.truncate(topic, 0, 2)
+    await queue.truncate(topic, 0, 1)
+    await queue.truncate(topic, 0, 0)
+    assert await queue.offsets(topic, 0) == (2, 3)
+
+
+async def test_truncating_past_the_end_is_refused(queue, topic):
+    """What was never published cannot be forgotten."""
+    await publish(queue, topic, b"a")
+    with pytest.raises(OffsetOutOfRangeError):
+        await queue.truncate(topic, 0, 2)
+    assert await queue.offsets(topic, 0) == (0, 1)
+
+
+# -- topics ---------------------------------------------------------------------------------
+
+
+async def test_topics_are_listed_sorted(queue):
+    """The topics of a queue, and only they, are listed by name."""
+    assert await queue.topics() == []
+    for name in ("b", "a.1", "_c"):
+        await queue.create_topic(name, 1)
+    assert await queue.topics() == ["_c", "a.1", "b"]
+
+
+async def test_creating_a_topic_again_changes_nothing(queue, topic):
+    """A repeat keeps the entries; another number of partitions is refused."""
+    await publish(queue, topic, b"a")
+    await queue.create_topic(topic, 3)
+    assert await payloads(queue, topic) == [b"a"]
+    with pytest.raises(TopicExistsError, match="3 read partitions"):
+        await queue.create_topic(topic, 4)
+    assert await queue.offsets(topic, 2) == (0, 0)
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", ".hidden", "a b", "x" * 201, "a\0"])
+async def test_bad_topic_names_are_refused(queue, name):
+    """A name that could not be a folder is no topic."""
+    with pytest.raises(InvalidRequestError):
+        await queue.create_topic(name, 1)
+
+
+@pytest.mark.parametrize("partitions", [0, -1, 257])
+async def test_bad_numbers_of_partitions_are_refused(queue, partitions):
+    """A topic has 1 to 256 read partitions."""
+    with pytest.raises(InvalidRequestError):
+        await queue.create_topic("t", partitions)
+
+
+async def test_a_deleted_topic_is_gone_and_its_name_is_free(queue, topic, next_process):
+    """A topic made anew under an old name has no entries, no owners and no groups."""
+    await publish(queue, topic, b"a", b"b")
+    await queue.commit("g", topic, {0: 1})
+    await queue.delete_topic(topic)
+    await queue.delete_topic(topic)
+    assert await queue.topics() == []
+    with pytest.raises(UnknownTopicError):
+        await publish(queue, topic, b"c")
+    await queue.create_topic(topic, 1)
+    assert await queue.offsets(topic, 0) == (0, 0)
+    assert await queue.groups(topic) == []
+    with pytest.raises(FencedError):
+        await publish(queue, topic, b"c")
+    successor = await next_process()
+    assert await successor.topics() == [topic]
+    assert await successor.offsets(topic, 0) == (0, 0)
+
+
+CALLS_ON_A_PARTITION = {
+    "publish": lambda queue, topic, partition: queue.publish(
+        topic, 0, [Publication(partition, b"", 1)]
+    ),
+    "fetch": lambda queue, topic, partition: fetch(queue, topic, 0, partition),
+    "wait": lambda queue, topic, partition: queue.wait(topic, {partition: 0}, 0),
+    "offsets": lambda queue, topic, partition: queue.offsets(topic, partition),
+    "offset_at": lambda queue, topic, partition: queue.offset_at(topic, partition, 0),
+    "truncate": lambda queue, topic, partition: queue.truncate(topic, partition, 0),
+    "commit": lambda queue, topic, partition: queue.commit("g", topic, {partition: 0}),
+}
+CALLS_ON_A_TOPIC = CALLS_ON_A_PARTITION | {
+    "fence": lambda queue, topic, _: queue.fence(topic, 0),
+    "committed": lambda queue, topic, _: queue.committed("g", topic),
+    "groups": lambda queue, topic, _: queue.groups(topic),
+    "delete_group": lambda queue, topic, _: queue.delete_group("g", topic),
+}
+ALL_CALLS = CALLS_ON_A_TOPIC | {
+    "create_topic": lambda queue, topic, _: queue.create_topic(topic, 1),
+    "delete_topic": lambda queue, topic, _: queue.delete_topic(topic),
+    "topics": lambda queue, *_: queue.topics(),
+}
+
+
+@pytest.mark.parametrize("name", CALLS_ON_A_TOPIC)
+async def test_an_unknown_topic_is_refused(queue, name):
+    """Every call on a topic that does not exist names it."""
+    with pytest.raises(UnknownTopicError, match="'nothing'"):
+        await CALLS_ON_A_TOPIC[name](queue, "nothing", 0)
+
+
+@pytest.mark.parametrize("partition", [3, -1])
+@pytest.mark.parametrize("name", CALLS_ON_A_PARTITION)
+async def test_an_unknown_partition_is_refused(queue, topic, name, partition):
+    """Every call on a partition that the topic does not have says which it has."""
+    with pytest.raises(InvalidRequestError, match="0 to 2"):
+        await CALLS_ON_A_PARTITION[name](queue, topic, partition)
+
+
+@pytest.mark.parametrize("name", ALL_CALLS)
+async def test_a_closed_queue_refuses_every_call(queue, topic, name):
+    """After `close`, which may be repeated, every call says that the queue is closed."""
+    await queue.close()
+    await queue.close()
+    with pytest.raises(ClosedError):
+        await ALL_CALLS[name](queue, topic, 0)
+
+
+# -- groups ---------------------------------------------------------------------------------
+
+
+async def test_committed_offsets_come_back(queue, topic):
+    """A group has the offsets it stored last, by partition, and those of others do not matter."""
+    assert await queue.committed("g", topic) == {}
+    await queue.commit("g", topic, {0: 5, 1: 7})
+    await queue.commit("h", topic, {0: 1})
+    await queue.commit("g", topic, {1: 2, 2: 0})
+    assert await queue.committed("g", topic) == {0: 5, 1: 2, 2: 0}
+    assert await queue.committed("h", topic) == {0: 1}
+
+
+async def test_groups_are_listed_and_forgotten(queue, topic):
+    """Groups with stored offsets are listed by name until they are deleted."""
+    for group in ("b", "a-1", "_c"):
+        await queue.commit(group, topic, {0: 1})
+    assert await queue.groups(topic) == ["_c", "a-1", "b"]
+    await queue.delete_group("a-1", topic)
+    await queue.delete_group("a-1", topic)
+    await queue.delete_group("never-there", topic)
+    assert await queue.groups(topic) == ["_c", "b"]
+    assert await queue.committed("a-1", topic) == {}
+
+
+async def test_groups_of_topics_do_not_mix(queue, topic):
+    """The same group has its own offsets in each topic."""
+    await queue.create_topic("other", 1)
+    await queue.commit("g", topic, {0: 5})
+    assert await queue.committed("g", "other") == {}
+    assert await queue.groups("other") == []
+
+
+async def test_concurrent_commits_of_one_group_all_hold(queue, topic):
+    """Commits of different partitions at the same time do not undo each other."""
+    await asyncio.gather(*(queue.commit("g", topic, {n % 3: n}) for n in range(9)))
+    assert await queue.committed("g", topic) == {0: 6, 1: 7, 2: 8}
+
+
+async def test_a_commit_with_a_bad_offset_stores_nothing(queue, topic):
+    """When one offset is refused, the others are not stored either."""
+    for bad in ({0: 1, 1: -1}, {0: 1, 3: 1}):
+        with pytest.raises(InvalidRequestError):
+            await queue.commit("g", topic, bad)
+    assert await queue.committed("g", topic) == {}
+
+
+@pytest.mark.parametrize("group", ["", "..", "a/b", "a b", "x" * 201])
+async def test_bad_group_names_are_refused(queue, topic, group):
+    """A name that could not be a file is no group."""
+    for call in (
+        queue.commit(group, topic, {0: 1}),
+        queue.committed(group, topic),
+        queue.delete_group(group, topic),
+    ):
+        with pytest.raises(InvalidRequestError):
+            await call
+
+
+async def test_the_next_process_finds_everything(queue, topic, next_process):
+    """Topics, entries, times, starts, ends and groups outlive the process."""
+    await publish(queue, topic, b"a", b"b", b"c", timestamp_ms=10)
+    await publish(queue, topic, b"x", partition=2, timestamp_ms=20)
+    await queue.truncate(topic, 0, 1)
+    await queue.commit("g", topic, {0: 2})
+    successor = await next_process()
+    assert await successor.topics() == [topic]
+    assert await fetch(successor, topic, 1) == [(1, 10, b"b"), (2, 10, b"c")]
+    assert [await successor.offsets(topic, p) for p in range(3)] == [(1, 3), (0, 0), (0, 1)]
+    assert await successor.offset_at(topic, 2, 20) == 0
+    assert await successor.committed("g", topic) == {0: 2}
+    await successor.fence(topic, 0)
+    assert await publish(successor, topic, b"d", timestamp_ms=5) == [3]
+    assert await fetch(successor, topic, 3) == [(3, 10, b"d")]
+
+
+async def test_errors_are_typed(queue, topic):
+    """Whatever is refused is refused with a `MemqError`, and the queue goes on working."""
+    for call in (fetch(queue, topic, 99), queue.create_topic("", 1), queue.offsets("no", 0)):
+        with pytest.raises(MemqError):
+            await call
+    assert await publish(queue, topic, b"a") == [0]
+
+
+async def test_repr_says_what_it_is(queue, topic):
+    """The representation shows live state."""
+    assert "1 topic" in repr(queue)
+    await queue.close()
+    assert "closed" in repr(queue)
