@@ -2,7 +2,7 @@
 
 Reading stops (and TCP makes the client wait) while any of these holds: a Message of this connection
 waits for room in its write partition; the broker's memory is full and no body is half received; the
-client does not read its answers. Answers of one turn of the event loop leave in one write.
+client does not read its answers. Answers leave together where that costs no latency.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ HANDSHAKE_HEADER_BYTES = 4 << 10  # all that a stranger can make the broker hold
 MIN_RATE_BYTES_S = 64 << 10  # a frame that comes slower than this, for long, is a stalled one
 SEND_SLICE_BYTES = 256 << 10  # what a big body adds to the transport's buffer at a time
 WRITE_HIGH_BYTES = 1 << 20  # answers not read by the client; above, reading from it stops
+
+ACK_DELAY_S = 0.001  # answers wait this long for others, while the client goes on sending
+ACKS_AT_ONCE = 64  # or until there are so many
 
 _SCRATCH = memoryview(bytearray(SCRATCH_BYTES))  # shared: used within one callback only
 
@@ -64,7 +67,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._holds = 0
         self._paused = False
         self._out: list[Buffer] = []
-        self._flushing = False
+        self._flush_timer: asyncio.TimerHandle | None = None
         self._big_send = asyncio.Lock()
         self._writable = asyncio.Event()
         self._writable.set()
@@ -259,14 +262,22 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._broker.refused(self._peer, error)
 
     def send(self, buffers: list[Buffer]) -> None:
-        """Send small buffers with all others of this turn of the event loop."""
+        """Send small buffers together with others.
+
+        A send costs as much as receiving half a megabyte. So while the client is in the middle of
+        sending the next frame, answers wait for each other, for a millisecond at most.
+        """
         self._out += buffers
-        if not self._flushing:
-            self._flushing = True
-            self._loop.call_soon(self._flush)
+        if len(self._out) >= ACKS_AT_ONCE:
+            self._flush()
+        elif self._flush_timer is None:
+            delay_s = 0 if self._reader.at_boundary else ACK_DELAY_S
+            self._flush_timer = self._loop.call_later(delay_s, self._flush)
 
     def _flush(self) -> None:
-        self._flushing = False
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+            self._flush_timer = None
         if self._transport is not None and self._out and not self._big_send.locked():
             out, self._out = self._out, []
             self._transport.write(b"".join(out))

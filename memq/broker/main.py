@@ -34,10 +34,14 @@ def run(config: BrokerConfig, on_ready: Callable[[Broker], None] | None = None) 
     logging.basicConfig(
         level=config.log_level.upper(), format=LOG_FORMAT, stream=sys.stderr, force=True
     )
-    return asyncio.run(_run(Broker(config), on_ready))
+    return asyncio.run(serve(Broker(config), on_ready))
 
 
-async def _run(broker: Broker, on_ready: Callable[[Broker], None] | None) -> int:
+async def serve(broker: Broker, on_ready: Callable[[Broker], None] | None) -> int:
+    """Start a broker, serve until SIGTERM, SIGINT or an unexpected error, and stop it.
+
+    Returns and raises as `run` does.
+    """
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

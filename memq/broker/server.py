@@ -274,9 +274,8 @@ class Broker:
             self.services.memory.release(len(body))
             reply.fail(exc)
             return
-        metrics = self.services.metrics
-        metrics.messages.labels(request.topic).inc()
-        metrics.bytes.labels(request.topic).inc(len(body))
+        hosted.messages_received.inc()
+        hosted.bytes_received.inc(len(body))
         hosted.partitions[request.write_partition].write(request, body, event.body_crc, reply)
 
     # -- background -------------------------------------------------------------------------

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from memq.broker.config import BrokerConfig
+    from memq.broker.metrics import Metrics
     from memq.broker.services import Services
     from memq.core.governor.catalog import Catalog, Topic
 
@@ -41,10 +42,14 @@ class HostedTopic:
         topic: its configuration and schemas.
         schemas: the schemas it accepts, ready for checking, by schema id.
         partitions: its write partitions, by number.
+        messages_received: counter of its Messages.
+        bytes_received: counter of their bytes.
     """
 
-    def __init__(self, topic: Topic, repeats: RepeatChecker) -> None:
+    def __init__(self, topic: Topic, repeats: RepeatChecker, metrics: Metrics) -> None:
         self.repeats = repeats
+        self.messages_received = metrics.messages.labels(topic.name)
+        self.bytes_received = metrics.bytes.labels(topic.name)
         self.partitions: list[WritePartition] = []
         self.set(topic)
 
@@ -189,7 +194,9 @@ class Topics:
 
     async def _host(self, topic: Topic) -> HostedTopic:
         await self._services.queue.create_topic(topic.name, topic.config.read_partitions)
-        hosted = HostedTopic(topic, RepeatChecker(topic.config, self._services))
+        hosted = HostedTopic(
+            topic, RepeatChecker(topic.config, self._services), self._services.metrics
+        )
         await self._grow(hosted)
         self._hosted[topic.name] = hosted
         return hosted

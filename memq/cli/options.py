@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import time
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 from click.core import ParameterSource
 
+from memq.cli.times import parse_time_ms
 from memq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -16,6 +19,8 @@ if TYPE_CHECKING:
     from memq.core.options import Option
 
     Command = TypeVar("Command", bound=Callable[..., Any])
+
+_RANGE = re.compile(r"([0-9]{1,9}):([0-9]{1,18})-([0-9]{1,18})")
 
 option = partial(click.option, show_default=True, show_envvar=True)
 """`click.option` whose help names the default and the variable."""
@@ -46,6 +51,34 @@ def connection_options(command: Command) -> Command:
         metavar="HOST:PORT[,…]",
         help="Some brokers of the cluster.",
     )(command)
+
+
+class RangeType(click.ParamType[tuple[int, int, int]]):
+    """`P:START-END` as partition, first offset, and one past the last."""
+
+    name = "P:START-END"
+
+    def convert(
+        self, value: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int, int]:
+        """The three numbers."""
+        match = _RANGE.fullmatch(value)
+        if match is None or int(match[2]) > int(match[3]):
+            self.fail(f"{value!r} is no offset range; write it like 0:100-200", param, ctx)
+        return int(match[1]), int(match[2]), int(match[3])
+
+
+class TimeType(click.ParamType[int]):
+    """A time as milliseconds since 1970 UTC."""
+
+    name = "TIME"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Milliseconds; see `parse_time_ms` for how a time is written."""
+        try:
+            return parse_time_ms(value, now_ms=time.time_ns() // 1_000_000)
+        except ConfigError as exc:
+            self.fail(str(exc), param, ctx)
 
 
 class RowType(click.ParamType[str]):

@@ -55,11 +55,10 @@ def human_size(size_bytes: float) -> str:
     """A size for the eye: "512 B", "8.0 MiB"."""
     if abs(size_bytes) < 1024:
         return f"{size_bytes:.0f} B"
-    for unit in _UNITS:
-        size_bytes /= 1024
-        if abs(size_bytes) < 1024:
-            break
-    return f"{size_bytes:.1f} {unit}"
+    power = 1
+    while abs(size_bytes) >= 1024 ** (power + 1) and power < len(_UNITS):
+        power += 1
+    return f"{size_bytes / 1024**power:.1f} {_UNITS[power - 1]}"
 
 
 def _show_json(value: object) -> None:

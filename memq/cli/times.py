@@ -36,19 +36,16 @@ def parse_time_ms(text: str, now_ms: int) -> int:
 
 def iso_us(time_us: int) -> str:
     """ISO 8601 in UTC of microseconds since 1970; the number where no calendar reaches."""
-    try:
-        return (_EPOCH + time_us * _MICROSECOND).isoformat().replace("+00:00", "Z")
-    except OverflowError:
-        return f"{time_us}us"
+    return _iso(time_us, _MICROSECOND, "microseconds")
 
 
 def iso_ms(time_ms: int) -> str:
-    """ISO 8601 in UTC, to the millisecond, of milliseconds since 1970."""
+    """ISO 8601 in UTC of milliseconds since 1970; the number where no calendar reaches."""
+    return _iso(time_ms, _MILLISECOND, "milliseconds")
+
+
+def _iso(ticks: int, tick: timedelta, unit: str) -> str:
     try:
-        return (
-            (_EPOCH + time_ms * _MILLISECOND)
-            .isoformat(timespec="milliseconds")
-            .replace("+00:00", "Z")
-        )
+        return (_EPOCH + ticks * tick).isoformat(timespec=unit).replace("+00:00", "Z")
     except OverflowError:
-        return f"{time_ms}ms"
+        return f"{ticks} {unit} since 1970"

@@ -39,7 +39,7 @@ from crc32c import crc32c
 from memq.client.delivery import Delivery
 from memq.client.records import ENVELOPE_BYTES, RECORD_BYTES, Record, check_record
 from memq.core.format.message import encode_message, encode_records, timestamp_range_us
-from memq.errors import ClosedError, MemqError, MessageTooLargeError
+from memq.errors import ClosedError, InvalidRequestError, MemqError, MessageTooLargeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,11 +92,16 @@ class Accumulator:
         max_message_bytes: largest Message that the topic accepts.
         linger_s: how long a Message stays open at least; None for as long as it takes.
         compression: of Messages: None, "zstd" or "lz4".
-        schema_id: of the default schema, told with each Message of records.
+        schema_id: of the default schema, told with each Message of records; None for a topic with
+            a schema of its own, which takes tables only.
         on_sealed: takes a sealed Message. Called under the lock: it must not call back.
         on_wake: asks for `tick` in `first_tick_s` seconds. Called under the lock, likewise.
         clock: monotonic seconds.
         wall_us: microseconds since 1970 UTC.
+
+    Attributes:
+        first_tick_s: how soon `on_wake` asks for `tick`.
+        wanted_bytes: what the budget had no room for last.
     """
 
     _room: int
@@ -110,9 +115,9 @@ class Accumulator:
         max_message_bytes: int,
         linger_s: float | None,
         compression: str | None,
-        schema_id: str,
-        on_sealed: Callable[[SealedMessage], None],
-        on_wake: Callable[[], None],
+        schema_id: str | None,
+        on_sealed: Callable[[SealedMessage], object],
+        on_wake: Callable[[], object],
         clock: Callable[[], float] = time.monotonic,
         wall_us: Callable[[], int] = lambda: time.time_ns() // 1_000,
     ) -> None:
@@ -129,6 +134,7 @@ class Accumulator:
         self._lock = threading.Lock()
         self._error: MemqError | None = None
         self._ticking = False
+        self.wanted_bytes = 0
         self.first_tick_s = TICK_S if linger_s is None else min(linger_s, TICK_S)
         self._start_empty()
         _accumulators.add(self)
@@ -137,6 +143,11 @@ class Accumulator:
         if self._error is not None:
             return f"<Accumulator over: {self._error}>"
         return f"<Accumulator [{len(self._values)} records open | {self._budget!r}]>"
+
+    @property
+    def limits_bytes(self) -> tuple[int, int]:
+        """What a RecordBatch should have, and what it must not exceed, before the envelope."""
+        return self._message_bytes - ENVELOPE_BYTES, self._max_message_bytes - ENVELOPE_BYTES
 
     # -- records ----------------------------------------------------------------------------
 
@@ -150,7 +161,7 @@ class Accumulator:
         """Add a record; None where the budget has no room for another Message now.
 
         Raises:
-            InvalidRequestError: something is not of its type.
+            InvalidRequestError: something is not of its type, or the topic takes tables only.
             MessageTooLargeError: the record fits no Message.
             MemqError: what ended the producer.
         """
@@ -176,6 +187,8 @@ class Accumulator:
     def _add(self, record: Record) -> Delivery | None:
         with self._lock:
             self._check_open()
+            if self._schema_id is None:
+                raise InvalidRequestError("the topic has a schema of its own: use write_table")
             self._unpark()
             if record.size_bytes > self._room:
                 self._check_fits(record.size_bytes)
@@ -211,7 +224,7 @@ class Accumulator:
         with self._lock:
             self._check_open()
             self._seal()
-            if not self._budget.take(reserved):
+            if not self._take(reserved):
                 return None
             delivery = Delivery()
             self._hand_over(lambda: batch, schema_id, delivery, self._clock(), reserved)
@@ -250,10 +263,11 @@ class Accumulator:
             return left_s
 
     def end(self, error: MemqError) -> None:
-        """Seal what is open, then refuse everything with this error."""
+        """Seal what is open, then refuse everything with this error, or an earlier one."""
         with self._lock:
-            self._seal()
-            self._error = error
+            if self._error is None:
+                self._seal()
+                self._error = error
 
     def _linger_left_s(self, may_seal: bool) -> float | None:
         if self._linger_s is None:
@@ -266,7 +280,7 @@ class Accumulator:
     def _open(self, record_bytes: int) -> bool:
         """Open a Message that has room for a record of this size."""
         reserved = max(record_bytes + ENVELOPE_BYTES, self._message_bytes)
-        if not self._budget.take(reserved):
+        if not self._take(reserved):
             return False
         self._reserved = reserved
         self._room = reserved - ENVELOPE_BYTES
@@ -292,7 +306,7 @@ class Accumulator:
         self._start_empty()
         delivery.sealed()
         rows = partial(encode_records, *columns)
-        self._hand_over(rows, self._schema_id, delivery, written_s, reserved)
+        self._hand_over(rows, self._schema_id or "", delivery, written_s, reserved)
 
     def _hand_over(
         self,
@@ -332,6 +346,12 @@ class Accumulator:
         self._opened_s = 0.0
         self._room = 0
         self._parked_room = 0
+
+    def _take(self, size_bytes: int) -> bool:
+        taken = self._budget.take(size_bytes)
+        if not taken:
+            self.wanted_bytes = size_bytes
+        return taken
 
     def _check_open(self) -> None:
         if self._error is not None:

@@ -66,7 +66,7 @@ class AuditCounters:
         window.size_bytes += entry.message.size_bytes
         window.crc_sum += entry.message.crc32c
 
-    def settled(self, entry: Entry, error: MemqError | None, size_bytes: int) -> None:
+    def settled(self, entry: Entry, error: MemqError | None) -> None:
         """The Message was acked, or given up with `error`."""
         windows = self._windows[entry.partition.number]
         window = next(window for window in windows if entry.sequence <= window.last)
@@ -74,7 +74,7 @@ class AuditCounters:
         if error is not None:
             window.failed.append(entry.sequence)
             window.records -= entry.message.records
-            window.size_bytes -= size_bytes
+            window.size_bytes -= entry.message.size_bytes
             window.crc_sum -= entry.message.crc32c
 
     def take_reports(self, now_ms: int) -> list[ProducedReport]:

@@ -8,8 +8,9 @@ a fraction of looking at each value.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,8 +23,6 @@ from memq.core.format.schema import DEFAULT_SCHEMA
 from memq.errors import ConfigError, InvalidRequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from memq.core.notification.notification import Notification
 
 _Columns = tuple[Iterable[Any], Iterable[Any], Iterable[Any], Iterable[int]]
@@ -72,6 +71,10 @@ class LogMessage(NamedTuple):
             OverflowError: it is beyond the years 1 to 9999.
         """
         return _EPOCH + timedelta(microseconds=self.timestamp_us)
+
+
+_log_message: Callable[[Iterable[Any]], LogMessage] = partial(tuple.__new__, LogMessage)
+"""What `LogMessage._make` does, without a Python frame for each LogMessage."""
 
 
 class Section(NamedTuple):
@@ -123,7 +126,7 @@ class Batch:
 
     def __len__(self) -> int:
         """LogMessages in the Batch, without repeats."""
-        return self._records
+        return int(self._records)
 
     def __iter__(self) -> Iterator[LogMessage]:
         """The LogMessages, in the order that the consumer was asked for.
@@ -156,7 +159,7 @@ class Batch:
         self, section: Section, columns: Callable[[pa.RecordBatch], _Columns]
     ) -> Iterator[LogMessage]:
         return map(
-            LogMessage._make,
+            _log_message,
             zip(
                 *columns(section.rows),
                 repeat(self.topic),

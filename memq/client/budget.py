@@ -64,7 +64,7 @@ class ByteBudget:
     def forget(self, wake: Callable[[], None]) -> None:
         """Stop waiting."""
         with self._lock:
-            self._waiting = [waiter for waiter in self._waiting if waiter[1] is not wake]
+            self._waiting = [waiter for waiter in self._waiting if waiter[1] != wake]
 
     def close(self) -> None:
         """Wake everybody who waits: there is nothing to wait for any more."""

@@ -14,6 +14,7 @@ One event loop, not thread safe.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from typing import TYPE_CHECKING
 
@@ -34,17 +35,23 @@ if TYPE_CHECKING:
 
     from memq.client.connection import Body
 
+BOOTSTRAP_VARIABLE = "MEMQ_BOOTSTRAP"
+DEFAULT_BOOTSTRAP = "127.0.0.1:6367"  # what `memq dev` listens on
 CONNECT_TIMEOUT_S = 5.0  # a dead host costs this much before the next is tried
 ANY_BROKER_ATTEMPT_S = 5.0  # where any broker will do, none is waited for longer than this
 MAX_CACHED_TOPICS = 1_000  # a client uses a few; the oldest goes, and costs one more request
 
 
-def parse_bootstrap(bootstrap: str) -> list[str]:
+def parse_bootstrap(bootstrap: str | None) -> list[str]:
     """The addresses in a comma separated list, checked.
+
+    None is the list in the environment variable `MEMQ_BOOTSTRAP`, or else a broker on this machine.
 
     Raises:
         ConfigError: there is none, or one is malformed.
     """
+    if bootstrap is None:
+        bootstrap = os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP
     addresses = [part.strip() for part in bootstrap.split(",") if part.strip()]
     if not addresses:
         raise ConfigError(
@@ -59,7 +66,7 @@ class Cluster:
     """The brokers, as one client sees them.
 
     Args:
-        bootstrap: comma separated `host:port` of some brokers.
+        bootstrap: comma separated `host:port` of some brokers; None as in `parse_bootstrap`.
         client: free text that names this client in the brokers' logs.
         token: credential; empty where the brokers ask for none.
         request_timeout_s: deadline of a call that is given none.
@@ -70,7 +77,7 @@ class Cluster:
 
     def __init__(
         self,
-        bootstrap: str,
+        bootstrap: str | None,
         *,
         client: str = "",
         token: str = "",

@@ -301,6 +301,10 @@ class BrokerConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             await self._lost
 
+    def drop(self, why: str) -> None:
+        """End the connection as if it had broken: pending requests fail with `UnavailableError`."""
+        self._finish(UnavailableError(why))
+
     def _finish(self, why: MemqError) -> None:
         if self._end is not None:
             return

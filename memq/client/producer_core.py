@@ -139,6 +139,11 @@ class ProducerCore:
         """Messages whose answer, or whose connection's end, is awaited."""
         return sum(len(link.in_flight) for link in self._links.values())
 
+    @property
+    def unsettled_count(self) -> int:
+        """Messages whose outcome is open."""
+        return len(self._unsettled)
+
     def unsettled(self) -> list[Entry]:
         """Messages whose outcome is open, as submitted."""
         return list(self._unsettled)
@@ -372,9 +377,9 @@ class ProducerCore:
         del self._unsettled[entry]
         if entry.sent_s == -math.inf:
             self._unsent -= 1
+        self._on_settled(entry, outcome if isinstance(outcome, MemqError) else None)
         if entry.link is None:
             self._free(entry)
-        self._on_settled(entry, outcome if isinstance(outcome, MemqError) else None)
         entry.message.delivery.settle(outcome)
 
     def _free(self, entry: Entry) -> None:

@@ -1,17 +1,21 @@
 """Files that survive a power cut, and the plain system calls around them.
 
-Everything here raises OSError; callers say in their own words what failed and use `way_out`.
+Functions raise OSError unless they say otherwise; callers tell in their own words what failed and
+let `explain` add the cause and the way out.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import stat
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+
+from memq.errors import LockedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -63,6 +67,49 @@ def write_durably(
         check()
     finally:
         os.close(fd)
+
+
+def replace_durably(path: Path, content: bytes) -> None:
+    """Give a small file new content: whatever crashes, it has the old one or the new one."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.unlink(missing_ok=True)
+    write_durably(temporary, [memoryview(content)])
+    temporary.replace(path)
+    sync_folder(path.parent)
+
+
+def lock_exclusively(path: Path) -> int:
+    """Take the lock file `path` for this process; closing the descriptor returned releases it.
+
+    The kernel releases it when the process ends in whatever way, so no lock is ever stale.
+
+    Raises:
+        LockedError: it is taken; the message names the folder and the holder's process id.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, b"%d" % os.getpid(), 0)
+    except BlockingIOError as exc:
+        holder = os.pread(fd, 20, 0).decode("ascii", "replace") or "unknown"
+        os.close(fd)
+        raise LockedError(
+            f"{path.parent} is in use by process {holder}; stop that one, or use another folder"
+        ) from exc
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def make_folders(folder: Path) -> None:
+    """Make a folder, and those above it that are missing, so that they survive a power cut."""
+    if not folder.is_dir():
+        make_folders(folder.parent)
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir()
+        sync_folder(folder.parent)
 
 
 def sync_folder(folder: Path) -> None:

@@ -299,9 +299,7 @@ class TopicProcessor:
         size = len(body)
         if not self._takes(size, request.schema_id):
             self.seal(now)
-        batch = self._open
-        if batch is None:
-            batch = self._open = self._new_batch(request.schema_id, now)
+        batch = self._open or self._new_batch(request.schema_id, now)
         batch.builder.add(
             body,
             producer_id=request.producer_id,
@@ -312,6 +310,7 @@ class TopicProcessor:
             max_timestamp_us=request.max_timestamp_us,
             crc32c=crc,
         )
+        self._open = batch
         batch.body_bytes += size
         pending = self._pending[key] = batch.pending[key] = Pending(crc)
         self.window.admit(*key, now.wall_ms)

@@ -256,6 +256,15 @@ def test_sequence_below_first_unsettled_is_refused() -> None:
         send(rim(), 4, unsettled=5)
 
 
+def test_message_that_the_batch_refuses_leaves_nothing_behind() -> None:
+    """A Message that cannot be indexed is refused, and no empty Batch is left to be sealed."""
+    r = rim()
+    bad = msgspec.structs.replace(write(0), max_timestamp_us=2**63)
+    with pytest.raises(InvalidRequestError, match="out of range"):
+        r.processor.write(bad, BODY, 1, 0, now())
+    assert r.processor.idle
+
+
 def test_failed_batch_is_nacked_and_can_be_sent_again() -> None:
     """After a failure the Messages are answered with the error, and a retry is a new Message."""
     r = rim(batch_messages=1)

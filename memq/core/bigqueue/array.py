@@ -14,30 +14,31 @@ pool's. Reads by index have a lock of their own, because they share a cursor.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from bisect import bisect_left
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self, TypedDict, TypeVar, get_args
+from typing import TYPE_CHECKING, Self, TypeVar, get_args
 
 from memq.core.bigqueue.cursor import Cursor
-from memq.core.bigqueue.files import failure, lock_for_writing
+from memq.core.bigqueue.files import failure
 from memq.core.bigqueue.layout import (
     CONTROL_FILE,
+    CONTROL_MAGIC,
     DATA,
+    END,
     INDEX,
-    LOCK_FILE,
+    START,
+    START_COPY,
+    SYNCED,
     Kind,
-    Layout,
-    exists,
     load_layout,
-    new_layout,
-    save_layout,
 )
+from memq.core.bigqueue.opening import claim_folder, load_or_make_layout
+from memq.core.bigqueue.options import Sync, wall_clock_ms
 from memq.core.bigqueue.pool import DEFAULT_MAX_MAPPED_PAGES, DEFAULT_PAGE_TTL_S, PagePool
-from memq.core.bigqueue.recovery import CONTROL_MAGIC, END, START, SYNCED, Recovery, recover
+from memq.core.bigqueue.recovery import Recovery, recover
 from memq.core.bigqueue.tail import BytesLike, Tail, flat
 from memq.core.bigqueue.turn import Turn
 from memq.core.bigqueue.upkeep import PageFiles
@@ -54,29 +55,12 @@ from memq.errors import (
 )
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
-Sync = Literal["none", "batch", "each"]
 _Result = TypeVar("_Result")
 _log = logging.getLogger("memq.bigqueue")
-
-
-class ArrayOptions(TypedDict, total=False):
-    """The options of `BigArray`, for what is built on it."""
-
-    page_bytes: int | None
-    index_page_items: int | None
-    sync: Sync
-    max_mapped_pages: int
-    page_ttl_s: float
-    read_only: bool
-    clock_ms: Callable[[], int]
-
-
-def wall_clock_ms() -> int:
-    """Milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
 
 
 class BigArray:
@@ -136,7 +120,11 @@ class BigArray:
         self._refusal: tuple[type[MemqError], str] | None = None
         self._flush_each = sync == "each"
         with ExitStack() as opened:
-            self._layout = self._open_layout(opened, page_bytes, index_page_items)
+            if read_only:
+                self._layout = load_layout(self.path, page_bytes, index_page_items)
+            else:
+                claim_folder(self.path, opened)
+                self._layout = load_or_make_layout(self.path, page_bytes, index_page_items)
             self._control = Words(self.path / CONTROL_FILE, CONTROL_MAGIC, writable=not read_only)
             opened.callback(self._control.close)
             self._cells = self._control.cells
@@ -154,27 +142,6 @@ class BigArray:
             else:
                 self._start_writing()
             self._opened = opened.pop_all()
-
-    def _open_layout(
-        self, opened: ExitStack, page_bytes: int | None, index_page_items: int | None
-    ) -> Layout:
-        if self.read_only:
-            return load_layout(self.path, page_bytes, index_page_items)
-        try:
-            for folder in (DATA, INDEX):
-                (self.path / folder).mkdir(parents=True, exist_ok=True)
-            opened.callback(os.close, lock_for_writing(self.path / LOCK_FILE))
-        except OSError as exc:
-            raise failure("open", self.path, exc) from exc
-        if exists(self.path):
-            return load_layout(self.path, page_bytes, index_page_items)
-        layout = new_layout(self.path, page_bytes, index_page_items)
-        # The metadata comes last: a reader that finds it finds everything.
-        control = Words(self.path / CONTROL_FILE, CONTROL_MAGIC, writable=True)
-        control.format(0, 0, 0)
-        control.close()
-        save_layout(layout)
-        return layout
 
     def _start_reading(self) -> None:
         if not self._control.formatted:
@@ -278,7 +245,9 @@ class BigArray:
                 raise OffsetOutOfRangeError(
                     f"cannot truncate {self.path} to {index}: its end is {self._cells[END]}"
                 )
-            self._cells[START] = max(index, self._cells[START])
+            if index > self._cells[START]:
+                self._cells[START] = index
+                self._cells[START_COPY] = index
             self._delete_before(self._cells[START])
 
     # -- reading ----------------------------------------------------------------------------

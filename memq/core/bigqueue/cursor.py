@@ -28,6 +28,7 @@ from memq.core.bigqueue.layout import (
 from memq.errors import CorruptDataError
 
 if TYPE_CHECKING:
+    import mmap
     from collections.abc import Iterable
 
     from memq.core.bigqueue.pool import PagePool
@@ -119,19 +120,20 @@ class Cursor:
             CorruptDataError: its index page is missing or too short.
         """
         with self._pool.lock:
-            mapped = self._pool.map(INDEX, index // self._items)
+            number, slot = divmod(index, self._items)
+            mapped = self._map(INDEX, number, index)
             try:
-                return Entry(*_unpack_from(mapped, index % self._items * ENTRY_BYTES))
+                return Entry(*_unpack_from(mapped, slot * ENTRY_BYTES))
             except struct.error as exc:
-                raise self._damage(INDEX, index // self._items, index, "is too short") from exc
+                raise self._damage(INDEX, number, index, "is too short") from exc
 
     def _read_mapped(self, index: int) -> bytes:
         number = index // self._items
         with self._pool.lock:
             entry = self.entry(index)
-            self._index = self._pool.map(INDEX, number)
+            self._index = self._map(INDEX, number, index)
             self._base = number * self._items
-            self._data = self._pool.map(DATA, entry.page)
+            self._data = self._map(DATA, entry.page, index)
             self._page = entry.page
             self.moves += 1
             data = self._data[entry.offset : entry.offset + entry.length]
@@ -152,7 +154,7 @@ class Cursor:
                 fit = bisect_right(list(accumulate(lengths)), budget_bytes)
                 lengths = lengths[: max(at_least, fit)]
             pages = words[0::ENTRY_WORDS].tolist()[: len(lengths)]
-            items = self._copy_out(pages, words[1::ENTRY_WORDS].tolist(), lengths)
+            items = self._copy_out(start, pages, words[1::ENTRY_WORDS].tolist(), lengths)
         stamps = words.cast("B").cast("q")[2 :: ENTRY_BYTES // 8].tolist()
         checks = words[3::ENTRY_WORDS].tolist()[: len(items)]
         if list(map(crc32c, items, _seeds(stamps, start))) != checks:
@@ -162,19 +164,21 @@ class Cursor:
 
     def _entry_words(self, start: int, stop: int) -> memoryview[int]:
         number, slot = divmod(start, self._items)
-        mapped = self._pool.map(INDEX, number)
+        mapped = self._map(INDEX, number, start)
         blob = mapped[slot * ENTRY_BYTES : (slot + stop - start) * ENTRY_BYTES]
         if len(blob) != (stop - start) * ENTRY_BYTES:
             raise self._damage(INDEX, number, start, "is too short")
         return memoryview(blob).cast("I")
 
-    def _copy_out(self, pages: list[int], offsets: list[int], lengths: list[int]) -> list[bytes]:
+    def _copy_out(
+        self, start: int, pages: list[int], offsets: list[int], lengths: list[int]
+    ) -> list[bytes]:
         items: list[bytes] = []
         while len(items) < len(pages):
             first = len(items)
             page = pages[first]
             stop = len(pages) if pages[-1] == page else bisect_right(pages, page, lo=first)
-            data = self._pool.map(DATA, page)
+            data = self._map(DATA, page, start + first)
             places = zip(offsets[first:stop], lengths[first:stop], strict=True)
             items += [data[offset : offset + length] for offset, length in places]
         self.moves += 1
@@ -182,6 +186,13 @@ class Cursor:
 
     def _page_end(self, index: int) -> int:
         return (index // self._items + 1) * self._items
+
+    def _map(self, kind: Kind, number: int, index: int) -> mmap.mmap:
+        """The mapped page that item `index` needs."""
+        try:
+            return self._pool.map(kind, number)
+        except CorruptDataError as exc:
+            raise CorruptDataError(f"item {index} is damaged: {exc}, or move past it") from exc
 
     def _damage(self, kind: Kind, number: int, index: int, what: str) -> CorruptDataError:
         return CorruptDataError(

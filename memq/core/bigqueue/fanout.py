@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Self, Unpack
 from urllib.parse import quote, unquote
 
-from memq.core.bigqueue.array import ArrayOptions, BigArray
+from memq.core.bigqueue.array import BigArray
 from memq.core.bigqueue.files import failure, sync_directory
 from memq.core.bigqueue.front import Front
 from memq.core.bigqueue.layout import FRONTS_FOLDER, HEAD_FILE
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
+    from memq.core.bigqueue.options import ArrayOptions
     from memq.core.bigqueue.recovery import Recovery
     from memq.core.bigqueue.tail import BytesLike
 

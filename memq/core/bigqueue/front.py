@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from memq.core.bigqueue.files import failure, sync_file
+from memq.core.bigqueue.layout import FRONT_MAGIC, POSITION
 from memq.core.bigqueue.turn import Turn
 from memq.core.bigqueue.words import Words
 from memq.errors import (
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from memq.core.bigqueue.array import BigArray
-
-FRONT_MAGIC = b"MQFRONT1"
-POSITION = 1
 
 _log = logging.getLogger("memq.bigqueue")
 

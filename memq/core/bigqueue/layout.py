@@ -26,10 +26,17 @@ INDEX: Kind = "index"
 FORMAT_VERSION = 1
 METADATA_FILE = "meta.json"
 CONTROL_FILE = "control"
+CONTROL_MAGIC = b"MQARRAY1"
 LOCK_FILE = "lock"
 HEAD_FILE = "head"
 FRONTS_FOLDER = "fronts"
+FRONT_MAGIC = b"MQFRONT1"
 PAGE_SUFFIX = ".page"
+
+# Words of the control file and of a front file; word 0 is the magic number. The start is there
+# twice, because opening deletes pages below it: a damaged start must not delete good pages.
+START, END, SYNCED, START_COPY = 1, 2, 3, 4
+POSITION = 1
 
 # One index entry: data page number, offset in it, length, check, timestamp in ms. 24 bytes, so the
 # array of them is also an array of six 32-bit words, which is how a batch is packed and read.
@@ -151,11 +158,6 @@ def load_layout(path: Path, page_bytes: int | None, index_page_items: int | None
     _check_same("page_bytes", page_bytes, layout.page_bytes, path)
     _check_same("index_page_items", index_page_items, layout.index_page_items, path)
     return layout
-
-
-def exists(path: Path) -> bool:
-    """Whether an array was made at `path`."""
-    return (path / METADATA_FILE).exists()
 
 
 def _to_json(layout: Layout) -> str:

@@ -126,13 +126,9 @@ class PagePool:
             with path.open("r+b" if self._access == mmap.ACCESS_WRITE else "rb") as file:
                 return mmap.mmap(file.fileno(), 0, access=self._access)
         except FileNotFoundError as exc:
-            raise CorruptDataError(
-                f"{kind} page {path} is missing; restore it, or move past its items"
-            ) from exc
+            raise CorruptDataError(f"{kind} page {path} is missing; restore it") from exc
         except ValueError as exc:  # an empty file cannot be mapped
-            raise CorruptDataError(
-                f"{kind} page {path} is empty; restore it, or move past its items"
-            ) from exc
+            raise CorruptDataError(f"{kind} page {path} is empty; restore it") from exc
         except OSError as exc:
             raise failure("map", path, exc) from exc
 

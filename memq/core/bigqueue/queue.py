@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Self, Unpack
 
-from memq.core.bigqueue.array import ArrayOptions, BigArray
+from memq.core.bigqueue.array import BigArray
 from memq.core.bigqueue.front import Front
 from memq.core.bigqueue.layout import FRONTS_FOLDER, HEAD_FILE
 from memq.errors import ConfigError
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
+    from memq.core.bigqueue.options import ArrayOptions
     from memq.core.bigqueue.recovery import Recovery
     from memq.core.bigqueue.tail import BytesLike
 

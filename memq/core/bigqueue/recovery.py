@@ -27,16 +27,23 @@ from typing import TYPE_CHECKING
 
 from memq.core.bigqueue.cursor import Cursor, Entry
 from memq.core.bigqueue.files import failure, sync_directory, sync_file
-from memq.core.bigqueue.layout import CONTROL_FILE, DATA, ENTRY_BYTES, INDEX, Layout
+from memq.core.bigqueue.layout import (
+    CONTROL_FILE,
+    DATA,
+    END,
+    ENTRY_BYTES,
+    INDEX,
+    START,
+    START_COPY,
+    SYNCED,
+    Layout,
+)
 from memq.core.bigqueue.tail import Position
 from memq.errors import CorruptDataError
 
 if TYPE_CHECKING:
     from memq.core.bigqueue.pool import PagePool
     from memq.core.bigqueue.words import Words
-
-CONTROL_MAGIC = b"MQARRAY1"
-START, END, SYNCED = 1, 2, 3
 
 # With sync="none" the checkpoint may be arbitrarily far back. The kernel writes dirty pages back
 # within about half a minute, so older ones are on disk; these bounds keep opening to seconds.
@@ -116,7 +123,7 @@ class _Scanner:
         if entry is None:
             return f"item {index} has no index entry"
         if entry.page not in self._page_set:
-            return f"data page {entry.page}, which holds item {index}, is missing"
+            return f"item {index} is damaged: its data page {entry.page} is missing"
         try:
             self._cursor.read(index)
         except CorruptDataError as exc:
@@ -141,7 +148,7 @@ def recover(layout: Layout, pool: PagePool, control: Words) -> tuple[Position, R
     )
     erased = _erase_from(layout, pool, scanner, end)
     if erased or extent != _Extent(extent.start, end, end):
-        control.format(extent.start, end, end)
+        control.format(extent.start, end, end, extent.start)
         _flush(layout, scanner, extent)
     if recovery != Recovery():
         _log.warning(
@@ -159,7 +166,8 @@ def recover(layout: Layout, pool: PagePool, control: Words) -> tuple[Position, R
 def _read_extent(scanner: _Scanner, control: Words) -> _Extent:
     """The published positions, or what the page files say when the control file is damaged."""
     start, end, synced = control.cells[START], control.cells[END], control.cells[SYNCED]
-    if control.formatted and start <= end and synced <= end < MAX_INDEX:
+    believable = start == control.cells[START_COPY] and start <= end and synced <= end < MAX_INDEX
+    if control.formatted and believable:
         return _Extent(start, end, synced)
     reason = "the control file was damaged and is rebuilt from the pages"
     if not scanner.indexes:

@@ -66,6 +66,9 @@ RECORD_BATCH_MESSAGE = 3
 _METADATA_V5 = 4  # enum MetadataVersion; written by every Arrow since 1.0 (2020)
 _NOT_COMPRESSED = -1  # declared size of a buffer that was left as it is
 
+# Fields of the tables that are read, in the order of their slots.
+_MESSAGE_FIELDS = 4  # version, header_type, header, bodyLength; what follows is not needed
+_BATCH_FIELDS = 5  # length, nodes, buffers, compression, variadicBufferCounts
 _VTABLE_HEADER_BYTES = 4  # its own size, and the size of its table
 
 _U8 = struct.Struct("<B")
@@ -74,10 +77,7 @@ _I32 = struct.Struct("<i")
 _U32 = struct.Struct("<I")
 _I64 = struct.Struct("<q")
 _PREFIX = struct.Struct("<4si")
-
-# Fields of the tables, in the order of their slots.
-_MESSAGE_FIELDS = 4  # version, header_type, header, bodyLength; what follows is not needed
-_BATCH_FIELDS = 5  # length, nodes, buffers, compression, variadicBufferCounts
+_OFFSETS = tuple(struct.Struct(f"<{count}H") for count in range(_BATCH_FIELDS + 1))
 
 
 class Envelope(NamedTuple):
@@ -260,7 +260,7 @@ def _fields(metadata: memoryview, table: int, count: int) -> list[int]:
     if size < _VTABLE_HEADER_BYTES:
         raise CorruptDataError("a table of the Arrow envelope has no vtable")
     present = min((size - _VTABLE_HEADER_BYTES) // _U16.size, count)
-    offsets = struct.unpack_from(f"<{present}H", metadata, vtable + _VTABLE_HEADER_BYTES)
+    offsets = _OFFSETS[present].unpack_from(metadata, vtable + _VTABLE_HEADER_BYTES)
     return [offset and table + offset for offset in offsets] + [0] * (count - present)
 
 

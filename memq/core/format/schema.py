@@ -132,13 +132,27 @@ def check_topic_schema(schema: pa.Schema) -> None:
             raise SchemaMismatchError(f"column {field.name!r} cannot be stored: {reason}")
 
 
-@lru_cache(maxsize=_SCHEMA_CACHE)
 def layout_of(schema: pa.Schema) -> Layout:
     """What every RecordBatch of this schema has; counted in an empty one, which Arrow lays out.
 
     Raises:
         SchemaMismatchError: it cannot be stored.
     """
+    # Arrow hashes a schema by its whole text, half the cost of checking a small Message. So one
+    # that is used again and again is known by its identity, which the entry keeps alive.
+    known = _LAYOUTS.get(id(schema))
+    if known is None:
+        if len(_LAYOUTS) >= _SCHEMA_CACHE:
+            _LAYOUTS.clear()
+        known = _LAYOUTS[id(schema)] = (schema, _layout(schema))
+    return known[1]
+
+
+_LAYOUTS: dict[int, tuple[pa.Schema, Layout]] = {}
+
+
+@lru_cache(maxsize=_SCHEMA_CACHE)
+def _layout(schema: pa.Schema) -> Layout:
     check_topic_schema(schema)
     empty = pa.RecordBatch.from_pylist([], schema=schema)
     nodes, buffers = count_nodes_and_buffers(view_bytes(empty.serialize()))

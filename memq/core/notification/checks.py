@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from memq.core.notification.queue import Publication
 
 MAX_PARTITIONS = 256  # as many as a topic may have
-MAX_PAYLOAD_BYTES = 4 << 20
+MAX_PAYLOAD_BYTES = 2 << 20
 """Largest payload: a Batch of 10,000 Messages, each from another producer, takes about 1 MiB."""
 
 

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING
 
 from memq.core.files import (
     explain,
+    make_folders,
     opened,
     read_exactly,
     same_bytes,
@@ -210,8 +211,10 @@ class LocalStorage:
         A folder that exists below the root may come from a process that crashed before it could
         sync it, so this process syncs each one once as well. A root that exists is taken as given.
         """
-        below_root = self._root in folder.parents
-        if folder in self._durable_folders or (not below_root and folder.is_dir()):
+        if folder in self._durable_folders:
+            return
+        if self._root not in folder.parents:
+            make_folders(folder)
             return
         self._ensure_durable(folder.parent)
         with contextlib.suppress(FileExistsError):

@@ -115,13 +115,14 @@ class ClientConnection:
             raise InvalidRequestError(f"{type(header).__name__} is not a request")
         encoded = encode_header(header)
         check_size(encoded, body, self._max_header_bytes, self._max_body_bytes)
-        if self.in_flight >= MAX_IN_FLIGHT:
-            raise UnavailableError(f"{MAX_IN_FLIGHT} requests are in flight here: await answers")
         correlation_id = self._next_id
-        self._next_id += 1
+        flags = ONEWAY
         if not oneway:
+            flags = 0
+            if self.in_flight >= MAX_IN_FLIGHT:
+                raise UnavailableError(f"{MAX_IN_FLIGHT} requests are in flight: await answers")
             self._pending[correlation_id] = route
-        flags = ONEWAY if oneway else 0
+        self._next_id += 1
         return correlation_id, encode_frame(
             route.code, correlation_id, encoded, body, flags=flags, body_crc=body_crc
         )

@@ -42,7 +42,12 @@ _PLAIN = {
 
 def render(page: str) -> str:
     """The page with its generated parts made new."""
-    return _PART.sub(lambda part: part[1] + _PARTS[part[2]]() + part[3], page)
+
+    def renew(part: re.Match[str]) -> str:
+        begin, name, end = part.groups()
+        return f"{begin}\n{_PARTS[name]().strip()}\n\n{end}"
+
+    return _PART.sub(renew, page)
 
 
 def main(path: str) -> None:

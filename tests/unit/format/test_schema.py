@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 
 import pyarrow as pa
 import pytest
@@ -79,6 +80,7 @@ def test_the_id_of_a_schema_is_16_hex_digits_of_its_sha256() -> None:
         (pa.map_(pa.utf8(), WORDS), pa.map_(pa.utf8(), pa.utf8())),
         (pa.struct([("a", pa.list_(WORDS))]), pa.struct([("a", pa.list_(pa.utf8()))])),
         (pa.dictionary(pa.int8(), pa.int64()), pa.int64()),
+        (pa.dictionary(pa.int8(), pa.list_(WORDS)), pa.list_(pa.utf8())),
         (pa.string_view(), pa.large_utf8()),
         (pa.list_(pa.binary_view()), pa.list_(pa.large_binary())),
         (pa.int32(), pa.int32()),
@@ -167,3 +169,14 @@ def test_a_schema_of_a_foreign_writer_must_be_one_that_can_be_stored() -> None:
     wide = pa.schema([(f"column number {i}", pa.int8()) for i in range(20_000)])
     with pytest.raises(SchemaMismatchError, match=str(MAX_SCHEMA_BYTES)):
         deserialize_schema(bytes(wide.serialize()))
+
+
+def test_a_schema_that_no_arrow_writer_makes_is_refused() -> None:
+    """A list of a negative fixed size, which Arrow reads without complaint; nesting without end."""
+    data = bytearray(pa.schema([("a", pa.list_(pa.int8(), 12_345))]).serialize())
+    place = data.index(struct.pack("<i", 12_345))
+    struct.pack_into("<i", data, place, -12_345)
+    with pytest.raises(SchemaMismatchError, match="below 1"):
+        deserialize_schema(data)
+    with pytest.raises((SchemaMismatchError, CorruptDataError)):
+        deserialize_schema(bytes(pa.schema([("a", nested(500))]).serialize()))

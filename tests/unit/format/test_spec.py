@@ -133,4 +133,5 @@ def test_the_default_schema_and_the_index_columns_stand_in_the_document() -> Non
     text = SPEC.read_text()
     for field in (*DEFAULT_SCHEMA, *index.INDEX_SCHEMA):
         null = "yes" if field.nullable else "no"
-        assert re.search(rf"^\| `{field.name}` \| `{re.escape(str(field.type))}` \| {null} \|", text, re.M)
+        row = rf"^\| `{field.name}` \| `{re.escape(str(field.type))}` \| {null} \|"
+        assert re.search(row, text, re.MULTILINE)

@@ -1,0 +1,191 @@
+"""Broker ingest: one broker process, storage that discards, `acks=1`, beside a bare socket copy.
+
+The sender costs as little as it can: bodies are encoded once, each frame needs a new header only.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from crc32c import crc32c
+
+from memq.core.format.message import encode_message, encode_records
+from memq.core.topic import TopicConfig
+from memq.core.wire.client import ClientConnection
+from memq.core.wire.events import Answer
+from memq.core.wire.frame import FrameReader
+from memq.core.wire.messages import CreateTopic, TopicAnswer, Write
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+WINDOW = 64  # requests in flight
+TOPIC = "ingest"
+
+
+@contextmanager
+def discarding_broker() -> Iterator[tuple[str, int]]:
+    """Address and pid of a broker process that discards what it stores."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.discarding_broker"], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    try:
+        yield process.stdout.readline().strip(), process.pid
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def body_of(size_bytes: int) -> bytes:
+    """A Message of about that size, of 1 KiB records (of one record when it is smaller)."""
+    value = os.urandom(min(size_bytes, 1024) - 200 if size_bytes > 512 else 100)
+    count = max(1, size_bytes // 1024)
+    batch = encode_records(None, [value + bytes(176)] * count, None, [1] * count)
+    return encode_message(batch).to_pybytes()
+
+
+class Loader:
+    """A blocking client that sends Writes as fast as the window allows."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self.socket = socket.create_connection((host, int(port)))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.wire = ClientConnection("ingest")
+        self.reader = FrameReader(max_header_bytes=1 << 20, max_body_bytes=1 << 20)
+        self.socket.sendall(b"".join(self.wire.open()))
+        self.receive()
+
+    def receive(self) -> list:
+        """Events of the next bytes that come."""
+        count = self.socket.recv_into(self.reader.get_buffer())
+        return [self.wire.receive(frame) for frame in self.reader.buffer_updated(count)]
+
+    def create(self) -> str:
+        """Make the topic; its schema id."""
+        config = TopicConfig.create(TOPIC, batch_age="1s", batch_bytes="32MiB", audited=False)
+        self.socket.sendall(b"".join(self.wire.request(CreateTopic(config=config))[1]))
+        answer = self.receive()[0]
+        assert isinstance(answer, Answer), answer
+        assert isinstance(answer.header, TopicAnswer)
+        return answer.header.topic.schema_id
+
+    def write(self, body: bytes, count: int, schema_id: str) -> float:
+        """Send `count` Messages; seconds until the last is acked."""
+        crc, records = crc32c(body), max(1, len(body) // 1200)
+        records = _records(body)
+        window = threading.Semaphore(WINDOW)
+        start = time.perf_counter()
+        acks = threading.Thread(target=self._acks, args=(count, window))
+        acks.start()
+        producer = os.urandom(4).hex()
+        for sequence in range(count):
+            window.acquire()
+            header = Write(
+                topic=TOPIC,
+                write_partition=0,
+                producer_id=producer,
+                epoch=0,
+                sequence=sequence,
+                first_unsettled=0,
+                acks=1,
+                schema_id=schema_id,
+                records=records,
+                min_timestamp_us=1,
+                max_timestamp_us=1,
+            )
+            send_all(self.socket, self.wire.request(header, body, crc)[1])
+        acks.join()
+        return time.perf_counter() - start
+
+    def _acks(self, count: int, window: threading.Semaphore) -> None:
+        while count:
+            for event in self.receive():
+                assert isinstance(event, Answer), event
+                count -= 1
+                window.release()
+
+
+def _records(body: bytes) -> int:
+    from memq.core.format.message import check_message
+    from memq.core.format.schema import DEFAULT_SCHEMA
+
+    return check_message(body, DEFAULT_SCHEMA, max_decoded_bytes=1 << 26)
+
+
+def send_all(sock: socket.socket, buffers: list) -> None:
+    """Send every buffer, with as few copies as the kernel allows."""
+    views = [memoryview(buffer) for buffer in buffers]
+    while views:
+        sent = sock.sendmsg(views)
+        while views and sent >= len(views[0]):
+            sent -= len(views.pop(0))
+        if views:
+            views[0] = views[0][sent:]
+
+
+def loopback_copy(size_bytes: int, count: int) -> float:
+    """Seconds that a bare socket takes for the same bytes, from one process to another."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    child = subprocess.Popen(
+        [sys.executable, "-c", _RECEIVER, str(listener.getsockname()[1]), str(size_bytes), str(count)]
+    )
+    connection, _ = listener.accept()
+    data = os.urandom(size_bytes)
+    start = time.perf_counter()
+    for _ in range(count):
+        connection.sendall(data)
+    connection.recv(1)
+    took = time.perf_counter() - start
+    child.wait()
+    return took
+
+
+_RECEIVER = """
+import socket, sys
+port, size, count = map(int, sys.argv[1:])
+s = socket.create_connection(("127.0.0.1", port))
+buffer, left = memoryview(bytearray(size)), size * count
+while left:
+    left -= s.recv_into(buffer)
+s.sendall(b".")
+"""
+
+
+def run() -> list[tuple[str, str, str]]:
+    """Rows of (name, figure, note)."""
+    rows = []
+    with discarding_broker() as (address, _):
+        loader = Loader(address)
+        schema_id = loader.create()
+        for label, size, count in (
+            ("1 MiB", 1 << 20, 3_000),
+            ("64 KiB", 64 << 10, 20_000),
+            ("4 KiB", 4 << 10, 100_000),
+        ):
+            body = body_of(size)
+            loader.write(body, count // 10, schema_id)
+            bare = count * len(body) / loopback_copy(len(body), count)
+            took = loader.write(body, count, schema_id)
+            rate = count * len(body) / took
+            rows.append(
+                (
+                    f"broker ingest, {label} Messages, acks=1, {WINDOW} in flight",
+                    f"{rate / 1e6:,.0f} MB/s, {count / took:,.0f} requests/s",
+                    f"{rate / bare:.2f} of a bare loopback copy ({bare / 1e6:,.0f} MB/s)",
+                )
+            )
+    return rows
+
+
+if __name__ == "__main__":
+    for row in run():
+        print(*row, sep=" | ")

@@ -1,0 +1,425 @@
+"""The rim of a producer: sockets, timers and tasks around accumulator and core, on an event loop.
+
+    any thread                     event loop
+    write → Accumulator ──sealed──▶ submit → ProducerCore ──poll──▶ effects → Cluster, connections
+                    ◀──budget────── settled ◀── answers ◀─────────────────────────┘
+
+`hand_over` carries calls from the threads that write to the loop, in order. Everything else in here
+runs on the loop. An error that nothing expected ends the producer: it fails all deliveries, and
+every later call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import secrets
+import threading
+import time
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from memq.client.accumulator import Accumulator
+from memq.client.audit_counters import AuditCounters
+from memq.client.backoff import system_randomness
+from memq.client.budget import ByteBudget
+from memq.client.cluster import Cluster
+from memq.client.producer_core import ProducerCore
+from memq.client.producer_options import answer_timeout_s
+from memq.client.producer_state import Connect, CoreOptions, Drop, Effect, Entry, Refresh, Send
+from memq.core.format.schema import DEFAULT_SCHEMA, deserialize_schema
+from memq.core.wire.messages import WriteAnswer
+from memq.errors import ClosedError, MemqError, RequestTimeoutError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from typing import Any
+
+    import pyarrow as pa
+
+    from memq.client.accumulator import SealedMessage
+    from memq.client.connection import BrokerConnection
+    from memq.client.delivery import Delivery
+    from memq.client.producer_options import ProducerOptions
+    from memq.core.audit import ProducedReport
+    from memq.core.wire.messages import Struct, TopicInfo
+
+MAX_FAILED = 1_000  # failed deliveries kept for `flush` to raise one that nobody has seen
+
+
+def _random_id() -> str:
+    return secrets.token_hex(16)
+
+
+class ProducerStats(NamedTuple):
+    """What a producer did so far.
+
+    Attributes:
+        acked_messages: Messages acked; with acks=0, sent.
+        acked_records: records in them.
+        acked_bytes: bytes in them.
+        failed_messages: Messages given up.
+        failed_records: records in them.
+        in_flight: Messages without an answer now.
+        unsettled: Messages sealed and not settled now.
+        buffer_bytes: memory in use now.
+    """
+
+    acked_messages: int
+    acked_records: int
+    acked_bytes: int
+    failed_messages: int
+    failed_records: int
+    in_flight: int
+    unsettled: int
+    buffer_bytes: int
+
+
+class ProducerRim:
+    """Everything of a producer but its public face. Make it with `await ProducerRim.start(…)`.
+
+    Attributes:
+        options: of the producer.
+        topic: as the cluster told it last.
+        schema: that tables must have.
+        schema_id: of that schema.
+        accumulator: where records and tables go.
+        budget: memory for Messages.
+        loop_thread: identity of the thread that runs the loop.
+    """
+
+    def __init__(
+        self,
+        options: ProducerOptions,
+        cluster: Cluster,
+        topic: TopicInfo,
+        *,
+        hand_over: Callable[..., object],
+        randomness: Callable[[], float],
+        new_producer_id: Callable[[], str],
+    ) -> None:
+        self.options = options
+        self._adopt(topic)
+        self._hand_over = hand_over
+        self._cluster = cluster
+        self._loop = asyncio.get_running_loop()
+        self.loop_thread = threading.get_ident()
+        config = topic.config
+        core_options = CoreOptions(
+            topic=config.name,
+            producer_id=options.producer_id or new_producer_id(),
+            epoch=options.epoch,
+            acks=options.acks,
+            ordered=config.ordering == "producer",
+            fixed_partitions=options.producer_id is not None,
+            max_in_flight=options.max_in_flight,
+            delivery_timeout_s=options.delivery_timeout_s(config),
+            answer_timeout_s=answer_timeout_s(config),
+        )
+        self._audit = AuditCounters(core_options, options.client, time.time_ns() // 1_000_000)
+        self.budget = ByteBudget(options.buffer_bytes)
+        self._core = ProducerCore(
+            core_options,
+            topic.hosts,
+            release=self.budget.give,
+            on_submitted=self._audit.submitted,
+            on_settled=self._settled,
+            randomness=randomness,
+        )
+        self.accumulator = Accumulator(
+            self.budget,
+            message_bytes=options.message_bytes,
+            max_message_bytes=config.message_bytes,
+            linger_s=options.linger_s,
+            compression=options.compression,
+            schema_id=topic.schema_id if self.schema.equals(DEFAULT_SCHEMA) else None,
+            on_sealed=partial(hand_over, self._submit),
+            on_wake=partial(hand_over, self._arm_ticker),
+        )
+        self._connections: dict[str, BrokerConnection] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ticker: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._poll_pending = False
+        self._closed = False
+        self._settlement: asyncio.Future[None] | None = None  # of the next Message, for `drain`
+        self._failed: list[Delivery] = []
+        self._acked_messages = self._acked_records = self._acked_bytes = 0
+        self._failed_messages = self._failed_records = 0
+
+    @classmethod
+    async def start(
+        cls,
+        bootstrap: str | None,
+        options: ProducerOptions,
+        *,
+        hand_over: Callable[..., object],
+        randomness: Callable[[], float] = system_randomness,
+        new_producer_id: Callable[[], str] = _random_id,
+    ) -> ProducerRim:
+        """Find the topic, and be ready to write to it.
+
+        Args:
+            bootstrap: as `Cluster` takes it.
+            options: of the producer.
+            hand_over: has the loop call a function soon, in order, from any thread that writes.
+            randomness: evenly spread over [0, 1).
+            new_producer_id: makes an id that no other producer has.
+
+        Raises:
+            UnknownTopicError: there is no such topic.
+            ConfigError: the options do not fit the topic.
+            MemqError: no broker can be asked.
+        """
+        cluster = Cluster(bootstrap, client=options.client, token=options.token)
+        try:
+            topic = await cluster.topic(options.topic)
+            return cls(
+                options,
+                cluster,
+                topic,
+                hand_over=hand_over,
+                randomness=randomness,
+                new_producer_id=new_producer_id,
+            )
+        except BaseException:
+            await cluster.close()
+            raise
+
+    def __repr__(self) -> str:
+        return f"<ProducerRim {self._core!r} {self.accumulator!r}>"
+
+    @property
+    def producer_id(self) -> str:
+        """Name under which the Messages are sent."""
+        return self._core.options.producer_id
+
+    @property
+    def stats(self) -> ProducerStats:
+        """What was done so far; exact when read on the loop."""
+        return ProducerStats(
+            self._acked_messages,
+            self._acked_records,
+            self._acked_bytes,
+            self._failed_messages,
+            self._failed_records,
+            self._core.in_flight,
+            self._core.unsettled_count,
+            self.budget.used_bytes,
+        )
+
+    def take_audit_reports(self, now_ms: int) -> list[ProducedReport]:
+        """Close the audit window, and hand out the windows in which everything is settled."""
+        return self._audit.take_reports(now_ms)
+
+    # -- waiting for what was written -------------------------------------------------------
+
+    async def drain(self, timeout_s: float | None) -> None:
+        """Wait until everything that was sealed before this call is settled.
+
+        Raises:
+            RequestTimeoutError: it takes longer than `timeout_s` (None: than the deadline).
+            MemqError: the first failure of a Message that nobody has seen.
+        """
+        await asyncio.sleep(0)  # what was sealed is handed over first
+        unsettled = self._core.unsettled()
+        try:
+            async with asyncio.timeout(timeout_s):
+                while unsettled:
+                    if unsettled[-1].settled:
+                        unsettled.pop()
+                    else:
+                        await self._next_settlement()
+        except TimeoutError as exc:
+            count = sum(not entry.settled for entry in unsettled)
+            raise RequestTimeoutError(
+                f"{count} Messages are not settled after {timeout_s:g} s; they are still being "
+                "delivered"
+            ) from exc
+        self._raise_unseen()
+
+    async def close(self, timeout_s: float | None) -> None:
+        """Deliver what was written, or give it up after `timeout_s`, and free everything.
+
+        Raises:
+            as `drain`.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        why = ClosedError(f"this producer to topic {self.options.topic!r} was closed")
+        self.accumulator.end(why)
+        self.budget.close()
+        try:
+            await self.drain(timeout_s)
+        finally:
+            self._core.end(why)
+            for handle in (self._ticker, self._timer):
+                if handle is not None:
+                    handle.cancel()
+            for task in self._tasks:
+                task.cancel()
+            await self._cluster.close()
+
+    async def _next_settlement(self) -> None:
+        if self._settlement is None or self._settlement.done():
+            self._settlement = self._loop.create_future()
+        await asyncio.shield(self._settlement)
+
+    def _raise_unseen(self) -> None:
+        failed, self._failed = self._failed, []
+        unseen = [
+            error for delivery in failed if not delivery.seen and (error := delivery.exception())
+        ]
+        if unseen:
+            unseen[0].add_note(f"{len(unseen)} Messages failed and nobody had looked at them")
+            raise unseen[0]
+
+    # -- events -----------------------------------------------------------------------------
+
+    def _submit(self, message: SealedMessage) -> None:
+        self._core.submit(message)
+        self._poll_soon()
+
+    def _settled(self, entry: Entry, error: MemqError | None) -> None:
+        self._audit.settled(entry, error)
+        message = entry.message
+        if error is None:
+            self._acked_messages += 1
+            self._acked_records += message.records
+            self._acked_bytes += message.size_bytes
+        else:
+            self._failed_messages += 1
+            self._failed_records += message.records
+            if len(self._failed) < MAX_FAILED:
+                self._failed.append(message.delivery)
+        if self._settlement is not None and not self._settlement.done():
+            self._settlement.set_result(None)
+
+    def _answered(
+        self, entry: Entry, connection: BrokerConnection, answer: Struct | MemqError, _: object
+    ) -> None:
+        if connection.closed and self._connections.get(connection.address) is connection:
+            del self._connections[connection.address]
+            self._core.disconnected(connection.address)
+        if isinstance(answer, WriteAnswer):
+            self._core.acked(entry, answer)
+        else:
+            assert isinstance(answer, MemqError)  # noqa: S101 - the wire checked the type
+            self._core.failed(entry, answer, time.monotonic())
+        self._poll_soon()
+
+    def _sent(self, entry: Entry, connection: BrokerConnection, error: MemqError | None) -> None:
+        """A Message that wants no answer has left."""
+        self._answered(entry, connection, WriteAnswer() if error is None else error, None)
+
+    # -- polling the core -------------------------------------------------------------------
+
+    def _poll_soon(self) -> None:
+        """Poll once for all events of one turn of the loop."""
+        if not self._poll_pending:
+            self._poll_pending = True
+            self._loop.call_soon(self._poll)
+
+    def _poll(self) -> None:
+        self._poll_pending = False
+        try:
+            for effect in self._core.poll(time.monotonic()):
+                self._carry_out(effect)
+            if self._core.error is not None:
+                self.accumulator.end(self._core.error)
+                self.budget.close()
+            self._set_timer()
+        except Exception as exc:
+            self._end(exc)
+            raise
+
+    def _set_timer(self) -> None:
+        wake_s = self._core.wake_at_s()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if wake_s < math.inf:
+            self._timer = self._loop.call_later(wake_s - time.monotonic(), self._poll_soon)
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Send():
+                self._send(effect)
+            case Connect():
+                self._spawn(self._connect(effect.address))
+            case Drop():
+                connection = self._connections.pop(effect.address, None)
+                if connection is not None:
+                    connection.drop("it left a Message unanswered for too long")
+            case Refresh():
+                self._spawn(self._refresh())
+
+    def _send(self, send: Send) -> None:
+        entry, message = send.entry, send.entry.message
+        connection = self._connections[send.address]
+        try:
+            if send.header.acks == 0:
+                sent = partial(self._sent, entry, connection)
+                connection.post(send.header, message.body, message.crc32c, sent)
+            else:
+                answered = partial(self._answered, entry, connection)
+                connection.send(send.header, message.body, message.crc32c, answered)
+        except MemqError as exc:
+            self._answered(entry, connection, exc, None)
+
+    async def _connect(self, address: str) -> None:
+        try:
+            self._connections[address] = await self._cluster.connection(address)
+        except MemqError as exc:
+            self._core.connect_failed(address, exc, time.monotonic())
+        else:
+            self._core.connected(address)
+        self._poll_soon()
+
+    async def _refresh(self) -> None:
+        try:
+            topic = await self._cluster.topic(self.options.topic, refresh=True)
+            self._adopt(topic)
+        except MemqError as exc:
+            self._core.refresh_failed(exc, time.monotonic())
+        else:
+            self._core.refreshed(topic.hosts, time.monotonic())
+        self._poll_soon()
+
+    def _adopt(self, topic: TopicInfo) -> None:
+        self.topic = topic
+        self.schema_id = topic.schema_id
+        self.schema: pa.Schema = deserialize_schema(topic.schemas[topic.schema_id])
+
+    # -- the accumulator's time -------------------------------------------------------------
+
+    def _arm_ticker(self) -> None:
+        if self._ticker is not None:
+            self._ticker.cancel()
+        self._ticker = self._loop.call_later(self.accumulator.first_tick_s, self._tick)
+
+    def _tick(self) -> None:
+        self._ticker = None
+        next_s = self.accumulator.tick(may_seal=self._core.unsent == 0)
+        if next_s is not None:
+            self._ticker = self._loop.call_later(next_s, self._tick)
+
+    # -- the end ----------------------------------------------------------------------------
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._reap)
+
+    def _reap(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (exc := task.exception()) is not None:
+            self._end(exc)
+
+    def _end(self, exc: BaseException) -> None:
+        """An error in the producer itself: whoever waits, or writes later, must learn of it."""
+        error = MemqError(f"internal error of the producer: {exc!r}")
+        self._core.end(error)
+        self.accumulator.end(error)
+        self.budget.close()

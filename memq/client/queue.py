@@ -1,0 +1,179 @@
+"""The notification queue of one topic, as a client sees it through the broker that serves it.
+
+Which broker that is may change while a call is under way. So a call is made in attempts: when one
+fails in a way that may pass, the topic is looked up again and its queue's broker of that moment is
+asked, until the deadline of the call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from memq.client.backoff import full_jitter_s, system_randomness
+from memq.core.wire.messages import (
+    CommitOffsets,
+    FetchCommitted,
+    FetchNotifications,
+    FetchOffsets,
+    NotificationEntry,
+    Position,
+)
+from memq.errors import MemqError, ProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from memq.client.cluster import Cluster
+    from memq.core.wire.messages import (
+        FetchCommittedAnswer,
+        FetchNotificationsAnswer,
+        FetchOffsetsAnswer,
+        PartitionOffsets,
+        Struct,
+    )
+
+ATTEMPT_S = 5.0  # a broker that does not answer for this long may not serve the queue any more
+
+_entries = msgspec.msgpack.Decoder(list[NotificationEntry])
+
+
+class Page(NamedTuple):
+    """Notifications of some partitions.
+
+    Attributes:
+        entries: in the order of their offsets within each partition.
+        ends: one past the last notification of each partition asked for.
+    """
+
+    entries: list[NotificationEntry]
+    ends: dict[int, int]
+
+
+class QueueClient:
+    """Calls about one topic's notifications and groups.
+
+    Args:
+        cluster: the brokers.
+        topic: the topic.
+    """
+
+    def __init__(self, cluster: Cluster, topic: str) -> None:
+        self.cluster = cluster
+        self.topic = topic
+
+    def __repr__(self) -> str:
+        return f"<QueueClient {self.topic} at {self.cluster!r}>"
+
+    async def page(
+        self,
+        positions: Mapping[int, int],
+        *,
+        max_entries: int,
+        max_wait_ms: int = 0,
+        timeout_s: float | None = None,
+    ) -> Page:
+        """Notifications from some offsets on; waits up to `max_wait_ms` for the first.
+
+        Raises:
+            OffsetOutOfRangeError: an offset is not held.
+            MemqError: as `ask`.
+        """
+        request = FetchNotifications(
+            topic=self.topic,
+            positions=_positions(positions),
+            max_entries=max_entries,
+            max_wait_ms=max_wait_ms,
+        )
+        answer: FetchNotificationsAnswer
+        answer, body = await self.ask(request, timeout_s=timeout_s, wait_s=max_wait_ms / 1000)
+        try:
+            entries = _entries.decode(body)
+        except msgspec.MsgspecError as exc:
+            raise ProtocolError(f"the broker answered no list of notifications: {exc}") from exc
+        return Page(entries, {end.partition: end.offset for end in answer.ends})
+
+    async def offsets(
+        self, at_ms: int | None = None, *, timeout_s: float | None = None
+    ) -> list[PartitionOffsets]:
+        """Start and end of every partition, and the first offset published at `at_ms` or later.
+
+        Raises:
+            MemqError: as `ask`.
+        """
+        request = FetchOffsets(topic=self.topic, at_ms=at_ms)
+        answer: FetchOffsetsAnswer
+        answer, _ = await self.ask(request, timeout_s=timeout_s)
+        return answer.partitions
+
+    async def committed(self, group: str, *, timeout_s: float | None = None) -> dict[int, int]:
+        """Stored next offsets of a group; partitions without one are absent.
+
+        Raises:
+            MemqError: as `ask`.
+        """
+        request = FetchCommitted(group=group, topic=self.topic)
+        answer: FetchCommittedAnswer
+        answer, _ = await self.ask(request, timeout_s=timeout_s)
+        return {position.partition: position.offset for position in answer.offsets}
+
+    async def commit(
+        self,
+        group: str,
+        member_id: str,
+        offsets: Mapping[int, int],
+        *,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Store next offsets of a group; an empty member id is that of an administrator.
+
+        Raises:
+            NotOwnerError: the member does not hold one of the partitions now.
+            InvalidRequestError: an administrator commits while the group has members.
+            OffsetOutOfRangeError: an offset is not held.
+            MemqError: as `ask`.
+        """
+        request = CommitOffsets(
+            group=group, topic=self.topic, member_id=member_id, offsets=_positions(offsets)
+        )
+        await self.ask(request, timeout_s=timeout_s)
+
+    async def ask(
+        self, request: Struct, *, timeout_s: float | None = None, wait_s: float = 0.0
+    ) -> tuple[Any, memoryview]:
+        """Ask the broker that serves the queue, whichever it is: header and body of the answer.
+
+        Args:
+            request: header to send.
+            timeout_s: deadline of the call; None for that of the cluster.
+            wait_s: how long the broker may take on purpose, on top of it.
+
+        Raises:
+            UnknownTopicError: there is no such topic.
+            RequestTimeoutError: no answer by the deadline.
+            UnavailableError: no broker could be reached by the deadline.
+            MemqError: the typed error that the broker named.
+        """
+        clock = asyncio.get_running_loop().time
+        budget_s = self.cluster.request_timeout_s if timeout_s is None else timeout_s
+        deadline_s = clock() + budget_s + wait_s
+        attempt = 0
+        while True:
+            attempt_s = max(0.0, min(deadline_s - clock(), ATTEMPT_S + wait_s))
+            try:
+                topic = await self.cluster.topic(
+                    self.topic, refresh=attempt > 0, timeout_s=attempt_s
+                )
+                return await self.cluster.call(topic.queue_address, request, timeout_s=attempt_s)
+            except MemqError as exc:
+                delay_s = full_jitter_s(attempt, system_randomness)
+                if not exc.retriable or clock() + delay_s >= deadline_s:
+                    raise
+            await asyncio.sleep(delay_s)
+            attempt += 1
+
+
+def _positions(offsets: Mapping[int, int]) -> list[Position]:
+    return [Position(partition, offset) for partition, offset in sorted(offsets.items())]

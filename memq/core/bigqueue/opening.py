@@ -1,0 +1,56 @@
+"""Opening the folder of an array for writing: claim it, and make what a new one needs."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from memq.core.bigqueue.files import failure, lock_for_writing
+from memq.core.bigqueue.layout import (
+    CONTROL_FILE,
+    CONTROL_MAGIC,
+    DATA,
+    INDEX,
+    LOCK_FILE,
+    METADATA_FILE,
+    Layout,
+    load_layout,
+    new_layout,
+    save_layout,
+)
+from memq.core.bigqueue.words import Words
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+    from pathlib import Path
+
+
+def claim_folder(path: Path, opened: ExitStack) -> None:
+    """Make the folder if need be, and be its only writer until `opened` is closed.
+
+    Raises:
+        LockedError: it has a writer already.
+        QueueError: the file system refused.
+    """
+    try:
+        for folder in (DATA, INDEX):
+            (path / folder).mkdir(parents=True, exist_ok=True)
+        opened.callback(os.close, lock_for_writing(path / LOCK_FILE))
+    except OSError as exc:
+        raise failure("open", path, exc) from exc
+
+
+def load_or_make_layout(path: Path, page_bytes: int | None, index_page_items: int | None) -> Layout:
+    """The layout of the array at `path`, which is made when there is none.
+
+    Raises: as `load_layout`, `new_layout` and `save_layout`.
+    """
+    if (path / METADATA_FILE).exists():
+        return load_layout(path, page_bytes, index_page_items)
+    layout = new_layout(path, page_bytes, index_page_items)
+    control = Words(path / CONTROL_FILE, CONTROL_MAGIC, writable=True)
+    control.format(0, 0, 0, 0)
+    control.close()
+    # The metadata comes last: a reader that finds it finds everything.
+    save_layout(layout)
+    return layout

@@ -1,0 +1,363 @@
+"""The embedded notification queue: files of one broker, no other service.
+
+Theory of operation
+-------------------
+Each read partition is a big array (`partition`); topics and group offsets are folders and small
+files (`folders`). The event loop never touches a file. Three threads do, each with its own order:
+
+- *writer*: publications in rounds (`group_commit`), fences, truncation, topics made and deleted;
+- *reader*: fetches and searches by time;
+- *committer*: group offsets, so that a slow commit holds no publication back.
+
+Because one thread does all of it in the order of the calls, a publication that was asked for
+before a fence has ended before the fence returns, and one that was asked for before a topic was
+deleted is gone with it.
+
+Fencing. A queue directory belongs to one process at a time: it holds an exclusive lock on it from
+construction to `close`, and the kernel releases the lock when the process dies in whatever way. So
+an earlier owner in another process cannot publish at all. Inside the process an owner is whoever
+called `fence`; a queue object cannot tell two callers apart, so whoever starts a second owner for a
+write partition must have stopped the first. A publication that fails uncertainly takes the
+ownership away: until the next `fence` everything for that write partition is refused.
+
+A flush that fails may or may not have reached the disk, and the kernel does not try again. The
+partition therefore takes nothing more until it was opened anew from its files, which a fence does,
+and so does the next publication of another write partition to it.
+
+A cancelled `publish` may take effect or not, like one whose outcome is uncertain.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeVar
+
+from memq.core.files import explain, lock_exclusively, make_folders
+from memq.core.group import check_group_name
+from memq.core.notification.checks import (
+    check_fetch,
+    check_group_offsets,
+    check_partition,
+    check_partition_count,
+    check_publications,
+    out_of_range,
+)
+from memq.core.notification.folders import TopicFile, TopicFolders
+from memq.core.notification.group_commit import GroupCommit, Publish
+from memq.core.notification.partition import INDEX_PAGE_ITEMS, PAGE_BYTES, Partition
+from memq.core.notification.waiters import Waiters
+from memq.core.topic import check_topic_name
+from memq.errors import ClosedError, QueueError, TopicExistsError, UnknownTopicError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from concurrent.futures import Executor
+    from pathlib import Path
+
+    from memq.core.notification.queue import Entry, Publication
+
+_Result = TypeVar("_Result")
+
+
+class _Topic:
+    """A topic's partitions, and the write partitions that this process may publish for."""
+
+    def __init__(self, name: str, file: TopicFile, folders: TopicFolders) -> None:
+        self.file = file
+        self.owned: set[int] = set()
+        self.partitions = [
+            Partition(
+                name,
+                number,
+                folders.partition(name, number),
+                page_bytes=file.page_bytes,
+                index_page_items=file.index_page_items,
+            )
+            for number in range(file.partitions)
+        ]
+
+    def close(self) -> None:
+        """Close every partition, even when one of them fails."""
+        with contextlib.ExitStack() as closing:
+            for partition in self.partitions:
+                closing.callback(partition.close)
+
+
+class EmbeddedQueue:
+    """A `NotificationQueue` in a directory. It belongs to the event loop that first uses it.
+
+    Args:
+        directory: of the queue; made when it does not exist.
+
+    Raises:
+        LockedError: another process, or another object, has the directory open.
+        CorruptDataError: a topic's file is damaged.
+        QueueError: the file system refused.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        with contextlib.ExitStack() as undo:
+            try:
+                make_folders(directory)
+                undo.callback(os.close, lock_exclusively(directory / "lock"))
+            except OSError as exc:
+                raise QueueError(f"cannot open {directory}: {explain(exc)}") from exc
+            self._folders = TopicFolders(directory)
+            self._topics = {
+                name: _Topic(name, file, self._folders)
+                for name, file in self._folders.load().items()
+            }
+            self._files = undo.pop_all()
+        self._writer = _thread("memq-queue-writer")
+        self._reader = _thread("memq-queue-reader")
+        self._committer = _thread("memq-queue-committer")
+        self._waiters = Waiters()
+        self._group_commit = GroupCommit(self._writer, self._wake)
+        self._closing: asyncio.Future[None] | None = None
+
+    def __repr__(self) -> str:
+        if self._closing is not None:
+            return f"<EmbeddedQueue {self._directory} [closed]>"
+        return (
+            f"<EmbeddedQueue {self._directory} [{len(self._topics)} topics | "
+            f"{self._group_commit!r} | {self._waiters!r}]>"
+        )
+
+    # -- topics -----------------------------------------------------------------------------
+
+    async def create_topic(self, topic: str, partitions: int) -> None:
+        """Make a topic with that many read partitions; doing it again changes nothing.
+
+        Raises:
+            InvalidRequestError: the name or the number is not valid.
+            TopicExistsError: it exists with another number of partitions.
+        """
+        self._check_open()
+        check_topic_name(topic)
+        check_partition_count(topic, partitions)
+        await self._run(self._writer, lambda: self._create(topic, partitions))
+
+    async def delete_topic(self, topic: str) -> None:
+        """Remove a topic with its notifications and group offsets; unknown ones are fine."""
+        self._check_open()
+        found = self._topics.pop(topic, None)
+        if found is not None:
+            self._waiters.wake(topic)
+            await self._run(self._writer, lambda: self._delete(topic, found))
+
+    async def topics(self) -> list[str]:
+        """The topics of this queue, sorted."""
+        self._check_open()
+        return sorted(self._topics)
+
+    # -- publishing -------------------------------------------------------------------------
+
+    async def fence(self, topic: str, write_partition: int) -> None:
+        """Make this process the owner of the write partition, and what is published certain.
+
+        Raises:
+            QueueError: a partition whose last flush failed could not be opened again.
+        """
+        found = self._topic(topic)
+
+        def settle() -> None:
+            for partition in found.partitions:
+                partition.settle()
+            found.owned.add(write_partition)
+
+        await self._run(self._writer, settle)
+        self._waiters.wake(topic)
+
+    async def publish(
+        self, topic: str, write_partition: int, publications: Sequence[Publication]
+    ) -> list[int]:
+        """Publish in order; durable when it returns. Returns the offsets.
+
+        Raises:
+            FencedError: the write partition was not fenced, or its last outcome was uncertain.
+            PublishUncertainError: some of them may have been published; `fence`, then `fetch`.
+            QueueError: none of them was.
+        """
+        found = self._topic(topic)
+        check_publications(topic, publications, len(found.partitions))
+        return await self._group_commit.publish(
+            Publish(
+                topic=topic,
+                write_partition=write_partition,
+                owned=found.owned,
+                publications=[(found.partitions[each.partition], each) for each in publications],
+                offsets=[-1] * len(publications),
+            )
+        )
+
+    # -- reading ----------------------------------------------------------------------------
+
+    async def fetch(
+        self, topic: str, partition: int, offset: int, *, max_entries: int, max_bytes: int
+    ) -> list[Entry]:
+        """Entries from `offset` on; at least one whatever `max_bytes` says, none at the end.
+
+        Raises:
+            OffsetOutOfRangeError: the offset is before the start or after the end.
+            CorruptDataError: an entry is damaged.
+        """
+        check_fetch(max_entries, max_bytes)
+        found = await self._partition(topic, partition)
+        if not found.start <= offset <= found.end:
+            raise out_of_range(topic, partition, offset, found.start, found.end)
+        if offset == found.end:
+            return []
+        return await self._run(
+            self._reader,
+            lambda: found.read(offset, max_entries=max_entries, max_bytes=max_bytes),
+        )
+
+    async def wait(self, topic: str, positions: Mapping[int, int], timeout_s: float) -> bool:
+        """Wait until a partition has an entry at or past the offset given for it.
+
+        An offset before the start ends the wait as well, so that `fetch` can tell.
+        """
+        found = [(await self._partition(topic, each), at) for each, at in positions.items()]
+
+        def ready() -> bool:
+            self._topic(topic)
+            return any(partition.end > offset for partition, offset in found)
+
+        return await self._waiters.wait(topic, ready, timeout_s)
+
+    async def offsets(self, topic: str, partition: int) -> tuple[int, int]:
+        """Start and end of a partition."""
+        found = await self._partition(topic, partition)
+        return found.start, found.end
+
+    async def offset_at(self, topic: str, partition: int, timestamp_ms: int) -> int:
+        """First offset whose entry has that timestamp or a later one; the end when none has.
+
+        Raises:
+            CorruptDataError: an entry that the search needs is damaged.
+        """
+        found = await self._partition(topic, partition)
+        return await self._run(self._reader, lambda: found.find(timestamp_ms))
+
+    async def truncate(self, topic: str, partition: int, offset: int) -> None:
+        """Forget the entries before `offset`; one at or before the start changes nothing.
+
+        Raises:
+            OffsetOutOfRangeError: the offset is after the end.
+        """
+        found = await self._partition(topic, partition)
+        await self._run(self._writer, lambda: found.truncate(offset))
+
+    # -- groups -----------------------------------------------------------------------------
+
+    async def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """Store a group's next offsets, durably; those of other partitions stay.
+
+        Raises:
+            InvalidRequestError: the group's name, a partition or an offset is not valid.
+            CorruptDataError: what the group had stored is damaged.
+        """
+        check_group_name(group)
+        check_group_offsets(topic, offsets, len(self._topic(topic).partitions))
+        stored = dict(offsets)
+        await self._run(self._committer, lambda: self._folders.store_offsets(topic, group, stored))
+
+    async def committed(self, group: str, topic: str) -> dict[int, int]:
+        """A group's stored offsets; partitions without one are absent.
+
+        Raises:
+            CorruptDataError: what the group had stored is damaged.
+        """
+        check_group_name(group)
+        self._topic(topic)
+        return await self._run(self._committer, lambda: self._folders.offsets(topic, group))
+
+    async def groups(self, topic: str) -> list[str]:
+        """Groups that have stored offsets for the topic, sorted."""
+        self._topic(topic)
+        return await self._run(self._committer, lambda: self._folders.groups(topic))
+
+    async def delete_group(self, group: str, topic: str) -> None:
+        """Forget a group's stored offsets; an unknown group is fine."""
+        check_group_name(group)
+        self._topic(topic)
+        await self._run(self._committer, lambda: self._folders.remove_offsets(topic, group))
+
+    async def close(self) -> None:
+        """Finish what was asked for, then release all files; further calls raise `ClosedError`.
+
+        Raises:
+            PublishUncertainError: a last flush failed; everything is released all the same.
+        """
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().run_in_executor(None, self._release)
+            self._waiters.wake_all()
+        await asyncio.shield(self._closing)
+
+    # -- inside -----------------------------------------------------------------------------
+
+    def _create(self, topic: str, partitions: int) -> None:
+        held = self._topics.get(topic)
+        if held is None:
+            file = TopicFile(
+                partitions=partitions, page_bytes=PAGE_BYTES, index_page_items=INDEX_PAGE_ITEMS
+            )
+            self._folders.create(topic, file)
+            self._topics[topic] = _Topic(topic, file, self._folders)
+        elif held.file.partitions != partitions:
+            raise TopicExistsError(
+                f"topic {topic!r} has {held.file.partitions} read partitions, not {partitions}"
+            )
+
+    def _delete(self, topic: str, found: _Topic) -> None:
+        # Commits that were asked for before must not write into a later topic of that name.
+        self._committer.submit(lambda: None).result()
+        try:
+            found.close()
+            self._folders.remove(topic)
+        except BaseException:
+            self._topics[topic] = _Topic(topic, found.file, self._folders)
+            raise
+
+    def _release(self) -> None:
+        with self._files as files:
+            for topic in self._topics.values():
+                files.callback(topic.close)
+            for thread in (self._reader, self._committer, self._writer):
+                thread.shutdown()  # after all that it was asked to do
+
+    def _check_open(self) -> None:
+        if self._closing is not None:
+            raise ClosedError(f"the queue in {self._directory} has been closed; open it again")
+
+    def _topic(self, topic: str) -> _Topic:
+        self._check_open()
+        found = self._topics.get(topic)
+        if found is None:
+            raise UnknownTopicError(f"the queue has no topic {topic!r}; create it first")
+        return found
+
+    async def _partition(self, topic: str, number: int) -> Partition:
+        partitions = self._topic(topic).partitions
+        check_partition(topic, number, len(partitions))
+        partition = partitions[number]
+        if not partition.is_open:
+            await self._run(self._writer, partition.open)
+        return partition
+
+    async def _run(self, thread: Executor, job: Callable[[], _Result]) -> _Result:
+        """Run a job on a thread, to its end even when the caller is cancelled."""
+        self._check_open()
+        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(thread, job))
+
+    def _wake(self, topics: set[str]) -> None:
+        for topic in topics:
+            self._waiters.wake(topic)
+
+
+def _thread(name: str) -> Executor:
+    return ThreadPoolExecutor(1, thread_name_prefix=name)

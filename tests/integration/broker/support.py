@@ -1,0 +1,116 @@
+"""A broker inside the test process, with storage and queue that the test controls."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from crc32c import crc32c
+
+from memq.broker.config import BrokerConfig
+from memq.broker.server import Broker
+from memq.client.connection import BrokerConnection
+from memq.core.format.message import encode_message, encode_records
+from memq.core.topic import TopicConfig
+from memq.core.wire import messages as m
+from memq.testing.queue import InMemoryQueue
+from memq.testing.storage import InMemoryStorage
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+TIMEOUT_S = 20.0
+
+
+class GatedStorage(InMemoryStorage):
+    """Storage whose puts wait while the gate is shut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def put(self, key, buffers, *, timeout_s):
+        assert self.gate.wait(TIMEOUT_S), "the test left the gate shut"
+        super().put(key, buffers, timeout_s=timeout_s)
+
+
+class Client:
+    """A client that speaks in requests."""
+
+    def __init__(self, connection: BrokerConnection) -> None:
+        self.connection = connection
+        self.schema_id = ""
+
+    async def ask(self, request: m.Struct, body=b"", timeout_s: float = TIMEOUT_S) -> m.Struct:
+        header, _ = await self.connection.request(request, body, timeout_s=timeout_s)
+        return header
+
+    async def create(self, topic: str = "t", **options) -> m.TopicInfo:
+        answer = await self.ask(m.CreateTopic(config=TopicConfig.create(topic, **options)))
+        self.schema_id = answer.topic.schema_id
+        return answer.topic
+
+    async def write(self, sequence: int, *values: bytes, **fields) -> m.WriteAnswer:
+        header, body = self.message(sequence, *values, **fields)
+        return await self.ask(header, body)
+
+    def message(self, sequence: int, *values: bytes, **fields) -> tuple[m.Write, bytes]:
+        values = values or (b"value %d" % sequence,)
+        batch = encode_records(None, list(values), None, [sequence] * len(values))
+        defaults = {
+            "topic": "t",
+            "write_partition": 0,
+            "producer_id": "p",
+            "epoch": 0,
+            "sequence": sequence,
+            "first_unsettled": 0,
+            "acks": -1,
+            "schema_id": self.schema_id,
+            "records": len(values),
+            "min_timestamp_us": sequence,
+            "max_timestamp_us": sequence,
+        }
+        return m.Write(**(defaults | fields)), encode_message(batch).to_pybytes()
+
+
+def crc(body: bytes) -> int:
+    """The CRC32C of a body."""
+    return crc32c(body)
+
+
+@asynccontextmanager
+async def broker(tmp_path, *, storage=None, queue=None, **options) -> AsyncIterator[Broker]:
+    """A started broker; it is stopped at the end."""
+    options = {"data_dir": str(tmp_path), "port": 0, "admin_port": 0} | options
+    running = Broker(
+        BrokerConfig.create(options),
+        storage=storage or InMemoryStorage(),
+        queue=queue or InMemoryQueue(),
+    )
+    await running.start()
+    try:
+        yield running
+    finally:
+        await running.stop()
+
+
+@asynccontextmanager
+async def client(running: Broker, token: str = "") -> AsyncIterator[Client]:
+    """A connected client."""
+    connection = await BrokerConnection.open(
+        running.address, client="test", token=token, connect_timeout_s=TIMEOUT_S
+    )
+    try:
+        yield Client(connection)
+    finally:
+        await connection.close()
+
+
+async def until(condition, timeout_s: float = TIMEOUT_S) -> None:
+    """Wait until a condition holds, looking at it again each turn of the event loop."""
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(0.001)

@@ -1,0 +1,108 @@
+"""Pressure: more comes than can be stored. Memory stays bounded, producers wait or are told."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import pytest
+
+from memq.core.wire import messages as m
+from memq.errors import UnavailableError
+from tests.integration.broker.support import GatedStorage, broker, client, until
+
+SLOTS = {"ring_slots": 1, "batch_messages": 1, "batch_age": "1ms"}
+
+
+async def test_full_ring_holds_back_the_producer_and_nobody_else(tmp_path) -> None:
+    """With the ring full a producer's next Messages wait; other clients are served."""
+    storage = GatedStorage()
+    async with broker(tmp_path, storage=storage) as b, client(b) as c, client(b) as other:
+        await c.create(**SLOTS)
+        storage.gate.clear()
+        writes = [asyncio.ensure_future(c.write(sequence)) for sequence in range(6)]
+        partition = b.topics.get("t").partitions[0]
+        await until(lambda: partition.parked > 0)
+        await other.ask(m.Metadata(topics=["t"]))
+        assert not any(write.done() for write in writes)
+        storage.gate.set()
+        answers = await asyncio.gather(*writes)
+        assert sorted(answer.offset for answer in answers) == list(range(6))
+        assert b.services.memory.used_bytes == 0
+
+
+async def test_message_that_waits_too_long_is_refused_retriably(tmp_path) -> None:
+    """After park_timeout a waiting producer is told to try again, and its memory is freed."""
+    storage = GatedStorage()
+    async with broker(tmp_path, storage=storage, park_timeout="50ms") as b, client(b) as c:
+        await c.create(**SLOTS)
+        storage.gate.clear()
+        writes = [asyncio.ensure_future(c.write(sequence)) for sequence in range(3)]
+        with pytest.raises(UnavailableError, match="storage is slower than the producers") as err:
+            await writes[2]
+        assert err.value.retriable
+        storage.gate.set()
+        await asyncio.gather(*writes[:2], return_exceptions=True)
+        assert (await c.write(2)).offset >= 0
+
+
+async def test_memory_stays_within_its_bound_while_storage_stands_still(tmp_path) -> None:
+    """Producers that send far more than the bound are slowed by TCP; the bound is never passed."""
+    storage = GatedStorage()
+    bound, message = 8 << 20, 256 << 10
+    async with broker(tmp_path, storage=storage, memory_bytes="8MiB", park_timeout="1m") as b:
+        async with client(b) as c:
+            await c.create(ring_slots=64, batch_bytes="1MiB", message_bytes="1MiB")
+            schema_id = c.schema_id
+        storage.gate.clear()
+        writers = [asyncio.ensure_future(_blast(b, schema_id, n, message)) for n in range(8)]
+        await until(lambda: b.services.memory.full)
+        async with client(b) as other:
+            await other.ask(m.Metadata(topics=["t"]))
+        assert b.services.memory.used_bytes <= bound + 8 * message
+        storage.gate.set()
+        assert sum(await asyncio.gather(*writers)) == 8 * 16
+        assert b.services.memory.peak_bytes <= bound + 8 * message
+        assert b.services.memory.used_bytes == 0
+
+
+async def _blast(b, schema_id, number, size) -> int:
+    async with client(b) as c:
+        c.schema_id = schema_id
+        value = os.urandom(size - 1024)
+        answers = await asyncio.gather(
+            *(c.write(s, value, producer_id=f"p{number}", timeout_s=60) for s in range(16))
+        )
+        return len({(a.batch_id, s) for s, a in enumerate(answers)})
+
+
+async def test_half_sent_bodies_cannot_take_the_memory_from_others(tmp_path) -> None:
+    """When memory is short, connections that stopped half-way are closed, and others go on."""
+    options = {"memory_bytes": "8MiB", "stall_timeout": "1s"}
+    async with broker(tmp_path, **options) as b, client(b) as c:
+        await c.create(message_bytes="4MiB", batch_bytes="4MiB")
+        stalled = [await _half_a_message(b, c) for _ in range(4)]
+        await until(lambda: b.services.memory.full)
+        assert (await c.write(0)).offset == 0
+        for reader, writer in stalled:
+            assert b"timeout" in await reader.read()
+            writer.close()
+        assert b.services.memory.used_bytes == 0
+
+
+async def _half_a_message(b, c):
+    """A connection that has sent a handshake and half of a 3 MiB Message."""
+    from memq.core.wire.client import ClientConnection
+    from memq.core.wire.frame import FrameReader
+
+    host, _, port = b.address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    wire, frames = ClientConnection("stalled"), FrameReader(max_header_bytes=4096, max_body_bytes=0)
+    writer.write(b"".join(wire.open()))
+    (frame,) = frames.feed(await reader.read(4096))
+    wire.receive(frame)
+    header, body = c.message(0, bytes(3 << 20), producer_id="stalled")
+    prefix, body = wire.request(header, body)[1]
+    writer.write(bytes(prefix) + bytes(body)[: len(body) // 2])
+    await writer.drain()
+    return reader, writer

@@ -1,0 +1,297 @@
+"""What a broker does with Messages, over a real connection."""
+
+from __future__ import annotations
+
+import asyncio
+
+import polars
+import pyarrow as pa
+import pytest
+
+from memq.core.format.reader import BatchReader
+from memq.core.format.verify import verify
+from memq.core.notification.notification import decode_notification
+from memq.core.storage.keys import key_of_uri
+from memq.core.wire import messages as m
+from memq.errors import (
+    CorruptDataError,
+    InvalidRequestError,
+    MemqError,
+    MessageTooLargeError,
+    NotHostedError,
+    ProducerFencedError,
+    SchemaMismatchError,
+    SequenceConflictError,
+    SequenceGapError,
+    StorageError,
+    UnauthorizedError,
+    UnknownTopicError,
+)
+from memq.testing.queue import InMemoryQueue
+from memq.testing.storage import InMemoryStorage
+from tests.integration.broker.support import GatedStorage, broker, client, crc
+
+
+async def notifications(c, topic="t", partition=0, offset=0):
+    """Notifications of a partition, decoded."""
+    import msgspec
+
+    request = m.FetchNotifications(topic=topic, positions=[m.Position(partition, offset)])
+    _, body = await c.connection.request(request, timeout_s=10)
+    entries = msgspec.msgpack.decode(body, type=list[m.NotificationEntry])
+    return [decode_notification(entry.payload) for entry in entries]
+
+
+async def test_acked_message_is_in_storage_and_in_the_queue(tmp_path) -> None:
+    """`acks=all` means: the object is stored, its notification published, and both agree."""
+    storage = InMemoryStorage()
+    async with broker(tmp_path, storage=storage) as b, client(b) as c:
+        await c.create()
+        answer = await c.write(0, b"one", b"two")
+        (notification,) = await notifications(c)
+        data = storage.get(key_of_uri(notification.uri))
+    assert (answer.partition, answer.offset, answer.duplicate) == (0, 0, False)
+    assert notification.batch_id == answer.batch_id
+    assert verify(data).ok
+    assert BatchReader(data).read_all()["value"].to_pylist() == [b"one", b"two"]
+    assert polars.read_ipc_stream(bytes(data))["value"].to_list() == [b"one", b"two"]
+    assert pa.ipc.open_stream(data).read_all()["value"].to_pylist() == [b"one", b"two"]
+
+
+async def test_acks_all_is_not_answered_before_the_object_is_stored(tmp_path) -> None:
+    """While storage has not answered there is no ack, and no notification either."""
+    storage = GatedStorage()
+    async with broker(tmp_path, storage=storage) as b, client(b) as c:
+        await c.create(batch_age="1ms")
+        storage.gate.clear()
+        waiting = asyncio.ensure_future(c.write(0))
+        assert (await c.write(1, acks=1)).offset == -1
+        assert not waiting.done()
+        assert await notifications(c) == []
+        storage.gate.set()
+        assert (await waiting).offset == 0
+
+
+async def test_oneway_message_is_stored_without_an_answer(tmp_path) -> None:
+    """`acks=0` is not answered, and stored all the same when nothing goes wrong."""
+    async with broker(tmp_path) as b, client(b) as c:
+        await c.create()
+        header, body = c.message(0, acks=0)
+        c.connection.post(header, body, crc(body))
+        await c.write(1)
+        stored = await notifications(c)
+        assert sum(notification.messages for notification in stored) == 2
+
+
+async def test_repeat_is_acked_with_the_place_of_the_original(tmp_path) -> None:
+    """Sending a published Message again gives its first place and publishes nothing."""
+    async with broker(tmp_path) as b, client(b) as c:
+        await c.create()
+        first = await c.write(0)
+        again = await c.write(0)
+        assert (again.partition, again.offset, again.batch_id) == (
+            first.partition,
+            first.offset,
+            first.batch_id,
+        )
+        assert again.duplicate
+        assert len(await notifications(c)) == 1
+
+
+async def test_repeat_is_recognised_after_a_restart(tmp_path) -> None:
+    """A broker that starts anew rebuilds from the queue what was published."""
+    storage, queue = InMemoryStorage(), InMemoryQueue()
+    async with broker(tmp_path, storage=storage, queue=queue) as b, client(b) as c:
+        await c.create()
+        first = await c.write(0)
+        successor = queue.another_process()
+    async with broker(tmp_path, storage=storage, queue=successor) as b, client(b) as c:
+        c.schema_id = (await c.ask(m.Metadata(topics=["t"]))).topics[0].schema_id
+        again = await c.write(0)
+        assert again.duplicate
+        assert again.offset == first.offset
+        with pytest.raises(SequenceConflictError, match="published with other content"):
+            await c.write(0, b"other content")
+
+
+async def test_repeat_over_another_connection_joins_the_original(tmp_path) -> None:
+    """A retry while the original is on its way is stored once, and both are acked."""
+    storage = GatedStorage()
+    async with broker(tmp_path, storage=storage) as b, client(b) as c, client(b) as d:
+        await c.create(batch_age="1ms")
+        d.schema_id = c.schema_id
+        storage.gate.clear()
+        first = asyncio.ensure_future(c.write(0))
+        second = asyncio.ensure_future(d.write(0))
+        await d.ask(m.Metadata())
+        storage.gate.set()
+        assert await first == await second
+        assert [n.messages for n in await notifications(c)] == [1]
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "text"),
+    [
+        ({"topic": "nope"}, UnknownTopicError, "no topic 'nope'"),
+        ({"write_partition": 7}, InvalidRequestError, "no write partition 7; it has 0 to 0"),
+        ({"write_partition": -1}, InvalidRequestError, "no write partition -1"),
+        ({"schema_id": "0" * 16}, SchemaMismatchError, "has no schema '0000000000000000'"),
+        ({"records": 5}, InvalidRequestError, "says 5 records, the body has 1"),
+        ({"producer_id": ""}, InvalidRequestError, "1 to 200 characters"),
+        ({"producer_id": "x" * 201}, InvalidRequestError, "1 to 200 characters"),
+        ({"epoch": -1}, InvalidRequestError, "epoch -1"),
+        ({"min_timestamp_us": 2**63}, InvalidRequestError, "out of range"),
+        ({"acks": 3}, InvalidRequestError, "acks 3"),
+        ({"first_unsettled": 9}, InvalidRequestError, "below first_unsettled 9"),
+    ],
+)
+async def test_bad_write_is_refused_by_name_and_the_connection_lives(
+    tmp_path, fields, error, text
+) -> None:
+    """Each bad field gives a typed error that names it; the next good Message is served."""
+    async with broker(tmp_path) as b, client(b) as c:
+        await c.create()
+        with pytest.raises(error, match=text):
+            await c.write(0, **fields)
+        assert (await c.write(0)).offset == 0
+        assert b.services.memory.used_bytes == 0
+
+
+async def test_body_that_is_not_arrow_is_refused(tmp_path) -> None:
+    """Bytes with a right CRC that are no RecordBatch cost their sender an error and nobody else."""
+    async with broker(tmp_path) as b, client(b) as c:
+        await c.create()
+        header, body = c.message(0)
+        for bad in (b"", b"x" * 64, body[:-8], body + bytes(8), bytes(len(body))):
+            with pytest.raises((CorruptDataError, SchemaMismatchError)):
+                await c.ask(header, bad)
+        assert (await c.ask(header, body)).offset == 0
+
+
+async def test_message_over_the_topics_limit_is_refused(tmp_path) -> None:
+    """A Message larger than message_bytes is refused with both numbers."""
+    async with broker(tmp_path) as b, client(b) as c:
+        await c.create(message_bytes="1KiB")
+        with pytest.raises(MessageTooLargeError, match="takes up to 1024"):
+            await c.write(0, bytes(4096))
+        assert b.services.memory.used_bytes == 0
+
+
+async def test_topic_of_another_broker_is_redirected_with_its_address(tmp_path) -> None:
+    """A broker that does not host a topic says who does, for writes, reads and metadata alike."""
+    peers = [{"id": "b2", "address": "10.0.0.2:6367", "topics": ["far"]}]
+    async with broker(tmp_path, peers=peers) as b, client(b) as c:
+        await c.create()
+        requests = [
+            m.Metadata(topics=["far"]),
+            m.FetchOffsets(topic="far"),
+            c.message(0, topic="far")[0],
+        ]
+        for request in requests:
+            body = c.message(0)[1] if isinstance(request, m.Write) else b""
+            with pytest.raises(NotHostedError) as caught:
+                await c.ask(request, body)
+            assert caught.value.address == "10.0.0.2:6367"
+        brokers = (await c.ask(m.Metadata())).brokers
+        assert {info.address for info in brokers} == {b.address, "10.0.0.2:6367"}
+
+
+async def test_wrong_token_is_refused_at_the_handshake(tmp_path) -> None:
+    """A broker with a token serves only clients that show it."""
+    async with broker(tmp_path, token="secret") as b:
+        with pytest.raises(UnauthorizedError):
+            async with client(b, token="guess"):
+                pass
+        async with client(b, token="secret") as c:
+            await c.create()
+
+
+async def test_higher_epoch_fences_the_lower(tmp_path) -> None:
+    """Once a new epoch of a producer id writes, the old one is refused."""
+    async with broker(tmp_path) as b, client(b) as c:
+        await c.create()
+        await c.write(0, epoch=0)
+        await c.write(0, epoch=1)
+        with pytest.raises(ProducerFencedError, match="fenced by epoch 1"):
+            await c.write(1, epoch=0)
+
+
+async def test_ordered_topic_refuses_what_comes_too_early(tmp_path) -> None:
+    """With ordering="producer" a sequence is accepted only after the one before it."""
+    async with broker(tmp_path) as b, client(b) as c:
+        await c.create(ordering="producer")
+        await c.write(0)
+        with pytest.raises(SequenceGapError, match="came before 1"):
+            await c.write(2)
+        await c.write(1)
+        await c.write(2)
+
+
+class FailingStorage(InMemoryStorage):
+    """Refuses the first puts."""
+
+    def __init__(self, failures: int) -> None:
+        super().__init__()
+        self.failures = failures
+
+    def put(self, key, buffers, *, timeout_s):
+        if self.failures:
+            self.failures -= 1
+            raise StorageError(f"{key}: injected")
+        super().put(key, buffers, timeout_s=timeout_s)
+
+
+async def test_upload_is_tried_again_until_it_succeeds(tmp_path) -> None:
+    """Passing faults of the storage cost time, not Messages."""
+    async with broker(tmp_path, storage=FailingStorage(3)) as b, client(b) as c:
+        await c.create()
+        assert (await c.write(0)).offset == 0
+
+
+async def test_message_that_cannot_be_stored_by_its_deadline_is_nacked(tmp_path) -> None:
+    """When the storage fails for too long the producer gets a typed, retriable error."""
+    storage = FailingStorage(1_000_000)
+    async with broker(tmp_path, storage=storage) as b, client(b) as c:
+        await c.create(upload_deadline="300ms", batch_age="10ms")
+        with pytest.raises(MemqError, match="injected") as caught:
+            await c.write(0)
+        assert caught.value.retriable
+        storage.failures = 0
+        assert (await c.write(0)).offset == 0, "a retry is a new Message"
+        assert b.services.memory.used_bytes == 0
+
+
+async def test_stop_stores_and_acks_what_was_accepted(tmp_path) -> None:
+    """A broker that is told to stop seals, stores, publishes and acks first."""
+    storage, queue = InMemoryStorage(), InMemoryQueue()
+    async with broker(tmp_path, storage=storage, queue=queue) as b, client(b) as c:
+        await c.create(batch_age="10m", dedup_window="1h")
+        waiting = asyncio.ensure_future(c.write(0))
+        await c.ask(m.Metadata())
+        assert await b.stop()
+        assert (await waiting).offset == 0
+
+
+async def test_altered_topic_takes_more_write_partitions_at_once(tmp_path) -> None:
+    """Write partitions can be added while Messages flow."""
+    async with broker(tmp_path) as b, client(b) as c:
+        await c.create()
+        await c.write(0)
+        await c.ask(m.AlterTopic(topic="t", options={"write_partitions": "2"}))
+        assert (await c.write(0, write_partition=1)).offset == 1
+        assert (await c.write(0)).duplicate
+
+
+async def test_deleted_topic_takes_its_objects_along(tmp_path) -> None:
+    """Deleting a topic removes notifications and objects; the name can be used again."""
+    storage = InMemoryStorage()
+    async with broker(tmp_path, storage=storage) as b, client(b) as c:
+        await c.create()
+        await c.write(0)
+        assert len(list(storage.list(""))) == 1
+        await c.ask(m.DeleteTopic(topic="t"))
+        assert list(storage.list("")) == []
+        with pytest.raises(UnknownTopicError):
+            await c.write(1)
+        await c.create()
+        assert (await c.write(0)).offset == 0

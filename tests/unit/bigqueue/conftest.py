@@ -1,0 +1,34 @@
+"""What the big queue tests share: small pages, and what a crash leaves behind."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# Small pages, so that a few items already cross the borders of both kinds.
+SMALL = {"page_bytes": 4096, "index_page_items": 8}
+
+
+@pytest.fixture
+def small() -> dict:
+    """Options for an array whose pages are crossed by a handful of items."""
+    return dict(SMALL)
+
+
+@pytest.fixture
+def crash(tmp_path):
+    """Copy an array that is still open: the files exactly as a killed process leaves them."""
+    numbers = itertools.count()
+
+    def copy(path: Path) -> Path:
+        target = tmp_path / f"crashed-{next(numbers)}"
+        shutil.copytree(path, target)
+        return target
+
+    return copy

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from memq.core.bigqueue import BigArray
+from memq.core.bigqueue.layout import ENTRY_BYTES, INDEX, load_layout
+from memq.errors import ConfigError, CorruptDataError
+
+
+def test_sizes_are_recorded_when_the_array_is_made(tmp_path, small):
+    """An array is opened again with the sizes it was made with, without naming them."""
+    BigArray(tmp_path, **small).close()
+
+    layout = load_layout(tmp_path, None, None)
+
+    assert (layout.page_bytes, layout.index_page_items) == (4096, 8)
+    assert layout.size_bytes(INDEX) == 8 * ENTRY_BYTES
+    with BigArray(tmp_path) as array:
+        array.append(b"x")
+
+
+@pytest.mark.parametrize("option", ["page_bytes", "index_page_items"])
+def test_another_size_is_refused(tmp_path, small, option):
+    """Reopening with another page size names both sizes and changes nothing."""
+    BigArray(tmp_path, **small).close()
+
+    with pytest.raises(ConfigError, match=rf"{option}=8192.*{option}={small[option]}"):
+        BigArray(tmp_path, **{option: 8192})
+
+    BigArray(tmp_path, **small).close()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"page_bytes": 4095}, "page_bytes=4095"),
+        ({"page_bytes": (1 << 30) + 1}, "1073741824"),
+        ({"index_page_items": 0}, "index_page_items=0"),
+        ({"max_mapped_pages": 3}, "max_mapped_pages=3"),
+        ({"page_ttl_s": 0}, "page_ttl_s=0"),
+        ({"sync": "always"}, "none, batch, each"),
+    ],
+)
+def test_options_out_of_their_limits_are_refused(tmp_path, options, message):
+    """Each option outside its limits is a ConfigError that names value and limit."""
+    with pytest.raises(ConfigError, match=message):
+        BigArray(tmp_path / "new", **options)
+
+
+def test_another_format_version_is_refused(tmp_path):
+    """Files of a later format are left alone."""
+    BigArray(tmp_path).close()
+    file = tmp_path / "meta.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"format": 2}))
+
+    with pytest.raises(ConfigError, match="format 2"):
+        BigArray(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"format": 1}', '{"format": "x"}'])
+def test_damaged_metadata_is_named(tmp_path, content):
+    """Metadata that cannot be understood is a CorruptDataError that names the file."""
+    BigArray(tmp_path).close()
+    (tmp_path / "meta.json").write_text(content)
+
+    with pytest.raises(CorruptDataError, match=r"meta\.json"):
+        BigArray(tmp_path)
+
+
+def test_lost_metadata_is_not_taken_for_a_new_array(tmp_path, small):
+    """Pages without metadata are not overwritten: the sizes would be a guess."""
+    with BigArray(tmp_path, **small) as array:
+        array.append(b"precious")
+    (tmp_path / "meta.json").unlink()
+
+    with pytest.raises(CorruptDataError, match="restore it"):
+        BigArray(tmp_path, **small)
+
+
+def test_a_reader_of_nothing_is_told_so(tmp_path):
+    """Opening read-only where there is no array says what is missing, and makes nothing."""
+    with pytest.raises(ConfigError, match="holds no big array"):
+        BigArray(tmp_path / "nothing", read_only=True)
+
+    assert not (tmp_path / "nothing").exists()

@@ -1,0 +1,130 @@
+"""Flags are made from the tables of options."""
+
+from __future__ import annotations
+
+import json
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from memq.broker.config import BROKER_OPTIONS
+from memq.cli.options import RangeType, TimeType, table_options
+from memq.cli.serve import broker, dev
+from memq.core.options import Option
+from memq.core.topic import TOPIC_OPTIONS
+
+TABLE = (
+    Option("wait_time", "duration", "5s", "How long to wait.", 1, 10_000),
+    Option("color", "text", "red", "Which one.", choices=("red", "blue")),
+    Option("loud", "flag", False, "Whether to shout."),
+    Option("name", "text", "", "Any name."),
+)
+
+
+def run(*arguments, variables=None, **options):
+    """What a command with the table is given."""
+
+    @click.command()
+    @table_options(TABLE, variable_prefix="MEMQ_", **options)
+    def command(given):
+        click.echo(json.dumps(given))
+
+    return CliRunner(env={"COLUMNS": "200"} | (variables or {})).invoke(command, arguments)
+
+
+def given(*arguments, **variables):
+    """The options that were given."""
+    result = run(*arguments, variables=variables)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.output)
+
+
+def test_only_what_was_given_is_given():
+    """An option that nobody gave is left to what stands behind it."""
+    assert given() == {}
+    assert given("--wait-time", "1s", "--loud") == {"wait_time": "1s", "loud": "true"}
+    assert given("--no-loud", "--name", "") == {"loud": "false", "name": ""}
+
+
+def test_flag_wins_over_variable():
+    """A variable counts where there is no flag."""
+    assert given(MEMQ_COLOR="blue", MEMQ_LOUD="true") == {"color": "blue", "loud": "true"}
+    assert given("--color", "red", "--no-loud", MEMQ_COLOR="blue", MEMQ_LOUD="true") == {
+        "color": "red",
+        "loud": "false",
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--wait-time", "11s"], "must be at most 10s"),
+        (["--wait-time", "soon"], "is not a duration"),
+        (["--color", "green"], "must be one of red, blue"),
+    ],
+)
+def test_bad_value_is_wrong_usage(arguments, reason):
+    """The table checks a value before anything is done."""
+    result = run(*arguments)
+
+    assert result.exit_code == 2
+    assert reason in result.output
+
+
+def test_bad_variable_is_wrong_usage():
+    """A variable is checked like a flag, and the error names it."""
+    result = run(variables={"MEMQ_COLOR": "green"})
+
+    assert result.exit_code == 2
+    assert "MEMQ_COLOR" in result.output
+
+
+def test_help_shows_default_and_variable():
+    """Help says all that there is to know about an option."""
+    text = " ".join(run("--help").output.split()).replace("no- ", "no-")
+
+    assert "--wait-time DURATION How long to wait. [env var: MEMQ_WAIT_TIME; default: 5s]" in text
+    assert "--color [red|blue] Which one. [env var: MEMQ_COLOR; default: red]" in text
+    assert "--loud / --no-loud Whether to shout. [env var: MEMQ_LOUD; default: no-loud]" in text
+    assert "--name TEXT Any name. [env var: MEMQ_NAME]" in text
+
+
+def test_help_without_defaults():
+    """Where leaving out an option means no change, no default is shown."""
+    assert "default" not in run("--help", show_default=False).output
+
+
+@pytest.mark.parametrize("command", [dev, broker], ids=lambda command: command.name)
+def test_broker_options_are_all_there(command):
+    """Every row of the table is a flag and the variable that the reference promises."""
+    flags = {option.name: option for option in command.params}
+
+    for row in BROKER_OPTIONS:
+        assert f"--{row.name.replace('_', '-')}" in flags[row.name].opts
+        assert flags[row.name].envvar == f"MEMQ_{row.name.upper()}"
+
+
+def test_range():
+    """An offset range is a partition and two offsets, the second not included."""
+    convert = RangeType().convert
+
+    assert convert("2:5-9", None, None) == (2, 5, 9)
+    for text in ("", "5-9", "0:9", "0:9-5", "a:1-2", "0:1-2x", "-1:0-1"):
+        with pytest.raises(click.BadParameter, match="like 0:100-200"):
+            convert(text, None, None)
+
+
+def test_time():
+    """A time is milliseconds; anything else is wrong usage."""
+    assert TimeType().convert("1970-01-01T00:00:01Z", None, None) == 1_000
+    with pytest.raises(click.BadParameter, match="no time"):
+        TimeType().convert("soon", None, None)
+
+
+def test_topic_options_are_all_there():
+    """`topic create` has every option of a topic, and `alter` too."""
+    from memq.cli.topic import alter, create
+
+    for command in (create, alter):
+        assert {row.name for row in TOPIC_OPTIONS} <= {option.name for option in command.params}

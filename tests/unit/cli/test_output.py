@@ -1,0 +1,63 @@
+"""Tables are for people, JSON is for programs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from memq.cli.output import human_size, show_one, show_rows
+
+ROWS = [
+    {"topic": "a", "size_bytes": 3 << 20, "lag": 0, "members": ["x", "y"], "host": None},
+    {"topic": "bb", "size_bytes": 10, "lag": 12345678, "members": [], "host": ""},
+]
+
+
+def test_table_shows_sizes_for_the_eye(capsys):
+    """A size has a unit in a table, a number is left as it is, and what is not there is a dash."""
+    show_rows(ROWS, ["topic", "size_bytes", "lag", "members", "host"], "table")
+
+    assert capsys.readouterr().out.splitlines() == [
+        "TOPIC    SIZE     LAG       MEMBERS    HOST",
+        "a        3.0 MiB  0         x,y        -",
+        "bb       10 B     12345678  -          -",
+    ]
+
+
+def test_json_has_every_key_and_plain_numbers(capsys):
+    """JSON is what the rows are, whatever columns a table would show."""
+    show_rows(ROWS, ["topic"], "json")
+
+    assert json.loads(capsys.readouterr().out) == ROWS
+
+
+def test_empty_list(capsys):
+    """No rows are a header alone, and an empty JSON list."""
+    show_rows([], ["topic", "lag"], "table")
+    show_rows([], ["topic", "lag"], "json")
+
+    assert capsys.readouterr().out.split() == ["TOPIC", "LAG", "[]"]
+
+
+def test_one(capsys):
+    """One thing is shown a field a line."""
+    show_one({"audited": True, "batch_bytes": 1024}, "table")
+
+    assert capsys.readouterr().out.splitlines() == ["AUDITED  true", "BATCH    1.0 KiB"]
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (1 << 20, "1.0 MiB"),
+        (5 << 39, "2.5 TiB"),
+        (1 << 52, "4096.0 TiB"),
+    ],
+)
+def test_human_size(size_bytes, text):
+    """The unit grows with the size, as far as there are units."""
+    assert human_size(size_bytes) == text

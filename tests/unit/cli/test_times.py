@@ -1,0 +1,45 @@
+"""Times are written in ISO 8601, or as so long ago."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memq.cli.times import iso_ms, iso_us, parse_time_ms
+from memq.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "time_ms"),
+    [
+        ("1970-01-01T00:00:01Z", 1_000),
+        ("1970-01-01T02:00:00.250+02:00", 250),
+        ("1970-01-02", 86_400_000),
+        ("1970-01-01 00:01", 60_000),
+        ("15m", 9_100_000),
+        ("1.5s", 9_998_500),
+    ],
+)
+def test_parse(text, time_ms):
+    """A time has any zone, UTC when it names none; a duration counts back from now."""
+    assert parse_time_ms(text, now_ms=10_000_000) == time_ms
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "12", "2025-13-01", "-5m"])
+def test_parse_refuses(text):
+    """What is no time is refused with an example of one."""
+    with pytest.raises(ConfigError, match="2025-06-30T12:00:00Z, or 15m"):
+        parse_time_ms(text, now_ms=0)
+
+
+@given(st.integers(min_value=-62_135_596_800_000, max_value=253_402_300_799_999))
+def test_round_trip(time_ms):
+    """What is printed is read as the same time, over the whole calendar."""
+    assert parse_time_ms(iso_ms(time_ms), now_ms=0) == time_ms
+
+
+def test_beyond_the_calendar():
+    """Any 64 bits can be printed, since anybody can send them as a timestamp."""
+    assert iso_us(1_500_000) == "1970-01-01T00:00:01.500000Z"
+    assert iso_us(2**63 - 1) == f"{2**63 - 1} microseconds since 1970"

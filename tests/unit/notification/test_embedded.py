@@ -1,0 +1,335 @@
+"""What is special to the embedded queue: its lock, failed flushes, damage, leftovers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
+import pytest
+
+from memq.core.notification.embedded import EmbeddedQueue
+from memq.core.notification.group_commit import MAX_ROUND, GroupCommit, Publish
+from memq.core.notification.partition import PAGE_BYTES
+from memq.core.notification.queue import Publication
+from memq.errors import (
+    CorruptDataError,
+    FencedError,
+    LockedError,
+    PublishUncertainError,
+    QueueError,
+)
+
+
+@pytest.fixture
+async def queue(tmp_path):
+    """A queue with a topic of two read partitions, open for write partitions 0 and 1."""
+    found = EmbeddedQueue(tmp_path / "queue")
+    await found.create_topic("t", 2)
+    await found.fence("t", 0)
+    await found.fence("t", 1)
+    yield found
+    await found.close()
+
+
+async def publish(queue, *payloads, partition=0, write_partition=0):
+    """Publish payloads to one partition of the topic."""
+    publications = [Publication(partition, payload, 1) for payload in payloads]
+    return await queue.publish("t", write_partition, publications)
+
+
+async def payloads(queue, partition=0, offset=0):
+    """The payloads of a partition from an offset on."""
+    entries = await queue.fetch("t", partition, offset, max_entries=10_000, max_bytes=1 << 30)
+    return [entry.payload for entry in entries]
+
+
+def data_page(tmp_path, partition=0, number=0):
+    """The file of a data page."""
+    return tmp_path / f"queue/topics/t/{partition}/data/{number:012d}.page"
+
+
+class FailedDisk:
+    """While it is entered, the first data page of a partition cannot be flushed."""
+
+    def __init__(self, tmp_path, partition=0):
+        self.file = data_page(tmp_path, partition)
+        self.away = tmp_path / "away"
+
+    def __enter__(self):
+        self.file.rename(self.away)
+
+    def __exit__(self, *_):
+        self.away.rename(self.file)
+
+
+# -- the lock -------------------------------------------------------------------------------
+
+
+async def test_a_directory_belongs_to_one_queue(queue, tmp_path):
+    """A second queue on the directory is refused with the folder and the process that has it."""
+    with pytest.raises(
+        LockedError, match=f"{tmp_path / 'queue'} is in use by process {os.getpid()}"
+    ):
+        EmbeddedQueue(tmp_path / "queue")
+    await queue.close()
+    await EmbeddedQueue(tmp_path / "queue").close()
+
+
+def test_a_directory_that_cannot_be_made_is_a_typed_error(tmp_path):
+    """Where a file is in the way, the error says so."""
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(QueueError, match=f"cannot open {tmp_path / 'file/queue'}"):
+        EmbeddedQueue(tmp_path / "file/queue")
+
+
+# -- failed flushes -------------------------------------------------------------------------
+
+
+async def test_a_failed_flush_is_uncertain_until_fenced(queue, tmp_path):
+    """A publication whose flush failed is uncertain; all others are refused until the fence."""
+    await publish(queue, b"a")
+    with FailedDisk(tmp_path), pytest.raises(PublishUncertainError, match="fence it, then fetch"):
+        await publish(queue, b"b")
+    assert await payloads(queue) == [b"a"]
+    with pytest.raises(FencedError):
+        await publish(queue, b"c")
+    await queue.fence("t", 0)
+    held = await payloads(queue)
+    assert held in ([b"a"], [b"a", b"b"])
+    assert await publish(queue, b"c") == [len(held)]
+    assert await payloads(queue) == [*held, b"c"]
+
+
+async def test_a_failed_flush_does_not_stop_other_write_partitions(queue, tmp_path):
+    """Another owner's next publication to the partition opens it again and takes effect."""
+    await publish(queue, b"a")
+    with FailedDisk(tmp_path), pytest.raises(PublishUncertainError):
+        await publish(queue, b"b")
+    await publish(queue, b"c", write_partition=1)
+    held = await payloads(queue)
+    assert (held[0], held[-1]) == (b"a", b"c")
+    await queue.fence("t", 0)
+    assert await payloads(queue) == held
+
+
+async def test_a_failed_partition_costs_others_nothing(queue, tmp_path):
+    """Of the publications of one round only those to the failed partition fail."""
+    await publish(queue, b"a")
+    with FailedDisk(tmp_path):
+        outcomes = await asyncio.gather(
+            publish(queue, b"b", partition=0),
+            publish(queue, b"c", partition=1, write_partition=1),
+            return_exceptions=True,
+        )
+    assert isinstance(outcomes[0], PublishUncertainError)
+    assert outcomes[1] == [0]
+    assert await payloads(queue, partition=1) == [b"c"]
+
+
+async def test_a_publication_that_took_effect_in_part_is_uncertain(queue, tmp_path):
+    """When one of two partitions cannot take its entry, the call is uncertain and fenced out."""
+    await publish(queue, b"a")
+    with FailedDisk(tmp_path), pytest.raises(PublishUncertainError):
+        await queue.publish("t", 0, [Publication(1, b"x", 1), Publication(0, b"b", 1)])
+    with pytest.raises(FencedError):
+        await publish(queue, b"c")
+    assert await payloads(queue, partition=1) == [b"x"]
+
+
+async def test_entries_survive_a_failed_flush_and_a_restart(queue, tmp_path):
+    """What was acked before a failed flush is there in the next process."""
+    await publish(queue, b"a", b"b")
+    with FailedDisk(tmp_path), pytest.raises(PublishUncertainError):
+        await publish(queue, b"c")
+    await queue.close()
+    successor = EmbeddedQueue(tmp_path / "queue")
+    assert (await payloads(successor))[:2] == [b"a", b"b"]
+    await successor.close()
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system with room for about one data page; skips where mounting is not allowed."""
+    folder = tmp_path / "queue"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={PAGE_BYTES + (2 << 20)}", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("mounting a tmpfs needs root")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)  # noqa: S607 - where it is differs
+
+
+async def test_a_full_disk_refuses_and_clears(small_disk):
+    """With no room for a page nothing is published and the owner stays; with room it goes on."""
+    queue = EmbeddedQueue(small_disk)
+    await queue.create_topic("t", 2)
+    await queue.fence("t", 0)
+    await publish(queue, b"a")
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(b"x" * (1 << 20))
+    with pytest.raises(QueueError, match="No space left") as caught:
+        await publish(queue, b"b", partition=1)
+    assert type(caught.value) is QueueError
+    assert await queue.offsets("t", 1) == (0, 0)
+    assert await publish(queue, b"c") == [1]
+    await queue.delete_topic("t")
+    await queue.create_topic("t", 2)
+    await queue.fence("t", 0)
+    assert await publish(queue, b"b", partition=1) == [0]
+    await queue.close()
+
+
+# -- damage ---------------------------------------------------------------------------------
+
+
+def flip(file, needle):
+    """Flip one bit of the first place that holds the bytes."""
+    content = bytearray(file.read_bytes())
+    content[content.index(needle)] ^= 1
+    file.write_bytes(content)
+
+
+async def test_a_damaged_entry_is_named_and_the_others_are_readable(queue, tmp_path):
+    """Damage in the middle is an error for that entry only."""
+    await publish(queue, b"first", b"second", b"third")
+    await queue.close()
+    flip(data_page(tmp_path), b"second")
+    successor = EmbeddedQueue(tmp_path / "queue")
+    assert await successor.offsets("t", 0) == (0, 3)
+    assert await payloads(successor, offset=2) == [b"third"]
+    with pytest.raises(CorruptDataError, match="item 1 is damaged"):
+        await payloads(successor, offset=1)
+    await successor.close()
+
+
+async def test_a_damaged_end_is_cut_off_and_logged(queue, tmp_path, caplog):
+    """Entries that cannot be saved are reported with topic, partition and number."""
+    await publish(queue, b"first", b"second", b"third")
+    await queue.close()
+    flip(data_page(tmp_path), b"third")
+    successor = EmbeddedQueue(tmp_path / "queue")
+    with caplog.at_level(logging.ERROR, logger="memq.queue"):
+        assert await payloads(successor) == [b"first", b"second"]
+    assert "t/0 lost 1 published notifications from offset 2 on" in caplog.text
+    await successor.close()
+
+
+async def test_a_damaged_topic_file_is_named(queue, tmp_path):
+    """A queue with a topic file that makes no sense does not open, and says which file it is."""
+    await queue.close()
+    file = tmp_path / "queue/topics/t/topic.json"
+    content = file.read_bytes()
+    file.write_bytes(b"{")
+    with pytest.raises(CorruptDataError, match=str(file)):
+        EmbeddedQueue(tmp_path / "queue")
+    file.write_bytes(content)
+    await EmbeddedQueue(tmp_path / "queue").close()
+
+
+async def test_a_damaged_group_costs_other_groups_nothing(queue, tmp_path):
+    """A group whose file makes no sense is an error that names the file; deleting it helps."""
+    await queue.commit("good", "t", {0: 1})
+    await queue.commit("bad", "t", {0: 1})
+    (tmp_path / "queue/topics/t/groups/bad.json").write_bytes(b"[]")
+    with pytest.raises(CorruptDataError, match=r"bad\.json is damaged"):
+        await queue.committed("bad", "t")
+    with pytest.raises(CorruptDataError):
+        await queue.commit("bad", "t", {1: 1})
+    assert await queue.committed("good", "t") == {0: 1}
+    await queue.delete_group("bad", "t")
+    await queue.commit("bad", "t", {1: 5})
+    assert await queue.committed("bad", "t") == {1: 5}
+
+
+async def test_half_made_topics_are_removed(tmp_path):
+    """What a crash left while a topic was made or deleted is gone at the next start."""
+    (tmp_path / "moving/half/0").mkdir(parents=True)
+    queue = EmbeddedQueue(tmp_path)
+    assert await queue.topics() == []
+    assert list((tmp_path / "moving").iterdir()) == []
+    await queue.create_topic("half", 1)
+    assert await queue.topics() == ["half"]
+    await queue.close()
+
+
+# -- the rest -------------------------------------------------------------------------------
+
+
+async def test_retention_gives_disk_space_back(queue, tmp_path):
+    """Truncation deletes the pages that hold nothing else."""
+    for _ in range(7):
+        await publish(queue, b"x" * (PAGE_BYTES // 2 - 100))
+    pages = data_page(tmp_path).parent
+    assert len(list(pages.iterdir())) == 4
+    await queue.truncate("t", 0, 6)
+    assert len(list(pages.iterdir())) == 1
+    assert await queue.offsets("t", 0) == (6, 7)
+
+
+async def test_a_cancelled_publish_leaves_the_others_alone(queue):
+    """Cancelling one of several calls of a round neither fails the others nor reorders them."""
+    calls = [asyncio.ensure_future(publish(queue, b"%d" % n)) for n in range(10)]
+    waiter = asyncio.ensure_future(queue.wait("t", {0: 8}, 30))
+    await asyncio.sleep(0)
+    calls[3].cancel()
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    assert isinstance(outcomes[3], asyncio.CancelledError)
+    held = await payloads(queue)
+    assert held in (
+        [b"%d" % n for n in range(10)],
+        [b"%d" % n for n in range(10) if n != 3],
+    )
+    assert [held[offset] for n, (offset,) in enumerate(o for o in outcomes if type(o) is list)] == [
+        b"%d" % n for n in range(10) if n != 3
+    ]
+    assert await waiter
+
+
+async def test_publications_that_wait_are_bounded():
+    """When the disk hangs, calls beyond the bound are refused at once; the others end later."""
+    released = Event()
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(released.wait)
+        group_commit = GroupCommit(thread, lambda _: None)
+        calls = [
+            asyncio.ensure_future(group_commit.publish(Publish("t", 0, {0}, [], [])))
+            for _ in range(MAX_ROUND)
+        ]
+        await asyncio.sleep(0)
+        assert repr(group_commit) == f"<GroupCommit [{MAX_ROUND} waiting]>"
+        with pytest.raises(QueueError, match=f"{MAX_ROUND} publications wait"):
+            await group_commit.publish(Publish("t", 0, {0}, [], []))
+        released.set()
+        assert await asyncio.gather(*calls) == [[]] * MAX_ROUND
+
+
+async def test_the_event_loop_runs_while_the_disk_hangs(queue):
+    """A writer that is stuck holds back neither fetches nor commits."""
+    await publish(queue, b"a")
+    released = Event()
+    queue._writer.submit(released.wait)
+    waiting = asyncio.ensure_future(publish(queue, b"b"))
+    assert await payloads(queue) == [b"a"]
+    await queue.commit("g", "t", {0: 1})
+    assert not waiting.done()
+    released.set()
+    assert await waiting == [1]
+
+
+async def test_repr_shows_live_state(queue, tmp_path):
+    """The representations say what is open and who waits."""
+    await publish(queue, b"a", partition=1)
+    await queue.offsets("t", 0)
+    waiter = asyncio.ensure_future(queue.wait("t", {0: 0}, 30))
+    await asyncio.sleep(0)
+    assert repr(queue) == (
+        f"<EmbeddedQueue {tmp_path / 'queue'} "
+        "[1 topics | <GroupCommit [0 waiting]> | <Waiters [1 waiting]>]>"
+    )
+    assert repr(queue._topics["t"].partitions[1]) == "<Partition t/1 [0 to 1]>"
+    await publish(queue, b"a")
+    await waiter
