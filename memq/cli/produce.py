@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import time
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 
 from memq.cli.command import Command
 from memq.cli.input import read_lines, split_key
-from memq.cli.options import connection_options, option, output_option, table_options
+from memq.cli.options import (
+    TimeType,
+    connection_options,
+    option,
+    output_option,
+    table_options,
+)
 from memq.cli.output import show_one
+from memq.cli.tally import Tally
 from memq.client.producer_options import LINGER, MAX_IN_FLIGHT, MESSAGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from io import BufferedReader
 
-    from memq.cli.tally import Tally
+    from memq import Producer
     from memq.client.delivery import Delivery
+    from memq.client.producer_options import ProducerArguments
 
 acks_option = option(
     "--acks",
@@ -48,19 +56,27 @@ echo 'user-1:{"page": "/"}' | memq produce clicks --key-separator :
 @option("--key-separator", help="What stands between key and value; without it there are no keys.")
 @option(
     "--producer-id",
-    help="Makes sending the same lines again harmless: what is published already is not published "
-    "twice, within the topic's dedup_window.",
+    help="Makes it harmless to send the same lines once more: what is published already is not "
+    "published twice, within the topic's dedup_window. Needs --timestamp.",
+)
+@option(
+    "--timestamp",
+    "timestamp_ms",
+    type=TimeType(),
+    help="Of every LogMessage; without it, the time at which it was written.",
 )
 @compression_option
 @table_options([LINGER, MESSAGE_BYTES, MAX_IN_FLIGHT])
 @connection_options
 @output_option
 def produce(
+    *,
     topic: str,
     stream: BufferedReader,
     acks: str,
     key_separator: str | None,
     producer_id: str | None,
+    timestamp_ms: int | None,
     compression: str | None,
     given: dict[str, str],
     bootstrap: str,
@@ -69,31 +85,36 @@ def produce(
 ) -> None:
     """Send each line of a file or of stdin to TOPIC as a LogMessage.
 
-    Ends when the input ends and every line is acked or has failed, and prints how many there were
-    of each. The exit code is 1 when a line was not acked.
+    Ends when the input has ended and every line is acked or has failed, and prints how many there
+    were. The exit code is 1 when a line was not acked.
     """
+    if producer_id is not None and timestamp_ms is None:
+        raise click.UsageError(
+            "--producer-id needs --timestamp: only with equal timestamps are the lines of a second "
+            "run known to be the same"
+        )
     from memq import Producer  # noqa: PLC0415 - loads Arrow
-    from memq.cli.tally import Tally  # noqa: PLC0415
 
-    tally = Tally()
-    started_s = time.monotonic()
-    with Producer(
+    options = cast("ProducerArguments", given)
+    producer = Producer(
         bootstrap,
         topic=topic,
         acks=acks,
         compression=compression,
         producer_id=producer_id,
         token=token,
-        **given,
-    ) as producer:
-        send = (
-            producer.write if key_separator is None else _with_keys(producer.write, key_separator)
-        )
-        try:
-            _send_lines(read_lines(stream), send, tally)
-        finally:
+        client="memq produce",
+        **options,
+    )
+    tally = Tally()
+    started_s = time.monotonic()
+    try:
+        with producer:
+            _send_lines(read_lines(stream), _sender(producer, key_separator, timestamp_ms), tally)
             tally.finish()
-            _show(topic, tally, time.monotonic() - started_s, output)
+    finally:
+        tally.collect()
+        _show(topic, tally, time.monotonic() - started_s, output)
     tally.check()
 
 
@@ -117,13 +138,21 @@ def _send_lines(
             tally.add(delivery, records)
 
 
-def _with_keys(write: Callable[..., Delivery], separator: str) -> Callable[[bytes], Delivery]:
+def _sender(
+    producer: Producer, key_separator: str | None, timestamp_ms: int | None
+) -> Callable[[bytes], Delivery]:
+    """What writes one line; without keys and timestamp, the producer itself."""
+    if key_separator is None and timestamp_ms is None:
+        return producer.write
+    timestamp_us = None if timestamp_ms is None else timestamp_ms * 1_000
+    separator = (key_separator or "").encode()
     numbers = count(1)
-    between = separator.encode()
 
     def send(line: bytes) -> Delivery:
-        key, value = split_key(line, between, next(numbers))
-        return write(value, key)
+        if not separator:
+            return producer.write(line, timestamp=timestamp_us)
+        key, value = split_key(line, separator, next(numbers))
+        return producer.write(value, key, timestamp=timestamp_us)
 
     return send
 
@@ -134,7 +163,7 @@ def _show(topic: str, tally: Tally, seconds: float, output: str) -> None:
             "topic": topic,
             "records": tally.records,
             "acked": tally.acked,
-            "failed": tally.failed,
+            "failed": tally.records - tally.acked,
             "seconds": round(seconds, 3),
             "records_per_s": round(tally.records / seconds),
         },

@@ -12,40 +12,40 @@ if TYPE_CHECKING:
 
 
 class Tally:
-    """Counts acked and failed records.
+    """Counts records and how many of them were acked.
 
     What is open is bounded by the producer's memory, as each delivery is a Message that it holds.
 
     Attributes:
-        acked: records whose Message was acked.
-        failed: records whose Message was not.
-        error: why the first of them failed.
+        records: that were written.
+        acked: of these, whose Message was acked.
+        error: why the first Message that failed did so.
     """
 
     def __init__(self) -> None:
+        self.records = 0
         self.acked = 0
-        self.failed = 0
         self.error: MemqError | None = None
         self._open: deque[tuple[Delivery, int]] = deque()
 
     def __repr__(self) -> str:
-        return f"<Tally [{self.acked} acked, {self.failed} failed, {len(self._open)} open]>"
-
-    @property
-    def records(self) -> int:
-        """Records that are counted, whose outcome is known."""
-        return self.acked + self.failed
+        return f"<Tally [{self.acked} of {self.records} records acked | {len(self._open)} open]>"
 
     def add(self, delivery: Delivery, records: int) -> None:
         """So many records share this delivery."""
+        self.records += records
         self._open.append((delivery, records))
+        self.collect()
+
+    def collect(self) -> None:
+        """Count what has ended."""
         while self._open and self._open[0][0].done():
-            self._settle_first()
+            self._count_first()
 
     def finish(self) -> None:
-        """Wait for what is open; every delivery ends at its deadline."""
+        """Wait for what is open and count it; every delivery ends at its deadline."""
         while self._open:
-            self._settle_first()
+            self._count_first()
 
     def check(self) -> None:
         """Refuse to call it done when something was not acked.
@@ -54,16 +54,16 @@ class Tally:
             MemqError: naming how many records, and the first reason.
         """
         if self.error is not None:
+            failed = self.records - self.acked
             raise MemqError(
-                f"{self.failed} of {self.records} records were not acked: {self.error}"
+                f"{failed} of {self.records} records were not acked: {self.error}"
             ) from self.error
 
-    def _settle_first(self) -> None:
+    def _count_first(self) -> None:
         delivery, records = self._open[0]
         error = delivery.exception()
-        self._open.popleft()  # an interrupted wait may be taken up again
+        self._open.popleft()  # not before: an interrupted wait may be taken up again
         if error is None:
             self.acked += records
         else:
-            self.failed += records
             self.error = self.error or error

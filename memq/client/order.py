@@ -13,7 +13,7 @@ Nothing is promised across Batches.
 from __future__ import annotations
 
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,7 +22,7 @@ from memq.client.batch import Section
 from memq.core.format.envelope import ARROW_ERRORS
 from memq.core.format.index import IndexEntry
 from memq.core.format.message import TIMESTAMP_COLUMN
-from memq.errors import ConfigError, MessageTooLargeError, SchemaMismatchError
+from memq.errors import MessageTooLargeError, SchemaMismatchError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,16 +32,6 @@ Message = tuple[IndexEntry, pa.RecordBatch]
 """What the index says about a Message, and its rows."""
 
 KEY_COLUMN = "key"
-
-
-def check_order(order: str) -> None:
-    """Refuse an order that there is not.
-
-    Raises:
-        ConfigError: naming the value and the known ones.
-    """
-    if order not in get_args(Order):
-        raise ConfigError(f"order = {order!r}: must be one of {', '.join(get_args(Order))}")
 
 
 def arrange(messages: Sequence[Message], schema: pa.Schema, order: Order) -> list[Section]:

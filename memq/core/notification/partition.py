@@ -107,6 +107,7 @@ class Partition:
         try:
             first = array.append_many(items, last_ms)
         except PublishUncertainError:
+            self._failed = True
             raise
         self._last_ms = last_ms
         self.end = first + len(items)

@@ -71,7 +71,7 @@ async def _blast(b, schema_id, number, size) -> int:
         c.schema_id = schema_id
         value = os.urandom(size - 1024)
         answers = await asyncio.gather(
-            *(c.write(s, value, producer_id=f"p{number}", timeout_s=60) for s in range(16))
+            *(c.write(s, value, producer_id=f"p{number}") for s in range(16))
         )
         return len({(a.batch_id, s) for s, a in enumerate(answers)})
 

@@ -1,0 +1,134 @@
+"""How far the application has come, and the commits of it.
+
+Progress moves when a Batch is handed out, or by an explicit seek. What is committed is the next
+offset to read: after a restart the group goes on behind the last Batch that was committed, and
+whatever was handed out after it is handed out again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from memq.errors import InvalidRequestError, NotOwnerError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from memq.client.queue import QueueClient
+
+log = logging.getLogger(__name__)
+
+
+class Commits:
+    """The progress of one consumer.
+
+    Args:
+        queue: of the topic.
+        group: to commit for; None for a consumer that cannot commit.
+        member_id: says as whom to commit now; empty for a consumer that is no group member.
+        auto_interval_s: how often to commit by itself; None for not at all.
+    """
+
+    def __init__(
+        self,
+        queue: QueueClient,
+        group: str | None,
+        *,
+        member_id: Callable[[], str],
+        auto_interval_s: float | None,
+    ) -> None:
+        self._queue = queue
+        self._group = group
+        self._member_id = member_id
+        self._auto_interval_s = auto_interval_s
+        self._clock = asyncio.get_running_loop().time
+        self._last_auto_s = self._clock()
+        self._running: asyncio.Task[None] | None = None
+        self._progress: dict[int, int] = {}
+        self._committed: dict[int, int] = {}
+
+    def __repr__(self) -> str:
+        return f"<Commits {self._group or 'no group'} [{len(self.pending())} pending]>"
+
+    def moved(self, partition: int, next_offset: int) -> None:
+        """The application has come this far."""
+        self._progress[partition] = next_offset
+
+    def forget(self, partitions: Iterable[int]) -> None:
+        """These partitions are not this consumer's any more."""
+        for partition in partitions:
+            self._progress.pop(partition, None)
+            self._committed.pop(partition, None)
+
+    def pending(self, partitions: Iterable[int] | None = None) -> dict[int, int]:
+        """Next offsets that are not committed yet, of these partitions or of all."""
+        wanted = self._progress if partitions is None else partitions
+        return {
+            partition: offset
+            for partition, offset in self._progress.items()
+            if partition in wanted and self._committed.get(partition) != offset
+        }
+
+    async def commit(self, offsets: Mapping[int, int], timeout_s: float | None = None) -> None:
+        """Store next offsets; nothing to store is fine.
+
+        Raises:
+            InvalidRequestError: the consumer has no group, or is no member and the group has some.
+            NotOwnerError: another member holds one of the partitions.
+            MemqError: the broker failed until the deadline.
+        """
+        if self._group is None:
+            raise InvalidRequestError("commit needs a group; give the consumer one")
+        if offsets:
+            await self._queue.commit(self._group, self._member_id(), offsets, timeout_s=timeout_s)
+            self._committed.update(offsets)
+
+    # -- auto-commit ------------------------------------------------------------------------
+
+    @property
+    def auto(self) -> bool:
+        """Whether commits are made without being asked for."""
+        return self._auto_interval_s is not None
+
+    def auto_commit(self) -> None:
+        """Start a commit when one is due; nobody waits for it, but its error is raised here later.
+
+        Raises:
+            MemqError: the commit before failed.
+        """
+        if self._running is not None:
+            if not self._running.done():
+                return
+            finished, self._running = self._running, None
+            finished.result()
+        now_s = self._clock()
+        if self._auto_interval_s is None or now_s - self._last_auto_s < self._auto_interval_s:
+            return
+        self._last_auto_s = now_s
+        if self.pending():
+            self._running = asyncio.get_running_loop().create_task(self.commit_if_owner())
+
+    async def commit_if_owner(
+        self, partitions: Iterable[int] | None = None, timeout_s: float | None = None
+    ) -> None:
+        """Commit what is pending; that a partition was lost to another member is only logged.
+
+        Raises:
+            MemqError: the broker failed until the deadline.
+        """
+        try:
+            await self.commit(self.pending(partitions), timeout_s)
+        except NotOwnerError as exc:
+            # Ordinary in a group: the next poll gives the partitions up.
+            log.warning("auto-commit: %s", exc)
+
+    async def settle(self) -> None:
+        """Wait for a commit that is under way.
+
+        Raises:
+            MemqError: it failed.
+        """
+        if self._running is not None:
+            await self._running
