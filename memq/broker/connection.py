@@ -1,8 +1,8 @@
 """One client's connection: bytes in, requests to handlers, answers out.
 
 Reading stops (and TCP makes the client wait) while any of these holds: a Message of this connection
-waits for room in its write partition; the broker's memory is full and no body is half received; the
-client does not read its answers. Answers leave together where that costs no latency.
+waits for room in its write partition; the broker's memory is full, the client is a producer and no
+body of its is half received; the client does not read its answers. Answers leave together where that costs no latency.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._peer = "?"
         self._admitted = 0  # bytes charged for the body that is being received
+        self._produces = False  # has sent a Write: it is one of those that wait when memory is full
         self._holds = 0
         self._paused = False
         self._out: list[Buffer] = []
@@ -179,7 +180,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         stop = (
             self._holds > 0
             or not self._writable.is_set()
-            or (self._memory.full and not self._admitted)
+            or (self._produces and self._memory.full and not self._admitted)
         )
         if stop != self._paused:
             self._paused = stop
@@ -190,6 +191,8 @@ class BrokerConnection(asyncio.BufferedProtocol):
                 transport.resume_reading()
 
     def _allocate(self, size: int) -> memoryview:
+        if self._memory.full and not self._produces:
+            raise self._memory.full_error()
         self._memory.admit(size)
         self._admitted = size
         return memoryview(pa.allocate_buffer(size)).cast("B")
@@ -207,7 +210,11 @@ class BrokerConnection(asyncio.BufferedProtocol):
             self._end(exc, exc.code)
             return
         match event:
+            case Request(header=Write()) if self._memory.full and not self._produces:
+                self._memory.release(charged)
+                _Reply(self, event.correlation_id, event.oneway).fail(self._memory.full_error())
             case Request(header=Write()):
+                self._produces = True
                 self._broker.write(event, _Reply(self, event.correlation_id, event.oneway))
             case Request():
                 self._memory.release(charged)  # only a Write has a body that is kept

@@ -2,14 +2,16 @@
 
 A body is admitted whole, when its length is known and before it is read, and released when its
 Batch is published or has failed. So whatever was admitted can always be completed and stored, and
-the bound cannot deadlock. When it is reached, no connection may begin a new frame until a tenth of
+the bound cannot deadlock. When it is reached, no producer may begin a new frame until a tenth of
 the memory is free again; those in the middle of a body go on. The bound is overrun by at most the
-one body that reached it.
+one body that reached it; a client that begins to produce while it is reached is told to try again.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from memq.errors import UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +41,13 @@ class MemoryBudget:
     def full(self) -> bool:
         """Whether nobody may begin a new body."""
         return self._full
+
+    def full_error(self) -> UnavailableError:
+        """What a client is told that begins to produce while the budget is full."""
+        return UnavailableError(
+            f"the broker's memory_bytes = {self.limit_bytes} are full: storage is slower than the "
+            "producers. Retry later"
+        )
 
     def on_change(self, callback: Callable[[bool], None]) -> None:
         """Call back with True when the budget becomes full, with False when it has room again."""

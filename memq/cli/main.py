@@ -17,6 +17,7 @@ import click
 
 from memq.cli import serve
 from memq.cli.command import Group
+from memq.cli.produce import produce
 from memq.errors import MemqError
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def cli() -> None:
     """
 
 
-for command in (serve.dev, serve.broker):
+for command in (serve.dev, serve.broker, produce):
     cli.add_command(command)
 
 

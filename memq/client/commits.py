@@ -45,6 +45,7 @@ class Commits:
         self._auto_interval_s = auto_interval_s
         self._clock = asyncio.get_running_loop().time
         self._last_auto_s = self._clock()
+        self._one_at_a_time = asyncio.Lock()
         self._running: asyncio.Task[None] | None = None
         self._progress: dict[int, int] = {}
         self._committed: dict[int, int] = {}
@@ -81,9 +82,11 @@ class Commits:
         """
         if self._group is None:
             raise InvalidRequestError("commit needs a group; give the consumer one")
-        if offsets:
+        if not offsets:
+            return
+        async with self._one_at_a_time:  # or an older one that is retried could come last
             await self._queue.commit(self._group, self._member_id(), offsets, timeout_s=timeout_s)
-            self._committed.update(offsets)
+        self._committed.update(offsets)
 
     # -- auto-commit ------------------------------------------------------------------------
 

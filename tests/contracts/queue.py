@@ -52,6 +52,16 @@ async def payloads(queue, topic, offset=0, partition=0):
     return [entry.payload for entry in await fetch(queue, topic, offset, partition)]
 
 
+async def waiting(queue, topic, positions=None):
+    """A task that waits for partition 0, or for other positions, and has begun to."""
+    positions = positions or {0: 0}
+    for partition in positions:
+        await queue.offsets(topic, partition)  # so that it need not be opened first
+    task = asyncio.ensure_future(queue.wait(topic, positions, LONG_S))
+    await asyncio.sleep(0)
+    return task
+
+
 # -- publish and fetch ----------------------------------------------------------------------
 
 
@@ -251,8 +261,7 @@ async def test_wait_ends_at_once_when_there_is_an_entry(queue, topic):
 
 async def test_wait_ends_when_something_is_published(queue, topic):
     """A waiter is woken by a publication to any of its partitions."""
-    waiter = asyncio.ensure_future(queue.wait(topic, {0: 0, 2: 0}, LONG_S))
-    await asyncio.sleep(0)
+    waiter = await waiting(queue, topic, {0: 0, 2: 0})
     await publish(queue, topic, b"a", partition=2)
     assert await waiter
 
@@ -287,9 +296,7 @@ async def test_many_waiters_are_all_woken(queue, topic):
 
 async def test_a_cancelled_wait_is_forgotten(queue, topic):
     """Publishing after a waiter was cancelled works and wakes the others."""
-    first = asyncio.ensure_future(queue.wait(topic, {0: 0}, LONG_S))
-    second = asyncio.ensure_future(queue.wait(topic, {0: 0}, LONG_S))
-    await asyncio.sleep(0)
+    first, second = await waiting(queue, topic), await waiting(queue, topic)
     first.cancel()
     await publish(queue, topic, b"a")
     assert await second
@@ -299,8 +306,7 @@ async def test_a_cancelled_wait_is_forgotten(queue, topic):
 
 async def test_waiters_learn_that_the_topic_is_gone(queue, topic):
     """Deleting a topic ends the waits for it with the reason."""
-    waiter = asyncio.ensure_future(queue.wait(topic, {0: 0}, LONG_S))
-    await asyncio.sleep(0)
+    waiter = await waiting(queue, topic)
     await queue.delete_topic(topic)
     with pytest.raises(UnknownTopicError):
         await waiter
@@ -308,8 +314,7 @@ async def test_waiters_learn_that_the_topic_is_gone(queue, topic):
 
 async def test_waiters_learn_that_the_queue_is_closed(queue, topic):
     """Closing the queue ends the waits on it."""
-    waiter = asyncio.ensure_future(queue.wait(topic, {0: 0}, LONG_S))
-    await asyncio.sleep(0)
+    waiter = await waiting(queue, topic)
     await queue.close()
     with pytest.raises(ClosedError):
         await waiter

@@ -202,7 +202,7 @@ class Cursor:
 
 
 def _seeds(stamps: list[int], start: int) -> Iterable[int]:
-    """What the check of each item starts from. Neighbours mostly share one timestamp."""
+    """What the check of each item starts from. Timestamps are in order and mostly the same."""
     count = len(stamps)
     if stamps[0] == stamps[-1]:
         seed = seed_of(stamps[0]) + start

@@ -108,7 +108,8 @@ class Tail:
         try:
             self._data[offset : offset + length] = data
             _pack_into(self._index, place, self.page, offset, length, check, self._timestamp_ms)
-        except ValueError:  # the pool has unmapped one of the pages meanwhile
+        except (ValueError, TypeError):
+            # The pool has unmapped a page meanwhile: mmap says ValueError, pack_into TypeError.
             with self._pool.lock:
                 self._map(self.page)
                 self._data[offset : offset + length] = data

@@ -81,11 +81,18 @@ async def test_half_sent_bodies_cannot_take_the_memory_from_others(tmp_path) -> 
     options = {"memory_bytes": "8MiB", "stall_timeout": "1s"}
     async with broker(tmp_path, **options) as b, client(b) as c:
         await c.create(message_bytes="4MiB", batch_bytes="4MiB")
+        await c.write(0)
         stalled = [await _half_a_message(b, c) for _ in range(4)]
         await until(lambda: b.services.memory.full)
-        assert (await c.write(0)).offset == 0
-        for reader, writer in stalled:
-            assert b"timeout" in await reader.read()
+        async with client(b) as late:
+            late.schema_id = c.schema_id
+            with pytest.raises(UnavailableError, match="memory_bytes = 8388608 are full"):
+                await late.write(0, producer_id="late")
+        assert (await c.write(1)).offset == 1
+        goodbyes = [await reader.read() for reader, _ in stalled]
+        assert sum(b"stopped half-way" in goodbye for goodbye in goodbyes) == 3
+        assert sum(b"are full" in goodbye for goodbye in goodbyes) == 1
+        for _, writer in stalled:
             writer.close()
         assert b.services.memory.used_bytes == 0
 

@@ -130,9 +130,7 @@ class QueueModel(RuleBasedStateMachine):
     def gc(self):
         self.queue.gc()
         if self.positions:
-            self.start = max(self.start, *self.positions.values(), 0) if False else max(
-                self.start, min(self.positions.values())
-            )
+            self.start = max(self.start, min(self.positions.values()))
 
     @rule(at=FRACTION)
     def truncate(self, at):

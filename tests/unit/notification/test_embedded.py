@@ -104,6 +104,24 @@ async def test_a_failed_flush_is_uncertain_until_fenced(queue, tmp_path):
     assert await payloads(queue) == [*held, b"c"]
 
 
+async def test_a_fence_settles_what_a_failed_flush_left(queue, tmp_path):
+    """An entry that reached the disk after all is there after the fence, not only later."""
+    twin = EmbeddedQueue(tmp_path / "twin")
+    await twin.create_topic("t", 2)
+    await twin.fence("t", 0)
+    await publish(twin, b"a", b"b")
+    await twin.close()
+    await publish(queue, b"a")
+    with FailedDisk(tmp_path), pytest.raises(PublishUncertainError):
+        await publish(queue, b"b")
+    index = "topics/t/0/index/000000000000.page"
+    with (tmp_path / "queue" / index).open("r+b") as file:
+        file.write((tmp_path / "twin" / index).read_bytes())
+    await queue.fence("t", 0)
+    assert await payloads(queue) == [b"a", b"b"]
+    assert await publish(queue, b"c") == [2]
+
+
 async def test_a_failed_flush_does_not_stop_other_write_partitions(queue, tmp_path):
     """Another owner's next publication to the partition opens it again and takes effect."""
     await publish(queue, b"a")
