@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     Command = TypeVar("Command", bound=Callable[..., Any])
 
+DEFAULT_BOOTSTRAP = "127.0.0.1:6367"  # where `memq dev` listens
+
 _RANGE = re.compile(r"([0-9]{1,9}):([0-9]{1,18})-([0-9]{1,18})")
 
 option = partial(click.option, show_default=True, show_envvar=True)
@@ -46,7 +48,7 @@ def connection_options(command: Command) -> Command:
     return option(
         "-b",
         "--bootstrap",
-        default="127.0.0.1:6367",
+        default=DEFAULT_BOOTSTRAP,
         envvar="MEMQ_BOOTSTRAP",
         metavar="HOST:PORT[,…]",
         help="Some brokers of the cluster.",

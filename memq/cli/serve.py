@@ -11,7 +11,7 @@ import click
 
 from memq.broker.config import BROKER_OPTIONS, BrokerConfig, load_file
 from memq.cli.command import Command
-from memq.cli.options import option, output_option, table_options
+from memq.cli.options import DEFAULT_BOOTSTRAP, option, output_option, table_options
 
 if TYPE_CHECKING:
     from memq.broker.server import Broker
@@ -68,6 +68,7 @@ def _print_json(broker: Broker) -> None:
 
 
 def _print_welcome(broker: Broker) -> None:
+    here = "" if broker.address == DEFAULT_BOOTSTRAP else f" -b {broker.address}"
     click.echo(
         f"""
   MemQ is ready.
@@ -76,8 +77,8 @@ def _print_welcome(broker: Broker) -> None:
     admin   {_admin(broker)}/status
 
   Try next:
-    seq 1000000 | memq produce hello
-    memq consume hello --from-beginning --exit-at-end
+    seq 1000000 | memq produce hello{here}
+    memq consume hello --from-beginning --exit-at-end{here}
 """,
         err=True,
     )

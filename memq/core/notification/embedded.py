@@ -295,7 +295,7 @@ class EmbeddedQueue:
         """
         if self._closing is None:
             self._closing = asyncio.get_running_loop().run_in_executor(None, self._release)
-            pass
+            self._waiters.wake_all()
         await asyncio.shield(self._closing)
 
     # -- inside -----------------------------------------------------------------------------

@@ -1,0 +1,156 @@
+"""The command as a whole: help, errors, exit codes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import click
+import pytest
+
+from memq.cli.main import cli, main
+
+HELP_LIMIT_S = 0.4
+
+
+def commands(group=cli, path=()):
+    """Every command with its path, groups among them."""
+    yield path, group
+    for name, command in getattr(group, "commands", {}).items():
+        yield from commands(command, (*path, name))
+
+
+@pytest.mark.parametrize("path", [path for path, _ in commands()], ids=" ".join)
+def test_help(path, capsys):
+    """Each command says what it does; each that is no group shows an example of itself."""
+    assert main([*path, "--help"]) == 0
+
+    text = capsys.readouterr().out
+    command = dict(commands())[path]
+    assert text.startswith(f"Usage: {' '.join(('memq', *path))} ")
+    if not isinstance(command, click.Group):
+        assert f"  memq {' '.join(path)}" in text.partition("Example")[2]
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        pytest.param(option, id=f"{' '.join(path)} {option.opts[0]}")
+        for path, command in commands()
+        for option in command.params
+        if isinstance(option, click.Option) and option.opts != ["--version"]
+    ],
+)
+def test_every_option_is_a_variable(option):
+    """Each option has help, and the help names its environment variable."""
+    assert option.help
+    assert option.show_envvar
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nosuch"], "No such command 'nosuch'. (see memq --help)"),
+        (["dev", "--port", "99999"], "port = 99999: must be at most 65535 (see memq dev --help)"),
+        (["broker", "--config", "/nowhere"], "'/nowhere' does not exist. (see memq broker --help)"),
+        (["produce"], "Missing argument 'TOPIC'. (see memq produce --help)"),
+        (["produce", "t", "--producer-id", "p"], "--producer-id needs --timestamp"),
+    ],
+)
+def test_wrong_usage(arguments, message, capsys):
+    """Wrong usage is one line on stderr and exit code 2."""
+    assert main(arguments) == 2
+
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("memq: error: ")
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+
+
+def test_failure(capsys):
+    """A command that fails says why in one line and ends with 1."""
+    assert main(["produce", "topic", "--bootstrap", "127.0.0.1:1"]) == 1
+
+    captured = capsys.readouterr()
+    assert captured.err.startswith("memq: error: cannot connect to broker 127.0.0.1:1")
+    assert captured.err.count("\n") == 1
+
+
+def test_damaged_configuration(tmp_path, capsys):
+    """A configuration that is refused is named."""
+    path = tmp_path / "broker.toml"
+    path.write_text('data_dri = "x"\n')
+
+    assert main(["broker", "--config", str(path)]) == 1
+
+    assert "unknown option 'data_dri'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(KeyboardInterrupt(), 130), (OSError(28, "No space left on device"), 1), (click.Abort(), 130)],
+    ids=repr,
+)
+def test_ends(error, code, capsys, monkeypatch):
+    """Neither an interruption nor an error of the system shows a traceback."""
+
+    @click.command()
+    def failing():
+        raise error
+
+    monkeypatch.setitem(cli.commands, "failing", failing)
+
+    assert main(["failing"]) == code
+
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_no_arguments_teach(capsys):
+    """`memq` alone shows the help, on stderr, as wrong usage."""
+    assert main([]) == 2
+
+    assert "seq 1000000 | memq produce hello" in capsys.readouterr().err
+
+
+def run(*arguments, **options):
+    """Run `python -m memq`."""
+    return subprocess.run(
+        [sys.executable, "-m", "memq", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        **options,
+    )
+
+
+def test_version():
+    """The version is that of the package."""
+    assert run("--version").stdout.startswith("memq ")
+
+
+def test_reader_that_goes_away():
+    """`memq … | head` is no error and leaves no noise."""
+    read, write = os.pipe()
+    os.close(read)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "memq", "--help"], stdout=write, stderr=subprocess.PIPE
+    )
+    os.close(write)
+    _, errors = process.communicate(timeout=60)
+
+    assert (process.returncode, errors) == (0, b"")
+
+
+def test_help_is_quick():
+    """Help answers at once; the best of three, for the machine may be busy."""
+
+    def seconds():
+        start_s = time.perf_counter()
+        assert run("--help").returncode == 0
+        return time.perf_counter() - start_s
+
+    assert min(seconds() for _ in range(3)) < HELP_LIMIT_S
