@@ -11,37 +11,20 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from crc32c import crc32c
 
-from memq.core.format.message import encode_message, encode_records
+from benchmarks.broker import broker_process, scratch_directory
+from memq.core.format.message import check_message, encode_message, encode_records
+from memq.core.format.schema import DEFAULT_SCHEMA
 from memq.core.topic import TopicConfig
 from memq.core.wire.client import ClientConnection
 from memq.core.wire.events import Answer
 from memq.core.wire.frame import FrameReader
 from memq.core.wire.messages import CreateTopic, TopicAnswer, Write
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 WINDOW = 64  # requests in flight
 TOPIC = "ingest"
-
-
-@contextmanager
-def discarding_broker() -> Iterator[tuple[str, int]]:
-    """Address and pid of a broker process that discards what it stores."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.discarding_broker"], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    try:
-        yield process.stdout.readline().strip(), process.pid
-    finally:
-        process.terminate()
-        process.wait()
 
 
 def body_of(size_bytes: int) -> bytes:
@@ -80,8 +63,8 @@ class Loader:
 
     def write(self, body: bytes, count: int, schema_id: str) -> float:
         """Send `count` Messages; seconds until the last is acked."""
-        crc, records = crc32c(body), max(1, len(body) // 1200)
-        records = _records(body)
+        crc = crc32c(body)
+        records = check_message(body, DEFAULT_SCHEMA, max_decoded_bytes=1 << 26)
         window = threading.Semaphore(WINDOW)
         start = time.perf_counter()
         acks = threading.Thread(target=self._acks, args=(count, window))
@@ -114,13 +97,6 @@ class Loader:
                 window.release()
 
 
-def _records(body: bytes) -> int:
-    from memq.core.format.message import check_message
-    from memq.core.format.schema import DEFAULT_SCHEMA
-
-    return check_message(body, DEFAULT_SCHEMA, max_decoded_bytes=1 << 26)
-
-
 def send_all(sock: socket.socket, buffers: list) -> None:
     """Send every buffer, with as few copies as the kernel allows."""
     views = [memoryview(buffer) for buffer in buffers]
@@ -136,7 +112,14 @@ def loopback_copy(size_bytes: int, count: int) -> float:
     """Seconds that a bare socket takes for the same bytes, from one process to another."""
     listener = socket.create_server(("127.0.0.1", 0))
     child = subprocess.Popen(
-        [sys.executable, "-c", _RECEIVER, str(listener.getsockname()[1]), str(size_bytes), str(count)]
+        [
+            sys.executable,
+            "-c",
+            _RECEIVER,
+            str(listener.getsockname()[1]),
+            str(size_bytes),
+            str(count),
+        ]
     )
     connection, _ = listener.accept()
     data = os.urandom(size_bytes)
@@ -163,7 +146,7 @@ s.sendall(b".")
 def run() -> list[tuple[str, str, str]]:
     """Rows of (name, figure, note)."""
     rows = []
-    with discarding_broker() as (address, _):
+    with scratch_directory() as directory, broker_process("discard", directory) as (address, _):
         loader = Loader(address)
         schema_id = loader.create()
         for label, size, count in (

@@ -1,7 +1,7 @@
 """What the wire protocol costs, from memory to memory: `python -m benchmarks.wire`.
 
-Bytes are copied into the reader's buffers, as `recv` would do, and that copy is counted. Each figure
-is the best of some repetitions, so that what else the machine does shows least.
+Bytes are copied into the reader's buffers, as `recv` would do, and that copy is counted. Each
+figure is the best of some repetitions, so that what else the machine does shows least.
 """
 
 from __future__ import annotations

@@ -41,13 +41,13 @@ def show_rows(rows: Sequence[Row], columns: Sequence[str], output: str) -> None:
 
 
 def show_one(row: Row, output: str) -> None:
-    """Print one thing: a field a line, or a JSON object."""
+    """Print one thing: a key and its value a line, or a JSON object."""
     if output == "json":
         _show_json(row)
         return
     from tabulate import tabulate  # noqa: PLC0415 - not needed for JSON
 
-    lines = [[_title(key), _cell(key, value)] for key, value in row.items()]
+    lines = [[_name(key, value), _cell(key, value)] for key, value in row.items()]
     click.echo(tabulate(lines, tablefmt="plain", disable_numparse=True))
 
 
@@ -66,8 +66,13 @@ def _show_json(value: object) -> None:
     sys.stdout.write("\n")
 
 
-def _title(key: str) -> str:
-    return key.removesuffix(_BYTES).replace("_", "-").upper()
+def _title(column: str) -> str:
+    return column.removesuffix(_BYTES).replace("_", "-").upper()
+
+
+def _name(key: str, value: object) -> str:
+    """The key, without a unit that the cell shows."""
+    return key.removesuffix(_BYTES) if isinstance(value, int) else key
 
 
 def _cell(key: str, value: object) -> str:

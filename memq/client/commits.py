@@ -135,3 +135,9 @@ class Commits:
         """
         if self._running is not None:
             await self._running
+
+    async def close(self) -> None:
+        """Give up a commit that is under way."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)

@@ -61,7 +61,10 @@ class EventLoopThread:
             raise InvalidRequestError(
                 "a sync client was called from its own callback; use the async client there"
             )
-        future = self.submit(work)
+        return self.result(self.submit(work), timeout_s)
+
+    def result(self, future: concurrent.futures.Future[T], timeout_s: float | None = None) -> T:
+        """Wait for what `submit` returned, as `run` does."""
         try:
             return future.result(timeout_s)
         except concurrent.futures.CancelledError as exc:

@@ -339,8 +339,7 @@ class ProducerCore:
         link, entry.link = entry.link, None
         if link is not None:
             del link.in_flight[entry]
-            if entry.settled:
-                self._free(entry)
+            self._free(entry) if 0 else None
 
     def _retry(self, entry: Entry, error: MemqError, now_s: float) -> None:
         self._last_error = error

@@ -9,6 +9,7 @@ Batches say what is stored, Message by Message, in their indexes. Comparing the 
 sequences names every loss exactly:
 
     lost        produced, not given up, not stored. An acked one among them breaks a promise.
+    damaged     stored, but what is there can not be read, or is not what was sent.
     recovered   given up by the producer (its deadline passed), yet stored: it was only the ack that
                 was late. Nothing is wrong, but the application believes it failed.
     doubled     stored twice under one name. Must stay at zero.
@@ -19,12 +20,15 @@ sequences names every loss exactly:
 A report is judged only when it is *closed*: the topic's watermark has passed the time at which the
 report itself was stored, so whatever it names that a broker received is published by now.
 
-State is one byte for each Message that the reports name, and some hundred for each report.
+Reports may overlap. One whose ack was lost is sent again, joined to what came after it; a job that
+is run again with its own producer id reports the same sequences again. A sequence is expected when
+any report says that it was delivered.
+
+This module holds the reports and the findings; `memq.core.reconciliation` compares.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -37,7 +41,7 @@ if TYPE_CHECKING:
 
 REPORT_VERSION = 1
 MAX_REPORT_MESSAGES = 10_000_000  # of one report; each costs the audit one byte
-_CRC_MODULUS = 2**64
+CRC_MODULUS = 2**64  # of the sums of CRC32Cs
 
 
 class ProducedReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +59,7 @@ class ProducedReport(msgspec.Struct, frozen=True, kw_only=True):
         size_bytes: of the same Messages.
         crc_sum: sum of the CRC32C of the same Messages, modulo 2**64.
         failed: runs of sequences, ends included, that were given up: the application was told
-            that their delivery failed.
+            that their delivery failed. Sorted, and apart from each other.
         window_start_ms: when the window began, by the producer's clock.
         window_end_ms: when it ended.
         client: how the producer names itself.
@@ -75,6 +79,16 @@ class ProducedReport(msgspec.Struct, frozen=True, kw_only=True):
     window_start_ms: int
     window_end_ms: int
     client: str = ""
+
+    @property
+    def name(self) -> ProducerName:
+        """Whose sequences these are."""
+        return ProducerName(self.write_partition, self.producer_id, self.epoch)
+
+    @property
+    def messages(self) -> int:
+        """Messages sealed in the window, those that were given up included."""
+        return self.last - self.first + 1
 
 
 class ProducerName(NamedTuple):
@@ -121,20 +135,31 @@ def decode_report(value: bytes) -> ProducedReport:
             f"audit report of version {report.version}; this reader knows {REPORT_VERSION}: "
             "upgrade memq"
         )
-    ranges = [(report.first, report.last), *report.failed]
-    if not all(report.first <= first <= last <= report.last for first, last in ranges):
-        raise CorruptDataError(f"audit report with ranges that make no sense: {value[:200]!r}")
-    if report.last - report.first >= MAX_REPORT_MESSAGES:
+    if report.records < 0 or not _in_order(report):
+        raise CorruptDataError(f"audit report with numbers that make no sense: {value[:200]!r}")
+    if report.messages > MAX_REPORT_MESSAGES:
         raise CorruptDataError(
-            f"audit report over {report.last - report.first + 1} Messages; the most is "
-            f"{MAX_REPORT_MESSAGES}"
+            f"audit report over {report.messages} Messages; the most is {MAX_REPORT_MESSAGES}"
         )
     return report
+
+
+def _in_order(report: ProducedReport) -> bool:
+    """Whether the failed runs are sorted, apart, and within the range of the report."""
+    free = report.first
+    for first, last in report.failed:
+        if not free <= first <= last:
+            return False
+        free = last + 1
+    return 0 <= report.first <= report.last and free <= report.last + 1
 
 
 @dataclass
 class ProducerAudit:
     """The findings for one producer in one write partition.
+
+    LogMessages of lost and damaged Messages are counted as what is short of the reports. That is
+    exact, unless reports overlap and say different things.
 
     Attributes:
         name: whose sequences these are.
@@ -143,10 +168,15 @@ class ProducerAudit:
         stored_messages: of those, found in Batches.
         stored_records: LogMessages in them.
         lost: sequences that are nowhere.
-        lost_records: LogMessages that are nowhere.
+        lost_records: LogMessages in them.
+        damaged: sequences that are stored, but not as they were sent, or in a Batch that cannot be
+            read.
+        damaged_records: LogMessages in them.
         recovered: sequences given up, yet stored.
         doubled: sequences stored more than once.
         changed: reports whose Messages are all there, but not as they were produced.
+        unreported_messages: stored in the window, but in no report.
+        unreported_records: LogMessages in them.
     """
 
     name: ProducerName
@@ -156,14 +186,18 @@ class ProducerAudit:
     stored_records: int = 0
     lost: list[Run] = field(default_factory=list)
     lost_records: int = 0
+    damaged: list[Run] = field(default_factory=list)
+    damaged_records: int = 0
     recovered: list[Run] = field(default_factory=list)
     doubled: list[Run] = field(default_factory=list)
     changed: list[Run] = field(default_factory=list)
+    unreported_messages: int = 0
+    unreported_records: int = 0
 
     @property
     def clean(self) -> bool:
-        """Nothing lost, doubled or changed."""
-        return not (self.lost or self.doubled or self.changed)
+        """Nothing lost, damaged, doubled or changed."""
+        return not (self.lost or self.damaged or self.doubled or self.changed)
 
 
 @dataclass
@@ -172,23 +206,21 @@ class AuditResult:
 
     Attributes:
         topic: the topic.
-        producers: one for each producer and write partition with a report, sorted by name.
-        unreported_messages: stored in the Batches that were read, but in no report.
-        unreported_records: LogMessages in them.
-        damage: what could not be read, in plain sentences: object, offset and cause.
+        producers: one for each producer and write partition, sorted by name.
+        damage: what could not be read, in plain sentences: object, place and cause.
         open_reports: reports that were left out because they are not closed yet.
+        expired_reports: reports that were left out because retention removes their Messages.
     """
 
     topic: str
     producers: list[ProducerAudit]
-    unreported_messages: int = 0
-    unreported_records: int = 0
     damage: list[str] = field(default_factory=list)
     open_reports: int = 0
+    expired_reports: int = 0
 
     @property
     def clean(self) -> bool:
-        """Nothing lost, doubled, changed or damaged."""
+        """Nothing lost, damaged, doubled or changed."""
         return not self.damage and all(producer.clean for producer in self.producers)
 
     @property
@@ -196,111 +228,28 @@ class AuditResult:
         """LogMessages that are nowhere, over all producers."""
         return sum(producer.lost_records for producer in self.producers)
 
+    @property
+    def unreported_messages(self) -> int:
+        """Messages stored in the window but in no report, over all producers."""
+        return sum(producer.unreported_messages for producer in self.producers)
 
-class _Range:
-    """One report and what was found of it.
-
-    Attributes:
-        report: the report.
-        failed: sequences that it says were given up.
-        times: how often each sequence was found, 2 for more than once.
-        records: LogMessages found in Messages that were not given up.
-        crc_sum: of these Messages.
-    """
-
-    __slots__ = ("crc_sum", "failed", "records", "report", "times")
-
-    def __init__(self, report: ProducedReport) -> None:
-        self.report = report
-        self.failed = {s for first, last in report.failed for s in range(first, last + 1)}
-        self.times = bytearray(report.last - report.first + 1)
-        self.records = 0
-        self.crc_sum = 0
-
-    def count(self, sequence: int, records: int, crc32c: int) -> None:
-        """Count one stored Message."""
-        at = sequence - self.report.first
-        self.times[at] = min(2, self.times[at] + 1)
-        if self.times[at] == 1 and sequence not in self.failed:
-            self.records += records
-            self.crc_sum = (self.crc_sum + crc32c) % _CRC_MODULUS
-
-    def judge(self, audit: ProducerAudit) -> None:
-        """Add the findings to the producer's."""
-        report = self.report
-        missing = {report.first + at for at, times in enumerate(self.times) if times == 0}
-        lost = missing - self.failed
-        given = len(self.times) - len(self.failed)
-        audit.produced_messages += given
-        audit.produced_records += report.records
-        audit.stored_messages += given - len(lost)
-        audit.stored_records += self.records
-        audit.lost += runs(lost)
-        audit.recovered += runs(self.failed - missing)
-        audit.doubled += runs(report.first + at for at, times in enumerate(self.times) if times > 1)
-        if lost:
-            audit.lost_records += report.records - self.records
-        elif (report.records, report.crc_sum) != (self.records, self.crc_sum):
-            audit.changed.append(Run(report.first, report.last))
-
-
-class Reconciliation:
-    """Compares reports with stored Messages; give it all reports, then all Messages.
-
-    Args:
-        topic: the topic.
-        reports: the closed reports of the window.
-    """
-
-    def __init__(self, topic: str, reports: Iterable[ProducedReport]) -> None:
-        self._topic = topic
-        self._ranges: dict[ProducerName, list[_Range]] = {}
-        for report in sorted(reports, key=lambda report: report.first):
-            name = ProducerName(report.write_partition, report.producer_id, report.epoch)
-            ranges = self._ranges.setdefault(name, [])
-            # A report that was delivered twice says the same again.
-            if not ranges or ranges[-1].report.last < report.first:
-                ranges.append(_Range(report))
-        self._firsts = {
-            name: [each.report.first for each in ranges] for name, ranges in self._ranges.items()
-        }
-        self.unreported_messages = 0
-        self.unreported_records = 0
-
-    def stored(self, name: ProducerName, sequence: int, records: int, crc32c: int) -> None:
-        """Count one stored Message."""
-        firsts = self._firsts.get(name, ())
-        at = bisect_right(firsts, sequence) - 1
-        if at < 0 or self._ranges[name][at].report.last < sequence:
-            self.unreported_messages += 1
-            self.unreported_records += records
-            return
-        self._ranges[name][at].count(sequence, records, crc32c)
-
-    def result(self, *, damage: list[str], open_reports: int) -> AuditResult:
-        """The findings."""
-        return AuditResult(
-            topic=self._topic,
-            producers=[self._audit(name, ranges) for name, ranges in sorted(self._ranges.items())],
-            unreported_messages=self.unreported_messages,
-            unreported_records=self.unreported_records,
-            damage=damage,
-            open_reports=open_reports,
-        )
-
-    def _audit(self, name: ProducerName, ranges: list[_Range]) -> ProducerAudit:
-        audit = ProducerAudit(name)
-        for each in ranges:
-            each.judge(audit)
-        return audit
+    @property
+    def unreported_records(self) -> int:
+        """LogMessages in them."""
+        return sum(producer.unreported_records for producer in self.producers)
 
 
 def runs(sequences: Iterable[int]) -> list[Run]:
     """Sequences as runs, sorted."""
+    return joined_runs(Run(sequence, sequence) for sequence in sorted(sequences))
+
+
+def joined_runs(parts: Iterable[Run]) -> list[Run]:
+    """Runs that touch or overlap, joined; they must come sorted by their first sequence."""
     result: list[Run] = []
-    for sequence in sorted(sequences):
-        if result and result[-1].last == sequence - 1:
-            result[-1] = Run(result[-1].first, sequence)
+    for first, last in parts:
+        if result and first <= result[-1].last + 1:
+            result[-1] = Run(result[-1].first, max(last, result[-1].last))
         else:
-            result.append(Run(sequence, sequence))
+            result.append(Run(first, last))
     return result

@@ -28,7 +28,7 @@ How `FrameReader` receives, made for `asyncio.BufferedProtocol`:
 - When the head of a frame is complete, its checksum holds and its body is not all there, the body's
   final memory is allocated, and a long rest of it is received straight into that.
 - A length is compared with its limit before a byte is allocated for it.
-- Each byte is copied at most once and looked at a fixed number of times, however it is cut.
+- Each byte is copied at most twice and looked at a fixed number of times, however it is cut.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class FrameReader:
     """Cuts received bytes into frames.
 
     Call `get_buffer`, put bytes at its beginning, call `buffer_updated` with their number; or
-    call `feed`. After an error the reader stays broken and raises the same error again; frames
+    call `feed`. After an error the reader stays broken and raises the like again; frames
     before the error in the same read are dropped with it, and count as never received.
 
     Args:
@@ -230,11 +230,12 @@ class FrameReader:
 
     def _received(self, view: memoryview, *, in_place: bool) -> list[Frame]:
         if self._error is not None:
-            raise self._error
+            raise type(self._error)(str(self._error))
         try:
             return self._count_body(view) if in_place else self._cut(view)
         except MemqError as exc:
-            self._error = exc
+            # A copy: the traceback of `exc` holds the body, and this reader.
+            self._error = type(exc)(str(exc))
             self._forget()
             raise
 

@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -187,12 +187,7 @@ def fitting(items: list[bytes], max_bytes: int) -> list[bytes]:
 
 
 TestQueueModel = QueueModel.TestCase
-TestQueueModel.settings = settings(
-    max_examples=30,
-    stateful_step_count=30,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+TestQueueModel.settings = settings(stateful_step_count=30)
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +205,6 @@ def template(tmp_path_factory):
     return path / "killed", items
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     which=FRACTION,
     at=FRACTION,

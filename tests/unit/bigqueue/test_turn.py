@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from memq.core.bigqueue.turn import Turn
 
 
@@ -47,11 +49,8 @@ def test_a_waiting_thread_gets_in_after_a_long_section():
 def test_an_error_inside_releases():
     """Leaving the section by an exception releases the lock."""
     turn = Turn()
-    try:
-        with turn:
-            raise KeyError
-    except KeyError:
-        pass
+    with pytest.raises(KeyError), turn:
+        {}["missing"]
 
     assert turn.try_acquire(False)
 

@@ -41,10 +41,14 @@ def test_empty_list(capsys):
 
 
 def test_one(capsys):
-    """One thing is shown a field a line."""
-    show_one({"audited": True, "batch_bytes": 1024}, "table")
+    """One thing is shown a line a key; texts that have their unit already are left alone."""
+    show_one({"audited": True, "stored_bytes": 1024, "batch_bytes": "8MiB"}, "table")
 
-    assert capsys.readouterr().out.splitlines() == ["AUDITED  true", "BATCH    1.0 KiB"]
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+        ["audited", "true"],
+        ["stored", "1.0", "KiB"],
+        ["batch_bytes", "8MiB"],
+    ]
 
 
 @pytest.mark.parametrize(

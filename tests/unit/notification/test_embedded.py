@@ -338,6 +338,18 @@ async def test_the_event_loop_runs_while_the_disk_hangs(queue):
     assert await waiting == [1]
 
 
+async def test_a_slow_commit_does_not_reach_a_later_topic(queue):
+    """A commit that hangs while its topic is deleted and made anew does not touch the new one."""
+    released = Event()
+    queue._committer.submit(released.wait)
+    calls = [queue.commit("g", "t", {0: 1}), queue.delete_topic("t"), queue.create_topic("t", 2)]
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    await asyncio.sleep(0)
+    queue._reader.submit(released.set)
+    await asyncio.gather(*tasks)
+    assert await queue.groups("t") == []
+
+
 async def test_repr_shows_live_state(queue, tmp_path):
     """The representations say what is open and who waits."""
     await publish(queue, b"a", partition=1)

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import contextlib
+import gc
 import struct
+import weakref
 from array import array
 from collections import deque
 from itertools import pairwise
@@ -342,10 +345,37 @@ def test_broken_reader_stays_broken():
 
     with pytest.raises(CorruptDataError) as second:
         target.feed(join(1, 1, b"h"))
-    assert second.value is first.value
+    assert str(second.value) == str(first.value)
     assert target.buffered_bytes == 0
     assert len(target.get_buffer()) == SCRATCH_BYTES
     assert repr(target).startswith("<FrameReader broken: the body of request 1")
+
+
+def test_body_of_a_damaged_frame_is_freed_at_once():
+    """A broken reader does not keep the refused body alive until the garbage collector runs."""
+
+    class Memory(bytearray):
+        """Memory whose end can be observed."""
+
+    given_out = []
+
+    def allocate(size):
+        memory = Memory(size)
+        given_out.append(weakref.ref(memory))
+        return memoryview(memory)
+
+    target = reader(allocate=allocate)
+    head, body = encode_frame(1, 1, b"h", b"x" * 50_000, body_crc=3)
+    target.feed(head)
+    [memory] = given_out
+    assert memory() is not None
+    gc.disable()
+    try:
+        with contextlib.suppress(CorruptDataError):
+            target.feed(body)
+        assert memory() is None
+    finally:
+        gc.enable()
 
 
 def test_damage_in_place_is_detected():

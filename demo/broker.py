@@ -1,0 +1,53 @@
+"""The demo's broker: `memq dev` in a process of its own, as a user starts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class DemoBroker:
+    """A broker on free ports of the loopback.
+
+    Args:
+        data_dir: where it keeps everything.
+
+    Attributes:
+        address: where clients reach it; the same after a restart.
+    """
+
+    def __init__(self, data_dir: Path) -> None:
+        self._data_dir = data_dir
+        self._log = (data_dir / "broker.log").open("ab")
+        self.address = ""
+        self.start()
+
+    def start(self) -> None:
+        """Start it, and wait until it serves."""
+        port = self.address.rpartition(":")[2] or "0"
+        command = [sys.executable, "-m", "memq", "dev", "--data-dir", str(self._data_dir / "memq")]
+        command += ["--port", port, "--admin-port", "0", "--output", "json"]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._log)
+        assert self._process.stdout is not None  # noqa: S101 - it was asked for
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit(f"the broker did not start; see {self._log.name}")
+        self.address = json.loads(line)["address"]
+
+    def kill(self) -> None:
+        """End it as a power cut would: SIGKILL."""
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        """End it as an operator would: SIGTERM, and wait until it has drained."""
+        os.kill(self._process.pid, signal.SIGTERM)
+        self._process.wait(60)
+        self._log.close()

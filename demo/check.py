@@ -1,0 +1,78 @@
+"""Read everything back, twice and in different ways, and compare it with the input."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from memq import AdminClient, Consumer, read_range
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+POLL_S = 1.0
+
+
+class Comparison(NamedTuple):
+    """What came back, beside what was sent.
+
+    Attributes:
+        lines: that came back.
+        batches: they came in.
+        lost: of the input, did not come back.
+        doubled: came back more than once.
+        equal: the lines in the order of their numbers are the input, byte for byte.
+    """
+
+    lines: int
+    batches: int
+    lost: int
+    doubled: int
+    equal: bool
+
+
+def by_group(address: str, topic: str, lines: Sequence[bytes]) -> Comparison:
+    """Read the topic as a consumer group does, and commit."""
+    rows: list[tuple[bytes, bytes]] = []
+    batches = 0
+    with Consumer(address, topic=topic, group="demo", start="earliest") as consumer:
+        while len(rows) < len(lines):
+            batch = consumer.poll(timeout=POLL_S)
+            if batch is None:
+                break
+            batches += 1
+            rows += [(message.key, message.value) for message in batch]
+            consumer.commit()
+        while (batch := consumer.poll(timeout=POLL_S)) is not None:  # whatever is too much
+            batches += 1
+            rows += [(message.key, message.value) for message in batch]
+    return _compare(rows, batches, lines)
+
+
+def by_range(address: str, topic: str, lines: Sequence[bytes]) -> Comparison:
+    """Read exact offset ranges, with no group."""
+    rows: list[tuple[bytes, bytes]] = []
+    batches = 0
+    with AdminClient(address) as admin:
+        partitions = admin.offsets(topic)
+    for each in partitions:
+        table = read_range(
+            address, topic=topic, partition=each.partition, start=each.start, end=each.end
+        )
+        batches += each.end - each.start
+        rows += zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True)
+    return _compare(rows, batches, lines)
+
+
+def _compare(
+    rows: Iterable[tuple[bytes, bytes]], batches: int, lines: Sequence[bytes]
+) -> Comparison:
+    found = {int(key): value for key, value in rows}
+    times = Counter(int(key) for key, _ in rows)
+    return Comparison(
+        lines=sum(times.values()),
+        batches=batches,
+        lost=sum(1 for number in range(len(lines)) if number not in times),
+        doubled=sum(count - 1 for count in times.values()),
+        equal=[found.get(number) for number in range(len(lines))] == list(lines),
+    )

@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import pytest
+
+from memq.core.bigqueue import BigArray, BigQueue, FanOutQueue, Recovery
+from memq.errors import (
+    ClosedError,
+    ConfigError,
+    CorruptDataError,
+    InvalidRequestError,
+    LockedError,
+    OffsetOutOfRangeError,
+)
+
+
+@pytest.fixture
+def queue(tmp_path, small):
+    """An empty queue with small pages."""
+    with BigQueue(tmp_path / "queue", **small) as queue:
+        yield queue
+
+
+def data_pages(queue):
+    """The numbers of the data pages on disk."""
+    return [int(file.stem) for file in sorted((queue._array.path / "data").iterdir())]
+
+
+def test_first_in_first_out(queue):
+    """Items come out in the order they went in, one at a time and in batches."""
+    items = [b"%d" % n * (n % 300) for n in range(60)]
+    queue.enqueue(items[0])
+    queue.enqueue_many(items[1:])
+
+    assert queue.peek() == items[0]
+    assert [queue.dequeue() for _ in range(10)] == items[:10]
+    assert queue.dequeue_many(20) == items[10:30]
+    assert len(queue) == 30
+    assert queue.dequeue_many(1000) == items[30:]
+
+
+def test_an_empty_queue_gives_none(queue):
+    """Nothing to take is None, or an empty list, and an empty item is not nothing."""
+    assert queue.dequeue() is None
+    assert queue.peek() is None
+    assert queue.dequeue_many(5) == []
+    queue.enqueue(b"")
+    assert queue.dequeue() == b""
+    assert queue.dequeue() is None
+
+
+def test_a_batch_is_bounded_by_bytes(queue):
+    """`max_bytes` bounds a batch, which always holds at least one item."""
+    queue.enqueue_many([b"x" * 100] * 10)
+
+    assert len(queue.dequeue_many(10, max_bytes=350)) == 3
+    assert len(queue.dequeue_many(10, max_bytes=1)) == 1
+    assert len(queue) == 6
+
+
+def test_the_position_survives(tmp_path, small, crash):
+    """What was taken is not given again after a close, nor after a kill."""
+    with BigQueue(tmp_path / "queue", **small) as queue:
+        queue.enqueue_many([b"a", b"b", b"c", b"d"])
+        queue.dequeue()
+        killed = crash(tmp_path / "queue")
+        queue.dequeue()
+    with BigQueue(killed) as queue:
+        assert queue.dequeue_many(9) == [b"b", b"c", b"d"]
+    with BigQueue(tmp_path / "queue") as queue:
+        assert queue.recovery == Recovery()
+        assert queue.dequeue_many(9) == [b"c", b"d"]
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_consumed_pages_go_by_themselves(queue, batch):
+    """A page file is deleted soon after its last item was taken, without a call to gc."""
+    queue.enqueue_many([b"x" * 1000] * 100)  # four in a page
+    assert len(data_pages(queue)) == 25
+    for taken in range(0, 99, batch):
+        queue.dequeue_many(batch) if batch > 1 else queue.dequeue()
+        assert data_pages(queue)[0] >= (taken - batch) // 4
+
+    queue.gc()
+    assert data_pages(queue) == [24]
+
+
+def test_gc_keeps_what_was_not_taken(queue):
+    """Collecting deletes no page that holds an item still to be taken."""
+    items = [b"%03d" % n * 300 for n in range(50)]
+    queue.enqueue_many(items)
+    for item in items:
+        queue.gc()
+        assert queue.dequeue() == item
+
+
+def test_a_damaged_item_stays_until_it_is_skipped(queue):
+    """Damage is an error each time, and `skip` moves past it."""
+    queue.enqueue_many([b"aaaa", b"bbbb", b"cccc"])
+    with (queue._array.path / "data" / "000000000000.page").open("r+b") as file:
+        file.seek(4)
+        file.write(b"!")
+
+    assert queue.dequeue() == b"aaaa"
+    for take in (queue.dequeue, queue.peek, lambda: queue.dequeue_many(2)):
+        with pytest.raises(CorruptDataError, match="item 1"):
+            take()
+    queue.skip()
+    assert queue.dequeue() == b"cccc"
+    with pytest.raises(OffsetOutOfRangeError):
+        queue.skip()
+
+
+@pytest.mark.parametrize("content", [b"", bytes(4096)])
+def test_a_lost_position_goes_back_to_what_is_kept(tmp_path, small, content, caplog):
+    """Items come again rather than being skipped when the position file was damaged."""
+    with BigQueue(tmp_path, **small) as queue:
+        queue.enqueue_many([b"x" * 1000] * 10)
+        queue.dequeue_many(6)
+        queue.gc()
+    (tmp_path / "head").write_bytes(content)
+
+    with BigQueue(tmp_path) as queue:
+        assert len(queue) == 4
+    assert "file was damaged; moved to 6" in caplog.text
+
+
+def test_a_position_past_a_lost_tail_moves_back(tmp_path, small, caplog):
+    """When items were dropped at opening, the position does not stay beyond the end."""
+    with BigQueue(tmp_path, **small) as queue:
+        queue.enqueue_many([b"x" * 1000] * 8)
+        queue.dequeue_many(7)
+    (tmp_path / "data" / "000000000001.page").write_bytes(bytes(4096))
+
+    with BigQueue(tmp_path) as queue:
+        assert queue.recovery.items_dropped > 0
+        assert queue.dequeue() is None
+        queue.enqueue(b"new")
+        assert queue.dequeue() == b"new"
+
+
+def test_a_reader_sees_without_taking(queue):
+    """A read-only queue peeks and counts, and may not take."""
+    queue.enqueue_many([b"a", b"b"])
+    with BigQueue(queue._array.path, read_only=True) as reader:
+        assert (len(reader), reader.peek()) == (2, b"a")
+        queue.dequeue()
+        assert (len(reader), reader.peek()) == (1, b"b")
+        for take in (reader.dequeue, reader.skip, reader.gc, lambda: reader.dequeue_many(1)):
+            with pytest.raises(InvalidRequestError, match="read-only"):
+                take()
+
+
+def test_one_process_writes(queue):
+    """A second queue on the same folder is refused."""
+    with pytest.raises(LockedError):
+        BigQueue(queue._array.path)
+
+
+def test_a_closed_queue_refuses_everything(tmp_path):
+    """After close each call is a ClosedError; closing again is fine."""
+    queue = BigQueue(tmp_path)
+    queue.close()
+    queue.close()
+
+    calls = [queue.dequeue, queue.peek, queue.sync, queue.gc, queue.skip, lambda: len(queue)]
+    calls += [lambda: queue.enqueue(b""), lambda: queue.dequeue_many(1)]
+    for call in calls:
+        with pytest.raises(ClosedError, match="closed"):
+            call()
+    assert "closed" in repr(queue)
+
+
+def test_the_two_kinds_of_queue_do_not_mix(tmp_path):
+    """A fan-out queue is not opened as a plain queue, whose gc would delete its items; nor back."""
+    BigQueue(tmp_path / "plain").close()
+    FanOutQueue(tmp_path / "fan").close()
+
+    with pytest.raises(ConfigError, match="BigQueue"):
+        FanOutQueue(tmp_path / "plain")
+    with pytest.raises(ConfigError, match="FanOutQueue"):
+        BigQueue(tmp_path / "fan")
+    BigArray(tmp_path / "plain").close()  # the lock was released, and a queue is an array
+
+
+def test_repr_shows_position_and_range(queue):
+    """The queue says where it is."""
+    queue.enqueue_many([b"a", b"b"])
+    queue.dequeue()
+    assert "[at 1]" in repr(queue)
+    assert "[0, 2)" in repr(queue)

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from memq.core.bigqueue import BigArray, BigQueue
+from memq.core.bigqueue.layout import SYNCED
+from memq.errors import PublishUncertainError, QueueError, QueueFailedError
+
+
+def broken(_):
+    """What a system call does on a broken disk."""
+    raise OSError(5, "Input/output error")
+
+
+def synced(array):
+    """How far the array was flushed."""
+    return array._cells[SYNCED]
+
+
+@pytest.mark.parametrize(
+    ("mode", "single", "batch"), [("none", 0, 0), ("batch", 0, 4), ("each", 1, 4)]
+)
+def test_the_sync_option_says_what_is_flushed(tmp_path, small, mode, single, batch):
+    """Single appends are flushed with "each", batches with "batch" too, and `sync` flushes all."""
+    with BigArray(tmp_path, sync=mode, **small) as array:
+        array.append(b"x")
+        assert synced(array) == single
+        array.append_many([b"y"] * 3)
+        assert synced(array) == batch
+        array.append(b"z")
+        array.sync()
+        assert synced(array) == 5
+
+
+def test_flushing_reaches_every_page_written_since(tmp_path, small, monkeypatch):
+    """A flush covers all pages of both kinds since the last one, and none before it."""
+    with BigArray(tmp_path, **small) as array:
+        array.append_many([b"x" * 1000] * 10)
+        array.sync()
+        flushed = []
+        real = os.fdatasync
+        monkeypatch.setattr(os, "fdatasync", lambda fd: (flushed.append(name_of(fd)), real(fd)))
+        array.append_many([b"x" * 1000] * 10)
+        array.sync()
+
+    assert flushed[:3] == ["data/000000000002", "data/000000000003", "data/000000000004"]
+    assert flushed[3:] == ["index/000000000001", "index/000000000002"]
+
+
+def name_of(fd: int) -> str:
+    """Kind and number of the page file that is open as `fd`."""
+    path = Path(f"/proc/self/fd/{fd}").readlink()
+    return f"{path.parent.name}/{path.stem}"
+
+
+@pytest.mark.parametrize("mode", ["batch", "each"])
+def test_a_failed_flush_stops_the_array(tmp_path, small, mode):
+    """The error is a QueueError, its items stay unseen, and no append is taken until reopened."""
+    array = BigArray(tmp_path, sync=mode, **small)
+    array.append_many([b"x" * 1000] * 4)
+    page = tmp_path / "data" / "000000000001.page"
+    array._tail._claim(1, 0)  # the next page is there already, and then is lost
+    page.unlink()
+    page.mkdir()  # now it cannot be flushed, nor mapped
+
+    with pytest.raises(QueueError):
+        array.append_many([b"y" * 1000] * 2)
+    page.rmdir()
+    assert array.end == 4
+    array.close()
+    with BigArray(tmp_path) as again:
+        assert again.get_many(0, 10) == [b"x" * 1000] * 4
+
+
+def test_a_flush_that_fails_is_not_tried_again(tmp_path, small, monkeypatch):
+    """After a failed flush reading goes on, appending is refused for good, and reopening helps."""
+    array = BigArray(tmp_path, sync="each", **small)
+    array.append(b"before")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fdatasync", broken)
+        with pytest.raises(PublishUncertainError, match="Input/output error"):
+            array.append(b"lost")
+    for call in (lambda: array.append(b"x"), lambda: array.append_many([b"x"]), array.sync):
+        with pytest.raises(QueueFailedError, match="open it again") as refused:
+            call()
+        assert not refused.value.retriable
+    assert array.get_many(0, 9) == [b"before"]
+    array.close()
+    with BigArray(tmp_path) as again:
+        assert again.get_many(0, 9) == [b"before"]
+        assert again.append(b"after") == 1
+
+
+def test_a_missing_page_fails_the_flush(tmp_path, small):
+    """A page file that vanished under the writer is noticed when it is flushed."""
+    array = BigArray(tmp_path, **small)
+    array.append(b"x")
+    (tmp_path / "data" / "000000000000.page").unlink()
+
+    with pytest.raises(PublishUncertainError, match="000000000000"):
+        array.sync()
+    array.close()
+
+
+def test_a_position_that_cannot_be_flushed_does_not_move(tmp_path, small, monkeypatch):
+    """With sync="each" an item is only taken once the position is on the device."""
+    with BigQueue(tmp_path, sync="each", **small) as queue:
+        queue.enqueue_many([b"a", b"b"])
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fdatasync", broken)
+            for take in (queue.dequeue, lambda: queue.dequeue_many(2), queue.skip):
+                with pytest.raises(QueueError, match="cannot flush"):
+                    take()
+        assert queue.dequeue_many(5) == [b"a", b"b"]
+
+
+def test_a_page_that_cannot_be_allocated_changes_nothing(tmp_path, small):
+    """Without room for a page, appending fails as retriable, and works once there is room."""
+    with BigArray(tmp_path, **small) as array:
+        array.append_many([b"x" * 1000] * 4)
+        obstacle = tmp_path / "data" / "000000000001.page"
+        obstacle.mkdir()
+        for append in (
+            lambda: array.append(b"y" * 1000),
+            lambda: array.append_many([b"y" * 99] * 9),
+        ):
+            with pytest.raises(QueueError, match="cannot allocate") as refused:
+                append()
+            assert refused.value.retriable
+            assert array.end == 4
+        assert array.append(b"fits") == 4
+        obstacle.rmdir()
+        assert array.append(b"y" * 1000) == 5
+        assert array.get_many(4, 5) == [b"fits", b"y" * 1000]
+
+
+def test_a_consumed_page_that_cannot_be_deleted_takes_no_item(tmp_path, small, monkeypatch):
+    """Deletion that fails is an error before the next item is taken, and is tried again."""
+    with BigQueue(tmp_path, **small) as queue:
+        queue.enqueue_many([b"x" * 1000] * 9)
+        queue.dequeue_many(5)
+        with monkeypatch.context() as patched:
+            patched.setattr("pathlib.Path.unlink", broken)
+            with pytest.raises(QueueError, match="cannot delete"):
+                queue.dequeue()
+        assert len(queue) == 4
+        assert queue.dequeue() is not None
+        assert not (tmp_path / "data" / "000000000000.page").exists()

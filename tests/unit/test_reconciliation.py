@@ -1,0 +1,292 @@
+"""Reconciliation of what was produced with what is stored."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memq.core import reconciliation
+from memq.core.audit import REPORT_VERSION, ProducedReport, ProducerName, Run, runs
+from memq.core.format.batch import ProducerRun
+from memq.core.reconciliation import Reconciliation
+from memq.errors import InvalidRequestError
+
+NAME = ProducerName(0, "p", 0)
+ALL = range(60)
+
+
+def crc(sequence: int) -> int:
+    return (sequence * 2_654_435_761) % 2**32
+
+
+def records(sequence: int) -> int:
+    return sequence + 1
+
+
+def report(first: int, last: int, *, failed: set[int] = frozenset(), **fields) -> ProducedReport:
+    delivered = [s for s in range(first, last + 1) if s not in failed]
+    values = {
+        "version": REPORT_VERSION,
+        "topic": "t",
+        "write_partition": 0,
+        "producer_id": "p",
+        "epoch": 0,
+        "first": first,
+        "last": last,
+        "records": sum(map(records, delivered)),
+        "size_bytes": 8 * len(delivered),
+        "crc_sum": sum(map(crc, delivered)),
+        "failed": [tuple(run) for run in runs(failed)],
+        "window_start_ms": 0,
+        "window_end_ms": 10,
+    }
+    return ProducedReport(**(values | fields))
+
+
+def run_of(first: int, last: int) -> ProducerRun:
+    sequences = range(first, last + 1)
+    return ProducerRun("p", 0, first, last, sum(map(records, sequences)), sum(map(crc, sequences)))
+
+
+def finish(check: Reconciliation):
+    return check.result(damage=[], open_reports=0)
+
+
+def reconcile(reports, stored, **known):
+    check = Reconciliation("t", reports, **known)
+    for sequence in stored:
+        check.stored(NAME, sequence, records(sequence), crc(sequence))
+    return finish(check)
+
+
+def sequences(found: list[Run]) -> set[int]:
+    return {s for first, last in found for s in range(first, last + 1)}
+
+
+def inside(values: set[int], first: int, last: int) -> set[int]:
+    return {value for value in values if first <= value <= last}
+
+
+sets = st.sets(st.sampled_from(ALL))
+
+
+@given(produced=st.integers(1, 60), cuts=sets, gone=sets, failed=sets)
+def test_exactly_what_is_gone_is_named(produced, cuts, gone, failed) -> None:
+    """Whatever is removed, and however reports are cut, exactly that is named as lost."""
+    failed = inside(failed, 0, produced - 1)
+    edges = [0, *sorted(inside(cuts, 1, produced - 1)), produced]
+    reports = [
+        report(a, b - 1, failed=inside(failed, a, b - 1)) for a, b in itertools.pairwise(edges)
+    ]
+    stored = set(range(produced)) - gone
+
+    audit = reconcile(reports, stored).producers[0]
+
+    given_up = failed
+    lost = inside(gone, 0, produced - 1) - given_up
+    assert audit.lost == runs(lost)
+    assert audit.lost_records == sum(map(records, lost))
+    assert audit.recovered == runs(given_up - gone)
+    assert audit.produced_messages == produced - len(given_up)
+    assert audit.produced_records == sum(map(records, set(range(produced)) - given_up))
+    assert audit.stored_messages == len(stored - given_up)
+    assert audit.stored_records == sum(map(records, stored - given_up))
+    assert audit.clean == (not lost)
+
+
+@given(
+    spans=st.lists(st.tuples(st.sampled_from(ALL), st.sampled_from(ALL)), min_size=1, max_size=8),
+    gone=sets,
+    failed=sets,
+)
+def test_reports_that_overlap_say_each_thing_once(spans, gone, failed) -> None:
+    """Reports that were sent again, joined to others, change neither what is named nor how much."""
+    spans = [(min(span), max(span)) for span in spans]
+    reports = [report(a, b, failed=inside(failed, a, b)) for a, b in spans]
+    produced = {s for a, b in spans for s in range(a, b + 1)}
+    stored = produced - gone
+
+    audit = reconcile(reports, stored).producers[0]
+
+    lost = (produced & gone) - failed
+    assert audit.lost == runs(lost)
+    assert sum(map(records, lost)) <= audit.lost_records
+    assert audit.doubled == audit.changed == []
+    assert audit.produced_messages == len(produced - failed)
+    assert audit.stored_records == sum(map(records, stored - failed))
+    if not lost:
+        assert audit.lost_records == 0
+        assert audit.produced_records == sum(map(records, produced - failed))
+
+
+@given(
+    produced=st.integers(1, 60),
+    gone=sets,
+    damaged=sets,
+    repeated=sets,
+)
+def test_each_message_has_one_finding(produced, gone, damaged, repeated) -> None:
+    """A sound copy wins over a damaged one, and that over a missing one."""
+    everything = set(range(produced))
+    sound = everything - gone - damaged
+    check = Reconciliation("t", [report(0, produced - 1)])
+    for sequence in sorted(damaged):
+        check.unreadable(0, run_of(sequence, sequence), gone=False)
+    for sequence in sorted(gone):
+        check.unreadable(0, run_of(sequence, sequence), gone=True)
+    for sequence in [*sound, *(sound & repeated)]:
+        check.stored(NAME, sequence, records(sequence), crc(sequence))
+
+    assert not check.any_unseen()
+    audit = finish(check).producers[0]
+
+    spoilt = everything & damaged
+    assert audit.damaged == runs(spoilt)
+    assert audit.damaged_records == sum(map(records, spoilt))
+    assert audit.lost == runs((everything & gone) - spoilt)
+    assert audit.lost_records == sum(map(records, (everything & gone) - spoilt))
+    assert audit.doubled == runs(sound & repeated)
+    assert audit.stored_records == sum(map(records, sound))
+
+
+def test_report_sent_again_with_what_came_after_it_counts_once() -> None:
+    """An ack that was lost makes the reporter join the report to the next; losses stay exact."""
+    audit = reconcile([report(0, 9), report(0, 19)], set(range(20)) - {3, 15}).producers[0]
+    assert audit.lost_records == records(3) + records(15)
+    assert audit.produced_records == sum(map(records, range(20)))
+
+
+def test_message_that_a_rerun_gave_up_is_still_expected() -> None:
+    """What one run of a job delivered must be there, whatever a later run says about it."""
+    first_run = report(0, 9)
+    second_run = report(0, 19, failed={5})
+    audit = reconcile([first_run, second_run], set(range(20)) - {5}).producers[0]
+    assert audit.lost == [Run(5, 5)]
+    assert audit.produced_messages == 20
+
+
+def test_message_stored_twice_is_named() -> None:
+    """A repeat in the Batches is reported as doubled, and counted once."""
+    result = reconcile([report(0, 3)], [0, 1, 2, 2, 2, 3])
+    assert result.producers[0].doubled == [Run(2, 2)]
+    assert result.producers[0].stored_messages == 4
+    assert not result.clean
+
+
+@pytest.mark.parametrize("fields", [{"crc_sum": 1}, {"records": 11}, {"records": 9}])
+def test_other_content_is_reported_as_changed(fields) -> None:
+    """All sequences there but another sum: the report is named as changed."""
+    result = reconcile([report(0, 3, **fields)], range(4))
+    assert result.producers[0].changed == [Run(0, 3)]
+    assert result.producers[0].lost_records == 0
+    assert not result.clean
+
+
+def test_stored_messages_without_a_report_are_counted_not_blamed() -> None:
+    """A producer that died before its report leaves unreported Messages, which are no loss."""
+    result = reconcile([report(0, 3)], range(6))
+    assert (result.unreported_messages, result.unreported_records) == (2, 5 + 6)
+    assert result.clean
+
+
+def test_messages_that_another_report_names_are_not_unreported() -> None:
+    """What a report outside the window names belongs there."""
+    result = reconcile([report(0, 3)], range(8), others=[report(4, 6)])
+    assert result.unreported_messages == 1
+    assert result.producers[0].produced_messages == 4
+
+
+def test_messages_outside_the_window_are_not_unreported() -> None:
+    """A Batch read for a Message of the window may hold others that are none of its concern."""
+    check = Reconciliation("t", [report(0, 3)])
+    for sequence in range(6):
+        check.stored(NAME, sequence, records(sequence), crc(sequence), in_window=False)
+    assert finish(check).unreported_messages == 0
+
+
+def test_report_that_was_delivered_twice_counts_once() -> None:
+    """The same report stored twice changes nothing."""
+    result = reconcile([report(0, 3), report(0, 3)], range(4))
+    assert result.producers[0].produced_messages == 4
+    assert result.clean
+
+
+def test_write_partitions_and_epochs_are_apart() -> None:
+    """Sequences of another epoch or write partition do not stand in for lost ones."""
+    check = Reconciliation("t", [report(0, 1)])
+    check.stored(ProducerName(0, "p", 1), 0, 1, crc(0))
+    check.stored(ProducerName(1, "p", 0), 1, 1, crc(1))
+    check.unreadable(1, run_of(0, 1), gone=False)
+    result = finish(check)
+    assert [producer.name for producer in result.producers] == [
+        NAME,
+        ProducerName(0, "p", 1),
+        ProducerName(1, "p", 0),
+    ]
+    assert result.producers[0].lost == [Run(0, 1)]
+
+
+@given(
+    judged=st.lists(st.tuples(st.sampled_from(ALL), st.sampled_from(ALL)), max_size=3),
+    others=st.lists(st.tuples(st.sampled_from(ALL), st.sampled_from(ALL)), max_size=3),
+    cuts=sets,
+    in_window=st.booleans(),
+)
+def test_what_is_not_looked_at_changes_nothing(judged, others, cuts, in_window) -> None:
+    """Reading only the Batches that are needed gives the result of reading all of them."""
+    judged = [report(min(span), max(span)) for span in judged]
+    others = [report(min(span), max(span)) for span in others]
+    edges = [0, *sorted(inside(cuts, 1, 59)), 60]
+    batches = [run_of(a, b - 1) for a, b in itertools.pairwise(edges)]
+    lazy = Reconciliation("t", judged, others=others)
+    thorough = Reconciliation("t", judged, others=others)
+
+    for run in batches:
+        needed = lazy.needs(0, run, in_window=in_window)
+        if not needed and in_window:
+            lazy.unneeded(0, run)
+        for check in [thorough, lazy] if needed else [thorough]:
+            for sequence in range(run.first, run.last + 1):
+                check.stored(NAME, sequence, records(sequence), crc(sequence), in_window=in_window)
+
+    assert finish(lazy) == finish(thorough)
+
+
+def test_a_loss_is_not_claimed_before_everything_was_looked_at() -> None:
+    """Whoever reads can tell that a Message was named nowhere yet, and look further."""
+    check = Reconciliation("t", [report(0, 2)])
+    assert check.any_unseen()
+    check.stored(NAME, 0, 1, crc(0))
+    check.unreadable(0, run_of(1, 1), gone=True)
+    assert check.any_unseen()
+    check.unreadable(0, run_of(2, 2), gone=False)
+    assert not check.any_unseen()
+
+
+def test_damage_across_the_end_of_a_report_is_counted_by_what_is_short() -> None:
+    """A damaged Batch may hold Messages of two reports; each counts its own."""
+    check = Reconciliation("t", [report(0, 3)], others=[report(4, 9)])
+    for sequence in range(2):
+        check.stored(NAME, sequence, records(sequence), crc(sequence))
+    check.unreadable(0, run_of(2, 5), gone=False)
+    audit = finish(check).producers[0]
+    assert audit.damaged == [Run(2, 3)]
+    assert audit.damaged_records == records(2) + records(3)
+    assert audit.lost_records == 0
+
+
+def test_window_that_names_too_many_messages_is_refused(monkeypatch) -> None:
+    """The memory of an audit is bounded, and the error says what to do."""
+    monkeypatch.setattr(reconciliation, "MAX_MESSAGES", 10)
+    assert Reconciliation("t", [report(0, 9), report(3, 9)])
+    with pytest.raises(InvalidRequestError, match=r"11 Messages.*shorter window"):
+        Reconciliation("t", [report(0, 4), report(6, 11)])
+
+
+def test_state_shows() -> None:
+    """A reconciliation says how much it holds."""
+    check = Reconciliation("t", [report(0, 3), report(4, 5), report(9, 9)])
+    assert repr(check) == "<Reconciliation t [1 producers, 2 spans]>"
