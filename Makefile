@@ -62,6 +62,7 @@ demo: $(INSTALLED) ## Run the main job from end to end; INPUT=file takes your ow
 
 docs: $(INSTALLED) ## Write the reference pages that are generated from the code
 	$(BIN)/python -m memq.cli.reference docs/configuration.md
+	$(BIN)/python -m memq.core.wire.spec docs/protocol.md
 
 clean: ## Remove .venv, caches and build output; data in .memq stays
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

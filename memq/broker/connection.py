@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
-from memq.core.wire.connection import SERVER_MAX_HEADER_BYTES
+from memq.core.wire.connection import HANDSHAKE_MAX_HEADER_BYTES, SERVER_MAX_HEADER_BYTES
 from memq.core.wire.events import HandshakeReceived, Refused, Request
 from memq.core.wire.frame import SCRATCH_BYTES, Buffer, Frame, FrameReader
 from memq.core.wire.messages import Struct, Write, WriteAnswer
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-HANDSHAKE_HEADER_BYTES = 4 << 10  # all that a stranger can make the broker hold
 MIN_RATE_BYTES_S = 64 << 10  # a frame that comes slower than this, for long, is a stalled one
 SEND_SLICE_BYTES = 256 << 10  # what a big body adds to the transport's buffer at a time
 WRITE_HIGH_BYTES = 1 << 20  # answers not read by the client; above, reading from it stops
@@ -50,7 +49,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         config = broker.config
         self._reader = FrameReader(
-            max_header_bytes=HANDSHAKE_HEADER_BYTES,
+            max_header_bytes=HANDSHAKE_MAX_HEADER_BYTES,
             max_body_bytes=0,
             allocate=self._allocate,
             scratch=_SCRATCH,
@@ -278,8 +277,14 @@ class BrokerConnection(asyncio.BufferedProtocol):
         if len(self._out) >= ACKS_AT_ONCE:
             self._flush()
         elif self._flush_timer is None:
-            delay_s = 0 if self._reader.at_boundary else ACK_DELAY_S
-            self._flush_timer = self._loop.call_later(delay_s, self._flush)
+            self._flush_timer = self._loop.call_later(0, self._flush_unless_busy)
+
+    def _flush_unless_busy(self) -> None:
+        """Called a turn after the first answer, when the client's next bytes have been read."""
+        if self._reader.at_boundary:
+            self._flush()
+        else:
+            self._flush_timer = self._loop.call_later(ACK_DELAY_S, self._flush)
 
     def _flush(self) -> None:
         if self._flush_timer is not None:

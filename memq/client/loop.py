@@ -44,6 +44,11 @@ class EventLoopThread:
         state = "closed" if self._closed else "running"
         return f"<EventLoopThread {self._thread.name} {state}>"
 
+    @property
+    def closed(self) -> bool:
+        """True when it was closed, or belongs to a parent process."""
+        return self._closed or os.getpid() != self._pid
+
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
         """Run a coroutine on the loop and wait for its result.
 

@@ -297,9 +297,6 @@ class ProducerCore:
         """Send what may be sent of a write partition, and connect to its host if need be."""
         while partition.waiting:
             entry = partition.waiting[0][2]
-            if entry.settled:
-                heapq.heappop(partition.waiting)
-                continue
             if not partition.host:
                 self._refresh_wanted = True
             if entry.ready_s > now_s or not partition.host:
@@ -339,7 +336,8 @@ class ProducerCore:
         link, entry.link = entry.link, None
         if link is not None:
             del link.in_flight[entry]
-            self._free(entry) if 0 else None
+            if entry.settled:
+                self._free(entry)
 
     def _retry(self, entry: Entry, error: MemqError, now_s: float) -> None:
         self._last_error = error

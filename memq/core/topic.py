@@ -114,7 +114,7 @@ TOPIC_OPTIONS = (
 """Every option of a topic but its schema, which is Arrow and not text."""
 
 
-class TopicConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Configuration of one topic; what each field means stands in `TOPIC_OPTIONS`.
 
     Attributes:

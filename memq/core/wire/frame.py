@@ -70,6 +70,10 @@ SCRATCH_BYTES = 128 << 10
 """Size of the scratch. A larger one takes more small frames a `recv`, but more of each large body
 comes through it and is copied; measured at 4 KiB, 64 KiB and 1 MiB, this is the best of both."""
 
+HEAD_BYTES = 4 << 10
+"""After a body that was received directly the next frame is likely to have one too: no more than
+its head is then taken through the scratch, which saves copying the beginning of the body."""
+
 DIRECT_BYTES = 16 << 10
 """A rest of a body this long is received into its final memory; a shorter one comes through the
 scratch, since copying it costs less than a `recv` of its own."""
@@ -183,6 +187,7 @@ class FrameReader:
         self._body = _NOTHING  # the memory of that body,
         self._filled = 0  # how many bytes of it have come,
         self._crc = 0  # and the CRC32C of those
+        self._expect_body = False  # whether the last frame's body was received directly
         self._error: MemqError | None = None
 
     def __repr__(self) -> str:
@@ -208,6 +213,8 @@ class FrameReader:
         """Where to put the next bytes, from its beginning; good for one `buffer_updated`."""
         if len(self._body) - self._filled >= DIRECT_BYTES:
             return self._body[self._filled :]
+        if self._expect_body and self._frame is None:
+            return self._scratch[:HEAD_BYTES]
         return self._scratch
 
     def buffer_updated(self, count: int) -> list[Frame]:
@@ -221,7 +228,9 @@ class FrameReader:
             UnavailableError: there is no memory for a body.
         """
         if len(self._body) - self._filled >= DIRECT_BYTES:
+            self._expect_body = True
             return self._received(self._body[self._filled : self._filled + count], in_place=True)
+        self._expect_body = False
         return self._received(self._scratch[:count], in_place=False)
 
     def feed(self, data: Buffer) -> list[Frame]:

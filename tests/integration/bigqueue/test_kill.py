@@ -61,7 +61,7 @@ def test_a_killed_writer_loses_nothing_it_returned_for(tmp_path, start, sync, ba
 
 @pytest.mark.parametrize("sync", ["none", "each"])
 def test_a_killed_consumer_takes_nothing_twice(tmp_path, start, sync):
-    """Items that a killed consumer had got do not come again; at most the one in its hands is gone."""
+    """Items that a killed consumer had got do not come again; only one in its hands may be gone."""
     chance = random.Random(2)
     with BigQueue(tmp_path, page_bytes=4096, index_page_items=64) as queue:
         queue.enqueue_many([b"%d" % n for n in range(3000)])

@@ -18,7 +18,8 @@ FILE_LIMIT = """
         array.append(b"x" * 1000)
     unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 19, unlimited[1]))
-    for append in (lambda: array.append(b"y" * 90_000), lambda: array.append_many([b"y"] * 2000)):
+    large = b"y" * 90_000
+    for append in (lambda: array.append(large), lambda: array.append_many([b"small", large])):
         try:
             append()
         except QueueError as exc:
@@ -64,9 +65,8 @@ def test_a_full_disk_is_a_retriable_error(tmp_path, start):
     """A really full file system neither kills the writer nor loses an item; room helps."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], check=False, capture_output=True
-    )
+    mount = ["/bin/mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk]
+    mounted = subprocess.run(mount, check=False, capture_output=True)
     if mounted.returncode:
         pytest.skip(f"no right to mount a small file system: {mounted.stderr.decode()}")
     try:
@@ -75,7 +75,7 @@ def test_a_full_disk_is_a_retriable_error(tmp_path, start):
         assert output.splitlines() == ["True True", "True"]
         assert process.returncode == 0
     finally:
-        subprocess.run(["umount", disk], check=True)
+        subprocess.run(["/bin/umount", disk], check=True)
 
 
 def test_mapped_memory_stays_bounded_while_data_grows(tmp_path):
@@ -84,7 +84,8 @@ def test_mapped_memory_stays_bounded_while_data_grows(tmp_path):
     maps = Path("/proc/self/maps")
 
     def mapped():
-        return sum(str(tmp_path) in line and ".page" in line for line in maps.open())
+        lines = maps.read_text().splitlines()
+        return sum(str(tmp_path) in line and ".page" in line for line in lines)
 
     with BigArray(tmp_path, page_bytes=page_bytes, max_mapped_pages=4) as array:
         for n in range(1024):

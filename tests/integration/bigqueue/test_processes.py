@@ -53,11 +53,12 @@ def test_a_reader_follows_a_writer_in_another_process(tmp_path, start):
     assert writer.stdout.readline() == "open\n"
     with BigArray(tmp_path, read_only=True, max_mapped_pages=4) as reader:
         go(writer)
-        index = 0
-        while index < ITEMS:
-            for index in range(index, reader.end):
+        read = 0
+        while read < ITEMS:
+            end = reader.end
+            for index in range(read, end):
                 assert reader.get(index) == b"%06d" % index * 10
-            index = reader.end
+            read = end
     assert writer.stdout.readline() == "done\n"
 
 

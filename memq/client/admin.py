@@ -1,0 +1,350 @@
+"""Administration: topics, offsets and consumer groups; `AdminClient` and `AsyncAdminClient`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from memq.client.cluster import Cluster
+from memq.client.loop import EventLoopThread
+from memq.client.offsets import check_start, resolve, time_ms
+from memq.client.queue import QueueClient
+from memq.core.topic import TopicConfig
+from memq.core.wire.messages import (
+    AlterTopic,
+    CreateTopic,
+    DeleteGroup,
+    DeleteTopic,
+    FetchWatermark,
+    ListGroups,
+    ListGroupsAnswer,
+    TopicAnswer,
+)
+
+if TYPE_CHECKING:
+    from datetime import datetime
+    from types import TracebackType
+    from typing import Self
+
+    import pyarrow as pa
+
+    from memq.client.offsets import Start
+    from memq.core.wire.messages import (
+        GroupInfo,
+        PartitionOffsets,
+        TopicInfo,
+        WatermarkAnswer,
+    )
+
+Schema = Any
+"""A `pyarrow.Schema`, or the bytes of one that `serialize_schema` made."""
+
+
+class AsyncAdminClient:
+    """Administers a cluster, from one event loop. Use it with `async with`, or `close` it.
+
+    Every call may raise `UnavailableError` or `RequestTimeoutError` when no broker answers within
+    the request timeout, and `UnauthorizedError` when the token is refused.
+
+    Args:
+        bootstrap: comma separated `host:port` of some brokers; None for the environment variable
+            `MEMQ_BOOTSTRAP`, or else 127.0.0.1:6367.
+        token: credential; empty where the brokers ask for none.
+        client: names this client in the brokers' logs.
+        request_timeout_s: how long brokers are tried before a call fails.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | None = None,
+        *,
+        token: str = "",
+        client: str = "",
+        request_timeout_s: float = 30.0,
+    ) -> None:
+        self._cluster = Cluster(
+            bootstrap, client=client, token=token, request_timeout_s=request_timeout_s
+        )
+
+    def __repr__(self) -> str:
+        return f"<AsyncAdminClient {self._cluster!r}>"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections. Idempotent."""
+        await self._cluster.close()
+
+    # -- topics -----------------------------------------------------------------------------
+
+    async def create_topic(
+        self, name: str, *, schema: Schema | None = None, **options: object
+    ) -> TopicInfo:
+        """Create a topic.
+
+        Args:
+            name: of the topic.
+            schema: of a typed topic; None for the default schema.
+            **options: as in `memq topic create`, such as `batch_age="500ms"`.
+
+        Raises:
+            TopicExistsError: there is a topic of that name.
+            ConfigError: an option is unknown or out of its limits.
+            SchemaMismatchError: the schema cannot be stored.
+            InvalidRequestError: the name cannot be a topic.
+        """
+        config = TopicConfig.create(name, schema=_schema_bytes(schema), **options)
+        return await self._topic(CreateTopic(config=config))
+
+    async def alter_topic(
+        self, name: str, *, schema: Schema | None = None, **options: object
+    ) -> TopicInfo:
+        """Change options of a topic, or extend the schema of a typed one.
+
+        Args:
+            name: of the topic.
+            schema: the old one with more nullable columns at its end; None to keep it.
+            **options: as in `memq topic alter`.
+
+        Raises:
+            UnknownTopicError: there is no such topic.
+            ConfigError: an option is unknown, out of its limits, or may not change that way.
+            SchemaMismatchError: the schema does not extend the old one.
+        """
+        texts = {option: _option_text(value) for option, value in options.items()}
+        return await self._topic(
+            AlterTopic(topic=name, options=texts, schema=_schema_bytes(schema))
+        )
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic with its Batches, notifications and group offsets.
+
+        Raises:
+            UnknownTopicError: there is no such topic.
+        """
+        await self._cluster.call(None, DeleteTopic(topic=name))
+
+    async def list_topics(self) -> list[TopicInfo]:
+        """All topics, sorted by name; those of MemQ itself begin with an underscore."""
+        answer = await self._cluster.metadata(None)
+        return sorted(answer.topics, key=lambda topic: topic.config.name)
+
+    async def describe_topic(self, name: str) -> TopicInfo:
+        """A topic: its options, schemas and where it lives.
+
+        Raises:
+            UnknownTopicError: there is no such topic.
+        """
+        return await self._cluster.topic(name, refresh=True)
+
+    # -- offsets ----------------------------------------------------------------------------
+
+    async def offsets(self, topic: str, at: datetime | None = None) -> list[PartitionOffsets]:
+        """Start and end of each read partition; with `at` also the first offset since then.
+
+        Raises:
+            UnknownTopicError: there is no such topic.
+            ConfigError: `at` has no time zone.
+        """
+        return await self._queue(topic).offsets(None if at is None else time_ms(at))
+
+    async def watermark(self, topic: str) -> WatermarkAnswer:
+        """How far a topic is stored: what was acked before these times is published.
+
+        Raises:
+            UnknownTopicError: there is no such topic.
+        """
+        answer: WatermarkAnswer
+        answer, _ = await self._queue(topic).ask(FetchWatermark(topic=topic))
+        return answer
+
+    # -- groups -----------------------------------------------------------------------------
+
+    async def groups(self, topic: str | None = None) -> list[GroupInfo]:
+        """The consumer groups of a topic, or of all, with stored offsets and live members.
+
+        Raises:
+            UnknownTopicError: there is no such topic.
+        """
+        if topic is not None:
+            answer, _ = await self._queue(topic).ask(ListGroups(topic=topic))
+            return list(answer.groups)
+        groups: list[GroupInfo] = []
+        for address in {info.queue_address for info in await self.list_topics()}:
+            found, _ = await self._cluster.call(address, ListGroups())
+            assert isinstance(found, ListGroupsAnswer)  # noqa: S101 - the wire checked the type
+            groups += found.groups
+        return sorted(groups, key=lambda group: (group.topic, group.group))
+
+    async def committed(self, group: str, topic: str) -> dict[int, int]:
+        """Stored next offsets of a group; partitions without one are absent.
+
+        Raises:
+            UnknownTopicError: there is no such topic.
+        """
+        return await self._queue(topic).committed(group)
+
+    async def reset_offsets(
+        self, group: str, topic: str, to: Start, *, dry_run: bool = False
+    ) -> dict[int, int]:
+        """Make a group go on elsewhere; it must have no live members.
+
+        Args:
+            group: the group; a new name is fine.
+            topic: the topic.
+            to: "earliest", "latest" or a time, for all partitions; or next offsets by partition,
+                for those that are named.
+            dry_run: only say what would be stored.
+
+        Returns:
+            The next offsets, by partition.
+
+        Raises:
+            InvalidRequestError: the group has live members, or there is no such partition.
+            OffsetOutOfRangeError: an offset is not held.
+            UnknownTopicError: there is no such topic.
+            ConfigError: `to` is none of these.
+        """
+        check_start(to)
+        queue = self._queue(topic)
+        partitions = to if isinstance(to, Mapping) else [p.partition for p in await queue.offsets()]
+        offsets = await resolve(queue, to, partitions)
+        if not dry_run:
+            await queue.commit(group, "", offsets)
+        return offsets
+
+    async def delete_group(self, group: str, topic: str) -> None:
+        """Forget a group's stored offsets; it must have no live members.
+
+        Raises:
+            UnknownGroupError: the topic has no such group.
+            InvalidRequestError: the group has live members.
+            UnknownTopicError: there is no such topic.
+        """
+        await self._queue(topic).ask(DeleteGroup(group=group, topic=topic))
+
+    def _queue(self, topic: str) -> QueueClient:
+        return QueueClient(self._cluster, topic)
+
+    async def _topic(self, request: CreateTopic | AlterTopic) -> TopicInfo:
+        answer, _ = await self._cluster.call(None, request)
+        assert isinstance(answer, TopicAnswer)  # noqa: S101 - the wire checked the type
+        return answer.topic
+
+
+class AdminClient:
+    """Administers a cluster, from any thread. Use it with `with`, or `close` it.
+
+    Its methods are those of `AsyncAdminClient`, and so are its arguments and errors.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | None = None,
+        *,
+        token: str = "",
+        client: str = "",
+        request_timeout_s: float = 30.0,
+    ) -> None:
+        async def connect() -> AsyncAdminClient:
+            return AsyncAdminClient(
+                bootstrap, token=token, client=client, request_timeout_s=request_timeout_s
+            )
+
+        self._loop = EventLoopThread("memq-admin")
+        try:
+            self._client = self._loop.run(connect())
+        except BaseException:
+            self._loop.close()
+            raise
+
+    def __repr__(self) -> str:
+        return f"<AdminClient {self._client!r}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections. Idempotent."""
+        if not self._loop.closed:
+            self._loop.run(self._client.close())
+            self._loop.close()
+
+    def create_topic(
+        self, name: str, *, schema: Schema | None = None, **options: object
+    ) -> TopicInfo:
+        """Create a topic; see `AsyncAdminClient.create_topic`."""
+        return self._loop.run(self._client.create_topic(name, schema=schema, **options))
+
+    def alter_topic(
+        self, name: str, *, schema: Schema | None = None, **options: object
+    ) -> TopicInfo:
+        """Change options of a topic; see `AsyncAdminClient.alter_topic`."""
+        return self._loop.run(self._client.alter_topic(name, schema=schema, **options))
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic; see `AsyncAdminClient.delete_topic`."""
+        self._loop.run(self._client.delete_topic(name))
+
+    def list_topics(self) -> list[TopicInfo]:
+        """All topics; see `AsyncAdminClient.list_topics`."""
+        return self._loop.run(self._client.list_topics())
+
+    def describe_topic(self, name: str) -> TopicInfo:
+        """A topic; see `AsyncAdminClient.describe_topic`."""
+        return self._loop.run(self._client.describe_topic(name))
+
+    def offsets(self, topic: str, at: datetime | None = None) -> list[PartitionOffsets]:
+        """Offsets of each read partition; see `AsyncAdminClient.offsets`."""
+        return self._loop.run(self._client.offsets(topic, at))
+
+    def watermark(self, topic: str) -> WatermarkAnswer:
+        """How far a topic is stored; see `AsyncAdminClient.watermark`."""
+        return self._loop.run(self._client.watermark(topic))
+
+    def groups(self, topic: str | None = None) -> list[GroupInfo]:
+        """The consumer groups; see `AsyncAdminClient.groups`."""
+        return self._loop.run(self._client.groups(topic))
+
+    def committed(self, group: str, topic: str) -> dict[int, int]:
+        """Stored next offsets of a group; see `AsyncAdminClient.committed`."""
+        return self._loop.run(self._client.committed(group, topic))
+
+    def reset_offsets(
+        self, group: str, topic: str, to: Start, *, dry_run: bool = False
+    ) -> dict[int, int]:
+        """Make a group go on elsewhere; see `AsyncAdminClient.reset_offsets`."""
+        return self._loop.run(self._client.reset_offsets(group, topic, to, dry_run=dry_run))
+
+    def delete_group(self, group: str, topic: str) -> None:
+        """Forget a group's stored offsets; see `AsyncAdminClient.delete_group`."""
+        self._loop.run(self._client.delete_group(group, topic))
+
+
+def _schema_bytes(schema: pa.Schema | bytes | None) -> bytes | None:
+    if schema is None or isinstance(schema, bytes):
+        return schema
+    from memq.core.format.schema import serialize_schema  # noqa: PLC0415 - slow to load
+
+    return serialize_schema(schema)
+
+
+def _option_text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

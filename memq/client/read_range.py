@@ -1,0 +1,292 @@
+"""Reading exactly the Batches in a range of offsets, with no group and nothing remembered.
+
+A Batch never changes, so a range names the same data for ever, until retention removes it. The rows
+come in the order of offsets, and within a Batch as they stand in it. A Message that stands at two
+offsets of the range is read once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+
+from memq.client.cluster import Cluster
+from memq.client.loop import EventLoopThread
+from memq.client.queue import QueueClient
+from memq.client.repeats import RepeatWindow
+from memq.client.source import BatchSource, Fetched, Place
+from memq.core.format.envelope import ARROW_ERRORS
+from memq.core.format.schema import deserialize_schema
+from memq.core.notification.notification import decode_notification
+from memq.errors import (
+    InvalidRequestError,
+    OffsetOutOfRangeError,
+    RequestTimeoutError,
+    SchemaMismatchError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from memq.client.batch import Batch
+    from memq.client.source import ReadThrough
+    from memq.core.format.index import IndexEntry
+    from memq.core.notification.notification import Notification
+
+FETCHES = 4  # Batches fetched at a time; the table holds them all in the end
+PAGE_ENTRIES = 500  # notifications asked for at a time
+TIMEOUT_S = 300.0  # a gigabyte over a slow link
+
+ORIGIN_COLUMNS = ("partition", "offset", "batch", "producer_id", "epoch", "sequence", "position")
+"""Columns that `metadata=True` adds: read partition, offset and id of the Batch; sender and
+sequence of the Message; position of the LogMessage in it."""
+
+
+@dataclass(frozen=True)
+class OffsetRange:
+    """The Batches of one read partition from offset `start` up to, not including, `end`."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+    def __post_init__(self) -> None:
+        numbers = (self.partition, self.start, self.end)
+        if any(type(number) is not int or number < 0 for number in numbers):
+            raise InvalidRequestError(f"{self}: all must be whole numbers, 0 or more")
+        if self.end < self.start:
+            raise InvalidRequestError(f"{self} ends before it starts")
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition} [{self.start}, {self.end})"
+
+
+_ORIGINS = [
+    pa.field(name, kind)
+    for name, kind in zip(
+        ORIGIN_COLUMNS,
+        (pa.int32(), pa.int64(), pa.utf8(), pa.utf8(), pa.int64(), pa.int64(), pa.int64()),
+        strict=True,
+    )
+]
+
+
+class _Shape(NamedTuple):
+    """Which columns are wanted."""
+
+    columns: Sequence[str] | None
+    metadata: bool
+
+    def of(self, schema: pa.Schema) -> pa.Schema:
+        """The schema of the result for a topic's schema."""
+        offered = _with_origins(schema) if self.metadata else schema
+        if self.columns is None:
+            return offered
+        unknown = [name for name in self.columns if name not in offered.names]
+        if unknown:
+            raise InvalidRequestError(
+                f"no column {unknown[0]!r}; there are {', '.join(offered.names)}"
+            )
+        return pa.schema([offered.field(name) for name in self.columns])
+
+
+class _Found(NamedTuple):
+    """A Batch, and the positions of its Messages that are repeats."""
+
+    fetched: Fetched
+    repeats: frozenset[int]
+
+
+def read_range(
+    bootstrap: str | None = None,
+    *,
+    topic: str,
+    partition: int,
+    start: int,
+    end: int,
+    columns: Sequence[str] | None = None,
+    metadata: bool = False,
+    read_through: ReadThrough = "storage",
+    token: str = "",
+    timeout: float = TIMEOUT_S,
+) -> pa.Table:
+    """The rows of the Batches from offset `start` up to, not including, `end`.
+
+    Args:
+        bootstrap: comma separated `host:port` of some brokers; None for the environment variable
+            `MEMQ_BOOTSTRAP`, or else 127.0.0.1:6367.
+        topic: the topic.
+        partition: read partition.
+        start: first offset.
+        end: one past the last offset.
+        columns: names of the columns wanted; None for all.
+        metadata: add the columns `ORIGIN_COLUMNS`.
+        read_through: "storage", or "broker" for machines that cannot reach the storage.
+        token: credential; empty where the brokers ask for none.
+        timeout: seconds that all of it may take.
+
+    Returns:
+        A table with the columns of the topic's schema. When the schema grew within the range, rows
+        from before have nulls in the columns that were added.
+
+    Raises:
+        InvalidRequestError: there is no such partition or column, or the range is not one.
+        OffsetOutOfRangeError: some of the offsets are not held; the message says which are.
+        DataLossError: a Batch is gone that should be there.
+        CorruptDataError: a Batch is damaged.
+        UnknownTopicError: there is no such topic.
+        RequestTimeoutError: it takes longer than `timeout`.
+        MemqError: brokers or storage failed for the whole request timeout.
+    """
+    wanted = OffsetRange(topic, partition, start, end)
+    shape = _Shape(columns, metadata)
+    loop = EventLoopThread("memq-read-range")
+    try:
+        return loop.run(_read(bootstrap, token, wanted, shape, read_through, timeout))
+    finally:
+        loop.close()
+
+
+async def _read(
+    bootstrap: str | None,
+    token: str,
+    wanted: OffsetRange,
+    shape: _Shape,
+    read_through: ReadThrough,
+    timeout_s: float,
+) -> pa.Table:
+    cluster = Cluster(bootstrap, token=token)
+    executor = ThreadPoolExecutor(FETCHES, "memq-fetch")
+    try:
+        async with asyncio.timeout(timeout_s):
+            info = await cluster.topic(wanted.topic)
+            queue = QueueClient(cluster, wanted.topic)
+            schema = shape.of(deserialize_schema(info.schemas[info.schema_id]))
+            await _check_held(queue, wanted)
+            source = BatchSource(queue, executor, read_through=read_through)
+            found = await _fetch_all(await _plan(queue, wanted), source)
+            tables = [_table(each, metadata=shape.metadata) for each in found]
+            return _concat(schema, tables)
+    except TimeoutError as exc:
+        raise RequestTimeoutError(f"{wanted} was not read within {timeout_s:g} s") from exc
+    finally:
+        await cluster.close()
+        executor.shutdown(wait=False, cancel_futures=True)
+
+
+async def _check_held(queue: QueueClient, wanted: OffsetRange) -> None:
+    offsets = await queue.offsets()
+    if wanted.partition >= len(offsets):
+        raise InvalidRequestError(
+            f"topic {wanted.topic!r} has no partition {wanted.partition}; it has 0 to "
+            f"{len(offsets) - 1}"
+        )
+    held = offsets[wanted.partition]
+    if wanted.start < held.start or wanted.end > held.end:
+        raise OffsetOutOfRangeError(
+            f"{wanted} is not held in full; [{held.start}, {held.end}) is. What is before was "
+            "removed by retention, what is behind was not published yet"
+        )
+
+
+async def _plan(queue: QueueClient, wanted: OffsetRange) -> list[tuple[Notification, Place]]:
+    """The notifications of the range."""
+    plan: list[tuple[Notification, Place]] = []
+    offset = wanted.start
+    while offset < wanted.end:
+        page = await queue.page({wanted.partition: offset}, max_entries=PAGE_ENTRIES)
+        if not page.entries:  # Kafka's offsets have gaps, at the end of a range as well
+            break
+        for entry in page.entries:
+            if entry.offset < wanted.end:
+                place = Place(wanted.partition, entry.offset)
+                plan.append((decode_notification(entry.payload), place))
+        offset = page.entries[-1].offset + 1
+    return plan
+
+
+async def _fetch_all(plan: list[tuple[Notification, Place]], source: BatchSource) -> list[_Found]:
+    """The Batches in the order planned, a few fetched at a time, without repeats."""
+    slots = asyncio.Semaphore(FETCHES)
+
+    async def fetch(notification: Notification, place: Place) -> Fetched:
+        async with slots:
+            return await source.fetch(notification, place)
+
+    tasks = [asyncio.ensure_future(fetch(*planned)) for planned in plan]
+    try:
+        fetched = await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+    window = RepeatWindow()
+    return [_Found(each, frozenset(_repeats(window, each))) for each in fetched]
+
+
+def _repeats(window: RepeatWindow, fetched: Fetched) -> list[int]:
+    batch = fetched.batch
+    place = (batch.partition, batch.offset)
+    return window.find(place, batch.notification.write_partition, fetched.entries)
+
+
+# -- from Batches to one table --------------------------------------------------------------
+
+
+def _table(found: _Found, *, metadata: bool) -> pa.Table:
+    """The rows of a Batch, with their origins if they are wanted."""
+    fetched, repeats = found
+    kept = [
+        (entry, rows)
+        for number, (entry, rows) in enumerate(zip(fetched.entries, fetched.rows, strict=True))
+        if number not in repeats
+    ]
+    schema = fetched.batch.schema
+    if not metadata:
+        return pa.Table.from_batches([rows for _, rows in kept], schema=schema)
+    columns = [_with_origin(fetched.batch, entry, rows) for entry, rows in kept]
+    return pa.Table.from_batches(columns, schema=_with_origins(schema))
+
+
+def _with_origin(batch: Batch, entry: IndexEntry, rows: pa.RecordBatch) -> pa.RecordBatch:
+    same_for_all = (
+        batch.partition,
+        batch.offset,
+        batch.notification.batch_id,
+        entry.producer_id,
+        entry.epoch,
+        entry.sequence,
+    )
+    count = rows.num_rows
+    origins = [
+        pa.repeat(pa.scalar(value, field.type), count)
+        for value, field in zip(same_for_all, _ORIGINS, strict=False)
+    ]
+    positions = pa.array(range(count), pa.int64())
+    return pa.record_batch([*rows.columns, *origins, positions], schema=_with_origins(rows.schema))
+
+
+def _with_origins(schema: pa.Schema) -> pa.Schema:
+    taken = sorted(set(schema.names) & set(ORIGIN_COLUMNS))
+    if taken:
+        raise InvalidRequestError(
+            f"the topic has a column {taken[0]!r} of its own; read without metadata"
+        )
+    return pa.schema([*schema, *_ORIGINS])
+
+
+def _concat(schema: pa.Schema, tables: list[pa.Table]) -> pa.Table:
+    """All rows with the columns of `schema`; those that a table does not have are nulls."""
+    wanted = set(schema.names)
+    chosen = [
+        table.select([name for name in table.column_names if name in wanted]) for table in tables
+    ]
+    try:
+        table = pa.concat_tables([schema.empty_table(), *chosen], promote_options="default")
+    except ARROW_ERRORS as exc:
+        raise SchemaMismatchError(f"Batches of the range have schemas that differ: {exc}") from exc
+    return table.select(schema.names)
