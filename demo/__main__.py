@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-import polars
+import polars as pl
 
 from demo.broker import DemoBroker
 from demo.check import Comparison, by_group, by_range
@@ -69,9 +69,16 @@ def _run(directory: Path, path: Path, lines: list[bytes]) -> int:
         audit = _audit(broker.address)
     finally:
         broker.stop()
-    ok = _summary(lines, shipped, group, ranges, stored, audit.returncode)
-    print(f"  one Batch, by Polars    {rows} rows in {batch.name}")
     print()
+    _print_shipped(lines, shipped)
+    row("stored", f"{len(stored)} Batches, {sum(p.stat().st_size for p in stored) / 1e6:.2f} MB")
+    _print_read("read by group", group)
+    _print_read("read by exact ranges", ranges)
+    row("read by Polars", f"{rows} rows of Batch {batch.name}")
+    row("audit", "clean" if audit.returncode == 0 else "NOT CLEAN")
+    print()
+    whole = group.equal and group == ranges and not group.lost and not group.doubled
+    ok = whole and not shipped.failed and audit.returncode == 0
     print("demo: everything equal, nothing lost, nothing doubled" if ok else "demo: FAILED")
     return 0 if ok else 1
 
@@ -85,7 +92,7 @@ def _read_with_polars(directory: Path) -> tuple[list[Path], Path, int]:
     objects = sorted((directory / "memq" / "objects").rglob("*.arrows"))
     objects = [path for path in objects if f"/topics/{TOPIC}/" in str(path)]
     largest = max(objects, key=lambda path: path.stat().st_size)
-    return objects, largest, polars.read_ipc_stream(largest).height
+    return objects, largest, pl.read_ipc_stream(largest).height
 
 
 def _audit(address: str) -> subprocess.CompletedProcess[bytes]:
@@ -93,48 +100,28 @@ def _audit(address: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(command, check=False)
 
 
-def _summary(
-    lines: list[bytes],
-    shipped: Shipped,
-    group: Comparison,
-    ranges: Comparison,
-    stored: list[Path],
-    audit: int,
-) -> bool:
-    size = sum(len(line) for line in lines)
-    object_bytes = sum(path.stat().st_size for path in stored)
-    latencies = sorted(shipped.latencies_s)
-    p50, p99 = (1e3 * latencies[int(len(latencies) * q)] for q in (0.5, 0.99))
-    print()
-    print(
-        f"  shipped                 {len(lines)} lines, {size / 1e6:.2f} MB, {PRODUCERS} producers"
-    )
-    print(f"  acked                   {shipped.lines - len(shipped.failed)} lines, acks=all")
-    print(
-        f"  rate                    {size / 1e6 / shipped.seconds:.2f} MB/s, paced, crash included"
-    )
-    print(
-        f"  write to ack            p50 {p50:.0f} ms, p99 {p99:.0f} ms, p100 {latencies[-1] * 1e3:.0f} ms"
-    )
-    print(
-        f"  acked as repeats        {shipped.retried} Messages were stored before the crash hid their ack"
-    )
-    print(f"  stored                  {len(stored)} Batches, {object_bytes / 1e6:.2f} MB")
-    for name, each in (("read by group", group), ("read by exact ranges", ranges)):
-        verdict = "equal to the input" if each.equal else "NOT EQUAL to the input"
-        print(
-            f"  {name:<23} {each.lines} lines in {each.batches} Batches: {each.lost} lost, "
-            f"{each.doubled} doubled, {verdict}"
-        )
-    print(f"  audit                   {'clean' if audit == 0 else 'NOT CLEAN'}")
+def _print_shipped(lines: list[bytes], shipped: Shipped) -> None:
+    size = sum(len(line) for line in lines) / 1e6
+    latencies = sorted(1e3 * latency for latency in shipped.latencies_s)
+    p50, p99 = (latencies[int(len(latencies) * q)] for q in (0.5, 0.99))
+    row("shipped", f"{len(lines)} lines, {size:.2f} MB, by {PRODUCERS} producers")
+    row("acked", f"{shipped.lines - len(shipped.failed)} lines, acks=all")
+    row("rate", f"{size / shipped.seconds:.2f} MB/s, paced, crash included")
+    row("write to ack", f"p50 {p50:.0f} ms, p99 {p99:.0f} ms, p100 {latencies[-1]:.0f} ms")
+    row("acked as repeats", f"{shipped.retried} Messages, stored before the crash hid their ack")
     for error in shipped.failed:
-        print(f"  failed                  {error}")
-    return (
-        not shipped.failed
-        and group == ranges
-        and group.equal
-        and not (group.lost or group.doubled or audit)
-    )
+        row("failed", error)
+
+
+def _print_read(name: str, found: Comparison) -> None:
+    verdict = "equal to the input" if found.equal else "NOT EQUAL to the input"
+    counts = f"{found.lines} lines in {found.batches} Batches"
+    row(name, f"{counts}: {found.lost} lost, {found.doubled} doubled, {verdict}")
+
+
+def row(name: str, text: str) -> None:
+    """A line of the summary."""
+    print(f"  {name:<22}{text}")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ from memq import AdminClient, Consumer, read_range
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-POLL_S = 1.0
+LONGEST_WAIT_S = 15.0  # a restarted broker gives members of a group some seconds to come back
+LAST_WAIT_S = 1.0  # for what there should be none of
 
 
 class Comparison(NamedTuple):
@@ -36,16 +37,12 @@ def by_group(address: str, topic: str, lines: Sequence[bytes]) -> Comparison:
     rows: list[tuple[bytes, bytes]] = []
     batches = 0
     with Consumer(address, topic=topic, group="demo", start="earliest") as consumer:
-        while len(rows) < len(lines):
-            batch = consumer.poll(timeout=POLL_S)
-            if batch is None:
-                break
+        wait_s = LONGEST_WAIT_S
+        while (batch := consumer.poll(timeout=wait_s)) is not None:
             batches += 1
             rows += [(message.key, message.value) for message in batch]
             consumer.commit()
-        while (batch := consumer.poll(timeout=POLL_S)) is not None:  # whatever is too much
-            batches += 1
-            rows += [(message.key, message.value) for message in batch]
+            wait_s = LONGEST_WAIT_S if len(rows) < len(lines) else LAST_WAIT_S
     return _compare(rows, batches, lines)
 
 

@@ -297,6 +297,9 @@ class ProducerCore:
         """Send what may be sent of a write partition, and connect to its host if need be."""
         while partition.waiting:
             entry = partition.waiting[0][2]
+            if entry.settled:
+                heapq.heappop(partition.waiting)
+                continue
             if not partition.host:
                 self._refresh_wanted = True
             if entry.ready_s > now_s or not partition.host:
@@ -351,7 +354,7 @@ class ProducerCore:
             entry.ready_s += full_jitter_s(entry.attempts, self._randomness)
             entry.attempts += 1
         entry.redirected = moved and not entry.redirected
-        self._wait(entry)
+        pass
 
     def _expire(self, now_s: float) -> None:
         while self._unsettled:

@@ -145,22 +145,21 @@ def read_range(
     """
     wanted = OffsetRange(topic, partition, start, end)
     shape = _Shape(columns, metadata)
+    cluster = Cluster(bootstrap, token=token)
     loop = EventLoopThread("memq-read-range")
     try:
-        return loop.run(_read(bootstrap, token, wanted, shape, read_through, timeout))
+        return loop.run(_read(cluster, wanted, shape, read_through, timeout))
     finally:
         loop.close()
 
 
 async def _read(
-    bootstrap: str | None,
-    token: str,
+    cluster: Cluster,
     wanted: OffsetRange,
     shape: _Shape,
     read_through: ReadThrough,
     timeout_s: float,
 ) -> pa.Table:
-    cluster = Cluster(bootstrap, token=token)
     executor = ThreadPoolExecutor(FETCHES, "memq-fetch")
     try:
         async with asyncio.timeout(timeout_s):

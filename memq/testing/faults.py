@@ -158,7 +158,7 @@ class Faults:
 
     def _strikes(self, fault: Fault, operation: str, number: int, chance: random.Random) -> bool:
         """Whether a fault strikes; draws once for every fault, so that each keeps its own luck."""
-        drawn = chance.uniform(0, 1)
+        drawn = chance.random()
         return (
             fault.operation in (operation, "*")
             and fault.kind in self._applicable[operation]
@@ -174,9 +174,9 @@ class Faults:
                 f"{fault}: no such operation; known are *, {', '.join(self._applicable)}"
             )
         fitting = [name for name, kinds in self._applicable.items() if fault.kind in kinds]
-        if not fitting or fault.operation not in ("*", *fitting):
+        if fault.operation not in (*fitting, "*" if fitting else ""):
             raise ConfigError(
-                f"{fault}: {fault.kind!r} can strike only {', '.join(fitting) or 'others'}"
+                f"{fault}: {fault.kind!r} strikes only {', '.join(fitting) or 'elsewhere'}"
             )
         if fault.first < 1 or (fault.times or 0) < 0 or not 0 <= fault.probability <= 1:
             raise ConfigError(f"{fault}: first is 1 or more, times 0 or more, probability 0 to 1")

@@ -110,21 +110,10 @@ class FaultyQueue:
                 "fence it first"
             )
         try:
-            if "uncertain" in strike:
-                raise PublishUncertainError(f"{strike}: nothing was published")
-            if "partial" in strike:
-                half = publications[: len(publications) // 2]
-                await self._inner.publish(topic, write_partition, half)
-                raise PublishUncertainError(f"{strike}: only the first {len(half)} were published")
-            offsets = await self._inner.publish(topic, write_partition, publications)
-            if "crash_after" in strike:
-                self._crash()
-            if "lose_answer" in strike:
-                raise PublishUncertainError(f"{strike}: it was done, but the answer is lost")
+            return await self._publish(strike, topic, write_partition, publications)
         except PublishUncertainError:
             self._uncertain.add(owner)
             raise
-        return offsets
 
     async def fetch(
         self, topic: str, partition: int, offset: int, *, max_entries: int, max_bytes: int
@@ -184,6 +173,26 @@ class FaultyQueue:
         if "lose_answer" in strike:
             raise QueueError(f"{strike}: it was done, but the answer is lost")
         return result
+
+    async def _publish(
+        self,
+        strike: Strike,
+        topic: str,
+        write_partition: int,
+        publications: Sequence[Publication],
+    ) -> list[int]:
+        if "uncertain" in strike:
+            raise PublishUncertainError(f"{strike}: nothing was published")
+        if "partial" in strike:
+            publications = publications[: len(publications) // 2]
+        offsets = await self._inner.publish(topic, write_partition, publications)
+        if "crash_after" in strike:
+            self._crash()
+        if "partial" in strike:
+            raise PublishUncertainError(f"{strike}: only the first {len(offsets)} were published")
+        if "lose_answer" in strike:
+            raise PublishUncertainError(f"{strike}: it was done, but the answer is lost")
+        return offsets
 
     async def _before(self, operation: str) -> Strike:
         """What is planned for a call, up to where it begins."""

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import pytest
 
-from memq.testing import InMemoryQueue
+from memq.testing import FaultyQueue, InMemoryQueue
 from tests.contracts.queue import *  # noqa: F403 - the suite is the module
 
 
 @pytest.fixture
-async def queue():
-    """An empty queue."""
-    found = InMemoryQueue()
+def memory():
+    """Where the entries are, whoever asks for them."""
+    return InMemoryQueue()
+
+
+@pytest.fixture(params=["memory", "faulty without faults"])
+async def queue(request, memory):
+    """An empty queue; one that injects no faults is as good."""
+    found = memory if request.param == "memory" else FaultyQueue(memory, [])
     yield found
     await found.close()
 
 
 @pytest.fixture
-def next_process(queue):
+def next_process(memory):
     """Another process on the same notifications, while the first one lives."""
 
     async def take_over():
-        return queue.another_process()
+        return memory.another_process()
 
     return take_over

@@ -5,11 +5,17 @@ from __future__ import annotations
 import pytest
 
 from memq.core.storage.local import LocalStorage
-from memq.testing import InMemoryStorage
+from memq.testing import FaultyStorage, InMemoryStorage
 from tests.contracts.storage import *  # noqa: F403 - the suite is the module
 
+MAKERS = {
+    "local": lambda folder: LocalStorage(folder / "objects"),
+    "memory": lambda _: InMemoryStorage(),
+    "faulty without faults": lambda _: FaultyStorage(InMemoryStorage(), []),
+}
 
-@pytest.fixture(params=["local", "memory"])
+
+@pytest.fixture(params=MAKERS)
 def storage(request, tmp_path):
     """An empty storage of each kind."""
-    return LocalStorage(tmp_path / "objects") if request.param == "local" else InMemoryStorage()
+    return MAKERS[request.param](tmp_path)

@@ -1,0 +1,59 @@
+"""Run the benchmarks and print their figures, beside the machine they were measured on.
+
+Rates are noisy on shared machines. What counts is the ratio in the last column: against a physical
+limit, or a peer, measured in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import platform
+import time
+from pathlib import Path
+
+NAMES = (
+    "ingest",
+    "end_to_end",
+    "latency",
+    "memory",
+    "producer",
+    "consumer",
+    "bigqueue",
+    "storage",
+    "notification",
+    "format",
+    "wire",
+)
+
+
+def main() -> None:
+    """Run all, or those that are named."""
+    parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", choices=[*NAMES, []], help="which; all when none")
+    names = parser.parse_args().names or NAMES
+    print(f"machine: {_machine()}")
+    for name in names:
+        start = time.perf_counter()
+        rows = importlib.import_module(f"benchmarks.{name}").run()
+        print(f"\n{name} ({time.perf_counter() - start:.0f} s)")
+        for what, figure, note in rows:
+            print(f"  {what}\n      {figure}\n      {note}", flush=True)
+
+
+def _machine() -> str:
+    model = next(
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
+        platform.processor(),
+    )
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    return f"{os.cpu_count()} x {model}, {memory:.0f} GiB, Python {platform.python_version()}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""A broker that kills itself at an exact step, for tests of what survives.
+
+`python -m memq.testing.crashing --crash-at put:before:3 data_dir=D port=7367` runs an ordinary
+broker with embedded queue and local storage, which ends with SIGKILL right before its third `put`.
+
+A crash point is `STEP:MOMENT:COUNT`: the moment is `before` or `after`, and the count is that of
+the calls in this process, from 1. What a step is:
+
+- `put` of the storage; `publish`, `fence`, `commit` and `truncate` of the notification queue: the
+  steps of the protocol, at the broker's two seams.
+- `os.writev`, `os.fsync`, `os.link`, `os.replace` and `os.unlink`: system calls, which cut these
+  steps in pieces. A put is a writev to a temporary name, an fsync, a link to the key, an fsync of
+  the folder, an unlink. A publish is memory written and then an fsync for each file it changed. A
+  commit is an fsync, a replace, an fsync.
+
+SIGKILL loses what the process had in its memory and keeps what it had told the kernel. It is not a
+power cut: what was written and not synced survives it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import inspect
+import itertools
+import json
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from memq.broker.config import BrokerConfig
+from memq.broker.main import LOG_FORMAT, serve
+from memq.broker.server import Broker
+from memq.core.notification.embedded import EmbeddedQueue
+from memq.core.storage.local import LocalStorage
+from memq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from memq.core.notification.queue import NotificationQueue
+    from memq.core.storage.handler import StorageHandler
+
+STORAGE_STEPS = ("put",)
+QUEUE_STEPS = ("publish", "fence", "commit", "truncate")
+SYSTEM_CALLS = ("writev", "fsync", "link", "replace", "unlink")
+STEPS = (*STORAGE_STEPS, *QUEUE_STEPS, *(f"os.{name}" for name in SYSTEM_CALLS))
+MOMENTS = ("before", "after")
+
+
+class CrashPoint(NamedTuple):
+    """Where a broker kills itself.
+
+    Attributes:
+        step: one of `STEPS`.
+        moment: "before" or "after" the call.
+        count: of the call, from 1.
+    """
+
+    step: str
+    moment: str
+    count: int
+
+    @classmethod
+    def parse(cls, text: str) -> CrashPoint:
+        """A crash point from `STEP:MOMENT:COUNT`.
+
+        Raises:
+            ConfigError: it is none.
+        """
+        step, _, rest = text.partition(":")
+        moment, _, count = rest.partition(":")
+        if step not in STEPS or moment not in MOMENTS or not count.isdecimal() or int(count) < 1:
+            raise ConfigError(
+                f"{text!r} is no crash point; write it like put:before:3, with a step of "
+                f"{', '.join(STEPS)} and a moment of {', '.join(MOMENTS)}"
+            )
+        return cls(step, moment, int(count))
+
+    def __str__(self) -> str:
+        return f"{self.step}:{self.moment}:{self.count}"
+
+    def arm(self, storage: StorageHandler, queue: NotificationQueue) -> None:
+        """From now on count the calls of the step, and kill this process at the one."""
+        owner: Any = os
+        if self.step in STORAGE_STEPS:
+            owner = storage
+        elif self.step in QUEUE_STEPS:
+            owner = queue
+        name = self.step.removeprefix("os.")
+        setattr(owner, name, self._around(getattr(owner, name)))
+
+    def _around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        counter = itertools.count(1)
+
+        def reach(moment: str, number: int) -> None:
+            if (moment, number) == (self.moment, self.count):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        async def call_async(*args: Any, **kwargs: Any) -> Any:
+            number = next(counter)
+            reach("before", number)
+            result = await function(*args, **kwargs)
+            reach("after", number)
+            return result
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            number = next(counter)
+            reach("before", number)
+            result = function(*args, **kwargs)
+            reach("after", number)
+            return result
+
+        return call_async if inspect.iscoroutinefunction(function) else call
+
+
+def run(
+    options: Mapping[str, object],
+    crash_at: CrashPoint | None,
+    on_ready: Callable[[Broker], None],
+    *,
+    storage: Callable[[Path], StorageHandler] = LocalStorage,
+    queue: Callable[[Path], NotificationQueue] = EmbeddedQueue,
+) -> int:
+    """Run a broker in this process until it kills itself, or is told to stop.
+
+    Args:
+        options: of the broker, as human values.
+        crash_at: where it kills itself; None for nowhere.
+        on_ready: called once, when the broker serves.
+        storage: makes its storage from a folder.
+        queue: makes its notification queue from a folder.
+
+    Returns:
+        Exit code, as `memq.broker.main.run`.
+
+    Raises:
+        MemqError: it could not start.
+    """
+    config = BrokerConfig.create(options)
+    logging.basicConfig(level=config.log_level.upper(), format=LOG_FORMAT, force=True)
+    directory = Path(config.data_dir).absolute()
+    directory.mkdir(parents=True, exist_ok=True)
+    its_storage, its_queue = storage(directory / "objects"), queue(directory / "queue")
+    if crash_at is not None:
+        crash_at.arm(its_storage, its_queue)
+    return asyncio.run(serve(Broker(config, storage=its_storage, queue=its_queue), on_ready))
+
+
+def main() -> int:
+    """The command; see the module."""
+    parser = argparse.ArgumentParser(prog="memq.testing.crashing", description=__doc__)
+    parser.add_argument("--crash-at", type=CrashPoint.parse, metavar="STEP:MOMENT:COUNT")
+    parser.add_argument("options", nargs="*", metavar="NAME=VALUE", help="broker options")
+    given = parser.parse_args()
+    return run(dict(text.split("=", 1) for text in given.options), given.crash_at, _say_where)
+
+
+def _say_where(broker: Broker) -> None:
+    place = {"address": broker.address, "pid": os.getpid()}
+    sys.stdout.write(json.dumps(place) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
