@@ -2,7 +2,8 @@
 
 Reading stops (and TCP makes the client wait) while any of these holds: a Message of this connection
 waits for room in its write partition; the broker's memory is full, the client is a producer and no
-body of its is half received; the client does not read its answers. Answers leave together where that costs no latency.
+body of its is half received; the client does not read its answers. Answers leave together where
+that costs no latency.
 """
 
 from __future__ import annotations
@@ -233,12 +234,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
     def _serve(self, request: Request) -> None:
         task = self._loop.create_task(self._answer(request))
         self._tasks.add(task)
-        task.add_done_callback(self._served)
-
-    def _served(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            self._broker.services.on_bug(repr(self), task.exception())
+        task.add_done_callback(self._tasks.discard)
 
     async def _answer(self, request: Request) -> None:
         try:
@@ -249,6 +245,9 @@ class BrokerConnection(asyncio.BufferedProtocol):
                     self.send(self._wire.answer(request.correlation_id, header, body))
         except MemqError as exc:
             self.fail(request.correlation_id, exc)
+        except Exception as exc:  # a bug in a handler costs its request, not the broker
+            log.exception("%r: unexpected error serving %r", self, type(request.header).__name__)
+            self.fail(request.correlation_id, MemqError(f"{type(exc).__name__}: {exc}"))
 
     # -- answers ----------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from memq.broker.uploader import put_until_deadline
 from memq.core.notification.notification import decode_notification
 from memq.core.ring import Accepted, Answer, Now, Publish, Release, RingBatch, Upload
 from memq.core.wire.messages import Write, WriteAnswer
-from memq.errors import MemqError, PublishUncertainError, QueueError, UnavailableError
+from memq.errors import MemqError, PublishUncertainError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -136,7 +136,8 @@ class WritePartition:
             parked.reply.unhold()
             error = UnavailableError(f"{self._name}: the broker is draining; retry elsewhere")
             self._refuse(parked.body, parked.reply, error)
-        self._seal_and_perform()
+        self.processor.seal(self._services.now())
+        self._perform()
         try:
             await asyncio.wait_for(self._until_idle(), timeout_s)
         except TimeoutError:
@@ -201,7 +202,10 @@ class WritePartition:
 
     def _unpark(self) -> None:
         now = self._services.now()
-        self.processor.tick(now)
+        if self._closing:
+            self.processor.seal(now)
+        else:
+            self.processor.tick(now)
         while self._parked:
             waiting = self._parked[0]
             if not self.processor.room_for(len(waiting.body), waiting.request.schema_id):
@@ -223,14 +227,9 @@ class WritePartition:
         self.processor.tick(self._services.now())
         self._perform()
 
-    def _seal_and_perform(self) -> None:
-        self.processor.seal(self._services.now())
-        self._perform()
-
     async def _until_idle(self) -> None:
         while not self.processor.idle:
             self._settled.clear()
-            self._seal_and_perform()
             await self._settled.wait()
 
     def _release(self, batch: RingBatch, *, published: bool) -> None:
@@ -266,20 +265,20 @@ class WritePartition:
             log.error("%s: %s; reading back", self._name, exc)  # noqa: TRY400
             processor.publish_uncertain()
             await self._resolve()
-        except QueueError as exc:
+        except MemqError as exc:
             await self._publish_failed(effect.batches, exc)
         else:
             processor.published(effect.batches, offsets, services.now())
         self._perform()
 
-    async def _publish_failed(self, batches: list[RingBatch], error: QueueError) -> None:
+    async def _publish_failed(self, batches: list[RingBatch], error: MemqError) -> None:
         """Back off, then let the processor try again; fail what is past its deadline."""
         log.error("%s: notifications were not published: %s", self._name, error)
         await asyncio.sleep(self._services.backoff_s(RETRY_BASE_S, RETRY_CAP_S, 2))
         self.processor.publish_failed(batches)
         now = self._services.now()
         for batch in batches:
-            if now.mono_ms >= batch.deadline_mono_ms:
+            if not error.retriable or now.mono_ms >= batch.deadline_mono_ms:
                 self.processor.failed(batch, error)
         self.processor.publish_again()
 

@@ -27,8 +27,10 @@ class Rebuilt:
         self.batches = 0
 
 
-async def take_over(config: TopicConfig, services: Services) -> list[Rebuilt]:
-    """Fence every write partition of a topic, then rebuild their windows from the queue.
+async def take_over(
+    config: TopicConfig, write_partitions: range, services: Services
+) -> dict[int, Rebuilt]:
+    """Fence some write partitions of a topic, then rebuild their windows from the queue.
 
     Only after the fence is everything that an earlier owner published visible, and nothing can be
     added by it any more; so the order of the two steps is what makes the windows complete.
@@ -36,18 +38,18 @@ async def take_over(config: TopicConfig, services: Services) -> list[Rebuilt]:
     Raises:
         MemqError: the queue cannot be fenced or read.
     """
-    for write_partition in range(config.write_partitions):
+    for write_partition in write_partitions:
         await services.queue.fence(config.name, write_partition)
-    rebuilt = [Rebuilt(config.dedup_window_ms) for _ in range(config.write_partitions)]
+    rebuilt = {number: Rebuilt(config.dedup_window_ms) for number in write_partitions}
     since_ms = services.now().wall_ms - config.dedup_window_ms
     for partition in range(config.read_partitions):
         offset = await services.queue.offset_at(config.name, partition, since_ms)
         async for entry in services.entries(config.name, partition, offset):
             notification = decode_notification(entry.payload)
-            if notification.write_partition >= config.write_partitions:
-                continue  # cannot be: write partitions never shrink; a foreign queue would show it
+            target = rebuilt.get(notification.write_partition)
+            if target is None:
+                continue
             place = Place(partition, entry.offset, notification.batch_id)
-            target = rebuilt[notification.write_partition]
             target.window.publish(notification.producers, place, notification.sealed_ms)
             target.stored_through_ms = max(target.stored_through_ms, notification.stored_through_ms)
             target.batches += 1

@@ -58,7 +58,7 @@ SWEEP_S = 0.25  # how often timeouts of connections and held Messages are looked
 SHORT_OF_MEMORY = 10  # the stall timeout is divided by this while memory is full
 LISTEN_BACKLOG = 4_096
 CLEAN_TEMPORARY_MS = 3_600_000  # unfinished writes this old are nobody's
-MAX_PRODUCER_ID = 200  # bytes; it stands in every notification
+MAX_PRODUCER_ID = 200  # characters, which are bytes; it stands in every notification
 MAX_EPOCH = (1 << 31) - 1
 MAX_SEQUENCE = (1 << 62) - 1
 
@@ -347,6 +347,8 @@ def _check_write(request: Write, body: Any, message_bytes: int, schema: pa.Schem
         )
     if not (
         0 < len(request.producer_id) <= MAX_PRODUCER_ID
+        and request.producer_id.isascii()
+        and request.producer_id.isprintable()
         and 0 <= request.epoch <= MAX_EPOCH
         and 0 <= request.sequence <= MAX_SEQUENCE
         and request.acks in (-1, 0, 1)
@@ -354,7 +356,7 @@ def _check_write(request: Write, body: Any, message_bytes: int, schema: pa.Schem
         raise InvalidRequestError(
             f"producer id of {len(request.producer_id)} characters, epoch {request.epoch}, "
             f"sequence {request.sequence}, acks {request.acks}: the id has 1 to "
-            f"{MAX_PRODUCER_ID} characters, epoch and sequence are not negative, acks is -1, 0 or 1"
+            f"{MAX_PRODUCER_ID} printable ASCII characters, epoch and sequence are not negative, acks is -1, 0 or 1"
         )
     records = check_message(body, schema, max_decoded_bytes=message_bytes)
     if records != request.records:

@@ -204,11 +204,8 @@ class Topics:
     async def _grow(self, hosted: HostedTopic) -> None:
         """Start the write partitions that the topic has but does not run yet."""
         config = hosted.topic.config
-        if len(hosted.partitions) == config.write_partitions:
-            return
-        rebuilt = await take_over(config, self._services)
-        for number in range(len(hosted.partitions), config.write_partitions):
-            start = rebuilt[number]
+        missing = range(len(hosted.partitions), config.write_partitions)
+        for number, start in (await take_over(config, missing, self._services)).items():
             processor = TopicProcessor(
                 config,
                 number,

@@ -17,7 +17,10 @@ import click
 
 from memq.cli import serve
 from memq.cli.command import Group
+from memq.cli.group import group
+from memq.cli.offsets import offsets
 from memq.cli.produce import produce
+from memq.cli.topic import topic
 from memq.errors import MemqError
 
 if TYPE_CHECKING:
@@ -82,7 +85,7 @@ def cli() -> None:
     """
 
 
-for command in (serve.dev, serve.broker, produce):
+for command in (serve.dev, serve.broker, topic, produce, offsets, group):
     cli.add_command(command)
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-import time
+from datetime import UTC, datetime
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 from click.core import ParameterSource
 
-from memq.cli.times import parse_time_ms
+from memq.cli.times import parse_time
 from memq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -70,15 +70,17 @@ class RangeType(click.ParamType[tuple[int, int, int]]):
         return int(match[1]), int(match[2]), int(match[3])
 
 
-class TimeType(click.ParamType[int]):
-    """A time as milliseconds since 1970 UTC."""
+class TimeType(click.ParamType[datetime]):
+    """A time with its zone; see `parse_time` for how it is written."""
 
     name = "TIME"
 
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Milliseconds; see `parse_time_ms` for how a time is written."""
+    def convert(
+        self, value: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> datetime:
+        """The time that a text means now."""
         try:
-            return parse_time_ms(value, now_ms=time.time_ns() // 1_000_000)
+            return parse_time(value, now=datetime.now(UTC))
         except ConfigError as exc:
             self.fail(str(exc), param, ctx)
 

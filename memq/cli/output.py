@@ -1,7 +1,7 @@
 """Results on stdout: a table for people, JSON for programs.
 
 Rows are dicts whose keys say the unit, as everywhere: `size_bytes` is a plain number in JSON, and
-`SIZE  8.0 MiB` in a table.
+`SIZE  8.0 MiB` in a table; durations likewise.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from memq.core.units import format_duration_ms
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Row = dict[str, Any]
 
 _UNITS = ("KiB", "MiB", "GiB", "TiB")
-_BYTES = "_bytes"
+_BYTES, _MS = "_bytes", "_ms"
 
 
 def show_rows(rows: Sequence[Row], columns: Sequence[str], output: str) -> None:
@@ -67,12 +69,12 @@ def _show_json(value: object) -> None:
 
 
 def _title(column: str) -> str:
-    return column.removesuffix(_BYTES).replace("_", "-").upper()
+    return column.removesuffix(_BYTES).removesuffix(_MS).replace("_", "-").upper()
 
 
 def _name(key: str, value: object) -> str:
     """The key, without a unit that the cell shows."""
-    return key.removesuffix(_BYTES) if isinstance(value, int) else key
+    return key.removesuffix(_BYTES).removesuffix(_MS) if isinstance(value, int) else key
 
 
 def _cell(key: str, value: object) -> str:
@@ -84,4 +86,6 @@ def _cell(key: str, value: object) -> str:
         return ",".join(map(str, value)) or "-"
     if key.endswith(_BYTES) and isinstance(value, int):
         return human_size(value)
+    if key.endswith(_MS) and isinstance(value, int):
+        return format_duration_ms(value)
     return str(value)

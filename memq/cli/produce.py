@@ -19,10 +19,12 @@ from memq.cli.options import (
 )
 from memq.cli.output import show_one
 from memq.cli.tally import Tally
+from memq.cli.times import to_us
 from memq.client.producer_options import LINGER, MAX_IN_FLIGHT, MESSAGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from datetime import datetime
     from io import BufferedReader
 
     from memq import Producer
@@ -61,7 +63,6 @@ echo 'user-1:{"page": "/"}' | memq produce clicks --key-separator :
 )
 @option(
     "--timestamp",
-    "timestamp_ms",
     type=TimeType(),
     help="Of every LogMessage; without it, the time at which it was written.",
 )
@@ -76,7 +77,7 @@ def produce(
     acks: str,
     key_separator: str | None,
     producer_id: str | None,
-    timestamp_ms: int | None,
+    timestamp: datetime | None,
     compression: str | None,
     given: dict[str, str],
     bootstrap: str,
@@ -88,29 +89,26 @@ def produce(
     Ends when the input has ended and every line is acked or has failed, and prints how many there
     were. The exit code is 1 when a line was not acked.
     """
-    if producer_id is not None and timestamp_ms is None:
+    if producer_id is not None and timestamp is None:
         raise click.UsageError(
             "--producer-id needs --timestamp: only with equal timestamps are the lines of a second "
             "run known to be the same"
         )
     from memq import Producer  # noqa: PLC0415 - loads Arrow
 
-    options = cast("ProducerArguments", given)
-    producer = Producer(
-        bootstrap,
-        topic=topic,
-        acks=acks,
-        compression=compression,
-        producer_id=producer_id,
-        token=token,
-        client="memq produce",
-        **options,
-    )
+    options: ProducerArguments = {
+        "acks": acks,
+        "compression": compression,
+        "producer_id": producer_id,
+        "token": token,
+        "client": "memq produce",
+    }
+    producer = Producer(bootstrap, topic=topic, **(options | cast("ProducerArguments", given)))
     tally = Tally()
     started_s = time.monotonic()
     try:
         with producer:
-            _send_lines(read_lines(stream), _sender(producer, key_separator, timestamp_ms), tally)
+            _send_lines(read_lines(stream), _sender(producer, key_separator, timestamp), tally)
             tally.finish()
     finally:
         tally.collect()
@@ -139,12 +137,12 @@ def _send_lines(
 
 
 def _sender(
-    producer: Producer, key_separator: str | None, timestamp_ms: int | None
+    producer: Producer, key_separator: str | None, timestamp: datetime | None
 ) -> Callable[[bytes], Delivery]:
     """What writes one line; without keys and timestamp, the producer itself."""
-    if key_separator is None and timestamp_ms is None:
+    if key_separator is None and timestamp is None:
         return producer.write
-    timestamp_us = None if timestamp_ms is None else timestamp_ms * 1_000
+    timestamp_us = None if timestamp is None else to_us(timestamp)
     separator = (key_separator or "").encode()
     numbers = count(1)
 

@@ -11,10 +11,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND, _MICROSECOND = timedelta(milliseconds=1), timedelta(microseconds=1)
 
 
-def parse_time_ms(text: str, now_ms: int) -> int:
-    """Milliseconds since 1970 UTC of an ISO 8601 time, or of so long ago: "15m", "2h".
-
-    A time without a zone is UTC.
+def parse_time(text: str, now: datetime) -> datetime:
+    """An ISO 8601 time, in UTC where it names no zone; or a time so long ago: "15m", "2h".
 
     Raises:
         ConfigError: it is neither.
@@ -24,14 +22,18 @@ def parse_time_ms(text: str, now_ms: int) -> int:
     except ValueError:
         moment = None
     if moment is not None:
-        zoned = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        return (zoned - _EPOCH) // _MILLISECOND
+        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     try:
-        return now_ms - parse_duration_ms(text)
-    except ConfigError as exc:
+        return now - timedelta(milliseconds=parse_duration_ms(text))
+    except (ConfigError, OverflowError) as exc:
         raise ConfigError(
             f"{text!r} is no time; write it like 2025-06-30T12:00:00Z, or 15m for so long ago"
         ) from exc
+
+
+def to_us(moment: datetime) -> int:
+    """Microseconds since 1970 UTC."""
+    return (moment - _EPOCH) // _MICROSECOND
 
 
 def iso_us(time_us: int) -> str:

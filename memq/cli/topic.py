@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from memq.cli.command import Command, Group
 from memq.cli.options import connection_options, option, output_option, table_options
@@ -66,7 +67,7 @@ def list_(*, bootstrap: str, token: str, output: str) -> None:
 
     with AdminClient(bootstrap, token=token) as admin:
         rows = [_row(info) for info in admin.list_topics()]
-    columns = ["topic", "write_partitions", "read_partitions", "ordering", "retention", "typed"]
+    columns = ["topic", "write_partitions", "read_partitions", "ordering", "retention_ms", "typed"]
     show_rows(rows, columns, output)
 
 
@@ -80,3 +81,86 @@ def describe(*, name: str, bootstrap: str, token: str, output: str) -> None:
 
     with AdminClient(bootstrap, token=token) as admin:
         _show(admin.describe_topic(name), output)
+
+
+@topic.command(
+    cls=Command,
+    epilog="""
+memq topic alter clicks --retention 30d --batch-age 500ms
+memq topic alter rides --schema rides-with-tips.parquet
+""",
+)
+@click.argument("name")
+@table_options(TOPIC_OPTIONS, show_default=False)
+@schema_option
+@connection_options
+@output_option
+def alter(
+    *,
+    name: str,
+    given: dict[str, str],
+    schema: Path | None,
+    bootstrap: str,
+    token: str,
+    output: str,
+) -> None:
+    """Change options of topic NAME; those that are not given stay as they are.
+
+    A new schema must be the old one with more nullable columns at its end.
+    """
+    from memq import AdminClient  # noqa: PLC0415 - loads Arrow
+
+    if not given and schema is None:
+        raise click.UsageError("nothing to change; give an option such as --retention 30d")
+    with AdminClient(bootstrap, token=token) as admin:
+        _show(admin.alter_topic(name, schema=_read_schema(schema), **given), output)
+
+
+@topic.command(cls=Command, epilog="memq topic delete clicks")
+@click.argument("name")
+@connection_options
+def delete(*, name: str, bootstrap: str, token: str) -> None:
+    """Delete topic NAME with its Batches, its notifications and the offsets of its groups."""
+    from memq import AdminClient  # noqa: PLC0415 - loads Arrow
+
+    with AdminClient(bootstrap, token=token) as admin:
+        admin.delete_topic(name)
+
+
+def _read_schema(path: Path | None) -> bytes | None:
+    if path is None:
+        return None
+    from memq.cli.schema_file import read_schema_file  # noqa: PLC0415 - loads Arrow
+
+    return read_schema_file(path)
+
+
+def _row(info: TopicInfo) -> Row:
+    """A topic's options as programs want them: plain numbers, the unit in the name."""
+    config = msgspec.to_builtins(info.config)
+    return {
+        "topic": config.pop("name"),
+        "typed": config.pop("schema") is not None,
+        **config,
+        "schema_id": info.schema_id,
+        "hosts": info.hosts,
+        "queue_address": info.queue_address,
+    }
+
+
+def _show(info: TopicInfo, output: str) -> None:
+    from memq.core.format.schema import deserialize_schema  # noqa: PLC0415 - loads Arrow
+
+    row = _row(info)
+    fields = list(deserialize_schema(info.schemas[info.schema_id]))
+    if output == "table":
+        # As people would write them in `memq topic alter`.
+        texts = {each.name: each.show(row.pop(each.field)) for each in TOPIC_OPTIONS}
+        row = {"topic": row.pop("topic")} | texts | row
+        row["schema"] = [str(field).replace("pyarrow.Field", "") for field in fields]
+    else:
+        row["schema"] = [
+            {"name": field.name, "type": str(field.type), "nullable": field.nullable}
+            for field in fields
+        ]
+    show_one(row, output)

@@ -1,32 +1,39 @@
-"""Reading the audit of a topic: reports and notifications in, findings out.
+"""The audit of a topic: reports and notifications in, findings out.
 
 What belongs to a window is decided by the brokers' clock alone: a report belongs to the window in
 which it was stored. So windows that meet hold each report exactly once, however producers' clocks
-go. The Messages that a report names were stored before it, or a little later; notifications are
-read from around the window, and if a Message is still missing then, all others are read as well
-before it is called lost.
+go. The Messages that a report names were stored before it, or a little later. Notifications are
+read from around the window, and when a Message is still missing then, all others as well, before it
+is called lost.
 
-Not judged, but counted, are reports that are not closed yet, and those whose Messages retention
-removes or may remove while the audit runs. (See `memq.core.audit` for the findings.)
+Reports that cannot be judged are counted: those that are not closed yet, and those whose Messages
+retention has removed, or may remove while the audit runs. What they name is not unreported.
+
+(`memq.core.audit` explains the findings, `memq.core.reconciliation` compares.)
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections import deque
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from memq.client.audit_objects import Inspection, ObjectReader, inspect
-from memq.client.audit_reports import StoredReport, read_reports
+from memq.client.audit_objects import Damage, Inspection, ObjectReader, inspect
+from memq.client.audit_reports import ReportReader, StoredReport
 from memq.client.cluster import Cluster
+from memq.client.notifications import (
+    Stretch,
+    entries_of,
+    map_ahead,
+    stretches_between,
+    stretches_beside,
+)
 from memq.client.queue import QueueClient
 from memq.client.source import Place, name_of
-from memq.core.audit import AuditResult, ProducerName, Run
+from memq.core.audit import ProducerName
 from memq.core.notification.notification import decode_notification
 from memq.core.reconciliation import Reconciliation
 from memq.core.topic import AUDIT_TOPIC
@@ -34,13 +41,328 @@ from memq.core.wire.messages import FetchWatermark
 from memq.errors import CorruptDataError, InvalidRequestError, OffsetOutOfRangeError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
+    from memq.core.audit import AuditResult, ProducedReport
     from memq.core.format.batch import ProducerRun
     from memq.core.notification.notification import Notification
-    from memq.core.wire.messages import (
-        NotificationEntry,
-        PartitionOffsets,
-        TopicInfo,
-        WatermarkAnswer,
-    )
+    from memq.core.wire.messages import NotificationEntry, TopicInfo, WatermarkAnswer
+
+THREADS = 16  # reading indexes: small reads, and storage answers slowly
+DEEP_THREADS = 4  # reading whole objects: each holds one in memory
+SLACK_MS = 600_000  # how far clocks may be apart, and how late a report may be, beyond retries
+EXPIRY_SLACK_MS = 600_000  # an audit may take so long before retention overtakes it
+MAX_RUNS_SHOWN = 5  # of a Batch that cannot be read, in its sentence
+
+Progress = Callable[[int, int], None]
+"""Told how many Batches were looked at, and of how many."""
+
+
+class Window(NamedTuple):
+    """A stretch of time by the brokers' clock, in milliseconds since 1970 UTC; None is no bound."""
+
+    start_ms: int | None
+    end_ms: int | None
+
+    def holds(self, time_ms: int) -> bool:
+        """Whether a time is in the window."""
+        return (self.start_ms is None or self.start_ms <= time_ms) and (
+            self.end_ms is None or time_ms < self.end_ms
+        )
+
+    def widened(self, slack_ms: int, times_ms: Iterable[int] = ()) -> Window:
+        """A window around this one and some times, larger by some slack at both ends."""
+        times = list(times_ms)
+        return Window(
+            None if self.start_ms is None else max(0, min(self.start_ms, *times) - slack_ms),
+            None if self.end_ms is None else max(self.end_ms, *times) + slack_ms,
+        )
+
+
+class Sorted(NamedTuple):
+    """Reports by what can be said about them."""
+
+    judged: list[ProducedReport]
+    others: list[ProducedReport]
+    open_reports: int
+    expired_reports: int
+
+
+async def audit_topic(
+    cluster: Cluster | str | None,
+    topic: str,
+    *,
+    start_ms: int | None = None,
+    end_ms: int | None = None,
+    deep: bool = False,
+    token: str = "",
+    progress: Progress | None = None,
+) -> AuditResult:
+    """Compare what producers reported with what is stored.
+
+    Args:
+        cluster: the brokers, or comma separated `host:port` of some; None for the environment
+            variable `MEMQ_BOOTSTRAP`, or else 127.0.0.1:6367.
+        topic: the topic.
+        start_ms: reports stored at this time or later are judged, milliseconds since 1970 UTC;
+            None for all.
+        end_ms: reports stored before this time are judged; None for all.
+        deep: read every byte of every Batch of the window, in place of the indexes of those that
+            reports name.
+        token: credential, where a cluster is not given.
+        progress: told how many Batches were looked at, and of how many.
+
+    Raises:
+        UnknownTopicError: there is no such topic.
+        InvalidRequestError: its producers do not report, or the window is none or too large.
+        OffsetOutOfRangeError: retention removed Batches of the window meanwhile.
+        MemqError: neither storage nor brokers could be asked, so nothing can be said.
+    """
+    if isinstance(cluster, Cluster):
+        return await _audit(cluster, topic, Window(start_ms, end_ms), deep, progress)
+    own = Cluster(cluster, client="memq audit", token=token)
+    try:
+        return await _audit(own, topic, Window(start_ms, end_ms), deep, progress)
+    finally:
+        await own.close()
+
+
+async def _audit(
+    cluster: Cluster, topic: str, window: Window, deep: bool, progress: Progress | None
+) -> AuditResult:
+    info = await cluster.topic(topic)
+    _check(info, window)
+    slack_ms = SLACK_MS + info.config.dedup_window_ms  # repeats and late reports come within
+    queue, audit_queue = QueueClient(cluster, topic), QueueClient(cluster, AUDIT_TOPIC)
+    damage, report_damage = Damage(), Damage()
+    executor = ThreadPoolExecutor(THREADS, "memq-audit")
+    try:
+        watermark = await _watermark(queue)
+        held = await stretches_between(queue, None, None)  # has all that the watermark promises
+        reader = ReportReader(audit_queue, topic, executor, report_damage)
+        reports = await reader.read(*window.widened(slack_ms))
+        sorted_reports = _sort(reports, window, watermark, await _expiry_ms(queue, info, watermark))
+        judged = [report for report, _ in sorted_reports.judged]
+        reconciliation = Reconciliation(topic, judged, others=sorted_reports.others)
+        look = _Look(queue, reconciliation, executor, damage, window, deep, progress)
+        near = await stretches_between(
+            queue, *window.widened(slack_ms, _times_ms(sorted_reports.judged))
+        )
+        await look.at(near)
+        if reconciliation.any_unseen():
+            await look.at(stretches_beside(held, near))
+        await _check_not_overtaken(queue, info, watermark, judged)
+        return reconciliation.result(
+            damage=[
+                *damage.lines(await _starts(queue)),
+                *report_damage.lines(await _starts(audit_queue)),
+            ],
+            open_reports=sorted_reports.open_reports,
+            expired_reports=sorted_reports.expired_reports,
+        )
+    finally:
+        # Not waited for: what still runs may be waiting for this event loop.
+        executor.shutdown(wait=False, cancel_futures=True)
+
+
+def _check(info: TopicInfo, window: Window) -> None:
+    name = info.config.name
+    if not info.config.audited:
+        raise InvalidRequestError(
+            f"producers do not report about topic {name!r}, so nothing can be said about it; let "
+            f"them with: memq topic alter {name} --audited"
+        )
+    if None not in window and window.start_ms >= window.end_ms:
+        raise InvalidRequestError(
+            f"the window ends at {window.end_ms} ms, before it starts at {window.start_ms} ms"
+        )
+
+
+# -- reports --------------------------------------------------------------------------------
+
+
+def _sort(
+    reports: Iterable[StoredReport], window: Window, watermark: WatermarkAnswer, expiry_ms: float
+) -> Sorted:
+    """Reports by what can be said about them."""
+    result = Sorted([], [], 0, 0)
+    open_reports = expired_reports = 0
+    for stored in reports:
+        report, stored_ms = stored
+        if not window.holds(stored_ms):
+            result.others.append(report)
+        elif report.window_start_ms < expiry_ms:
+            expired_reports += 1
+            result.others.append(report)
+        elif stored_ms > _stored_through_ms(watermark, report.write_partition):
+            open_reports += 1
+            result.others.append(report)
+        else:
+            result.judged.append(stored)
+    return result._replace(open_reports=open_reports, expired_reports=expired_reports)
+
+
+def _stored_through_ms(watermark: WatermarkAnswer, write_partition: int) -> int:
+    if 0 <= write_partition < len(watermark.write_partitions):
+        return watermark.write_partitions[write_partition]
+    return watermark.stored_through_ms
+
+
+def _times_ms(reports: Iterable[StoredReport]) -> Iterator[int]:
+    """Between which times the Messages of some reports were stored, but for clocks that differ."""
+    for report, stored_ms in reports:
+        yield report.window_start_ms
+        yield stored_ms
+
+
+# -- retention ------------------------------------------------------------------------------
+
+
+async def _watermark(queue: QueueClient) -> WatermarkAnswer:
+    answer: WatermarkAnswer
+    answer, _ = await queue.ask(FetchWatermark(topic=queue.topic))
+    return answer
+
+
+async def _starts(queue: QueueClient) -> dict[int, int]:
+    return {held.partition: held.start for held in await queue.offsets()}
+
+
+async def _held_since_ms(queue: QueueClient, info: TopicInfo, watermark: WatermarkAnswer) -> float:
+    """What was published from this time on is held in full."""
+    since_ms = -math.inf
+    for held in await queue.offsets():
+        if held.start == held.end > 0:
+            at_ms = max(watermark.write_partitions) - info.config.retention_ms
+        elif held.start > 0:
+            page = await queue.page({held.partition: held.start}, max_entries=1)
+            at_ms = page.entries[0].timestamp_ms
+        else:
+            continue
+        since_ms = max(since_ms, at_ms)
+    return since_ms
+
+
+async def _expiry_ms(queue: QueueClient, info: TopicInfo, watermark: WatermarkAnswer) -> float:
+    """Reports of windows that began before this time cannot be judged."""
+    since_ms = await _held_since_ms(queue, info, watermark)
+    return since_ms + min(EXPIRY_SLACK_MS, info.config.retention_ms // 10)
+
+
+async def _check_not_overtaken(
+    queue: QueueClient,
+    info: TopicInfo,
+    watermark: WatermarkAnswer,
+    judged: Iterable[ProducedReport],
+) -> None:
+    """Refuse to call lost what retention has removed while the audit ran."""
+    since_ms = await _held_since_ms(queue, info, watermark)
+    if any(report.window_start_ms < since_ms for report in judged):
+        raise OffsetOutOfRangeError(
+            f"retention removed Batches of {queue.topic!r} that this audit was about while it ran; "
+            "audit a later window"
+        )
+
+
+# -- Batches --------------------------------------------------------------------------------
+
+
+class _Seen(NamedTuple):
+    """A notification that was read."""
+
+    notification: Notification
+    place: Place
+    in_window: bool
+
+
+class _Look:
+    """Goes through notifications, looks into the Batches that matter, and tells what is there."""
+
+    def __init__(
+        self,
+        queue: QueueClient,
+        reconciliation: Reconciliation,
+        executor: Executor,
+        damage: Damage,
+        window: Window,
+        deep: bool,
+        progress: Progress | None,
+    ) -> None:
+        self._queue = queue
+        self._reconciliation = reconciliation
+        self._executor = executor
+        self._damage = damage
+        self._window = window
+        self._deep = deep
+        self._progress = progress
+        self._loop = asyncio.get_running_loop()
+        self._objects = ObjectReader(queue, self._loop)
+        self._done = self._total = 0
+
+    async def at(self, stretches: Sequence[Stretch]) -> None:
+        """Look at the notifications of some stretches."""
+        self._total += sum(stretch.entries for stretch in stretches)
+        threads = DEEP_THREADS if self._deep else THREADS
+        found = map_ahead(self._inspect, self._needed(stretches), threads)
+        async with aclosing(found):
+            async for seen, inspection in found:
+                self._take_in(seen, inspection)
+
+    async def _needed(self, stretches: Sequence[Stretch]) -> AsyncIterator[_Seen]:
+        """The Batches that must be looked into; the others are counted as their runs say."""
+        async for entry in entries_of(self._queue, stretches):
+            self._done += 1
+            if self._progress is not None:
+                self._progress(self._done, self._total)
+            seen = self._read(entry)
+            if seen is None:
+                continue
+            runs, write_partition = seen.notification.producers, seen.notification.write_partition
+            if (self._deep and seen.in_window) or any(
+                self._reconciliation.needs(write_partition, run, in_window=seen.in_window)
+                for run in runs
+            ):
+                yield seen
+            elif seen.in_window:
+                for run in runs:
+                    self._reconciliation.unneeded(write_partition, run)
+
+    def _read(self, entry: NotificationEntry) -> _Seen | None:
+        place = Place(entry.partition, entry.offset)
+        try:
+            notification = decode_notification(entry.payload)
+        except CorruptDataError as exc:
+            self._damage.add(place, f"{self._queue.topic}/{entry.partition} offset {entry.offset}: {exc}")
+            return None
+        return _Seen(notification, place, self._window.holds(entry.timestamp_ms))
+
+    async def _inspect(self, seen: _Seen) -> Inspection:
+        get_range = partial(self._objects.get_range, seen.notification.uri)
+        work = partial(inspect, seen.notification, get_range, deep=self._deep)
+        return await self._loop.run_in_executor(self._executor, work)
+
+    def _take_in(self, seen: _Seen, inspection: Inspection) -> None:
+        notification, check = seen.notification, self._reconciliation
+        write_partition = notification.write_partition
+        for entry in inspection.sound:
+            name = ProducerName(write_partition, entry.producer_id, entry.epoch)
+            check.stored(
+                name, entry.sequence, entry.records, entry.crc32c, in_window=seen.in_window
+            )
+        unreadable = notification.producers if inspection.gone else inspection.damaged
+        for run in unreadable:
+            check.unreadable(write_partition, run, gone=inspection.gone)
+        concerns = f"; it concerns {_shown(unreadable)}" if unreadable else ""
+        for finding in inspection.findings:
+            line = f"{name_of(notification, seen.place)}: {finding}{concerns}"
+            self._damage.add(seen.place, line, gone=inspection.gone)
+
+
+def _shown(runs: Sequence[ProducerRun]) -> str:
+    """Runs of sequences for a sentence."""
+    parts = [
+        f"producer {run.producer_id} sequences {run.first} to {run.last} ({run.records} LogMessages)"
+        for run in runs[:MAX_RUNS_SHOWN]
+    ]
+    more = [f"{len(runs) - MAX_RUNS_SHOWN} more runs"] if len(runs) > MAX_RUNS_SHOWN else []
+    return ", ".join([*parts, *more])

@@ -28,14 +28,17 @@ from memq.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
 
     from memq.client.queue import QueueClient
+    from memq.client.source import Place
     from memq.core.format.batch import ProducerRun
     from memq.core.format.index import BatchIndex, IndexEntry
     from memq.core.notification.notification import Notification
+
+MAX_DAMAGE = 10_000  # sentences of a few hundred bytes; more is a storage that is gone as a whole
 
 GetRange = Callable[[int, int], Any]
 """The bytes of an object from a start on, of a length; fewer where it ends sooner."""
@@ -58,6 +61,40 @@ class Inspection:
     gone: bool = False
 
 
+class Damage:
+    """Collects what could not be read, as sentences; past `MAX_DAMAGE` it only counts."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._gone: list[tuple[Place, str]] = []
+        self._more = 0
+
+    def add(self, place: Place, line: str, *, gone: bool = False) -> None:
+        """Keep a sentence about the Batch at a place.
+
+        Args:
+            place: of its notification.
+            line: the sentence.
+            gone: it is that the object does not exist.
+        """
+        if len(self._lines) + len(self._gone) >= MAX_DAMAGE:
+            self._more += 1
+        elif gone:
+            self._gone.append((place, line))
+        else:
+            self._lines.append(line)
+
+    def lines(self, starts: Mapping[int, int]) -> list[str]:
+        """What was kept, but for objects that retention has removed meanwhile.
+
+        Args:
+            starts: first offset that is held now, by partition.
+        """
+        gone = [line for place, line in self._gone if place.offset >= starts[place.partition]]
+        more = [f"and {self._more} more objects that could not be read"] if self._more else []
+        return [*gone, *self._lines, *more]
+
+
 class ObjectReader:
     """Reads ranges of objects from worker threads: from storage, or else through the broker.
 
@@ -74,10 +111,16 @@ class ObjectReader:
         """Bytes of an object; fewer where it ends sooner.
 
         Raises:
+            CorruptDataError: no object can have these bytes.
             ObjectNotFoundError: neither this machine nor the broker finds it.
             StorageError: neither can read it.
             MemqError: the broker cannot be asked.
         """
+        if start < 0 or length < 0 or start + length > MAX_OBJECT_BYTES:
+            raise CorruptDataError(
+                f"bytes {start} to {start + length} of {uri} are asked for, as its notification "
+                f"says; an object has up to {MAX_OBJECT_BYTES}"
+            )
         try:
             storage, key = open_uri(uri)
             return storage.get_range(key, start, length)
@@ -115,13 +158,8 @@ def inspect(notification: Notification, get_range: GetRange, *, deep: bool) -> I
     Raises:
         MemqError: neither storage nor broker could be asked, so nothing is known.
     """
+    look = _look_deep if deep else _look
     try:
-        if not 0 <= notification.size_bytes <= MAX_OBJECT_BYTES:
-            raise CorruptDataError(
-                f"its notification says {notification.size_bytes} bytes; the limit is "
-                f"{MAX_OBJECT_BYTES}"
-            )
-        look = _look_deep if deep else _look
         return look(notification, get_range)
     except ObjectNotFoundError:
         return Inspection(findings=["the object does not exist"], gone=True)

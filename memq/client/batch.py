@@ -187,7 +187,7 @@ def _default_columns(rows: pa.RecordBatch) -> _Columns:
 def _typed_columns(rows: pa.RecordBatch) -> _Columns:
     try:
         values = rows.to_pylist()
-    except ARROW_ERRORS as exc:
+    except (*ARROW_ERRORS, OverflowError) as exc:
         raise InvalidRequestError(
             f"some value has no Python object of its type, use to_arrow(): {exc}"
         ) from exc

@@ -354,7 +354,7 @@ class ProducerCore:
             entry.ready_s += full_jitter_s(entry.attempts, self._randomness)
             entry.attempts += 1
         entry.redirected = moved and not entry.redirected
-        pass
+        self._wait(entry)
 
     def _expire(self, now_s: float) -> None:
         while self._unsettled:

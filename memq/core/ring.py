@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from memq.core.wire.messages import WriteAnswer
     from memq.errors import MemqError
 
+RUN_BYTES = 80
+"""Most that a run of sequences takes in a notification beside the producer id: five numbers."""
 Ticket = Any
 """Whatever the caller needs to answer a request; the processor hands it back unread."""
 MessageKey = tuple[str, int, int]
@@ -57,6 +59,8 @@ class RingBatch:
         uri: of its object, complete.
         body_bytes: of the Messages it holds.
         pending: its Messages that are not answered for good, by name.
+        last_sequences: of each producer and epoch in it.
+        notification_bytes: about what its notification will take.
     """
 
     batch_id: str
@@ -72,6 +76,15 @@ class RingBatch:
     uri: str = ""
     body_bytes: int = 0
     pending: dict[MessageKey, Pending] = field(default_factory=dict)
+    last_sequences: dict[tuple[str, int], int] = field(default_factory=dict)
+    notification_bytes: int = 0
+
+    def note_sequence(self, producer_id: str, epoch: int, sequence: int) -> None:
+        """Count a Message into `notification_bytes`: what follows its predecessor is free."""
+        name = (producer_id, epoch)
+        if self.last_sequences.get(name) != sequence - 1:
+            self.notification_bytes += 2 * len(producer_id) + RUN_BYTES
+        self.last_sequences[name] = sequence
 
 
 class Pending:

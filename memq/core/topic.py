@@ -50,8 +50,8 @@ TOPIC_OPTIONS = (
         "ring_slots",
         "count",
         8,
-        "Sealed Batches that one write partition may hold at a time while they upload; at the "
-        "limit the partition stops accepting, and producers wait.",
+        "Batches that one write partition may hold at a time: the open one and those that upload. "
+        "At the limit the partition stops accepting, and producers wait.",
         1,
         64,
     ),

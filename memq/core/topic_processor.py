@@ -8,7 +8,7 @@ A write partition has one *open* Batch and a *ring* of sealed ones, oldest first
                        |                    |
                        +--failed--> gone    +--failed--> gone
 
-Rule 1. A Batch is sealed when it is full (bytes or Messages), when it is `batch_age_ms` old, when a
+Rule 1. A Batch is sealed when it is full (bytes, Messages, size of its notification), when it is `batch_age_ms` old, when a
     Message with another schema arrives, or on `seal()`. Sealing gives one `Upload`.
 Rule 2. Batches upload side by side, in any order. Only the unbroken stored prefix of the ring is
     published, one `Publish` at a time: notifications appear in the order of sealing, so
@@ -17,9 +17,9 @@ Rule 3. `acks=all` is answered when the Batch is published; never sooner. `acks=
     the Message is accepted. `acks=0` is not answered.
 Rule 4. A Message is accepted once. A repeat of a published one is reported as `Repeat`; a repeat of
     one still on its way joins it and is answered with it. (See `memq.core.dedup`.)
-Rule 5. At most `ring_slots` Batches are sealed at a time. When the ring is full and the open Batch
-    can take no more, `room_for` is False: the caller holds Messages back, which stops reading from
-    their producers.
+Rule 5. At most `ring_slots` Batches exist at a time, the open one included, so an open Batch always
+    has a slot to be sealed into. When all are taken and the open one cannot take a Message,
+    `room_for` is False: the caller holds Messages back, which stops reading from their producers.
 Rule 6. A Batch that cannot be stored or published by its deadline fails: its Messages are answered
     with a retriable error and forgotten, so that a retry is a new Message. With
     `ordering="producer"` everything behind it fails too, since a retry would otherwise overtake.
@@ -73,6 +73,9 @@ if TYPE_CHECKING:
     from memq.core.topic import TopicConfig
 
 ACKS_ALL = -1
+MAX_NOTIFICATION_BYTES = 1 << 20
+"""A Batch whose notification reaches this is sealed: Kafka and the embedded queue refuse larger
+ones. It takes thousands of producers in one Batch, or one that leaves thousands of gaps."""
 _KEPT, _JOINED = Accepted(kept=True), Accepted(kept=False)
 
 
@@ -146,11 +149,13 @@ class TopicProcessor:
 
     def room_for(self, size_bytes: int, schema_id: str) -> bool:
         """Whether a Message of that size and schema can be accepted now."""
-        return len(self._ring) < self.config.ring_slots or self._takes(size_bytes, schema_id)
+        if self._takes(size_bytes, schema_id):
+            return True
+        return len(self._ring) + (self._open is not None) < self.config.ring_slots
 
     def seal_due_ms(self) -> int | None:
         """When `tick` has to seal the open Batch, on the monotonic clock; None when it need not."""
-        if self._open is None or len(self._ring) >= self.config.ring_slots:
+        if self._open is None:
             return None
         return self._open.opened.mono_ms + self.config.batch_age_ms
 
@@ -204,8 +209,8 @@ class TopicProcessor:
             self.seal(now)
 
     def seal(self, now: Now) -> None:
-        """Seal the open Batch now, if there is one and the ring has a slot."""
-        if self._open is None or len(self._ring) >= self.config.ring_slots:
+        """Seal the open Batch now, if there is one."""
+        if self._open is None:
             return
         batch, self._open = self._open, None
         batch.sealed = batch.builder.seal()
@@ -312,6 +317,7 @@ class TopicProcessor:
         )
         self._open = batch
         batch.body_bytes += size
+        batch.note_sequence(request.producer_id, request.epoch, request.sequence)
         pending = self._pending[key] = batch.pending[key] = Pending(crc)
         self.window.admit(*key, now.wall_ms)
         if not self._takes(1, request.schema_id):
@@ -325,6 +331,7 @@ class TopicProcessor:
             batch is not None
             and batch.schema_id == schema_id
             and batch.builder.messages < self.config.batch_messages
+            and batch.notification_bytes < MAX_NOTIFICATION_BYTES
             and batch.builder.size_bytes + size_bytes <= self.config.batch_bytes
         )
 

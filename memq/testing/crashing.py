@@ -3,8 +3,8 @@
 `python -m memq.testing.crashing --crash-at put:before:3 data_dir=D port=7367` runs an ordinary
 broker with embedded queue and local storage, which ends with SIGKILL right before its third `put`.
 
-A crash point is `STEP:MOMENT:COUNT`: the moment is `before` or `after`, and the count is that of
-the calls in this process, from 1. What a step is:
+A crash point is `STEP:MOMENT:NTH`: the moment is `before` or `after`, and the calls are counted
+from 1, from the start of the process. What a step is:
 
 - `put` of the storage; `publish`, `fence`, `commit` and `truncate` of the notification queue: the
   steps of the protocol, at the broker's two seams.
@@ -36,7 +36,7 @@ from memq.broker.main import LOG_FORMAT, serve
 from memq.broker.server import Broker
 from memq.core.notification.embedded import EmbeddedQueue
 from memq.core.storage.local import LocalStorage
-from memq.errors import ConfigError
+from memq.errors import ConfigError, MemqError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -57,31 +57,31 @@ class CrashPoint(NamedTuple):
     Attributes:
         step: one of `STEPS`.
         moment: "before" or "after" the call.
-        count: of the call, from 1.
+        nth: call of the step, from 1.
     """
 
     step: str
     moment: str
-    count: int
+    nth: int
 
     @classmethod
     def parse(cls, text: str) -> CrashPoint:
-        """A crash point from `STEP:MOMENT:COUNT`.
+        """A crash point from `STEP:MOMENT:NTH`.
 
         Raises:
             ConfigError: it is none.
         """
         step, _, rest = text.partition(":")
-        moment, _, count = rest.partition(":")
-        if step not in STEPS or moment not in MOMENTS or not count.isdecimal() or int(count) < 1:
+        moment, _, nth = rest.partition(":")
+        if step not in STEPS or moment not in MOMENTS or not nth.isdecimal() or int(nth) < 1:
             raise ConfigError(
                 f"{text!r} is no crash point; write it like put:before:3, with a step of "
                 f"{', '.join(STEPS)} and a moment of {', '.join(MOMENTS)}"
             )
-        return cls(step, moment, int(count))
+        return cls(step, moment, int(nth))
 
     def __str__(self) -> str:
-        return f"{self.step}:{self.moment}:{self.count}"
+        return f"{self.step}:{self.moment}:{self.nth}"
 
     def arm(self, storage: StorageHandler, queue: NotificationQueue) -> None:
         """From now on count the calls of the step, and kill this process at the one."""
@@ -97,7 +97,7 @@ class CrashPoint(NamedTuple):
         counter = itertools.count(1)
 
         def reach(moment: str, number: int) -> None:
-            if (moment, number) == (self.moment, self.count):
+            if (moment, number) == (self.moment, self.nth):
                 os.kill(os.getpid(), signal.SIGKILL)
 
         async def call_async(*args: Any, **kwargs: Any) -> Any:
@@ -152,11 +152,16 @@ def run(
 
 def main() -> int:
     """The command; see the module."""
-    parser = argparse.ArgumentParser(prog="memq.testing.crashing", description=__doc__)
-    parser.add_argument("--crash-at", type=CrashPoint.parse, metavar="STEP:MOMENT:COUNT")
+    parser = argparse.ArgumentParser(prog="memq.testing.crashing")
+    parser.add_argument("--crash-at", metavar="STEP:MOMENT:NTH", help="where it kills itself")
     parser.add_argument("options", nargs="*", metavar="NAME=VALUE", help="broker options")
     given = parser.parse_args()
-    return run(dict(text.split("=", 1) for text in given.options), given.crash_at, _say_where)
+    options = dict(text.partition("=")[::2] for text in given.options)
+    try:
+        crash_at = None if given.crash_at is None else CrashPoint.parse(given.crash_at)
+        return run(options, crash_at, _say_where)
+    except MemqError as exc:
+        parser.error(str(exc))
 
 
 def _say_where(broker: Broker) -> None:

@@ -11,6 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from memq.core import topic_processor
 from memq.core.dedup import DedupWindow
 from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema
 from memq.core.notification.notification import decode_notification
@@ -159,9 +160,23 @@ def test_batch_is_sealed_by_bytes() -> None:
     assert [batch.builder.messages for batch in r.uploads] == [fits]
 
 
+def test_batch_is_sealed_before_its_notification_is_too_large(monkeypatch) -> None:
+    """Many gaps or producers in one Batch seal it: its notification must fit into the queue."""
+    monkeypatch.setattr(topic_processor, "MAX_NOTIFICATION_BYTES", 500)
+    r = rim()
+    for sequence in range(5):
+        send(r, sequence)
+    assert r.uploads == [], "a run without gaps takes its place once"
+    for sequence in range(10, 30, 2):
+        send(r, sequence)
+    assert len(r.uploads) == 1
+    r.store(r.uploads[0])
+    assert len(r.publishes[0].publications[0].payload) < 500 + 600
+
+
 def test_other_schema_seals_the_batch() -> None:
     """A Batch holds one schema; a Message with another one seals it."""
-    r = rim()
+    r = rim(ring_slots=2)
     send(r, 0, schema="s1")
     send(r, 1, schema="s2")
     assert [batch.schema_id for batch in r.uploads] == ["s1"]
@@ -207,8 +222,8 @@ def test_full_ring_has_no_room_until_a_batch_is_gone() -> None:
 
 
 def test_full_ring_still_fills_the_open_batch() -> None:
-    """The open Batch goes on taking Messages of its schema while the ring is full."""
-    r = rim(batch_messages=2, ring_slots=1)
+    """The open Batch goes on taking Messages of its schema while every slot is taken."""
+    r = rim(batch_messages=2, ring_slots=2)
     for sequence in range(3):
         send(r, sequence)
     assert r.processor.room_for(64, "s1")
@@ -532,7 +547,7 @@ class Simulation(RuleBasedStateMachine):
     @invariant()
     def ring_is_bounded(self) -> None:
         if hasattr(self, "rim"):
-            assert len(self.rim.processor._ring) <= self.rim.processor.config.ring_slots
+            assert len(self.rim.processor.batch_ids) <= self.rim.processor.config.ring_slots
 
     @invariant()
     def ordered_producers_stay_in_order(self) -> None:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from memq.core.bigqueue.tail import BytesLike
 
 FRONT_SUFFIX = ".front"
-# Each front keeps one page of memory mapped and one descriptor open.
-MAX_FRONTS = 1024
+# Each front keeps a descriptor open, of which a process has 1,024 by default.
+MAX_FRONTS = 256
 # A file name has at most 255 bytes, and the suffix takes six of them.
 MAX_NAME_BYTES = 240
 
@@ -59,9 +59,7 @@ class FanOutQueue:
                 raise ConfigError(f"{path} holds a plain queue; open it with BigQueue")
             opened.callback(self._close_fronts)
             if not self._array.read_only:
-                self._folder.mkdir(exist_ok=True)
-                for name in self.fronts():
-                    self._fronts[name] = Front(self._array, self._file(name))
+                self._open_fronts()
             self._opened = opened.pop_all()
 
     # -- items ------------------------------------------------------------------------------
@@ -115,7 +113,7 @@ class FanOutQueue:
 
         Raises:
             InvalidRequestError: the front exists, or the name is empty or too long, or there are
-                1,024 fronts, or the queue is open read-only.
+                256 fronts, or the queue is open read-only.
             OffsetOutOfRangeError: the array does not reach to `position`; no front was made.
             QueueError: the file system refused.
         """
@@ -128,8 +126,8 @@ class FanOutQueue:
                 raise InvalidRequestError(
                     f"there are {MAX_FRONTS} fronts; delete one before adding {name!r}"
                 )
+            self._remove(file)  # what is left when making or deleting it failed before
             self._fronts[name] = Front(self._array, file, position)
-            self._sync_folder()
 
     def delete_front(self, name: str) -> None:
         """Remove a front and its position.
@@ -141,13 +139,9 @@ class FanOutQueue:
         with self._fronts_lock:
             self._check_writable()
             front = self._front(name)
-            try:
-                self._file(name).unlink()
-            except OSError as exc:
-                raise failure("delete", self._file(name), exc) from exc
+            self._remove(self._file(name))
             del self._fronts[name]
             front.close()
-            self._sync_folder()
 
     def position(self, name: str) -> int:
         """The index of the item that the front takes next.
@@ -259,11 +253,20 @@ class FanOutQueue:
                 f"{self._array.path} is open read-only; open it without read_only=True"
             )
 
-    def _sync_folder(self) -> None:
+    def _remove(self, file: Path) -> None:
         try:
+            file.unlink(missing_ok=True)
             sync_directory(self._folder)
         except OSError as exc:
-            raise failure("flush", self._folder, exc) from exc
+            raise failure("delete", file, exc) from exc
+
+    def _open_fronts(self) -> None:
+        try:
+            self._folder.mkdir(exist_ok=True)
+        except OSError as exc:
+            raise failure("make", self._folder, exc) from exc
+        for name in self.fronts():
+            self._fronts[name] = Front(self._array, self._file(name))
 
     def _close_fronts(self) -> None:
         for front in self._fronts.values():

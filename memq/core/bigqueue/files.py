@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from memq.errors import LockedError, QueueError
 
@@ -71,30 +71,31 @@ def write_whole(path: Path, content: bytes) -> None:
     sync_directory(path.parent)
 
 
-def lock_for_writing(path: Path) -> int:
-    """Take the writer's lock on the file `path`; closing the returned descriptor releases it.
+def lock_for_writing(path: Path) -> BinaryIO:
+    """Take the writer's lock on the file `path`; closing the returned file releases it.
 
     The kernel releases it when the process dies, so a crash never leaves a stale lock.
 
     Raises:
         LockedError: another array object, here or in another process, holds it.
     """
-    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    file = path.open("a+b", buffering=0)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, str(os.getpid()).encode(), 0)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        file.truncate(0)
+        file.write(str(os.getpid()).encode())
     except BlockingIOError as exc:
-        holder = os.pread(fd, 20, 0).decode("ascii", "replace") or "unknown"
-        os.close(fd)
+        file.seek(0)
+        holder = file.read(20).decode("ascii", "replace") or "unknown"
+        file.close()
         raise LockedError(
             f"{path.parent} has a writer already (process {holder}); "
             "close that one first, or open with read_only=True"
         ) from exc
     except OSError:
-        os.close(fd)
+        file.close()
         raise
-    return fd
+    return file
 
 
 def failure(doing: str, path: Path, exc: OSError) -> QueueError:

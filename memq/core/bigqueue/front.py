@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from memq.core.bigqueue.files import failure, sync_file
+from memq.core.bigqueue.files import failure, sync_directory, sync_file
 from memq.core.bigqueue.layout import FRONT_MAGIC, POSITION
 from memq.core.bigqueue.turn import Turn
 from memq.core.bigqueue.words import Words
@@ -139,11 +139,18 @@ class Front:
         """
         with self._turn:
             self._check_writable()
-            self._check_range(index)
-            before = self._cells[POSITION]
-            self._cells[POSITION] = index
-            if self._array.sync_mode != "none":
-                self._flush_or_return_to(before)
+            self._move(index)
+
+    def skip(self, count: int) -> None:
+        """Move past `count` items without reading them.
+
+        Raises: as `seek`.
+        """
+        with self._turn:
+            self._check_writable()
+            if count < 0:
+                raise InvalidRequestError(f"cannot skip {count} items; give 0 or more")
+            self._move(self._cells[POSITION] + count)
 
     def pass_to(self, index: int) -> None:
         """Move forward to `index` if the front is before it."""
@@ -182,6 +189,17 @@ class Front:
             _log.warning("%s: %s; moved to %d", self._words.path, what, wanted)
         self._words.format(start if wanted is None else wanted)
         self._flush()
+        try:
+            sync_directory(self._words.path.parent)
+        except OSError as exc:
+            raise failure("flush", self._words.path.parent, exc) from exc
+
+    def _move(self, index: int) -> None:
+        self._check_range(index)
+        before = self._cells[POSITION]
+        self._cells[POSITION] = index
+        if self._array.sync_mode != "none":
+            self._flush_or_return_to(before)
 
     def _look_at_end(self) -> int:
         self._end = self._array.end

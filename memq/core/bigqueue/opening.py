@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from memq.core.bigqueue.files import failure, lock_for_writing
@@ -35,7 +34,7 @@ def claim_folder(path: Path, opened: ExitStack) -> None:
     try:
         for folder in (DATA, INDEX):
             (path / folder).mkdir(parents=True, exist_ok=True)
-        opened.callback(os.close, lock_for_writing(path / LOCK_FILE))
+        opened.enter_context(lock_for_writing(path / LOCK_FILE))
     except OSError as exc:
         raise failure("open", path, exc) from exc
 

@@ -97,10 +97,10 @@ class BigQueue:
         """Pass the `count` oldest items without reading them: the way past damaged ones.
 
         Raises:
-            OffsetOutOfRangeError: the queue holds fewer.
+            OffsetOutOfRangeError: the queue holds fewer; none is passed.
             QueueError, ClosedError, InvalidRequestError: as `dequeue`.
         """
-        self._front.seek(self._front.position + count)
+        self._front.skip(count)
 
     def gc(self) -> None:
         """Delete the page files of consumed items. `dequeue` does it on entering another page.

@@ -246,7 +246,7 @@ def flat(data: BytesLike) -> BytesLike:
     """
     try:
         return memoryview(data).cast("B")
-    except TypeError as exc:
+    except (TypeError, ValueError, BufferError) as exc:
         raise InvalidRequestError(
             f"an item is {type(data).__name__}, not contiguous bytes ({exc}); "
             "give bytes, a bytearray or a contiguous memoryview"

@@ -137,8 +137,9 @@ async def test_repeat_over_another_connection_joins_the_original(tmp_path) -> No
         ({"write_partition": -1}, InvalidRequestError, "no write partition -1"),
         ({"schema_id": "0" * 16}, SchemaMismatchError, "has no schema '0000000000000000'"),
         ({"records": 5}, InvalidRequestError, "says 5 records, the body has 1"),
-        ({"producer_id": ""}, InvalidRequestError, "1 to 200 characters"),
-        ({"producer_id": "x" * 201}, InvalidRequestError, "1 to 200 characters"),
+        ({"producer_id": ""}, InvalidRequestError, "1 to 200 printable"),
+        ({"producer_id": "x" * 201}, InvalidRequestError, "1 to 200 printable"),
+        ({"producer_id": "a\n"}, InvalidRequestError, "1 to 200 printable"),
         ({"epoch": -1}, InvalidRequestError, "epoch -1"),
         ({"min_timestamp_us": 2**63}, InvalidRequestError, "out of range"),
         ({"acks": 3}, InvalidRequestError, "acks 3"),
@@ -270,6 +271,21 @@ async def test_stop_stores_and_acks_what_was_accepted(tmp_path) -> None:
         await c.ask(m.Metadata())
         assert await b.stop()
         assert (await waiting).offset == 0
+
+
+async def test_unexpected_error_in_a_handler_costs_only_its_request(tmp_path, monkeypatch) -> None:
+    """A bug that a request hits is told to its client and logged; the broker serves on."""
+    async with broker(tmp_path) as b, client(b) as c:
+        await c.create()
+
+        async def broken(topic, partition):
+            raise KeyError("planted")
+
+        monkeypatch.setattr(b.services.queue, "offsets", broken)
+        with pytest.raises(MemqError, match="KeyError: 'planted'"):
+            await c.ask(m.FetchOffsets(topic="t"))
+        monkeypatch.undo()
+        assert (await c.write(0)).offset == 0
 
 
 async def test_altered_topic_takes_more_write_partitions_at_once(tmp_path) -> None:

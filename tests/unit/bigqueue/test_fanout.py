@@ -146,7 +146,7 @@ def test_fronts_that_do_not_exist_are_named(queue):
 
 def test_the_number_of_fronts_is_bounded(queue, monkeypatch):
     """Fronts are refused beyond their limit, with the way out."""
-    assert MAX_FRONTS == 1024
+    assert MAX_FRONTS == 256
     monkeypatch.setattr("memq.core.bigqueue.fanout.MAX_FRONTS", 2)
     with pytest.raises(InvalidRequestError, match="delete one"):
         queue.create_front("third")

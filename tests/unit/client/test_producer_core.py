@@ -556,9 +556,7 @@ class CoreMachine(RuleBasedStateMachine):
         held = {entry: len(entry.message.body) for entry in self.core.unsettled()}
         held |= {send.entry: len(send.entry.message.body) for send in self.in_flight}
         assert self.rig.held == sum(held.values())
-        assert self.core.unsent == sum(
-            entry.sent_s == -math.inf for entry in self.core.unsettled()
-        )
+        assert self.core.unsent == sum(entry.sent_s == -math.inf for entry in self.core.unsettled())
 
     @invariant()
     def acked_is_accepted(self):

@@ -1,0 +1,190 @@
+"""`memq group`: consumer groups, how far they have read, and where they go on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from memq.cli.command import Command, Group
+from memq.cli.options import TimeType, connection_options, option, output_option
+from memq.cli.output import show_rows
+from memq.cli.reset import Target, plan_moves
+from memq.errors import InvalidRequestError, UnknownGroupError
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from memq import AdminClient
+    from memq.cli.output import Row
+    from memq.core.wire.messages import GroupInfo
+
+topic_option = option("--topic", help="Only groups of this topic.")
+
+
+@click.group(cls=Group)
+def group() -> None:
+    """Show consumer groups and where they are, move or delete them."""
+
+
+@group.command("list", cls=Command, epilog="memq group list --topic clicks")
+@topic_option
+@connection_options
+@output_option
+def list_(*, topic: str | None, bootstrap: str, token: str, output: str) -> None:
+    """List groups that have stored offsets or live members."""
+    from memq import AdminClient  # noqa: PLC0415 - loads Arrow
+
+    with AdminClient(bootstrap, token=token) as admin:
+        found = admin.groups(topic)
+    rows: list[Row] = [
+        {"group": each.group, "topic": each.topic, "members": len(each.members)} for each in found
+    ]
+    show_rows(rows, ["group", "topic", "members"], output)
+
+
+@group.command(cls=Command, epilog="memq group describe reports")
+@click.argument("name", metavar="GROUP")
+@topic_option
+@connection_options
+@output_option
+def describe(*, name: str, topic: str | None, bootstrap: str, token: str, output: str) -> None:
+    """Show how far GROUP has read, partition by partition.
+
+    LAG counts Batches that are published and not committed by the group.
+    """
+    from memq import AdminClient  # noqa: PLC0415 - loads Arrow
+
+    with AdminClient(bootstrap, token=token) as admin:
+        found = [each for each in admin.groups(topic) if each.group == name]
+        if not found:
+            raise UnknownGroupError(f"no group {name!r}; see memq group list")
+        rows = [row for each in found for row in _lag_rows(admin, each)]
+    columns = ["group", "topic", "partition", "current_offset", "log_end_offset", "lag"]
+    show_rows(rows, [*columns, "consumer_id", "client"], output)
+
+
+def _lag_rows(admin: AdminClient, info: GroupInfo) -> list[Row]:
+    committed = {position.partition: position.offset for position in info.offsets}
+    owners = {partition: member for member in info.members for partition in member.partitions}
+    rows: list[Row] = []
+    for held in admin.offsets(info.topic):
+        current, owner = committed.get(held.partition), owners.get(held.partition)
+        rows.append(
+            {
+                "group": info.group,
+                "topic": info.topic,
+                "partition": held.partition,
+                "current_offset": current,
+                "log_end_offset": held.end,
+                "lag": None if current is None else held.end - current,
+                "consumer_id": owner and owner.member_id,
+                "client": owner and owner.client,
+            }
+        )
+    return rows
+
+
+@group.command(
+    "reset-offsets",
+    cls=Command,
+    epilog="""
+memq group reset-offsets reports clicks --to-earliest
+memq group reset-offsets reports clicks --to-datetime 2025-06-30T12:00:00Z --execute
+memq group reset-offsets reports clicks --shift-by -10 --partition 0 --execute
+""",
+)
+@click.argument("name", metavar="GROUP")
+@click.argument("topic")
+@option("--to-earliest", is_flag=True, help="Go to the first Batch held.")
+@option("--to-latest", is_flag=True, help="Go past the last Batch.")
+@option("--to-offset", type=int, help="Go to an offset, or the nearest that is held.")
+@option("--to-datetime", type=TimeType(), help="Go to what was published since: ISO 8601, or 2h.")
+@option("--shift-by", type=int, help="Go forward by so many Batches; back, when negative.")
+@option(
+    "--partition", "partitions", type=int, multiple=True, help="Only these; may be given again."
+)
+@option("--execute", is_flag=True, help="Do it; without this flag the result is only shown.")
+@connection_options
+@output_option
+def reset_offsets(
+    *,
+    name: str,
+    topic: str,
+    to_earliest: bool,
+    to_latest: bool,
+    to_offset: int | None,
+    to_datetime: datetime | None,
+    shift_by: int | None,
+    partitions: tuple[int, ...],
+    execute: bool,
+    bootstrap: str,
+    token: str,
+    output: str,
+) -> None:
+    """Let GROUP go on elsewhere in TOPIC; the group must have no live members.
+
+    Without --execute nothing is changed: the result shows what would be.
+    """
+    from memq import AdminClient  # noqa: PLC0415 - loads Arrow
+
+    target = _target(to_earliest, to_latest, to_offset, to_datetime, shift_by)
+    with AdminClient(bootstrap, token=token) as admin:
+        held = admin.offsets(topic, to_datetime)
+        unknown = set(partitions) - {each.partition for each in held}
+        if unknown:
+            raise InvalidRequestError(
+                f"topic {topic!r} has no partition {min(unknown)}; it has 0 to {len(held) - 1}"
+            )
+        wanted = [each for each in held if not partitions or each.partition in partitions]
+        moves = plan_moves(target, wanted, admin.committed(name, topic))
+        if execute:
+            admin.reset_offsets(name, topic, {move.partition: move.new for move in moves})
+    rows: list[Row] = [
+        {
+            "group": name,
+            "topic": topic,
+            "partition": move.partition,
+            "current_offset": move.current,
+            "new_offset": move.new,
+            "log_end_offset": move.end,
+        }
+        for move in moves
+    ]
+    show_rows(rows, list(rows[0]), output)
+    if not execute:
+        click.echo("nothing was changed; add --execute to do it", err=True)
+
+
+def _target(
+    earliest: bool,
+    latest: bool,
+    offset: int | None,
+    moment: datetime | None,
+    shift: int | None,
+) -> Target:
+    """The one rule that was asked for."""
+    asked = [
+        *([Target("earliest")] if earliest else []),
+        *([Target("latest")] if latest else []),
+        *([] if offset is None else [Target("offset", offset)]),
+        *([] if moment is None else [Target("datetime")]),
+        *([] if shift is None else [Target("shift", shift)]),
+    ]
+    if len(asked) != 1:
+        raise click.UsageError(
+            "give one of --to-earliest, --to-latest, --to-offset, --to-datetime and --shift-by"
+        )
+    return asked[0]
+
+
+@group.command(cls=Command, epilog="memq group delete reports clicks")
+@click.argument("name", metavar="GROUP")
+@click.argument("topic")
+@connection_options
+def delete(*, name: str, topic: str, bootstrap: str, token: str) -> None:
+    """Forget how far GROUP has read TOPIC; the group must have no live members."""
+    from memq import AdminClient  # noqa: PLC0415 - loads Arrow
+
+    with AdminClient(bootstrap, token=token) as admin:
+        admin.delete_group(name, topic)

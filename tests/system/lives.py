@@ -1,0 +1,225 @@
+"""The lives of one broker: real processes, one after the other, on one data directory and port.
+
+They are forked from a server process that has imported everything, so a life costs milliseconds and
+not the second that Python and Arrow take to load. Each is a process of its own all the same, ended
+by a real SIGKILL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from memq.core.notification.embedded import EmbeddedQueue
+from memq.core.storage.local import LocalStorage
+from memq.testing.crashing import CrashPoint, run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from multiprocessing.context import ForkServerProcess
+    from random import Random
+
+    from memq.core.notification.queue import NotificationQueue
+    from memq.core.storage.handler import StorageHandler
+
+HOST = "127.0.0.1"
+PORTS = range(20_000, 32_000)
+"""Below the range from which the kernel takes the local ports of connections. While the broker is
+dead a client that retries could otherwise be given the broker's own port, and talk to itself."""
+
+START_TIMEOUT_S = 30.0
+TERM_TIMEOUT_S = 20.0  # a drain takes as long as storing what was accepted
+
+
+class Seams(NamedTuple):
+    """What makes a broker's storage and notification queue from a folder; must pickle."""
+
+    storage: Callable[[Path], StorageHandler] = LocalStorage
+    queue: Callable[[Path], NotificationQueue] = EmbeddedQueue
+
+
+@dataclass(frozen=True)
+class Life:
+    """How a broker is to end.
+
+    Attributes:
+        crash_at: where it kills itself; None for nowhere.
+        ends_after_s: when it is ended from outside if it still lives, from its start on.
+        by: "kill" at once; "term" by SIGTERM, after a drain; "term+kill" by SIGKILL while it
+            drains.
+    """
+
+    crash_at: CrashPoint | None
+    ends_after_s: float
+    by: str = "kill"
+
+    def __str__(self) -> str:
+        point = f"{self.crash_at} or " if self.crash_at is not None else ""
+        return f"{point}{self.by} after {self.ends_after_s:.3f} s"
+
+
+class Lives:
+    """Runs brokers one after the other.
+
+    Args:
+        directory: for data and log.
+        options: of the broker, as human values.
+        rng: chooses the port.
+        seams: its storage and queue.
+
+    Attributes:
+        address: `host:port`, the same in every life.
+    """
+
+    def __init__(
+        self, directory: Path, options: dict[str, object], rng: Random, seams: Seams
+    ) -> None:
+        port = _free_port(rng)
+        self.address = f"{HOST}:{port}"
+        self._log = directory / "broker.log"
+        self._log.touch()
+        self._options = {"port": port, "admin_port": 0, "data_dir": str(directory / "data")}
+        self._options |= options
+        self._seams = seams
+        self._process: ForkServerProcess | None = None
+        self._ready: Connection | None = None  # the broker must be able to write to it
+
+    @property
+    def log(self) -> str:
+        """What all lives have logged."""
+        return self._log.read_text(errors="replace")
+
+    async def live(self, life: Life) -> str:
+        """Run a broker until it ends as it should; returns how it did, as `step:moment` or `by`.
+
+        Raises:
+            BrokerEndedError: it ended otherwise.
+        """
+        self._start(life.crash_at)
+        process = self._process
+        assert process is not None
+        if await _readable(process.sentinel, life.ends_after_s):
+            process.join()
+            if process.exitcode != -signal.SIGKILL or life.crash_at is None:
+                raise BrokerEndedError(process.exitcode)
+            return f"{life.crash_at.step}:{life.crash_at.moment}"
+        if life.by != "kill":
+            await self.terminate(kill_after_s=0.005 if life.by == "term+kill" else None)
+        self.kill()
+        return life.by
+
+    async def start(self) -> str:
+        """Run a broker that lives on; returns the URL of its admin HTTP.
+
+        Raises:
+            BrokerEndedError: it ended, or does not serve in time.
+        """
+        self._start(None)
+        ready = self._ready
+        assert ready is not None
+        if await _readable(ready.fileno(), START_TIMEOUT_S):
+            try:
+                return str(ready.recv())
+            except EOFError:
+                pass
+        self.kill()
+        assert self._process is not None
+        raise BrokerEndedError(self._process.exitcode)
+
+    async def terminate(self, kill_after_s: float | None = None) -> None:
+        """End it by SIGTERM, and wait; by SIGKILL if it takes longer than `kill_after_s`.
+
+        Raises:
+            BrokerEndedError: it did not drain whole and in time.
+        """
+        process = self._process
+        assert process is not None
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGTERM)
+        ended = await _readable(process.sentinel, kill_after_s or TERM_TIMEOUT_S)
+        self.kill()
+        # SIGTERM itself ends a process that has not begun to listen to it.
+        if kill_after_s is None and (not ended or process.exitcode not in (0, -signal.SIGTERM)):
+            raise BrokerEndedError(process.exitcode)
+
+    def kill(self) -> None:
+        """End it with SIGKILL, if it lives."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+
+    def _start(self, crash_at: CrashPoint | None) -> None:
+        self._ready, its_end = _context.Pipe(duplex=False)
+        arguments = (self._options, crash_at, its_end, self._log, self._seams)
+        self._process = _context.Process(target=_broker, args=arguments, daemon=True)
+        self._process.start()
+        its_end.close()
+
+
+class BrokerEndedError(Exception):
+    """A broker ended, and not as it was told to."""
+
+    def __init__(self, exit_code: int | None) -> None:
+        super().__init__(f"a broker ended with {exit_code}, which nothing asked it to")
+
+
+def _broker(
+    options: dict[str, object],
+    crash_at: CrashPoint | None,
+    ready: Connection,
+    log: Path,
+    seams: Seams,
+) -> None:
+    """What runs in the process of a broker."""
+    os.dup2(os.open(log, os.O_WRONLY | os.O_APPEND), 2)
+
+    def on_ready(broker) -> None:
+        ready.send(f"http://{HOST}:{broker.admin_port}")
+        ready.close()
+
+    sys.exit(run(options, crash_at, on_ready, storage=seams.storage, queue=seams.queue))
+
+
+def _fork_server() -> multiprocessing.context.ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    # Each child imports the main module; it finds what is imported here.
+    main = getattr(sys.modules["__main__"].__spec__, "name", "memq")
+    context.set_forkserver_preload(["memq.testing.crashing", "tests.system.faults", main])
+    return context
+
+
+_context = _fork_server()
+
+
+def _free_port(rng: Random) -> int:
+    while True:
+        port = rng.choice(PORTS)
+        with socket.socket() as probe:
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                continue
+        return port
+
+
+async def _readable(fd: int, timeout_s: float) -> bool:
+    """Wait until a descriptor can be read; False when it could not in time."""
+    loop = asyncio.get_running_loop()
+    event = asyncio.Event()
+    loop.add_reader(fd, event.set)
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError:
+        return False
+    finally:
+        loop.remove_reader(fd)
+    return True

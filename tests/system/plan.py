@@ -1,0 +1,157 @@
+"""What a run does, drawn from its seed: topics, producers, and how each broker ends.
+
+A seed fixes the plan. It does not fix the timing of processes and threads, so a run that failed may
+pass when it is run again; the command that replays a seed can repeat it many times.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+from memq.testing.crashing import MOMENTS, STEPS, CrashPoint
+from tests.system.faults import FlakyQueue, FlakyStorage
+from tests.system.lives import Life, Seams
+
+SIZES = ((0,), (10, 100), (100, 1_000), (1_000, 20_000), (0, 50, 200_000))
+RETENTION_S = 10  # the shortest that a topic can have
+
+
+@dataclass(frozen=True)
+class ProducerPlan:
+    """One producer, or the lives of one with a stable id.
+
+    Attributes:
+        label: of its LogMessages.
+        topic: that it writes to.
+        stable: it has a producer id of its own choice, and is run again from the start when it is
+            abandoned.
+        abandoned_after: after how many steps each life but the last is abandoned.
+        steps: of a stable one: how many there are.
+        sizes: of the values, in bytes.
+        options: of the producer.
+    """
+
+    label: str
+    topic: str
+    stable: bool
+    abandoned_after: tuple[int, ...]
+    steps: int
+    sizes: tuple[int, ...]
+    options: dict[str, object]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run.
+
+    Attributes:
+        seed: that it was drawn from.
+        topics: options by name.
+        producers: who writes.
+        lives: of the broker, before the one that lives to the end.
+        options: of the broker.
+        seams: its storage and queue.
+        quiet_s: how long the last broker lives before the producers end.
+    """
+
+    seed: str
+    topics: dict[str, dict[str, object]]
+    producers: tuple[ProducerPlan, ...]
+    lives: tuple[Life, ...]
+    options: dict[str, object]
+    seams: Seams
+    quiet_s: float = 0.0
+
+
+def draw(seed: str) -> Plan:
+    """The plan of a run of some seconds."""
+    rng = random.Random(seed)
+    topics = {f"t{number}": _topic(rng) for number in range(rng.choice((1, 1, 2)))}
+    return Plan(
+        seed=seed,
+        topics=topics,
+        producers=tuple(
+            _producer(rng, number, rng.choice(list(topics))) for number in range(rng.randint(2, 5))
+        ),
+        lives=tuple(_life(rng) for _ in range(rng.randint(3, 6))),
+        options={"memory_bytes": "8MiB", "retention_interval": "100ms", "log_level": "warning"},
+        seams=Seams(
+            *rng.choice(((Seams().storage, Seams().queue), (FlakyStorage, FlakyQueue))),
+        ),
+    )
+
+
+def draw_retention(seed: str) -> Plan:
+    """The plan of a run that outlives its first Batches, with crashes while they are removed."""
+    rng = random.Random(seed)
+    plan = draw(seed)
+    window = {"retention": f"{RETENTION_S}s", "dedup_window": f"{RETENTION_S}s"}
+    crashes = [
+        CrashPoint("truncate", "before", 1),
+        CrashPoint("truncate", "after", 1),
+        CrashPoint("truncate", "after", rng.randint(2, 4)),
+        CrashPoint("os.unlink", rng.choice(MOMENTS), rng.randint(1, 40)),
+    ]
+    rng.shuffle(crashes)
+    return Plan(
+        seed=seed,
+        topics={
+            name: options | window | {"upload_deadline": "5s"}
+            for name, options in plan.topics.items()
+        },
+        producers=plan.producers,
+        lives=(*plan.lives, Life(None, RETENTION_S), *(Life(point, 2.0) for point in crashes)),
+        options=plan.options,
+        seams=plan.seams,
+        quiet_s=0.5,
+    )
+
+
+def _topic(rng: random.Random) -> dict[str, object]:
+    return {
+        "batch_age": f"{rng.choice((1, 10, 30, 80))}ms",
+        "batch_bytes": rng.choice(("1MiB", "1MiB", "8MiB")),
+        "batch_messages": rng.choice((1, 3, 20, 10_000)),
+        "message_bytes": "1MiB",
+        "ring_slots": rng.choice((1, 2, 8)),
+        "write_partitions": rng.choice((1, 1, 2, 3)),
+        "read_partitions": rng.choice((1, 1, 2, 4)),
+        "ordering": rng.choice(("none", "producer")),
+    }
+
+
+def _producer(rng: random.Random, number: int, topic: str) -> ProducerPlan:
+    stable = rng.random() < 0.5
+    steps = rng.randint(20, 60)
+    lives = rng.choice((0, 0, 1, 2)) if stable else 0
+    return ProducerPlan(
+        label=f"p{number}",
+        topic=topic,
+        stable=stable,
+        abandoned_after=tuple(rng.randint(1, steps) for _ in range(lives)),
+        steps=steps,
+        sizes=rng.choice(SIZES),
+        options={
+            "linger": f"{rng.choice((0, 1, 10))}ms",
+            "message_bytes": rng.choice(("1KiB", "16KiB", "256KiB", "1MiB")),
+            "max_in_flight": rng.choice((1, 4, 64)),
+            "compression": rng.choice((None, None, "zstd", "lz4")),
+        },
+    )
+
+
+def _life(rng: random.Random) -> Life:
+    if rng.random() < 0.65:
+        step = rng.choice([step for step in STEPS if step != "truncate"])
+        most = 25 if step.startswith("os.") else 6
+        point = CrashPoint(step, rng.choice(MOMENTS), rng.randint(1, most))
+        return Life(point, 0.6)
+    by = rng.choice(("kill", "kill", "kill", "term", "term+kill"))
+    return Life(None, rng.uniform(0.01, 0.5), by)
+
+
+def folder_of(root: Path, seed: str) -> Path:
+    """Where a run keeps its data."""
+    return root / f"chaos-{seed.replace('/', '-')}"

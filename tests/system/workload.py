@@ -1,0 +1,97 @@
+"""Producers of a run: they write until they are told to stop, whatever the broker does."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from memq.client.producer import AsyncProducer
+from memq.core.format.schema import DEFAULT_SCHEMA
+from memq.errors import MemqError
+from tests.system.ledger import Name, Row, Written, row_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.system.ledger import Ledger
+    from tests.system.plan import ProducerPlan
+
+CLOSE_TIMEOUT_S = 30.0
+
+
+async def produce(plan: ProducerPlan, address: str, ledger: Ledger, stop: asyncio.Event) -> None:
+    """Write as planned. An automatic producer goes on until `stop`, a stable one to its end."""
+    written = ledger.written[plan.label] = Written(plan.topic, plan.sizes)
+    for life, steps in enumerate((*plan.abandoned_after, None)):
+        producer = AsyncProducer(
+            address,
+            topic=plan.topic,
+            producer_id=f"stable-{plan.label}" if plan.stable else None,
+            **plan.options,
+        )
+        await producer.start()
+        try:
+            await _write(producer, plan, ledger, written, _steps(plan, stop, steps, life))
+        finally:
+            await _close(producer, abandon=steps is not None, ledger=ledger)
+
+
+async def _close(producer: AsyncProducer, *, abandon: bool, ledger: Ledger) -> None:
+    try:
+        await producer.close(timeout=0 if abandon else CLOSE_TIMEOUT_S)
+    except MemqError as exc:
+        if not abandon:
+            ledger.refused.append(f"close: {type(exc).__name__}: {exc}")
+
+
+def _steps(
+    plan: ProducerPlan, stop: asyncio.Event, limit: int | None, life: int
+) -> Iterator[tuple[str, int, float]]:
+    """What to do, how many LogMessages with it, and how long to pause: a stable producer does the
+    same each time it is run, but for the pauses."""
+    rng, pauses = random.Random(plan.label), random.Random(life)
+    done = 0
+    while (done < plan.steps if plan.stable else not stop.is_set()) and done != limit:
+        done += 1
+        how = rng.choice(("write", "write", "write", "table", "flush"))
+        yield how, rng.randint(1, 40 if max(plan.sizes) < 10_000 else 4), pauses.uniform(0, 0.05)
+
+
+async def _write(
+    producer: AsyncProducer,
+    plan: ProducerPlan,
+    ledger: Ledger,
+    written: Written,
+    steps: Iterator[tuple[str, int, float]],
+) -> None:
+    number, last, names = 0, None, []
+    for how, count, pause_s in steps:
+        if how == "flush":
+            await producer.flush(CLOSE_TIMEOUT_S)
+            await asyncio.sleep(pause_s)
+            continue
+        these = [Name(plan.label, n) for n in range(number, number + count)]
+        number += count
+        written.count = max(written.count, number)
+        rows = [row_of(name, plan.sizes) for name in these]
+        if how == "table":
+            ledger.watch_table(await producer.write_table(_table(rows)), producer.producer_id, these)
+        else:
+            for name, row in zip(these, rows, strict=True):
+                delivery = await producer.write(row.value, row.key, row.headers, row.timestamp_us)
+                if delivery is not last:
+                    last, names = delivery, []
+                    ledger.watch(delivery, producer.producer_id, names)
+                names.append(name)
+        await asyncio.sleep(pause_s)
+
+
+def _table(rows: list[Row]) -> pa.Table:
+    columns = zip(*((row.key, row.value, row.headers, row.timestamp_us) for row in rows))
+    return pa.table(
+        [pa.array(column, field.type) for column, field in zip(columns, DEFAULT_SCHEMA)],
+        schema=DEFAULT_SCHEMA,
+    )

@@ -1,0 +1,386 @@
+"""Records become Messages: none lost, none too large, in order, with the right delivery."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pyarrow as pa
+import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memq.client.accumulator import MAX_WAIT_S, TICK_S, Accumulator
+from memq.client.budget import ByteBudget
+from memq.client.records import ENVELOPE_BYTES, RECORD_BYTES
+from memq.core.format.message import open_message
+from memq.core.format.schema import DEFAULT_SCHEMA
+from memq.errors import (
+    ClosedError,
+    InvalidRequestError,
+    MemqError,
+    MessageTooLargeError,
+    SchemaMismatchError,
+)
+
+MESSAGE_BYTES = 4_096
+
+
+class Rig:
+    """An accumulator with a clock of its own; sealed Messages gather in `sealed`."""
+
+    def __init__(self, *, linger_s=0.01, buffer_bytes=1 << 20, compression=None, **options):
+        self.now = 50.0
+        self.sealed = []
+        self.woken = 0
+        self.budget = ByteBudget(buffer_bytes)
+        self.accumulator = Accumulator(
+            self.budget,
+            message_bytes=options.pop("message_bytes", MESSAGE_BYTES),
+            max_message_bytes=options.pop("max_message_bytes", 4 * MESSAGE_BYTES),
+            linger_s=linger_s,
+            compression=compression,
+            schema_id=options.pop("schema_id", "default"),
+            on_sealed=self.sealed.append,
+            on_wake=self._wake,
+            clock=lambda: self.now,
+            wall_us=lambda: round(self.now * 1e6),
+        )
+        self.write = self.accumulator.write
+        self.tick = self.accumulator.tick
+
+    def _wake(self):
+        self.woken += 1
+
+    def rows(self):
+        """All rows of all sealed Messages."""
+        self.accumulator.seal()
+        return [row for message in self.sealed for row in rows_of(message)]
+
+
+def rows_of(message):
+    return open_message(message.body, DEFAULT_SCHEMA).to_pylist()
+
+
+def micros(timestamp):
+    return pa.scalar(timestamp, pa.timestamp("us", "UTC")).value
+
+
+def test_sealed_message_describes_its_records():
+    """A Message knows its records, its times, its CRC, and when its first record was written."""
+    rig = Rig()
+    first = rig.write(b"a", timestamp=7)
+    rig.now += 1
+    second = rig.write(b"b", b"k", {"h": b"1"}, 5)
+    assert first is second
+    rig.accumulator.seal()
+    (message,) = rig.sealed
+    assert message.delivery is first
+    assert (message.records, message.written_s, message.schema_id) == (2, 50.0, "default")
+    assert (message.min_timestamp_us, message.max_timestamp_us) == (5, 7)
+    assert message.crc32c == crc32c(message.body)
+    rows = rows_of(message)
+    assert [(row["key"], row["value"], row["headers"]) for row in rows] == [
+        (None, b"a", None),
+        (b"k", b"b", [("h", b"1")]),
+    ]
+
+
+def test_message_is_sealed_before_it_would_be_too_large():
+    """The record that does not fit any more opens the next Message."""
+    rig = Rig()
+    deliveries = [rig.write(b"x" * 500) for _ in range(20)]
+    assert len(rig.sealed) == 3
+    assert len(set(map(id, deliveries))) == 4
+    assert all(message.size_bytes <= MESSAGE_BYTES for message in rig.sealed)
+    assert rig.sealed[0].records == (MESSAGE_BYTES - ENVELOPE_BYTES) // (500 + RECORD_BYTES)
+
+
+def test_large_record_gets_a_message_of_its_own():
+    """Up to what the topic accepts a record may be larger than message_bytes."""
+    rig = Rig()
+    size = 4 * MESSAGE_BYTES - ENVELOPE_BYTES - RECORD_BYTES
+    rig.write(b"small")
+    rig.write(b"x" * size)
+    rig.write(b"small")
+    rig.accumulator.seal()
+    assert [message.records for message in rig.sealed] == [1, 1, 1]
+    assert rig.sealed[1].size_bytes <= 4 * MESSAGE_BYTES
+    with pytest.raises(MessageTooLargeError, match="message_bytes"):
+        rig.write(b"x" * (size + 1))
+
+
+def test_too_large_record_does_not_cut_the_open_message():
+    """A record that is refused leaves no trace."""
+    rig = Rig(linger_s=None)
+    rig.write(b"a")
+    with pytest.raises(MessageTooLargeError):
+        rig.write(b"x" * 100_000)
+    rig.write(b"b")
+    assert [row["value"] for row in rig.rows()] == [b"a", b"b"]
+    assert len(rig.sealed) == 1
+
+
+def test_no_room_is_none_and_changes_nothing():
+    """With the budget used up `write` returns None; once there is room it works again."""
+    rig = Rig(buffer_bytes=4 * MESSAGE_BYTES)
+    while rig.write(b"x" * 1_000) is not None:
+        assert rig.budget.used_bytes <= 4 * MESSAGE_BYTES
+    assert rig.accumulator.wanted_bytes == MESSAGE_BYTES
+    count = sum(message.records for message in rig.sealed)
+    assert rig.write(b"x" * 1_000) is None
+    rig.budget.give(rig.sealed[0].size_bytes)
+    assert rig.write(b"x" * 1_000) is not None
+    assert len(rig.rows()) == count + 1
+
+
+def test_linger_seals_by_time():
+    """A tick seals a Message that has been open for the linger time, and not before."""
+    rig = Rig(linger_s=0.02)
+    rig.write(b"a")
+    assert rig.woken == 1
+    rig.now += 0.015
+    assert rig.tick(may_seal=True) == pytest.approx(0.005)
+    assert rig.sealed == []
+    rig.now += 0.005
+    assert rig.tick(may_seal=True) is None
+    assert len(rig.sealed) == 1
+    rig.write(b"b")
+    assert rig.woken == 2
+
+
+def test_linger_waits_while_others_wait_to_be_sent():
+    """A Message goes on gathering while those before it are not sent, up to a limit."""
+    rig = Rig()
+    rig.write(b"a")
+    rig.now += 0.5
+    assert rig.tick(may_seal=False) == TICK_S
+    assert rig.sealed == []
+    rig.write(b"b")
+    rig.now += MAX_WAIT_S - 0.5
+    rig.tick(may_seal=False)
+    assert [message.records for message in rig.sealed] == [2]
+
+
+def test_without_linger_only_size_and_seal_cut():
+    """A producer with a stable id cuts the same Messages whatever the time is."""
+    cuts = []
+    for pause in (0, 0.1):
+        rig = Rig(linger_s=None)
+        for _ in range(100):
+            rig.write(b"x" * 200, timestamp=1)
+            rig.now += pause
+            rig.tick(may_seal=True)
+        rig.accumulator.seal()
+        cuts.append([bytes(message.body) for message in rig.sealed])
+    assert cuts[0] == cuts[1]
+    assert len(cuts[0]) > 1
+
+
+def test_waiting_for_a_delivery_seals_without_linger():
+    """Without linger nobody else would seal it, so waiting does; a waiter with linger waits."""
+    rig = Rig(linger_s=None)
+    delivery = rig.write(b"a")
+    assert delivery.exception is not None
+    with pytest.raises(MemqError):
+        delivery.result(0)
+    assert len(rig.sealed) == 1
+    rig = Rig()
+    with pytest.raises(MemqError):
+        rig.write(b"a").result(0)
+    assert rig.sealed == []
+
+
+def test_idle_message_is_parked_and_its_time_is_taken_again():
+    """After a pause the next record gets the time of its writing, not that of the first."""
+    rig = Rig(linger_s=None)
+    rig.write(b"a")
+    for _ in range(2):
+        rig.now += TICK_S
+        rig.tick(may_seal=True)
+    rig.now += 100
+    assert rig.tick(may_seal=True) is None
+    woken = rig.woken
+    rig.write(b"b")
+    assert rig.woken == woken + 1
+    rig.write(b"c")
+    first, *others = [micros(row["timestamp"]) for row in rig.rows()]
+    assert first == 50_000_000
+    assert others == [round(rig.now * 1e6)] * 2
+
+
+def test_parked_message_is_sealed_by_its_linger():
+    """A long linger ends in time though the Message was parked meanwhile."""
+    rig = Rig(linger_s=5)
+    rig.write(b"a")
+    waits = []
+    while (left := rig.tick(may_seal=True)) is not None:
+        waits.append(left)
+        rig.now += left
+    assert waits == [TICK_S, pytest.approx(5 - TICK_S)]
+    assert [message.records for message in rig.sealed] == [1]
+
+
+def test_batch_comes_after_open_records():
+    """A table keeps its place behind the records written before it."""
+    rig = Rig()
+    rig.write(b"a")
+    batch = pa.RecordBatch.from_pylist([{"n": 1}, {"n": 2}], pa.schema([("n", pa.int64())]))
+    delivery = rig.accumulator.write_batch(batch, "typed")
+    assert [message.schema_id for message in rig.sealed] == ["default", "typed"]
+    assert rig.sealed[1].delivery is delivery
+    assert rig.sealed[1].records == 2
+    assert rig.budget.used_bytes == sum(message.size_bytes for message in rig.sealed)
+
+
+def test_batch_without_room_is_none():
+    """A table waits for memory as records do."""
+    rig = Rig(buffer_bytes=MESSAGE_BYTES)
+    batch = pa.RecordBatch.from_pylist([{"n": 1}] * 1_000, pa.schema([("n", pa.int64())]))
+    assert rig.accumulator.write_batch(batch, "typed") is None
+    assert rig.accumulator.wanted_bytes > MESSAGE_BYTES
+    assert rig.budget.used_bytes == 0
+
+
+def test_batch_that_cannot_be_encoded_fails_and_frees_its_memory():
+    """An error in encoding reaches the caller, and costs no memory."""
+    rig = Rig()
+    batch = pa.record_batch([pa.array(["a"]).dictionary_encode()], names=["d"])
+    with pytest.raises(SchemaMismatchError):
+        rig.accumulator.write_batch(batch, "typed")
+    assert rig.budget.used_bytes == 0
+    rig.write(b"a")
+    assert len(rig.rows()) == 1
+
+
+def test_typed_topic_takes_tables_only():
+    """Where the topic has its own schema `write` says what to use."""
+    rig = Rig(schema_id=None)
+    with pytest.raises(InvalidRequestError, match="write_table"):
+        rig.write(b"a")
+
+
+def test_end_seals_and_refuses_with_the_first_error():
+    """After the end what was open is sealed, and everything raises why."""
+    rig = Rig()
+    rig.write(b"a")
+    error = ClosedError("closed")
+    rig.accumulator.end(error)
+    rig.accumulator.end(MemqError("later"))
+    assert len(rig.sealed) == 1
+    with pytest.raises(ClosedError):
+        rig.write(b"b")
+    with pytest.raises(ClosedError):
+        rig.accumulator.write_batch(pa.record_batch({"n": [1]}), "typed")
+    assert repr(rig.accumulator) == "<Accumulator over: closed>"
+
+
+def test_repr_shows_open_records_and_memory():
+    """The repr says what is open and what is used."""
+    rig = Rig()
+    rig.write(b"a")
+    assert repr(rig.accumulator) == (
+        "<Accumulator [1 records open | <ByteBudget 4096 of 1048576 bytes used | 0 waiting>]>"
+    )
+
+
+@pytest.mark.parametrize("compression", [None, "zstd", "lz4"])
+def test_compression_keeps_the_rows(compression):
+    """Compressed Messages are smaller and have the same rows."""
+    rig = Rig(compression=compression, message_bytes=1 << 20, max_message_bytes=1 << 20)
+    for number in range(1_000):
+        rig.write(b"value %d" % number, key=b"key")
+    rows = rig.rows()
+    assert [row["value"] for row in rows] == [b"value %d" % number for number in range(1_000)]
+    assert (rig.sealed[0].size_bytes < 10_000) == (compression is not None)
+
+
+def test_many_threads_lose_nothing():
+    """Threads that write and seal at the same time get each record into its own Message once."""
+    rig = Rig(buffer_bytes=64 << 20)
+    written = [[] for _ in range(4)]
+
+    def work(number):
+        for count in range(3_000):
+            value = b"%d-%d" % (number, count)
+            written[number].append((value, rig.write(value, b"key" if count % 3 else None)))
+            if count % 500 == 0:
+                rig.accumulator.seal()
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    rig.accumulator.seal()
+    found = {row["value"]: m.delivery for m in rig.sealed for row in rows_of(m)}
+    assert sum(message.records for message in rig.sealed) == len(found) == 12_000
+    assert all(found[value] is delivery for entries in written for value, delivery in entries)
+
+
+def test_child_process_is_told_after_a_fork():
+    """In a forked child writing raises, even if the lock was held by another thread."""
+    rig = Rig()
+    rig.write(b"a")
+    rig.accumulator._lock.acquire()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            rig.write(b"b")
+        except ClosedError as exc:
+            os._exit(0 if "fork" in str(exc) else 1)
+        except BaseException:  # noqa: BLE001 - the child must not run the rest of the tests
+            os._exit(2)
+        os._exit(3)
+    rig.accumulator._lock.release()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert len(rig.rows()) == 1
+
+
+KEYS = st.none() | st.binary(max_size=20)
+HEADERS = st.none() | st.lists(
+    st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=9)), max_size=4
+)
+TIMES = st.none() | st.integers(0, 2**40)
+WRITES = st.tuples(st.just("write"), st.none() | st.binary(max_size=600), KEYS, HEADERS, TIMES)
+STEPS = st.lists(
+    st.one_of(
+        WRITES,
+        WRITES,
+        WRITES,
+        st.tuples(st.just("tick"), st.booleans(), st.floats(0, 0.03)),
+        st.tuples(st.just("seal")),
+    ),
+    max_size=60,
+)
+
+
+@given(STEPS, st.sampled_from([None, 0.0, 0.01, 0.05]), st.sampled_from([None, "lz4"]))
+def test_any_mix_of_records_comes_out_as_it_went_in(steps, linger_s, compression):
+    """Each record is in the Message of its delivery, once, in order, with its time; sizes hold."""
+    rig = Rig(linger_s=linger_s, compression=compression, message_bytes=1_500)
+    written = []
+    for step in steps:
+        if step[0] == "write":
+            _, value, key, headers, timestamp = step
+            delivery = rig.write(value, key, headers, timestamp)
+            written.append((delivery, value, key, headers, timestamp, rig.now))
+        elif step[0] == "tick":
+            rig.now += step[2]
+            rig.tick(may_seal=step[1])
+        else:
+            rig.accumulator.seal()
+        assert rig.budget.used_bytes <= rig.budget.limit_bytes
+    rig.accumulator.seal()
+    found = [(message.delivery, row) for message in rig.sealed for row in rows_of(message)]
+    assert len(found) == len(written)
+    for (delivery, row), (given_to, value, key, headers, timestamp, now) in zip(
+        found, written, strict=True
+    ):
+        assert delivery is given_to
+        assert (row["value"], row["key"], row["headers"]) == (value, key, headers)
+        stamp = micros(row["timestamp"])
+        assert stamp == timestamp if timestamp is not None else stamp <= round(now * 1e6)
+    assert all(message.size_bytes <= 1_500 for message in rig.sealed)
+    assert rig.budget.used_bytes == sum(message.size_bytes for message in rig.sealed)

@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memq.client.batch import LogMessage
+from memq.client.source import Place, decode
+from memq.core.format.schema import DEFAULT_SCHEMA
+from memq.errors import ConfigError, CorruptDataError, InvalidRequestError
+from tests.unit.client.batches import Sent, notify, object_bytes, records, seal
+
+
+def open_batch(*messages, order="none", compression=None):
+    """A Batch of these Messages, as a consumer hands it out."""
+    sealed = seal(*messages, compression=compression)
+    return decode(object_bytes(sealed), notify(sealed), Place(3, 7), order).batch
+
+
+def test_iterates_log_messages():
+    """Each LogMessage comes with its content, its place and its name."""
+    batch = open_batch(
+        Sent(
+            "p",
+            5,
+            records(b"v0", None, keys=[b"k", None], headers=[{"h": b"x"}, None], times_us=[10, 20]),
+            epoch=2,
+        ),
+        Sent("q", 0, records(b"v2", times_us=[30])),
+    )
+    first = LogMessage(b"k", b"v0", [("h", b"x")], 10, "t", 3, 7, "p", 2, 5, 0)
+    assert list(batch) == [
+        first,
+        LogMessage(None, None, None, 20, "t", 3, 7, "p", 2, 5, 1),
+        LogMessage(None, b"v2", None, 30, "t", 3, 7, "q", 0, 0, 0),
+    ]
+    assert type(next(iter(batch))) is LogMessage
+    assert first.timestamp == datetime(1970, 1, 1, 0, 0, 0, 10, tzinfo=UTC)
+
+
+def test_iterates_again():
+    """A Batch can be iterated any number of times, also side by side."""
+    batch = open_batch(Sent("p", 0, records(b"a", b"b")), Sent("p", 1, records(b"c")))
+    assert [m.value for m in batch] == [m.value for m in batch] == [b"a", b"b", b"c"]
+    assert [(a.value, b.value) for a, b in zip(batch, batch, strict=True)][2] == (b"c", b"c")
+
+
+def test_repeated_header_names_are_kept():
+    """Headers are pairs, so a name that is there twice keeps both values."""
+    pairs = [("h", b"1"), ("h", b"2"), ("n", None)]
+    batch = open_batch(Sent("p", 0, records(b"v", headers=[pairs])))
+    assert next(iter(batch)).headers == pairs
+
+
+def test_describes_itself():
+    """A Batch says where it comes from and how much it holds."""
+    batch = open_batch(Sent("p", 0, records(b"a", b"b")))
+    assert (batch.topic, batch.partition, batch.offset, len(batch)) == ("t", 3, 7, 2)
+    assert batch.notification.batch_id == "b"
+    size = batch.notification.size_bytes
+    assert repr(batch) == f"<Batch t/3/7 [2 records, {size} bytes]>"
+
+
+def test_arrow_table():
+    """The table has the rows of all Messages, one chunk each, and the topic's columns only."""
+    batch = open_batch(Sent("p", 0, records(b"a", b"b")), Sent("q", 9, records(b"c")))
+    table = batch.to_arrow()
+    assert table.schema.equals(DEFAULT_SCHEMA)
+    assert table["value"].to_pylist() == [b"a", b"b", b"c"]
+    assert table["value"].num_chunks == 2
+
+
+def test_arrow_table_is_a_view():
+    """Making the table copies no rows."""
+    batch = open_batch(Sent("p", 0, records(*[b"x" * 1000] * 1000)))
+    before = pa.total_allocated_bytes()
+    table = batch.to_arrow()
+    assert pa.total_allocated_bytes() - before < 10_000
+    assert table.num_rows == 1000
+
+
+def test_pandas_is_optional():
+    """Without pandas `to_pandas` says what to install; with it the rows come as a DataFrame."""
+    batch = open_batch(Sent("p", 0, records(b"a", b"b")))
+    try:
+        import pandas as pd
+    except ImportError:
+        with pytest.raises(ConfigError, match="pip install pandas"):
+            batch.to_pandas()
+    else:
+        frame = batch.to_pandas()
+        assert isinstance(frame, pd.DataFrame)
+        assert list(frame["value"]) == [b"a", b"b"]
+
+
+def typed(**columns):
+    """Rows of a typed topic."""
+    return pa.record_batch(columns)
+
+
+def test_typed_topic():
+    """A typed topic gives its own columns as a table, and its rows as dicts."""
+    times = pa.array([1_500, None], pa.timestamp("ms", "UTC"))
+    rows = typed(user=["ann", None], clicks=[1, 2], timestamp=times)
+    batch = open_batch(Sent("p", 0, rows))
+    assert batch.to_arrow().column_names == ["user", "clicks", "timestamp"]
+    first, second = batch
+    assert first.value == {
+        "user": "ann",
+        "clicks": 1,
+        "timestamp": datetime(1970, 1, 1, 0, 0, 1, 500_000, tzinfo=UTC),
+    }
+    assert (first.key, first.headers, first.timestamp_us, first.sequence) == (
+        None,
+        None,
+        1_500_000,
+        0,
+    )
+    assert (second.value["user"], second.timestamp_us, second.position) == (None, 0, 1)
+
+
+@pytest.mark.parametrize("column", [pa.array(["yesterday"]), pa.array([7], pa.int64())])
+def test_typed_topic_without_times(column):
+    """A column `timestamp` that holds no times counts as none."""
+    batch = open_batch(Sent("p", 0, typed(timestamp=column)))
+    assert next(iter(batch)).timestamp_us == 0
+    assert next(iter(open_batch(Sent("p", 0, typed(x=[1]))))).timestamp_us == 0
+
+
+def test_values_that_python_cannot_hold():
+    """A value with no Python object of its type is a clear error, and Arrow still has it."""
+    batch = open_batch(Sent("p", 0, typed(at=pa.array([1 << 40], pa.timestamp("s")))))
+    with pytest.raises(InvalidRequestError, match=r"use to_arrow\(\)"):
+        list(batch)
+    assert batch.to_arrow().num_rows == 1
+
+
+def test_compressed():
+    """A compressed Batch reads like any other, and counts with its decoded size."""
+    sealed = seal(Sent("p", 0, records(*[b"x" * 1000] * 1000)), compression="zstd")
+    fetched = decode(object_bytes(sealed), notify(sealed), Place(0, 0), "none")
+    assert {m.value for m in fetched.batch} == {b"x" * 1000}
+    assert sealed.size_bytes < 100_000
+    assert fetched.size_bytes > 1_000_000
+
+
+def test_damage_names_the_batch():
+    """A damaged object is refused by an error that names topic, partition, offset and object."""
+    sealed = seal(Sent("p", 0, records(b"a", b"b")))
+    data = bytearray(object_bytes(sealed))
+    data[sealed.entries[0].offset + 200] ^= 1
+    with pytest.raises(CorruptDataError, match=r"Batch b at t/3 offset 7 \(memory:b\) is damaged"):
+        decode(bytes(data), notify(sealed), Place(3, 7), "none")
+
+
+def test_truncated_object():
+    """An object that is cut short is refused, wherever it is cut."""
+    sealed = seal(Sent("p", 0, records(b"a", b"b")))
+    data = object_bytes(sealed)
+    for size in range(0, len(data), 97):
+        with pytest.raises(CorruptDataError, match="offset 7"):
+            decode(data[:size], notify(sealed), Place(3, 7), "none")
+
+
+def test_other_object():
+    """A sound object that holds another Batch is not taken for this one."""
+    sealed, other = (
+        seal(Sent("p", 0, records(b"a"))),
+        seal(Sent("p", 0, records(b"a")), batch_id="o"),
+    )
+    with pytest.raises(CorruptDataError, match="the object holds Batch o"):
+        decode(object_bytes(other), notify(sealed), Place(3, 7), "none")
+
+
+rows_strategy = st.lists(
+    st.tuples(
+        st.none() | st.binary(max_size=8),
+        st.none() | st.binary(max_size=8),
+        st.none()
+        | st.lists(st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=3)), max_size=3),
+        st.integers(-(1 << 62), 1 << 62),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@given(messages=st.lists(rows_strategy, min_size=1, max_size=4))
+def test_iteration_agrees_with_arrow(messages):
+    """LogMessages hold exactly what was sent, and what the table holds."""
+    batch = open_batch(
+        *(
+            Sent(
+                "p",
+                number,
+                records(
+                    *[value for _, value, _, _ in rows],
+                    keys=[key for key, _, _, _ in rows],
+                    headers=[headers for _, _, headers, _ in rows],
+                    times_us=[time for _, _, _, time in rows],
+                ),
+            )
+            for number, rows in enumerate(messages)
+        )
+    )
+    sent = [row for rows in messages for row in rows]
+    assert [(m.key, m.value, m.headers, m.timestamp_us) for m in batch] == sent
+    table = batch.to_arrow()
+    assert table["value"].to_pylist() == [value for _, value, _, _ in sent]
+    assert [(m.sequence, m.position) for m in batch] == [
+        (number, position) for number, rows in enumerate(messages) for position in range(len(rows))
+    ]
