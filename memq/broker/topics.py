@@ -139,6 +139,7 @@ class Topics:
             schema_id=topic.schema_id,
             hosts=[address] * topic.config.write_partitions,
             queue_address=address,
+            created_ms=topic.created_ms,
         )
 
     async def create(self, config: TopicConfig) -> HostedTopic:

@@ -7,6 +7,7 @@ goes on with the whole Batch, so that lines may come again but are never missed.
 
 from __future__ import annotations
 
+import sys
 import time
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
@@ -15,19 +16,21 @@ import click
 
 from memq.cli.command import Command
 from memq.cli.options import RangeType, connection_options, option
-from memq.errors import NotOwnerError, OffsetOutOfRangeError
+from memq.cli.ranges import check_held
+from memq.errors import InvalidRequestError, NotOwnerError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from typing import BinaryIO
 
     import pyarrow as pa
 
     from memq import Consumer
+    from memq.cli.ranges import Range
     from memq.client.batch import Batch
     from memq.client.consumer_options import ConsumerArguments
     from memq.client.order import Order
     from memq.client.source import ReadThrough
+    from memq.core.wire.messages import PartitionOffsets
 
     Format = Literal["raw", "json"]
 
@@ -75,7 +78,7 @@ def consume(
     from_beginning: bool,
     group: str | None,
     max_messages: int | None,
-    wanted: tuple[int, int, int] | None,
+    wanted: Range | None,
     form: Format,
     exit_at_end: bool,
     order: Order,
@@ -93,10 +96,10 @@ def consume(
         )
     from memq import AdminClient, Consumer  # noqa: PLC0415 - loads Arrow
 
-    ends = None
+    stop = None
     if wanted or exit_at_end:
         with AdminClient(bootstrap, token=token) as admin:
-            ends = {held.partition: (held.start, held.end) for held in admin.offsets(topic)}
+            stop = _stop_of(topic, wanted, admin.offsets(topic))
     progress = Progress(remember=group is not None)
     options: ConsumerArguments = {
         "group": group,
@@ -110,7 +113,8 @@ def consume(
     }
     with Consumer(bootstrap, topic=topic, **options) as consumer:
         progress.consumer = consumer
-        stop = _stop(consumer, wanted, ends)
+        if wanted:
+            consumer.assign({wanted.partition: wanted.start})
         try:
             _print_batches(consumer, progress, form, stop, max_messages)
         finally:
@@ -159,3 +163,57 @@ class Progress:
         """Partitions are another member's already, and so are their commits."""
         for partition in partitions:
             self._next.pop(partition, None)
+
+
+Stop = dict[int, int]
+"""Where reading ends: an offset by partition, itself not read."""
+
+
+def _stop_of(topic: str, wanted: Range | None, held: list[PartitionOffsets]) -> Stop:
+    """Where to end: at the end of the range, or where the topic ends now."""
+    if wanted is None:
+        return {each.partition: each.end for each in held}
+    check_held(topic, wanted, held)
+    return {wanted.partition: wanted.end}
+
+
+def _print_batches(
+    consumer: Consumer, progress: Progress, form: Format, stop: Stop | None, limit: int | None
+) -> None:
+    """Write Batches until the end, if there is one, or so many LogMessages."""
+    out = sys.stdout.buffer
+    left = limit
+    while left != 0 and not (stop and _ended(consumer, stop)):
+        batch = consumer.poll(POLL_S)
+        if batch is None or (stop and batch.offset >= stop[batch.partition]):
+            continue
+        records = len(batch) if left is None else min(left, len(batch))
+        for piece in _pieces(batch, form, records):
+            out.write(piece)
+        out.flush()
+        if records == len(batch):
+            progress.written(batch)
+        left = None if left is None else left - records
+
+
+def _ended(consumer: Consumer, stop: Stop) -> bool:
+    try:
+        assigned = consumer.assignment
+        return bool(assigned) and all(consumer.position(each) >= stop[each] for each in assigned)
+    except InvalidRequestError:  # a partition has just gone to another member
+        return False
+
+
+def _pieces(batch: Batch, form: Format, records: int) -> Iterable[bytes | memoryview]:
+    """The first LogMessages of a Batch as lines."""
+    from memq.cli.lines import json_lines, json_object, raw_lines  # noqa: PLC0415 - loads Arrow
+
+    if form == "json":
+        return json_lines(map(json_object, islice(batch, records)))
+    return raw_lines(_first_rows(batch, records))
+
+
+def _first_rows(batch: Batch, records: int) -> Iterator[pa.RecordBatch]:
+    for section in batch.sections:
+        yield section.rows.slice(0, records)
+        records -= min(records, section.rows.num_rows)

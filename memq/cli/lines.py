@@ -11,12 +11,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from memq.cli.times import iso_us
+from memq.client.batch import Batch
+from memq.client.order import arrange
+from memq.core.notification.notification import NOTIFICATION_VERSION, Notification
 from memq.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from memq.client.batch import LogMessage
+    from memq.core.format.reader import BatchReader
 
 _encoder = msgspec.json.Encoder()
 _PIECE = 4_096  # LogMessages; enough to spread the cost of a write, little beside their Batch
@@ -45,11 +49,11 @@ def raw_lines(rows: Iterable[pa.RecordBatch]) -> Iterator[memoryview]:
         yield _bytes_of(joined)
 
 
-def json_lines(messages: Iterable[LogMessage]) -> Iterator[bytes]:
-    """One JSON object for each LogMessage, some thousand to a piece."""
-    rest = iter(messages)
+def json_lines(objects: Iterable[dict[str, Any]]) -> Iterator[bytes]:
+    """One line for each object, some thousand to a piece."""
+    rest = iter(objects)
     while piece := list(islice(rest, _PIECE)):
-        yield _encoder.encode_lines([json_object(message) for message in piece])
+        yield _encoder.encode_lines(piece)
 
 
 def json_object(message: LogMessage) -> dict[str, Any]:
@@ -67,6 +71,35 @@ def json_object(message: LogMessage) -> dict[str, Any]:
         "sequence": message.sequence,
         "position": message.position,
     }
+
+
+def object_records(reader: BatchReader) -> Iterator[dict[str, Any]]:
+    """The LogMessages of an object, which does not know at which offset it was published."""
+    metadata, entries = reader.metadata, reader.entries
+    unknown = Notification(
+        version=NOTIFICATION_VERSION,
+        topic=metadata.topic,
+        write_partition=metadata.write_partition,
+        batch_id=metadata.batch_id,
+        uri="",
+        size_bytes=0,
+        index_offset=reader.index.offset,
+        messages=len(entries),
+        records=sum(entry.records for entry in entries),
+        min_timestamp_us=0,
+        max_timestamp_us=0,
+        producers=[],
+        schema_id="",
+        broker_id="",
+        sealed_ms=0,
+        stored_through_ms=0,
+    )
+    for position, entry in enumerate(entries):
+        sections = arrange([(entry, reader.read(position))], reader.schema, "none")
+        for message in Batch(unknown, -1, -1, reader.schema, sections):
+            found = json_object(message)
+            del found["partition"], found["offset"]
+            yield found
 
 
 def _json_value(value: Any) -> Any:

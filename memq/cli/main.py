@@ -16,7 +16,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from memq.cli import serve
+from memq.cli.audit import audit
+from memq.cli.batch import batch
 from memq.cli.command import Group
+from memq.cli.consume import consume
 from memq.cli.group import group
 from memq.cli.offsets import offsets
 from memq.cli.produce import produce
@@ -85,7 +88,7 @@ def cli() -> None:
     """
 
 
-for command in (serve.dev, serve.broker, topic, produce, offsets, group):
+for command in (serve.dev, serve.broker, topic, produce, consume, offsets, group, batch, audit):
     cli.add_command(command)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 from click.core import ParameterSource
 
+from memq.cli.ranges import Range
 from memq.cli.times import parse_time
 from memq.errors import ConfigError
 
@@ -55,19 +56,19 @@ def connection_options(command: Command) -> Command:
     )(command)
 
 
-class RangeType(click.ParamType[tuple[int, int, int]]):
-    """`P:START-END` as partition, first offset, and one past the last."""
+class RangeType(click.ParamType[Range]):
+    """`P:START-END`: partition, first offset, and one past the last."""
 
     name = "P:START-END"
 
     def convert(
         self, value: str, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, int, int]:
-        """The three numbers."""
+    ) -> Range:
+        """The range that a text means."""
         match = _RANGE.fullmatch(value)
         if match is None or int(match[2]) > int(match[3]):
             self.fail(f"{value!r} is no offset range; write it like 0:100-200", param, ctx)
-        return int(match[1]), int(match[2]), int(match[3])
+        return Range(int(match[1]), int(match[2]), int(match[3]))
 
 
 class TimeType(click.ParamType[datetime]):

@@ -83,7 +83,7 @@ def _cell(key: str, value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):
-        return ",".join(map(str, value)) or "-"
+        return ", ".join(map(str, value)) or "-"
     if key.endswith(_BYTES) and isinstance(value, int):
         return human_size(value)
     if key.endswith(_MS) and isinstance(value, int):

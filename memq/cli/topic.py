@@ -12,6 +12,7 @@ from memq.cli.command import Command, Group
 from memq.cli.options import connection_options, option, output_option, table_options
 from memq.cli.output import show_one, show_rows
 from memq.core.topic import TOPIC_OPTIONS
+from memq.errors import UnknownTopicError
 
 if TYPE_CHECKING:
     from memq.cli.output import Row
@@ -80,7 +81,11 @@ def describe(*, name: str, bootstrap: str, token: str, output: str) -> None:
     from memq import AdminClient  # noqa: PLC0415 - loads Arrow
 
     with AdminClient(bootstrap, token=token) as admin:
-        _show(admin.describe_topic(name), output)
+        # Asking for the topic by name would make it, where brokers make topics that are missing.
+        found = [info for info in admin.list_topics() if info.config.name == name]
+    if not found:
+        raise UnknownTopicError(f"no topic {name!r}; see memq topic list")
+    _show(found[0], output)
 
 
 @topic.command(
@@ -157,7 +162,9 @@ def _show(info: TopicInfo, output: str) -> None:
         # As people would write them in `memq topic alter`.
         texts = {each.name: each.show(row.pop(each.field)) for each in TOPIC_OPTIONS}
         row = {"topic": row.pop("topic")} | texts | row
-        row["schema"] = [str(field).replace("pyarrow.Field", "") for field in fields]
+        row["schema"] = [
+            f"{field.name}: {field.type}{'' if field.nullable else ' not null'}" for field in fields
+        ]
     else:
         row["schema"] = [
             {"name": field.name, "type": str(field.type), "nullable": field.nullable}

@@ -14,45 +14,32 @@ retention has removed, or may remove while the audit runs. What they name is not
 
 from __future__ import annotations
 
-import asyncio
 import math
-from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import aclosing
-from functools import partial
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
-from memq.client.audit_objects import Damage, Inspection, ObjectReader, inspect
-from memq.client.audit_reports import ReportReader, StoredReport
+from memq.client.audit_batches import BatchLook
+from memq.client.audit_damage import Damage
+from memq.client.audit_reports import ReportReader
 from memq.client.cluster import Cluster
-from memq.client.notifications import (
-    Stretch,
-    entries_of,
-    map_ahead,
-    stretches_between,
-    stretches_beside,
-)
+from memq.client.notifications import stretches_beside, stretches_between
 from memq.client.queue import QueueClient
-from memq.client.source import Place, name_of
-from memq.core.audit import ProducerName
-from memq.core.notification.notification import decode_notification
 from memq.core.reconciliation import Reconciliation
 from memq.core.topic import AUDIT_TOPIC
 from memq.core.wire.messages import FetchWatermark
-from memq.errors import CorruptDataError, InvalidRequestError, OffsetOutOfRangeError
+from memq.errors import InvalidRequestError, OffsetOutOfRangeError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import Iterable, Iterator
 
+    from memq.client.audit_reports import StoredReport
     from memq.core.audit import AuditResult, ProducedReport
-    from memq.core.format.batch import ProducerRun
-    from memq.core.notification.notification import Notification
-    from memq.core.wire.messages import NotificationEntry, TopicInfo, WatermarkAnswer
+    from memq.core.wire.messages import TopicInfo, WatermarkAnswer
 
-THREADS = 16  # reading indexes: small reads, and storage answers slowly
-DEEP_THREADS = 4  # reading whole objects: each holds one in memory
+THREADS = 16  # as many as reads of indexes at a time
 SLACK_MS = 600_000  # how far clocks may be apart, and how late a report may be, beyond retries
 EXPIRY_SLACK_MS = 600_000  # an audit may take so long before retention overtakes it
-MAX_RUNS_SHOWN = 5  # of a Batch that cannot be read, in its sentence
 
 Progress = Callable[[int, int], None]
 """Told how many Batches were looked at, and of how many."""
@@ -74,15 +61,15 @@ class Window(NamedTuple):
         """A window around this one and some times, larger by some slack at both ends."""
         times = list(times_ms)
         return Window(
-            None if self.start_ms is None else max(0, min(self.start_ms, *times) - slack_ms),
-            None if self.end_ms is None else max(self.end_ms, *times) + slack_ms,
+            None if self.start_ms is None else max(0, min([self.start_ms, *times]) - slack_ms),
+            None if self.end_ms is None else max([self.end_ms, *times]) + slack_ms,
         )
 
 
 class Sorted(NamedTuple):
     """Reports by what can be said about them."""
 
-    judged: list[ProducedReport]
+    judged: list[StoredReport]
     others: list[ProducedReport]
     open_reports: int
     expired_reports: int
@@ -141,10 +128,19 @@ async def _audit(
         held = await stretches_between(queue, None, None)  # has all that the watermark promises
         reader = ReportReader(audit_queue, topic, executor, report_damage)
         reports = await reader.read(*window.widened(slack_ms))
-        sorted_reports = _sort(reports, window, watermark, await _expiry_ms(queue, info, watermark))
+        expiry_ms = await _expiry_ms(queue, info, watermark)
+        sorted_reports = _sort(reports, window, watermark, info.created_ms, expiry_ms)
         judged = [report for report, _ in sorted_reports.judged]
         reconciliation = Reconciliation(topic, judged, others=sorted_reports.others)
-        look = _Look(queue, reconciliation, executor, damage, window, deep, progress)
+        look = BatchLook(
+            queue,
+            reconciliation,
+            executor,
+            damage,
+            holds=window.holds,
+            deep=deep,
+            progress=progress,
+        )
         near = await stretches_between(
             queue, *window.widened(slack_ms, _times_ms(sorted_reports.judged))
         )
@@ -172,26 +168,32 @@ def _check(info: TopicInfo, window: Window) -> None:
             f"producers do not report about topic {name!r}, so nothing can be said about it; let "
             f"them with: memq topic alter {name} --audited"
         )
-    if None not in window and window.start_ms >= window.end_ms:
-        raise InvalidRequestError(
-            f"the window ends at {window.end_ms} ms, before it starts at {window.start_ms} ms"
-        )
+    start_ms, end_ms = window
+    if start_ms is not None and end_ms is not None and start_ms >= end_ms:
+        raise InvalidRequestError(f"the window ends at {end_ms} ms, but starts at {start_ms} ms")
 
 
 # -- reports --------------------------------------------------------------------------------
 
 
 def _sort(
-    reports: Iterable[StoredReport], window: Window, watermark: WatermarkAnswer, expiry_ms: float
+    reports: Iterable[StoredReport],
+    window: Window,
+    watermark: WatermarkAnswer,
+    created_ms: int,
+    expiry_ms: float,
 ) -> Sorted:
-    """Reports by what can be said about them."""
+    """Reports by what can be said about them.
+
+    Those from before the topic was created are about one that had its name; it has expired.
+    """
     result = Sorted([], [], 0, 0)
     open_reports = expired_reports = 0
     for stored in reports:
         report, stored_ms = stored
         if not window.holds(stored_ms):
             result.others.append(report)
-        elif report.window_start_ms < expiry_ms:
+        elif stored_ms < created_ms or report.window_start_ms < expiry_ms:
             expired_reports += 1
             result.others.append(report)
         elif stored_ms > _stored_through_ms(watermark, report.write_partition):
@@ -262,107 +264,3 @@ async def _check_not_overtaken(
             f"retention removed Batches of {queue.topic!r} that this audit was about while it ran; "
             "audit a later window"
         )
-
-
-# -- Batches --------------------------------------------------------------------------------
-
-
-class _Seen(NamedTuple):
-    """A notification that was read."""
-
-    notification: Notification
-    place: Place
-    in_window: bool
-
-
-class _Look:
-    """Goes through notifications, looks into the Batches that matter, and tells what is there."""
-
-    def __init__(
-        self,
-        queue: QueueClient,
-        reconciliation: Reconciliation,
-        executor: Executor,
-        damage: Damage,
-        window: Window,
-        deep: bool,
-        progress: Progress | None,
-    ) -> None:
-        self._queue = queue
-        self._reconciliation = reconciliation
-        self._executor = executor
-        self._damage = damage
-        self._window = window
-        self._deep = deep
-        self._progress = progress
-        self._loop = asyncio.get_running_loop()
-        self._objects = ObjectReader(queue, self._loop)
-        self._done = self._total = 0
-
-    async def at(self, stretches: Sequence[Stretch]) -> None:
-        """Look at the notifications of some stretches."""
-        self._total += sum(stretch.entries for stretch in stretches)
-        threads = DEEP_THREADS if self._deep else THREADS
-        found = map_ahead(self._inspect, self._needed(stretches), threads)
-        async with aclosing(found):
-            async for seen, inspection in found:
-                self._take_in(seen, inspection)
-
-    async def _needed(self, stretches: Sequence[Stretch]) -> AsyncIterator[_Seen]:
-        """The Batches that must be looked into; the others are counted as their runs say."""
-        async for entry in entries_of(self._queue, stretches):
-            self._done += 1
-            if self._progress is not None:
-                self._progress(self._done, self._total)
-            seen = self._read(entry)
-            if seen is None:
-                continue
-            runs, write_partition = seen.notification.producers, seen.notification.write_partition
-            if (self._deep and seen.in_window) or any(
-                self._reconciliation.needs(write_partition, run, in_window=seen.in_window)
-                for run in runs
-            ):
-                yield seen
-            elif seen.in_window:
-                for run in runs:
-                    self._reconciliation.unneeded(write_partition, run)
-
-    def _read(self, entry: NotificationEntry) -> _Seen | None:
-        place = Place(entry.partition, entry.offset)
-        try:
-            notification = decode_notification(entry.payload)
-        except CorruptDataError as exc:
-            self._damage.add(place, f"{self._queue.topic}/{entry.partition} offset {entry.offset}: {exc}")
-            return None
-        return _Seen(notification, place, self._window.holds(entry.timestamp_ms))
-
-    async def _inspect(self, seen: _Seen) -> Inspection:
-        get_range = partial(self._objects.get_range, seen.notification.uri)
-        work = partial(inspect, seen.notification, get_range, deep=self._deep)
-        return await self._loop.run_in_executor(self._executor, work)
-
-    def _take_in(self, seen: _Seen, inspection: Inspection) -> None:
-        notification, check = seen.notification, self._reconciliation
-        write_partition = notification.write_partition
-        for entry in inspection.sound:
-            name = ProducerName(write_partition, entry.producer_id, entry.epoch)
-            check.stored(
-                name, entry.sequence, entry.records, entry.crc32c, in_window=seen.in_window
-            )
-        unreadable = notification.producers if inspection.gone else inspection.damaged
-        for run in unreadable:
-            check.unreadable(write_partition, run, gone=inspection.gone)
-        concerns = f"; it concerns {_shown(unreadable)}" if unreadable else ""
-        for finding in inspection.findings:
-            line = f"{name_of(notification, seen.place)}: {finding}{concerns}"
-            self._damage.add(seen.place, line, gone=inspection.gone)
-
-
-def _shown(runs: Sequence[ProducerRun]) -> str:
-    """Runs of sequences for a sentence."""
-    parts = [
-        f"producer {run.producer_id} sequences {run.first} to {run.last} ({run.records} LogMessages)"
-        for run in runs[:MAX_RUNS_SHOWN]
-    ]
-    more = [f"{len(runs) - MAX_RUNS_SHOWN} more runs"] if len(runs) > MAX_RUNS_SHOWN else []
-    return ", ".join([*parts, *more])

@@ -87,24 +87,31 @@ class AuditReporter:
         state = "failing" if self._failing else "reporting"
         return f"<AuditReporter {self._id} [{state} | {self._sequence} sent] {self._backlog!r}>"
 
+    @property
+    def started(self) -> bool:
+        """Whether it reports: not all topics are audited."""
+        return self._task is not None
+
     def start(self) -> None:
         """Report from now on."""
         self._task = asyncio.get_running_loop().create_task(self._run())
         self._task.add_done_callback(_log_bug)
 
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Report what is left, for up to so long, and stop. It raises nothing: what could not be
-        reported is logged, and the audit will count it as unreported.
+        """Report what is left, for up to so long, and stop; nothing to do when never started.
+
+        It raises nothing: what could not be reported is logged, and the audit will count it as
+        unreported.
         """
+        if self._task is None:
+            return
         self._closing.set()
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                if self._task is not None:
-                    await asyncio.wait({self._task})
+                await asyncio.wait({self._task})
                 await self.report(timeout_s)
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
+        self._task.cancel()
+        await asyncio.wait({self._task})
         unreported = self._backlog.messages + self._backlog.dropped_messages
         if unreported:
             _log.warning(

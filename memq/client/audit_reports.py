@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow.compute as pc
 
+from memq.client.audit_objects import ObjectReader
 from memq.client.notifications import entries_of, map_ahead, stretches_between
 from memq.client.source import Place, decode, name_of
 from memq.core.audit import decode_report
@@ -17,7 +18,7 @@ from memq.errors import CorruptDataError, InvalidRequestError, ObjectNotFoundErr
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from memq.client.audit_objects import Damage, ObjectReader
+    from memq.client.audit_damage import Damage
     from memq.client.queue import QueueClient
     from memq.core.audit import ProducedReport
     from memq.core.notification.notification import Notification
@@ -40,7 +41,6 @@ class ReportReader:
     Args:
         queue: of the audit topic.
         topic: the topic.
-        reader: reads the audit topic's objects.
         executor: whose threads read and decode.
         damage: told of what cannot be read.
     """
@@ -49,13 +49,12 @@ class ReportReader:
         self,
         queue: QueueClient,
         topic: str,
-        reader: ObjectReader,
         executor: Executor,
         damage: Damage,
     ) -> None:
         self._queue = queue
         self._topic = topic
-        self._reader = reader
+        self._objects = ObjectReader(queue, asyncio.get_running_loop())
         self._executor = executor
         self._damage = damage
 
@@ -101,7 +100,7 @@ class ReportReader:
 
     def _values(self, notification: Notification, place: Place) -> list[bytes | None]:
         """What stands in the Batch about the topic."""
-        data = self._reader.get_range(notification.uri, 0, notification.size_bytes)
+        data = self._objects.get_range(notification.uri, 0, notification.size_bytes)
         table = decode(data, notification, place, "none").batch.to_arrow()
         about = pc.equal(table["key"], self._topic.encode())
         values: list[bytes | None] = table.filter(about)["value"].to_pylist()

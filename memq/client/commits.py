@@ -72,7 +72,7 @@ class Commits:
             if partition in wanted and self._committed.get(partition) != offset
         }
 
-    async def commit(self, offsets: Mapping[int, int], timeout_s: float | None = None) -> None:
+    async def commit(self, offsets: Mapping[int, int]) -> None:
         """Store next offsets; nothing to store is fine.
 
         Raises:
@@ -85,7 +85,7 @@ class Commits:
         if not offsets:
             return
         async with self._one_at_a_time:  # or an older one that is retried could come last
-            await self._queue.commit(self._group, self._member_id(), offsets, timeout_s=timeout_s)
+            await self._queue.commit(self._group, self._member_id(), offsets)
         self._committed.update(offsets)
 
     # -- auto-commit ------------------------------------------------------------------------
@@ -110,19 +110,18 @@ class Commits:
         if self._auto_interval_s is None or now_s - self._last_auto_s < self._auto_interval_s:
             return
         self._last_auto_s = now_s
-        if self.pending():
-            self._running = asyncio.get_running_loop().create_task(self.commit_if_owner())
+        offsets = self.pending()  # now: what this poll hands out is not done yet
+        if offsets:
+            self._running = asyncio.get_running_loop().create_task(self.commit_if_owner(offsets))
 
-    async def commit_if_owner(
-        self, partitions: Iterable[int] | None = None, timeout_s: float | None = None
-    ) -> None:
-        """Commit what is pending; that a partition was lost to another member is only logged.
+    async def commit_if_owner(self, offsets: Mapping[int, int]) -> None:
+        """Commit; that a partition was lost to another member is only logged.
 
         Raises:
             MemqError: the broker failed until the deadline.
         """
         try:
-            await self.commit(self.pending(partitions), timeout_s)
+            await self.commit(offsets)
         except NotOwnerError as exc:
             # Ordinary in a group: the next poll gives the partitions up.
             log.warning("auto-commit: %s", exc)

@@ -59,7 +59,7 @@ class AsyncConsumer:
         self._rim: ConsumerRim | None = None
 
     async def start(self) -> Self:
-        """Find the topic. Starting again does nothing.
+        """Find the topic, and begin; a group is joined by the first poll. Again it does nothing.
 
         Raises:
             UnknownTopicError: there is no such topic.
@@ -115,7 +115,7 @@ class AsyncConsumer:
 
     @property
     def assignment(self) -> list[int]:
-        """Partitions that are read now; none before the first poll."""
+        """Partitions that are read now; a group gives them out from the first poll on."""
         return self._started().assignment
 
     async def assign(self, partitions: Iterable[int] | Mapping[int, int]) -> None:
@@ -306,7 +306,7 @@ class Consumer:
 
     @property
     def assignment(self) -> list[int]:
-        """Partitions that are read now; none before the first poll."""
+        """Partitions that are read now; a group gives them out from the first poll on."""
         return self._rim.assignment
 
     def assign(self, partitions: Iterable[int] | Mapping[int, int]) -> None:

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from memq.client.consumer_options import ConsumerOptions, OnPartitions
     from memq.client.offsets import Start
     from memq.client.source import Fetched
-    from memq.core.topic import TopicConfig
 
 MEMBER_ID_BYTES = 8  # random; two members of a group never share a name
 
@@ -52,12 +51,11 @@ class ConsumerRim:
         repeats: Messages that were dropped because they had been handed out before.
     """
 
-    def __init__(self, cluster: Cluster, config: TopicConfig, options: ConsumerOptions) -> None:
+    def __init__(self, cluster: Cluster, options: ConsumerOptions) -> None:
         self.options = options
         self.queue = QueueClient(cluster, options.topic)
         self.repeats = 0
         self._cluster = cluster
-        self._partitions = range(config.read_partitions)
         self._executor = ThreadPoolExecutor(options.fetch_threads, "memq-fetch")
         self._source = BatchSource(
             self.queue, self._executor, read_through=options.read_through, order=options.order
@@ -79,14 +77,14 @@ class ConsumerRim:
         )
         self._window = RepeatWindow()
         self._session: GroupSession | None = None
-        self._assigned = False  # partitions are chosen by hand, or are all
+        self._assigned = False  # by hand, or all of them: no group decides
         self._moving: asyncio.Task[None] | None = None
         self._polling = False
         self._closing = False
 
     @classmethod
     async def start(cls, bootstrap: str | None, options: ConsumerOptions) -> ConsumerRim:
-        """Find the topic.
+        """Find the topic; without a group, begin to read all of its partitions.
 
         Raises:
             UnknownTopicError: there is no such topic.
@@ -103,7 +101,14 @@ class ConsumerRim:
         except BaseException:
             await cluster.close()
             raise
-        return cls(cluster, topic.config, options)
+        rim = cls(cluster, options)
+        if options.group is None:
+            try:
+                await rim.assign(range(topic.config.read_partitions))
+            except BaseException:
+                await rim.close(0, orderly=False)
+                raise
+        return rim
 
     def __repr__(self) -> str:
         state = "closed" if self._closing else repr(self._session or self.commits)
@@ -198,23 +203,22 @@ class ConsumerRim:
         return True
 
     def _must_move(self) -> bool:
-        if self._session is None:
-            return not self._assigned
-        self._session.check()
-        membership = self._session.membership
-        membership.expire(self._session.now_ms())
-        return bool(membership.lost or membership.to_release or membership.to_start)
+        session = self._session
+        if session is None:
+            return False
+        session.membership.expire(session.now_ms())
+        if not session.membership.must_move:
+            session.check()  # only after what was lost has been given up
+        return session.membership.must_move
 
     async def _move(self) -> None:
-        if self._session is None:
-            await self.assign(self._partitions)
-            return
-        membership = self._session.membership
+        assert self._session is not None  # noqa: S101 - only a group moves partitions
+        session, membership = self._session, self._session.membership
         if membership.lost:
             await self._lose(membership)
         if membership.to_release:
             await self._release(membership, membership.to_release)
-            self._session.nudge()
+            session.nudge()
         if membership.to_start:
             await self._start(membership, membership.to_start)
 
@@ -227,7 +231,7 @@ class ConsumerRim:
         self.fetcher.drop(partitions)
         try:
             if self.commits.auto:
-                await self.commits.commit_if_owner(partitions)
+                await self.commits.commit_if_owner(self.commits.pending(partitions))
             await _notify(self.options.on_revoke, partitions)
         finally:
             membership.released(partitions)
@@ -291,7 +295,7 @@ class ConsumerRim:
         if partition not in positions:
             raise InvalidRequestError(
                 f"partition {partition!r} of {self.options.topic!r} is not read by this consumer; "
-                f"it reads {list(positions)} (none before the first poll)"
+                f"it reads {list(positions)}"
             )
         return positions[partition]
 
@@ -344,7 +348,7 @@ class ConsumerRim:
     async def _finish(self) -> None:
         if self.commits.auto:
             await self.commits.settle()
-            await self.commits.commit_if_owner()
+            await self.commits.commit_if_owner(self.commits.pending())
         if self._session is not None and self._session.membership.held:
             await _notify(self.options.on_revoke, self._session.membership.held)
 

@@ -106,6 +106,11 @@ class Membership:
         """Partitions to take up: call `started`, then work on them."""
         return self._wanted - self.held
 
+    @property
+    def must_move(self) -> bool:
+        """Whether there is something lost, to release or to start."""
+        return bool(self.lost or self._wanted != self.held)
+
     def released(self, partitions: Iterable[int]) -> None:
         """The consumer does not work on these any more."""
         self.held.difference_update(partitions)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from memq.client.queue import QueueClient
 
 Start = Literal["earliest", "latest"] | datetime | Mapping[int, int]
-"""`earliest`: the oldest Batch held; `latest`: only what is published from now on; a time: the
+"""`earliest`: the oldest Batch held; `latest`: only what is published from then on; a time: the
 first Batch published at that time or later, so that no LogMessage written since is missed; or
 offsets by partition, `earliest` for partitions that are not named."""
 

@@ -227,9 +227,11 @@ class ProducerCore:
             for number in range(len(self._partitions), len(hosts)):
                 self._partitions.append(Partition(number, hosts[number]))
         used = {partition.host for partition in self._partitions}
-        for address in [address for address in self._links if address not in used]:
-            if not self._links[address].in_flight:
-                del self._links[address]
+        self._links = {
+            address: link
+            for address, link in self._links.items()
+            if address in used or link.in_flight or link.state is not LinkState.DOWN
+        }
 
     def refresh_failed(self, error: MemqError, now_s: float) -> None:
         """The topic's hosts cannot be told."""

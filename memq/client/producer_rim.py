@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from memq.client.accumulator import Accumulator
 from memq.client.audit_counters import AuditCounters
+from memq.client.audit_reporter import CLOSE_TIMEOUT_S, AuditReporter
 from memq.client.backoff import system_randomness
 from memq.client.budget import ByteBudget
 from memq.client.cluster import Cluster
@@ -117,12 +118,13 @@ class ProducerRim:
             answer_timeout_s=answer_timeout_s(config),
         )
         self._audit = AuditCounters(core_options, options.client, time.time_ns() // 1_000_000)
+        self._reporter = AuditReporter(cluster, self._audit.take_reports)
         self.budget = ByteBudget(options.buffer_bytes)
         self._core = ProducerCore(
             core_options,
             topic.hosts,
             release=self.budget.give,
-            on_submitted=self._audit.submitted,
+            on_submitted=self._named,
             on_settled=self._settled,
             randomness=randomness,
         )
@@ -146,6 +148,8 @@ class ProducerRim:
         self._failed: list[Delivery] = []
         self._acked_messages = self._acked_records = self._acked_bytes = 0
         self._failed_messages = self._failed_records = 0
+        if config.audited:
+            self._reporter.start()
 
     @classmethod
     async def start(
@@ -250,6 +254,7 @@ class ProducerRim:
         why = ClosedError(f"this producer to topic {self.options.topic!r} was closed")
         self.accumulator.end(why)
         self.budget.close()
+        started_s = time.monotonic()
         try:
             await self.drain(timeout_s)
         finally:
@@ -259,6 +264,8 @@ class ProducerRim:
                     handle.cancel()
             for task in self._tasks:
                 task.cancel()
+            left_s = math.inf if timeout_s is None else started_s + timeout_s - time.monotonic()
+            await self._reporter.close(max(0.0, min(left_s, CLOSE_TIMEOUT_S)))
             await self._cluster.close()
 
     async def _next_settlement(self) -> None:
@@ -281,8 +288,13 @@ class ProducerRim:
         self._core.submit(message)
         self._poll_soon()
 
+    def _named(self, entry: Entry) -> None:
+        if self._reporter.started:
+            self._audit.submitted(entry)
+
     def _settled(self, entry: Entry, error: MemqError | None) -> None:
-        self._audit.settled(entry, error)
+        if self._reporter.started:
+            self._audit.settled(entry, error)
         message = entry.message
         if error is None:
             self._acked_messages += 1

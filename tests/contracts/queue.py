@@ -334,15 +334,15 @@ async def test_truncate_forgets_the_front(queue, topic):
 
 
 async def test_truncating_everything_keeps_the_end(queue, topic, next_process):
-    """Offsets are never used again, even when nothing is left, and by no later process."""
+    """Offsets are not used again and times do not go back, even when nothing is left."""
     await publish(queue, topic, b"a", b"b", b"c")
     await queue.truncate(topic, 0, 3)
     assert await queue.offsets(topic, 0) == (3, 3)
     successor = await next_process()
     await successor.fence(topic, 0)
     assert await successor.offsets(topic, 0) == (3, 3)
-    assert await publish(successor, topic, b"d") == [3]
-    assert await payloads(successor, topic, 3) == [b"d"]
+    assert await publish(successor, topic, b"d", timestamp_ms=5) == [3]
+    assert await fetch(successor, topic, 3) == [(3, 1_000, b"d")]
 
 
 async def test_truncating_less_than_before_changes_nothing(queue, topic):

@@ -18,11 +18,15 @@ TIMEOUT_S = 20.0
 
 
 class World:
-    """A broker with a topic `t`, a client that writes to it, and what is behind it."""
+    """A broker with a topic `t`, a client that writes to it, and what is behind it.
+
+    Attributes:
+        sent: values of each Message, by sequence.
+    """
 
     def __init__(self, running, writer, queue, info):
         self.broker, self.writer, self.queue, self.info = running, writer, queue, info
-        self._sequence = 0
+        self.sent = []
 
     @property
     def address(self):
@@ -31,8 +35,8 @@ class World:
 
     async def write(self, *values, **fields):
         """Publish a Batch of one Message; returns partition and offset."""
-        answer = await self.writer.write(self._sequence, *values, **fields)
-        self._sequence += 1
+        answer = await self.writer.write(len(self.sent), *values, **fields)
+        self.sent.append(values)
         return answer.partition, answer.offset
 
     async def write_to(self, partition, *values):
@@ -79,6 +83,13 @@ async def world(tmp_path, *, queue=None, config=None, **options):
         yield World(running, writer, queue, info)
 
 
+async def forever(consumer):
+    """Poll until something is raised; a Batch must not come."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while True:
+            assert await consumer.poll(0.1) is None
+
+
 async def take(consumer, count):
     """The next Batches that a consumer hands out."""
     found = []
@@ -87,6 +98,16 @@ async def take(consumer, count):
             batch = await consumer.poll(TIMEOUT_S)
             assert batch is not None
             found.append(batch)
+    return found
+
+
+async def drain(consumer):
+    """What a consumer hands out until it has no lag."""
+    found = []
+    async with asyncio.timeout(TIMEOUT_S):
+        while any((await consumer.lag()).values()):
+            batch = await consumer.poll(0.05)
+            found += [batch] if batch else []
     return found
 
 

@@ -83,13 +83,12 @@ class TinyBroker:
     async def start(self, port=0):
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: _Connection(self), "127.0.0.1", port)
-        self.address = "127.0.0.1:%d" % self._server.sockets[0].getsockname()[1]
+        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     async def stop(self):
         self._server.close()
         self.cut()
-        while self.connections:
-            await asyncio.sleep(0)
+        await asyncio.gather(*(connection.lost for connection in self.connections))
 
     def cut(self):
         """Break every connection."""
@@ -171,10 +170,12 @@ class _Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport):
         self.transport = transport
+        self.lost = asyncio.get_running_loop().create_future()
         self.broker.connections.add(self)
 
     def connection_lost(self, exc):
         self.broker.connections.discard(self)
+        self.lost.set_result(None)
 
     def get_buffer(self, sizehint):
         return self.reader.get_buffer()

@@ -76,7 +76,6 @@ class Written:
         topic: to which.
         sizes: of its values.
         count: numbers below this were handed to a producer.
-        messages_of: the Messages in which a number was acked, where that is known.
     """
 
     topic: str
@@ -132,9 +131,7 @@ class Ledger:
 
     def note(self, stored: StoredAt, producer_id: str) -> MessageName:
         """Note an ack of a Message of epoch 0."""
-        message = MessageName(
-            stored.topic, stored.write_partition, producer_id, 0, stored.sequence
-        )
+        message = MessageName(stored.topic, stored.write_partition, producer_id, 0, stored.sequence)
         self.places[message].append(stored)
         self.duplicates += stored.duplicate
         return message

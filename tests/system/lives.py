@@ -190,9 +190,9 @@ def _broker(
 
 def _fork_server() -> multiprocessing.context.ForkServerContext:
     context = multiprocessing.get_context("forkserver")
-    # Each child imports the main module; it finds what is imported here.
-    main = getattr(sys.modules["__main__"].__spec__, "name", "memq")
-    context.set_forkserver_preload(["memq.testing.crashing", "tests.system.faults", main])
+    # Each child imports the main module, which is pytest or `chaos`; let it find all it needs.
+    main = ["pytest"] if "pytest" in sys.modules else ["tests.system.runs"]
+    context.set_forkserver_preload(["memq.testing.crashing", "tests.system.faults", *main])
     return context
 
 

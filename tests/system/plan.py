@@ -23,16 +23,18 @@ class ProducerPlan:
     """One producer, or the lives of one with a stable id.
 
     Attributes:
+        seed: of what it does.
         label: of its LogMessages.
         topic: that it writes to.
         stable: it has a producer id of its own choice, and is run again from the start when it is
             abandoned.
-        abandoned_after: after how many steps each life but the last is abandoned.
+        abandoned_after: after how many steps, at least, each life but the last is abandoned.
         steps: of a stable one: how many there are.
         sizes: of the values, in bytes.
         options: of the producer.
     """
 
+    seed: str
     label: str
     topic: str
     stable: bool
@@ -127,6 +129,7 @@ def _producer(rng: random.Random, number: int, topic: str) -> ProducerPlan:
     steps = rng.randint(20, 60)
     lives = rng.choice((0, 0, 1, 2)) if stable else 0
     return ProducerPlan(
+        seed=str(rng.random()),
         label=f"p{number}",
         topic=topic,
         stable=stable,

@@ -50,11 +50,17 @@ async def _close(producer: AsyncProducer, *, abandon: bool, ledger: Ledger) -> N
 def _steps(
     plan: ProducerPlan, stop: asyncio.Event, limit: int | None, life: int
 ) -> Iterator[tuple[str, int, float]]:
-    """What to do, how many LogMessages with it, and how long to pause: a stable producer does the
-    same each time it is run, but for the pauses."""
-    rng, pauses = random.Random(plan.label), random.Random(life)
-    done = 0
-    while (done < plan.steps if plan.stable else not stop.is_set()) and done != limit:
+    """What to do, how many LogMessages with it, and how long to pause.
+
+    A stable producer does the same each time it is run, but for the pauses. It is abandoned only
+    when no Message is open, since closing sends that as it is, and the next life would cut it
+    elsewhere.
+    """
+    rng, pauses = random.Random(plan.seed), random.Random(life)
+    done, how = 0, "flush"
+    while done < plan.steps if plan.stable else not stop.is_set():
+        if limit is not None and done >= limit and how != "write":
+            return
         done += 1
         how = rng.choice(("write", "write", "write", "table", "flush"))
         yield how, rng.randint(1, 40 if max(plan.sizes) < 10_000 else 4), pauses.uniform(0, 0.05)
@@ -78,7 +84,9 @@ async def _write(
         written.count = max(written.count, number)
         rows = [row_of(name, plan.sizes) for name in these]
         if how == "table":
-            ledger.watch_table(await producer.write_table(_table(rows)), producer.producer_id, these)
+            ledger.watch_table(
+                await producer.write_table(_table(rows)), producer.producer_id, these
+            )
         else:
             for name, row in zip(these, rows, strict=True):
                 delivery = await producer.write(row.value, row.key, row.headers, row.timestamp_us)

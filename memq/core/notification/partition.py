@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from memq.core.bigqueue import BigArray
 from memq.core.notification.checks import out_of_range
 from memq.core.notification.queue import Entry, Publication
-from memq.errors import PublishUncertainError, UnknownTopicError
+from memq.errors import CorruptDataError, PublishUncertainError, UnknownTopicError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -195,10 +195,9 @@ class Partition:
         if self._array is None:
             with contextlib.ExitStack() as undo:
                 array = undo.enter_context(self._open_array())
-                start, end = array.start, array.end
-                self._last_ms = _time_of(array.get(end - 1)) if end > start else 0
+                self._last_ms = _last_time(array)
+                self._array, self.start, self.end = array, array.start, array.end
                 undo.pop_all()
-            self._array, self.start, self.end = array, start, end
         return self._array
 
     def _open_array(self) -> BigArray:
@@ -224,3 +223,18 @@ class Partition:
 
 def _time_of(item: bytes) -> int:
     return int.from_bytes(item[:_TIME_BYTES], "little")
+
+
+def _last_time(array: BigArray) -> int:
+    """Time of the last entry, also when it was truncated; 0 when there never was one.
+
+    The array keeps the entry's index, and the last item of every append has the array's time.
+    """
+    if array.end == 0:
+        return 0
+    try:
+        return array.cursor().entry(array.end - 1).timestamp_ms
+    except CorruptDataError as exc:
+        # Recovery keeps no item without its index, so this one was truncated, and nobody reads it.
+        _log.warning("times of an empty partition begin anew: %s", exc)
+        return 0

@@ -95,6 +95,8 @@ class TopicInfo(Struct):
         schema_id: the schema to send with.
         hosts: address of the broker of each write partition, by position.
         queue_address: address of the broker that serves the topic's notifications and groups.
+        created_ms: when it was created, milliseconds since 1970 UTC; before that, its name may have
+            been another topic's.
     """
 
     config: TopicConfig
@@ -102,6 +104,7 @@ class TopicInfo(Struct):
     schema_id: str
     hosts: list[str]
     queue_address: str
+    created_ms: int = 0
 
 
 class MetadataAnswer(Struct):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.cli.lines import json_lines, raw_lines
+from memq.cli.lines import json_lines, json_object, raw_lines
 from memq.client.batch import LogMessage
 from memq.core.format.message import encode_records
 from memq.errors import InvalidRequestError
@@ -26,7 +26,9 @@ def raw(rows):
 
 def as_json(*messages):
     """Each message back from its JSON line."""
-    return [json.loads(line) for line in b"".join(json_lines(messages)).splitlines()]
+    return [
+        json.loads(line) for line in b"".join(json_lines(map(json_object, messages))).splitlines()
+    ]
 
 
 @given(st.lists(st.none() | st.binary(max_size=8)), st.integers(0, 5), st.integers(0, 5))

@@ -20,7 +20,7 @@ def test_table_shows_sizes_for_the_eye(capsys):
 
     assert capsys.readouterr().out.splitlines() == [
         "TOPIC    SIZE     LAG       MEMBERS    HOST",
-        "a        3.0 MiB  0         x,y        -",
+        "a        3.0 MiB  0         x, y       -",
         "bb       10 B     12345678  -          -",
     ]
 

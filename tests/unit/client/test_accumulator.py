@@ -182,7 +182,6 @@ def test_waiting_for_a_delivery_seals_without_linger():
     """Without linger nobody else would seal it, so waiting does; a waiter with linger waits."""
     rig = Rig(linger_s=None)
     delivery = rig.write(b"a")
-    assert delivery.exception is not None
     with pytest.raises(MemqError):
         delivery.result(0)
     assert len(rig.sealed) == 1
@@ -293,7 +292,7 @@ def test_compression_keeps_the_rows(compression):
         rig.write(b"value %d" % number, key=b"key")
     rows = rig.rows()
     assert [row["value"] for row in rows] == [b"value %d" % number for number in range(1_000)]
-    assert (rig.sealed[0].size_bytes < 10_000) == (compression is not None)
+    assert (rig.sealed[0].size_bytes < 20_000) == (compression is not None)
 
 
 def test_many_threads_lose_nothing():

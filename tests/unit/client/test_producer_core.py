@@ -591,7 +591,7 @@ class CoreMachine(RuleBasedStateMachine):
             self.core.connected(address)
         if self.refreshing:
             self.refreshing = 0
-            self.core.refreshed(["a:1", "b:2", "c:3"], self.rig.now)
+            self.core.refreshed(["a:1", "b:2", "c:3", "a:1"], self.rig.now)
         for send in self.in_flight[:]:
             self.in_flight.remove(send)
             self.serve(send)

@@ -1,0 +1,213 @@
+"""`memq audit`: is everything stored that producers sent?"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from memq.cli.command import Command
+from memq.cli.options import TimeType, connection_options, option, output_option
+from memq.cli.output import show_one, show_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from memq.cli.output import Row
+    from memq.client.audit import Progress
+    from memq.core.audit import AuditResult, ProducerAudit, Run
+
+MAX_RUNS_SHOWN = 5  # of each finding in a cell of the table; JSON has all
+FINDINGS = ("lost", "damaged", "doubled", "changed", "recovered")
+COLUMNS = (
+    "producer",
+    "epoch",
+    "write_partition",
+    "produced",
+    "stored",
+    "lost",
+    "damaged",
+    "unreported",
+    "sequences",
+)
+
+
+@click.command(
+    cls=Command,
+    epilog="""
+memq audit clicks --from 2h
+memq audit clicks --from 2025-06-30T12:00:00Z --to 2025-06-30T13:00:00Z --deep
+memq audit clicks --from 1d -o json | jq '.producers[].lost'
+""",
+)
+@click.argument("topic")
+@option("--from", "start", type=TimeType(), help="Reports since this time: ISO 8601, or 2h.")
+@option("--to", "end", type=TimeType(), help="Reports before this time.")
+@option("--deep", is_flag=True, help="Read every byte of the Batches, not only their indexes.")
+@connection_options
+@output_option
+@click.pass_context
+def audit(
+    ctx: click.Context,
+    *,
+    topic: str,
+    start: datetime | None,
+    end: datetime | None,
+    deep: bool,
+    bootstrap: str,
+    token: str,
+    output: str,
+) -> None:
+    """Compare what the producers of TOPIC reported with what is stored.
+
+    Each line is a producer in a write partition. PRODUCED, STORED, LOST, DAMAGED and UNREPORTED are
+    LogMessages; SEQUENCES names Messages. The last line is "clean", or what is wrong; then the
+    exit code is 1.
+    """
+    from memq.client.audit import audit_topic  # noqa: PLC0415 - loads Arrow
+    from memq.client.offsets import time_ms  # noqa: PLC0415
+
+    with click.progressbar(
+        length=0, label="Batches", file=sys.stderr, hidden=not sys.stderr.isatty()
+    ) as bar:
+        result = asyncio.run(
+            audit_topic(
+                bootstrap,
+                topic,
+                start_ms=None if start is None else time_ms(start),
+                end_ms=None if end is None else time_ms(end),
+                deep=deep,
+                token=token,
+                progress=_progress(bar),
+            )
+        )
+    if output == "json":
+        show_one(_json(result), output)
+    else:
+        _show_table(result)
+    ctx.exit(0 if result.clean else 1)
+
+
+def _progress(bar: Any) -> Progress:
+    def show(done: int, total: int) -> None:
+        bar.length = total
+        bar.update(done - bar.pos)
+
+    return show
+
+
+# -- for people -----------------------------------------------------------------------------
+
+
+def _show_table(result: AuditResult) -> None:
+    if result.producers:
+        show_rows([_row(producer) for producer in result.producers], COLUMNS, "table")
+        click.echo()
+    for line in result.damage:
+        click.echo(f"cannot be read: {line}")
+    for line in _notes(result):
+        click.echo(line)
+    click.echo(_verdict(result))
+
+
+def _row(producer: ProducerAudit) -> Row:
+    return {
+        "producer": producer.name.producer_id,
+        "epoch": producer.name.epoch,
+        "write_partition": producer.name.write_partition,
+        "produced": producer.produced_records,
+        "stored": producer.stored_records,
+        "lost": producer.lost_records,
+        "damaged": producer.damaged_records,
+        "unreported": producer.unreported_records,
+        "sequences": "; ".join(
+            f"{finding} {_shown(found)}"
+            for finding in FINDINGS
+            if (found := getattr(producer, finding))
+        ),
+    }
+
+
+def _shown(runs: Sequence[Run]) -> str:
+    parts = [
+        str(run.first) if run.first == run.last else f"{run.first}-{run.last}"
+        for run in runs[:MAX_RUNS_SHOWN]
+    ]
+    more = [f"{len(runs) - MAX_RUNS_SHOWN} more"] if len(runs) > MAX_RUNS_SHOWN else []
+    return ",".join([*parts, *more])
+
+
+def _notes(result: AuditResult) -> list[str]:
+    """What is no fault, but should be known."""
+    notes = []
+    if not any(producer.produced_messages for producer in result.producers):
+        notes.append("No report in this window could be judged.")
+    if result.open_reports:
+        notes.append(
+            f"{result.open_reports} reports are not closed yet: Batches are still on their way. "
+            "Audit again in a while."
+        )
+    if result.expired_reports:
+        notes.append(
+            f"{result.expired_reports} reports are about Messages that retention has removed, or "
+            "may remove now."
+        )
+    if result.unreported_messages:
+        notes.append(
+            f"{result.unreported_records} LogMessages are stored but in no report: their producers "
+            "have not reported yet, or ended before they could."
+        )
+    return notes
+
+
+def _verdict(result: AuditResult) -> str:
+    if result.clean:
+        return "clean"
+    parts = [f"{len(result.damage)} objects or reports cannot be read"] if result.damage else []
+    for finding in ("lost", "damaged"):
+        messages = _messages(result, finding)
+        if messages:
+            records = sum(getattr(each, f"{finding}_records") for each in result.producers)
+            parts.append(f"{records} LogMessages {finding} in {messages} Messages")
+    for finding in ("doubled", "changed"):
+        messages = _messages(result, finding)
+        if messages:
+            parts.append(f"{messages} Messages {finding}")
+    return "NOT CLEAN: " + "; ".join(parts)
+
+
+def _messages(result: AuditResult, finding: str) -> int:
+    return sum(run.messages for producer in result.producers for run in getattr(producer, finding))
+
+
+# -- for programs ---------------------------------------------------------------------------
+
+
+def _json(result: AuditResult) -> Row:
+    return {
+        "topic": result.topic,
+        "clean": result.clean,
+        "lost_records": result.lost_records,
+        "open_reports": result.open_reports,
+        "expired_reports": result.expired_reports,
+        "damage": result.damage,
+        "producers": [_producer_json(producer) for producer in result.producers],
+    }
+
+
+def _producer_json(producer: ProducerAudit) -> Row:
+    return {
+        **producer.name._asdict(),
+        "produced_messages": producer.produced_messages,
+        "produced_records": producer.produced_records,
+        "stored_messages": producer.stored_messages,
+        "stored_records": producer.stored_records,
+        "lost_records": producer.lost_records,
+        "damaged_records": producer.damaged_records,
+        "unreported_messages": producer.unreported_messages,
+        "unreported_records": producer.unreported_records,
+        **{finding: getattr(producer, finding) for finding in FINDINGS},
+    }

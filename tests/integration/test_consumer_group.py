@@ -1,0 +1,267 @@
+"""Consumer groups, over real sockets: members that come, go, get stuck and are killed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from memq.core.wire.messages import DeleteTopic
+from memq.errors import (
+    InvalidRequestError,
+    MemqError,
+    NotOwnerError,
+    OffsetOutOfRangeError,
+    UnknownTopicError,
+)
+from tests.integration.broker.support import until
+from tests.integration.reading import TIMEOUT_S, drain, forever, take, values, world
+
+
+@pytest.fixture(autouse=True)
+def _quick_heartbeats(monkeypatch):
+    """Members hear of each other soon, so that tests need not wait."""
+    monkeypatch.setattr("memq.client.group_session.HEARTBEAT_S", 0.05)
+    monkeypatch.setattr("memq.client.group_session.MOVING_HEARTBEAT_S", 0.02)
+
+
+async def polled(*consumers):
+    """Poll all of them once; what they handed out."""
+    batches = [await consumer.poll(0.02) for consumer in consumers]
+    return [batch for batch in batches if batch]
+
+
+async def balance(*consumers, partitions):
+    """Poll until the consumers share all partitions evenly; what they handed out meanwhile."""
+    found = []
+    async with asyncio.timeout(TIMEOUT_S):
+        while True:
+            found += await polled(*consumers)
+            held = [consumer.assignment for consumer in consumers]
+            sizes = [len(each) for each in held]
+            if sum(sizes) == partitions and max(sizes) - min(sizes) <= 1:
+                assert sorted(p for each in held for p in each) == list(range(partitions))
+                return found
+
+
+async def test_goes_on_behind_the_last_commit(tmp_path):
+    """A group begins at `start` the first time, and then behind what was committed."""
+    async with world(tmp_path) as w:
+        for n in range(4):
+            await w.write(b"%d" % n)
+        async with w.consumer(group="g", start={0: 1}) as consumer:
+            assert values(await take(consumer, 2)) == [b"1", b"2"]
+            await consumer.commit()
+            assert await consumer.committed() == {0: 3}
+            assert values(await take(consumer, 1)) == [b"3"]
+        async with w.consumer(group="g") as consumer:
+            assert values(await take(consumer, 1)) == [b"3"]
+            await consumer.commit({0: 1})
+        async with w.consumer(group="g") as consumer:
+            assert values(await take(consumer, 1)) == [b"1"]
+        async with w.consumer(group="other") as consumer:
+            assert values(await take(consumer, 1)) == [b"0"]
+
+
+async def test_commit_covers_what_was_handed_out(tmp_path):
+    """What is only fetched ahead is not committed; a seek is."""
+    async with world(tmp_path) as w:
+        for n in range(5):
+            await w.write(b"%d" % n)
+        async with w.consumer(group="g") as consumer:
+            await consumer.poll(0.2)
+            await consumer.commit()
+            assert await consumer.committed() == {0: 1}
+            await consumer.seek(0, 4)
+            await consumer.commit()
+            assert await consumer.committed() == {0: 4}
+            with pytest.raises(OffsetOutOfRangeError):
+                await consumer.commit({0: 99})
+
+
+async def test_auto_commit(tmp_path):
+    """Each poll commits what earlier polls handed out, and closing commits the rest."""
+    async with world(tmp_path) as w:
+        for n in range(3):
+            await w.write(b"%d" % n)
+        options = {"group": "g", "auto_commit": True, "auto_commit_interval": "0ms"}
+        async with w.consumer(**options) as consumer:
+            await take(consumer, 2)
+            await consumer._rim.commits.settle()
+            assert await consumer.committed() == {0: 1}
+            await take(consumer, 1)
+        assert await w.queue.committed("g", "t") == {0: 3}
+
+
+async def _fail_with(consumer):
+    async with consumer:
+        await take(consumer, 1)
+        raise ZeroDivisionError
+
+
+async def test_auto_commit_not_after_an_error(tmp_path):
+    """When the application fails, what it had in work is not committed."""
+    async with world(tmp_path) as w:
+        await w.write(b"0")
+        with pytest.raises(ZeroDivisionError):
+            await _fail_with(w.consumer(group="g", auto_commit=True))
+        assert await w.queue.committed("g", "t") == {}
+
+
+async def test_members_share_the_partitions(tmp_path):
+    """Members come and go and share the partitions; nothing is missed and nothing doubled."""
+    revoked = []
+    async with world(tmp_path, read_partitions=4) as w:
+        for n in range(12):
+            await w.write(b"%d" % n)
+        options = {"group": "g", "auto_commit": True}
+        found = []
+        async with w.consumer(on_revoke=revoked.append, **options) as a:
+            found += await take(a, 6)
+            async with w.consumer(**options) as b, w.consumer(**options) as c:
+                found += await balance(a, b, c, partitions=4)
+                assert sorted(p for each in revoked for p in each) == sorted(
+                    b.assignment + c.assignment
+                )
+                for n in range(12, 24):
+                    await w.write(b"%d" % n)
+                async with asyncio.timeout(TIMEOUT_S):
+                    while len(found) < 24:
+                        found += await polled(a, b, c)
+            found += await balance(a, partitions=4)
+            for n in range(24, 30):
+                await w.write(b"%d" % n)
+            found += await drain(a)
+        assert sorted(values(found)) == sorted(b"%d" % n for n in range(30))
+        assert await w.queue.committed("g", "t") == {
+            p: (await w.queue.offsets("t", p))[1] for p in range(4)
+        }
+
+
+async def test_revoked_partition_may_be_committed(tmp_path):
+    """In `on_revoke` the member still holds the partition: its last commit counts."""
+    committed = {}
+
+    async def commit_last(partitions):
+        await a.commit()
+        committed.update(await a.committed())
+
+    async with world(tmp_path, read_partitions=2) as w:
+        for _ in range(4):
+            await w.write(b"v")
+        async with w.consumer(group="g", on_revoke=commit_last) as a:
+            seen = await take(a, 4)
+            async with w.consumer(group="g") as b:
+                await balance(a, b, partitions=2)
+                assert committed == {0: 2, 1: 2}
+                assert await b.lag() == {b.assignment[0]: 0}
+                assert len(seen) == 4
+
+
+async def test_stuck_member_loses_its_partitions(tmp_path):
+    """A member that does not poll is taken out; its commit is refused, and it may come back."""
+    lost, assigned = [], []
+    async with world(tmp_path, read_partitions=2) as w:
+        await w.write_to(0, b"v")
+        await w.write_to(1, b"v")
+        stuck = w.consumer(
+            group="g", max_poll_interval="1s", on_lost=lost.append, on_assign=assigned.append
+        )
+        async with stuck, w.consumer(group="g") as healthy:
+            await take(stuck, 2)
+            assert assigned == [[0, 1]]
+            async with asyncio.timeout(TIMEOUT_S):
+                while healthy.assignment != [0, 1]:
+                    await healthy.poll(0.02)
+            with pytest.raises(NotOwnerError, match="does not hold partition 0"):
+                await stuck.commit()
+            assert lost == []
+            await balance(stuck, healthy, partitions=2)
+            assert lost == [[0, 1]]
+            await stuck.commit()
+
+
+async def test_failing_callback_is_raised(tmp_path):
+    """What a callback raises comes out of the poll, and the group goes on."""
+
+    def fail(partitions):
+        raise ZeroDivisionError(partitions)
+
+    async with world(tmp_path) as w:
+        await w.write(b"v")
+        async with w.consumer(group="g", on_assign=fail) as consumer:
+            with pytest.raises(ZeroDivisionError):
+                await consumer.poll(TIMEOUT_S)
+            assert values(await take(consumer, 1)) == [b"v"]
+
+
+async def test_assigning_by_hand_leaves_the_group(tmp_path):
+    """A member that is assigned partitions leaves; it commits only while the group is empty."""
+    async with world(tmp_path, read_partitions=2) as w:
+        for _ in range(4):
+            await w.write(b"v")
+        async with w.consumer(group="g") as a, w.consumer(group="g") as b:
+            await balance(a, b, partitions=2)
+            await a.assign([0, 1])
+            await balance(b, partitions=2)
+            await take(a, 1)
+            with pytest.raises(InvalidRequestError, match="1 live members: close them"):
+                await a.commit()
+            await b.close()
+            await a.commit()
+            assert await a.committed() != {}
+
+
+async def test_killed_member_is_replaced(tmp_path):
+    """When a member vanishes without a word its partitions move after the session timeout."""
+    async with world(tmp_path, read_partitions=2) as w:
+        for _ in range(4):
+            await w.write(b"v")
+        killed = await w.consumer(group="g", session_timeout="1s").start()
+        await take(killed, 4)
+        killed._rim._session._task.cancel()  # no heartbeat more, and no farewell
+        async with w.consumer(group="g") as other:
+            seen = []
+            async with asyncio.timeout(TIMEOUT_S):
+                while len(seen) < 4:
+                    seen += await polled(other)
+            assert other.assignment == [0, 1]
+        await killed._rim.fetcher.close()
+        await killed._rim._cluster.close()
+
+
+async def test_lost_session_stops_by_itself(tmp_path):
+    """A member cut off from the brokers stops handing out when its session is over."""
+    lost = []
+    async with world(tmp_path) as w:
+        for n in range(3):
+            await w.write(b"%d" % n)
+        options = {"session_timeout": "1s", "request_timeout": "100ms", "on_lost": lost.append}
+        async with w.consumer(group="g", **options) as consumer:
+            await take(consumer, 1)
+            session = consumer._rim._session
+            await until(
+                lambda: consumer._rim.fetcher._held_bytes and not consumer._rim.fetcher._fetching
+            )
+            await w.broker.stop()
+            await until(lambda: session.now_ms() >= session.membership._expires_ms + 1)
+            with pytest.raises(MemqError) as caught:
+                await forever(consumer)
+            assert caught.value.retriable
+            assert lost == [[0]]
+            assert consumer.assignment == []
+
+
+async def test_no_such_group_name(tmp_path):
+    """A group that cannot be is refused before anything is sent."""
+    async with world(tmp_path) as w:
+        with pytest.raises(InvalidRequestError, match="group 'a/b'"):
+            w.consumer(group="a/b")
+
+
+async def test_unexpected_refusal_is_raised(tmp_path):
+    """What the broker refuses for good comes out of the poll."""
+    async with world(tmp_path) as w, w.consumer(group="g") as consumer:
+        await w.writer.ask(DeleteTopic(topic="t"))
+        with pytest.raises(UnknownTopicError, match="'t'"):
+            await forever(consumer)

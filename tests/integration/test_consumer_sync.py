@@ -1,0 +1,329 @@
+"""The sync consumer, `read_range` and the sync admin client, against a broker process."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import threading
+import time
+
+import pyarrow as pa
+import pytest
+
+from memq import AdminClient, Consumer, OffsetRange, Producer, read_range
+from memq.errors import (
+    ClosedError,
+    ConfigError,
+    InvalidRequestError,
+    NotOwnerError,
+    OffsetOutOfRangeError,
+    RequestTimeoutError,
+    UnavailableError,
+    UnknownTopicError,
+)
+from memq.testing.broker import BrokerProcess
+
+TIMEOUT_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    """A broker that serves as long as this module runs."""
+    with BrokerProcess(tmp_path_factory.mktemp("broker")) as running:
+        yield running.address
+
+
+@pytest.fixture
+def topic(address, request):
+    """A topic with two read partitions and four Batches of two LogMessages in each."""
+    name = request.node.name.replace("[", "-").replace("]", "")
+    with AdminClient(address) as admin:
+        admin.create_topic(name, read_partitions=2, batch_age="1ms")
+        fill(address, name, 8)
+    return name
+
+
+def fill(address, name, batches, first=0):
+    """Publish Batches of two LogMessages each, and count them up."""
+    with Producer(address, topic=name) as producer:
+        for n in range(first, first + batches):
+            producer.write(b"%d" % n, key=b"k%d" % (n % 3))
+            producer.write(b"+", headers={"n": b"%d" % n})
+            producer.flush()
+
+
+def take(consumer, batches):
+    """The next Batches."""
+    found = []
+    deadline = time.monotonic() + TIMEOUT_S
+    while len(found) < batches:
+        assert time.monotonic() < deadline
+        batch = consumer.poll(1.0)
+        found += [batch] if batch else []
+    return found
+
+
+def values(batches):
+    """The values in some Batches."""
+    return [message.value for batch in batches for message in batch]
+
+
+def test_reads_commits_and_goes_on(address, topic):
+    """A consumer reads, commits and goes on, as its async counterpart does."""
+    with Consumer(address, topic=topic, group="g") as consumer:
+        seen = take(consumer, 5)
+        consumer.commit()
+        assert sum(consumer.committed().values()) == 5
+        assert sum(consumer.lag().values()) == 3
+        assert consumer.assignment == [0, 1]
+    with Consumer(address, topic=topic, group="g") as consumer:
+        seen += take(consumer, 3)
+        assert consumer.poll(0.01) is None
+        assert consumer.position(0) == 4
+        consumer.seek(0, 3)
+        assert [(b.partition, b.offset) for b in take(consumer, 1)] == [(0, 3)]
+        consumer.seek_to_beginning([1])
+        consumer.seek_to_end([0])
+        assert {b.partition for b in take(consumer, 4)} == {1}
+        assert consumer.repeats == 0
+    assert sorted(values(seen)) == sorted([b"%d" % n for n in range(8)] + [b"+"] * 8)
+
+
+def test_iterates(address, topic):
+    """A consumer is an endless iterable of Batches."""
+    seen = []
+    with Consumer(address, topic=topic) as consumer:
+        for batch in consumer:
+            seen.append(batch)
+            if len(seen) == 8:
+                break
+        consumer.assign({1: 2})
+        assert [(b.partition, b.offset) for b in take(consumer, 2)] == [(1, 2), (1, 3)]
+
+
+def test_poll_ends_in_time(address, topic):
+    """A poll with nothing to hand out returns None when its time is over."""
+    with Consumer(address, topic=topic, start="latest") as consumer:
+        began = time.monotonic()
+        assert consumer.poll(0.2) is None
+        assert 0.15 < time.monotonic() - began < 2
+
+
+def test_callbacks_run_in_the_polling_thread(address, topic):
+    """Callbacks run where `poll` and `close` are called, and may call the consumer."""
+    calls = []
+
+    def on_assign(partitions):
+        calls.append(("assign", partitions, threading.current_thread(), consumer.lag()))
+
+    def on_revoke(partitions):
+        consumer.commit()
+        calls.append(("revoke", partitions, threading.current_thread(), consumer.committed()))
+
+    consumer = Consumer(address, topic=topic, group="g", on_assign=on_assign, on_revoke=on_revoke)
+    with consumer:
+        take(consumer, 8)
+    here = threading.current_thread()
+    assert calls == [
+        ("assign", [0, 1], here, {0: 4, 1: 4}),
+        ("revoke", [0, 1], here, {0: 4, 1: 4}),
+    ]
+
+
+def test_callback_error_is_raised_by_poll(address, topic):
+    """What a callback raises comes out of `poll`."""
+
+    def fail(partitions):
+        raise ZeroDivisionError(partitions)
+
+    with Consumer(address, topic=topic, group="g", on_assign=fail) as consumer:
+        with pytest.raises(ZeroDivisionError):
+            take(consumer, 1)
+        assert len(take(consumer, 8)) == 8
+
+
+def test_second_poll_is_refused(address, topic):
+    """Two threads cannot poll one consumer; the second is told so."""
+    with Consumer(address, topic=topic, start="latest") as consumer:
+        outcome = []
+        waiting = threading.Thread(target=lambda: outcome.append(consumer.poll(0.5)))
+        waiting.start()
+        with pytest.raises(InvalidRequestError, match="another poll"):
+            while waiting.is_alive():
+                consumer.poll(0)
+        waiting.join(TIMEOUT_S)
+
+
+def test_close_wakes_a_poll(address, topic):
+    """Closing from another thread ends a poll that waits, with a ClosedError."""
+    consumer = Consumer(address, topic=topic, start="latest")
+    closing = threading.Timer(0.1, consumer.close)
+    closing.start()
+    with pytest.raises(ClosedError):
+        consumer.poll(TIMEOUT_S)
+    closing.join(TIMEOUT_S)
+    consumer.close()
+    with pytest.raises(ClosedError):
+        consumer.poll()
+
+
+def test_errors_at_construction(address):
+    """What is wrong from the start is raised there, and leaves no thread behind."""
+    before = threading.active_count()
+    with pytest.raises(UnknownTopicError):
+        Consumer(address, topic="nowhere")
+    with pytest.raises(ConfigError):
+        Consumer(address, topic="t", order="sideways")
+    with pytest.raises(UnavailableError):
+        Consumer("127.0.0.1:1", topic="t", request_timeout="200ms")
+    assert threading.active_count() == before
+
+
+def test_forgotten_consumer_warns(address, topic):
+    """A consumer that is dropped without `close` says so."""
+    consumer = Consumer(address, topic=topic)
+    loop = consumer._loop
+    with pytest.warns(ResourceWarning, match="was not closed"):
+        del consumer
+        gc.collect()
+    loop.close()
+
+
+def _poll_in_child(consumer, results):
+    try:
+        consumer.poll(0.1)
+    except ClosedError as exc:
+        results.put(str(exc))
+    consumer.close()
+
+
+def test_fork(address, topic):
+    """In a forked child the consumer says that it belongs to the parent, which goes on."""
+    with Consumer(address, topic=topic) as consumer:
+        take(consumer, 1)
+        context = multiprocessing.get_context("fork")
+        results = context.Queue()
+        child = context.Process(target=_poll_in_child, args=(consumer, results))
+        child.start()
+        assert "before a fork" in results.get(timeout=TIMEOUT_S)
+        child.join(TIMEOUT_S)
+        assert child.exitcode == 0
+        assert len(take(consumer, 7)) == 7
+
+
+# -- ranges ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("read_through", ["storage", "broker"])
+def test_range_is_exact(address, topic, read_through):
+    """A range holds exactly the Batches from its start up to its end, in order, and stays so."""
+    arguments = {"topic": topic, "partition": 1, "read_through": read_through}
+    table = read_range(address, start=1, end=3, **arguments)
+    assert table.column_names == ["key", "value", "headers", "timestamp"]
+    parts = [read_range(address, start=n, end=n + 1, **arguments) for n in (1, 2)]
+    assert table.equals(pa.concat_tables(parts))
+    fill(address, topic, 4, first=100)
+    assert read_range(address, start=1, end=3, **arguments).equals(table)
+
+
+def test_range_origins(address, topic):
+    """With metadata each row says which Batch, Message and position it is from."""
+    table = read_range(address, topic=topic, partition=0, start=0, end=4, metadata=True)
+    assert table["partition"].to_pylist() == [0] * 8
+    assert table["offset"].to_pylist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert table["position"].to_pylist() == [0, 1] * 4
+    with Consumer(address, topic=topic) as consumer:
+        consumer.assign({0: 0})
+        read = [message for batch in take(consumer, 4) for message in batch]
+    names = ("key", "value", "offset", "producer_id", "epoch", "sequence", "position")
+    assert [tuple(row[name] for name in names) for row in table.to_pylist()] == [
+        tuple(getattr(message, name) for name in names) for message in read
+    ]
+
+
+def test_range_columns(address, topic):
+    """Only the columns asked for come, in the order asked for."""
+    arguments = {"topic": topic, "partition": 0, "start": 0, "end": 2}
+    table = read_range(address, columns=["offset", "value"], metadata=True, **arguments)
+    assert table.column_names == ["offset", "value"]
+    with pytest.raises(InvalidRequestError, match="no column 'offset'; there are key, value"):
+        read_range(address, columns=["offset"], **arguments)
+
+
+def test_range_that_is_not_held(address, topic):
+    """Offsets that are not held are an error that says what is."""
+    with pytest.raises(
+        OffsetOutOfRangeError, match=r"/0 \[2, 9\) is not held in full; \[0, 4\) is"
+    ):
+        read_range(address, topic=topic, partition=0, start=2, end=9)
+    with pytest.raises(InvalidRequestError, match="no partition 2"):
+        read_range(address, topic=topic, partition=2, start=0, end=0)
+    with pytest.raises(InvalidRequestError, match="ends before it starts"):
+        read_range(address, topic=topic, partition=0, start=2, end=1)
+    with pytest.raises(InvalidRequestError, match="0 or more"):
+        OffsetRange(topic, 0, -1, 1)
+    with pytest.raises(RequestTimeoutError, match="not read within 0 s"):
+        read_range(address, topic=topic, partition=0, start=0, end=1, timeout=0)
+
+
+def test_empty_range(address, topic):
+    """An empty range is an empty table with the topic's columns."""
+    table = read_range(address, topic=topic, partition=0, start=4, end=4)
+    assert (table.num_rows, table.column_names[1]) == (0, "value")
+
+
+def test_range_of_a_topic_whose_schema_grew(address):
+    """Rows from before a column was added have nulls in it; metadata may not hide a column."""
+    old = pa.schema([("x", pa.int64())])
+    with AdminClient(address) as admin:
+        admin.create_topic("grown", schema=old)
+        for schema, row in ((old, {"x": 1}), (old.append(pa.field("batch", pa.utf8())), {"x": 2})):
+            if schema is not old:
+                admin.alter_topic("grown", schema=schema)
+            with Producer(address, topic="grown") as producer:
+                producer.write_table(pa.Table.from_pylist([row | {"batch": "b"}], schema=schema))
+        end = admin.offsets("grown")[0].end
+    table = read_range(address, topic="grown", partition=0, start=0, end=end)
+    assert table.to_pylist() == [{"x": 1, "batch": None}, {"x": 2, "batch": "b"}]
+    with Consumer(address, topic="grown") as consumer:
+        assert values(take(consumer, end)) == [{"x": 1}, {"x": 2, "batch": "b"}]
+    with pytest.raises(InvalidRequestError, match="column 'batch' of its own"):
+        read_range(address, topic="grown", partition=0, start=0, end=1, metadata=True)
+
+
+# -- a broker that is killed ----------------------------------------------------------------
+
+
+def test_group_rides_out_a_killed_broker(tmp_path):
+    """When the broker is killed and restarted members keep their partitions and read on."""
+    lost = []
+    with BrokerProcess(tmp_path) as running:
+        with AdminClient(running.address) as admin:
+            admin.create_topic("t", read_partitions=2, batch_age="1ms")
+        fill(running.address, "t", 4)
+        with Consumer(running.address, topic="t", group="g", on_revoke=lost.append) as consumer:
+            seen = take(consumer, 4)
+            running.restart()
+            fill(running.address, "t", 4, first=4)
+            seen += take(consumer, 4)
+            consumer.commit()
+            assert lost == []
+            with AdminClient(running.address) as admin:
+                (group,) = admin.groups("t")
+                assert group.members[0].partitions == [0, 1]
+    assert sorted(values(seen)) == sorted([b"%d" % n for n in range(8)] + [b"+"] * 8)
+
+
+def test_commit_of_a_lost_partition(address, topic):
+    """A member whose session is over cannot commit for what another holds."""
+    with (
+        Consumer(address, topic=topic, group="g", max_poll_interval="1s") as stuck,
+        Consumer(address, topic=topic, group="g") as other,
+    ):
+        take(stuck, 8)
+        deadline = time.monotonic() + TIMEOUT_S
+        while other.assignment != [0, 1]:
+            assert time.monotonic() < deadline
+            other.poll(0.1)
+        with pytest.raises(NotOwnerError):
+            stuck.commit()

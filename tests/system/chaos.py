@@ -1,0 +1,105 @@
+"""Chaos: brokers are killed again and again while producers write, and then everything is checked.
+
+    python -m tests.system.chaos --runs 200 --seed 7
+
+One *run* is one data directory, some producers and topics, and several lives of the broker. Each
+life ends at an exact step of the protocol (see `memq.testing.crashing`), or by SIGKILL at a random
+time, or by SIGTERM. The producers are never told; they retry. A reader follows meanwhile. The last
+broker lives on until all producers have their acks; then all is read back from the stored objects,
+by their notifications, and compared with what was sent. What is compared stands in `checker`.
+
+One summary line is printed, and for each run that failed what was wrong and how to replay it; its
+data is kept. Exit code 1 when any did.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.system.plan import Plan, draw, draw_retention, folder_of
+from tests.system.runs import Report, run
+
+RETENTION_EVERY = 50  # one run in so many outlives its first Batches, which takes some 20 s
+MAX_SHOWN = 12  # violations shown of a run
+
+
+def plan_of(seed: str) -> Plan:
+    """The plan of a run's seed, `S/N`: a run in so many is one with retention."""
+    number = int(seed.rpartition("/")[2])
+    return draw_retention(seed) if number % RETENTION_EVERY == RETENTION_EVERY - 1 else draw(seed)
+
+
+async def run_many(seeds: list[str], jobs: int, root: Path) -> tuple[Report, list[str]]:
+    """Carry out the runs, some at a time; all their figures, and the seeds of those that failed."""
+    total, failed = Report(), []
+    slots = asyncio.Semaphore(jobs)
+
+    async def one(seed: str) -> None:
+        async with slots:
+            directory = folder_of(root, seed)
+            shutil.rmtree(directory, ignore_errors=True)
+            directory.mkdir(parents=True)
+            report = await run(plan_of(seed), directory)
+        total.add(report)
+        if report.violations:
+            failed.append(seed)
+            _show(seed, directory, report)
+        else:
+            shutil.rmtree(directory)
+
+    # Long ones first, so that they do not come last and alone.
+    await asyncio.gather(*map(one, sorted(seeds, key=lambda seed: -len(plan_of(seed).lives))))
+    return total, failed
+
+
+def _show(seed: str, directory: Path, report: Report) -> None:
+    print(f"FAILED: {report}", file=sys.stderr)
+    for kind, text in report.violations[:MAX_SHOWN]:
+        print(f"  {kind}: {text}", file=sys.stderr)
+    if len(report.violations) > MAX_SHOWN:
+        print(f"  … {len(report.violations) - MAX_SHOWN} more", file=sys.stderr)
+    print(f"  data: {directory}", file=sys.stderr)
+    print(f"  replay: python -m tests.system.chaos --replay {seed}", file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    """The command; see the module."""
+    parser = argparse.ArgumentParser(prog="tests.system.chaos")
+    parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--seed", default=str(random.randrange(10**6)), help="random by default")
+    parser.add_argument("--jobs", type=int, default=4, help="runs at a time")
+    parser.add_argument("--replay", action="append", metavar="SEED/N", help="only this run")
+    parser.add_argument("--times", type=int, default=1, help="how often to replay it")
+    given = parser.parse_args()
+    seeds = [f"{given.seed}/{number}" for number in range(given.runs)]
+    if given.replay:
+        seeds = given.replay
+        for seed in seeds:
+            print(plan_of(seed))
+    root = Path(tempfile.mkdtemp(prefix="memq-chaos-"))
+    started_s = time.monotonic()
+    total, failed = Report(), []
+    for _ in range(given.times):
+        report, wrong = asyncio.run(run_many(seeds, given.jobs, root))
+        total.add(report)
+        failed += wrong
+    runs = len(seeds) * given.times
+    verdict = f"{len(failed)} FAILED" if failed else "ok"
+    print(
+        f"chaos: {verdict}: seed {given.seed}, {runs} runs in "
+        f"{time.monotonic() - started_s:.0f} s, {total}"
+    )
+    if not failed:
+        shutil.rmtree(root)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,166 @@
+"""One chaos run: a plan is carried out, and what came of it is checked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import urllib.request
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from memq.client.cluster import Cluster
+from memq.core.topic import TopicConfig
+from memq.core.wire import messages as m
+from memq.errors import MemqError, TopicExistsError
+from tests.system.checker import Violation, check
+from tests.system.follower import Follower, Seen
+from tests.system.ledger import Ledger
+from tests.system.lives import BrokerEndedError, Lives
+from tests.system.workload import produce
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from tests.system.plan import Plan
+
+RUN_TIMEOUT_S = 90.0  # a run takes some seconds; one that hangs is a violation as well
+LOG_SIGNS = ("CRITICAL", "Traceback", "lost ")
+"""What no broker may log: an error that nothing expected, or published notifications lost."""
+
+
+@dataclass
+class Report:
+    """What became of a run, or of many.
+
+    Attributes:
+        ends: how brokers ended, with how often.
+        acked: LogMessages acked.
+        read: LogMessages read back.
+        batches: that were read back.
+        duplicates: acks that said that the Message had been published before.
+        violations: what must not be.
+    """
+
+    ends: Counter[str] = field(default_factory=Counter)
+    acked: int = 0
+    read: int = 0
+    batches: int = 0
+    duplicates: int = 0
+    violations: list[Violation] = field(default_factory=list)
+
+    def add(self, other: Report) -> None:
+        """Take the figures of another one in."""
+        self.ends += other.ends
+        self.acked += other.acked
+        self.read += other.read
+        self.batches += other.batches
+        self.duplicates += other.duplicates
+        self.violations += other.violations
+
+    @property
+    def kinds(self) -> Counter[str]:
+        """Violations by kind."""
+        return Counter(kind for kind, _ in self.violations)
+
+    def __str__(self) -> str:
+        kinds = self.kinds
+        kills = self.ends.total() - self.ends["term"]
+        first = ("lost", "doubled", "damaged")
+        others = {kind: count for kind, count in kinds.items() if kind not in first}
+        counted = ", ".join(f"{kinds[kind]} {kind}" for kind in first)
+        steps = ", ".join(f"{end} {count}" for end, count in sorted(self.ends.items()))
+        return (
+            f"{kills} kills ({steps}), {self.acked} records acked, {self.read} read in "
+            f"{self.batches} Batches, {self.duplicates} duplicate acks; {counted}, "
+            f"{sum(others.values())} other violations{f' {others}' if others else ''}"
+        )
+
+
+async def run(plan: Plan, directory: Path) -> Report:
+    """Carry out a plan; everything that went wrong is in the report."""
+    report = Report()
+    lives = Lives(directory, plan.options, random.Random(plan.seed), plan.seams)
+    try:
+        async with asyncio.timeout(RUN_TIMEOUT_S):
+            await _run(plan, lives, report)
+    except TimeoutError:
+        report.violations.append(("stuck", f"the run has not ended after {RUN_TIMEOUT_S:g} s"))
+    except (MemqError, BrokerEndedError) as exc:
+        report.violations.append(("refused", f"{type(exc).__name__}: {exc}"))
+    finally:
+        lives.kill()
+    signs = [line for line in lives.log.splitlines() if any(sign in line for sign in LOG_SIGNS)]
+    report.violations += [("log", line) for line in signs]
+    return report
+
+
+async def _run(plan: Plan, lives: Lives, report: Report) -> None:
+    ledger = Ledger()
+    cluster = Cluster(lives.address, client="chaos")
+    followers = {topic: Follower(cluster, topic) for topic in plan.topics}
+    stop, stop_following = asyncio.Event(), asyncio.Event()
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            dying = tasks.create_task(_die(plan, lives, report))
+            for topic, options in plan.topics.items():
+                await _create(cluster, TopicConfig.create(topic, **options))
+            producing = [
+                tasks.create_task(produce(each, lives.address, ledger, stop))
+                for each in plan.producers
+            ]
+            for follower in followers.values():
+                tasks.create_task(follower.follow(stop_following))
+            admin = await dying
+            await asyncio.sleep(plan.quiet_s)
+            stop.set()
+            await asyncio.wait(producing)
+            stop_following.set()
+        read = {topic: await follower.read_again() for topic, follower in followers.items()}
+    except* MemqError as group:
+        raise group.exceptions[0] from group
+    finally:
+        report.acked = len(ledger.acked)
+        report.duplicates = ledger.duplicates
+        await cluster.close()
+    for topic, follower in followers.items():
+        report.violations += follower.violations
+        read[topic] = _with_expired(follower, read[topic])
+    report.violations += check(ledger, plan.topics, read)
+    report.violations += await asyncio.to_thread(_leaks, admin)
+    await lives.terminate()
+    report.batches = sum(len(batches) for batches in read.values())
+    report.read = sum(_records(batches) for batches in read.values())
+
+
+async def _die(plan: Plan, lives: Lives, report: Report) -> str:
+    for life in plan.lives:
+        report.ends[await lives.live(life)] += 1
+    return await lives.start()
+
+
+async def _create(cluster: Cluster, config: TopicConfig) -> None:
+    with suppress(TopicExistsError):  # made by a request whose answer a crash has taken
+        await cluster.call(None, m.CreateTopic(config=config))
+
+
+def _with_expired(follower: Follower, read: list[Seen]) -> list[Seen]:
+    """What was read at the end, and before it what retention had removed by then."""
+    held = {(seen.partition, seen.offset) for seen in read}
+    expired = [seen for place, seen in follower.seen.items() if place not in held]
+    return sorted([*expired, *read], key=lambda seen: (seen.partition, seen.offset))
+
+
+def _records(batches: Iterable[Seen]) -> int:
+    return sum(len(rows) for seen in batches for rows in seen.rows)
+
+
+def _leaks(admin: str) -> list[Violation]:
+    """What a broker at rest still holds."""
+    with urllib.request.urlopen(f"{admin}/status", timeout=10) as answer:
+        status = json.load(answer)
+    used = status["memory_used_bytes"]
+    return [("leaked", f"{used} bytes of Messages at rest")] if used else []

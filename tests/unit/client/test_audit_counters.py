@@ -1,0 +1,93 @@
+"""What a producer reports for the audit."""
+
+from __future__ import annotations
+
+import pytest
+
+from memq.client.accumulator import SealedMessage
+from memq.client.audit_counters import AuditCounters
+from memq.client.delivery import Delivery
+from memq.client.producer_state import CoreOptions, Entry, Partition
+from memq.core.audit import REPORT_VERSION, ProducedReport
+from memq.errors import DeliveryTimeoutError
+
+ERROR = DeliveryTimeoutError("late")
+
+
+@pytest.fixture
+def counters():
+    options = CoreOptions(
+        topic="events",
+        producer_id="p",
+        epoch=2,
+        acks=-1,
+        ordered=False,
+        fixed_partitions=False,
+        max_in_flight=1,
+        delivery_timeout_s=1.0,
+        answer_timeout_s=1.0,
+    )
+    return AuditCounters(options, "client", 1_000)
+
+
+def entry(sequence, *, records=10, crc=3, number=0, size=100):
+    message = SealedMessage(b"x" * size, crc, "schema", records, 0, 0, 0.0, Delivery())
+    return Entry(message, Partition(number, "a:1"), sequence, 0.0)
+
+
+def test_report_counts_what_was_settled(counters):
+    """A report has the range, the counts and the CRC sum of the acked, and names the failed."""
+    entries = [entry(sequence, crc=2**32 - 1) for sequence in range(5)]
+    for one in entries:
+        counters.submitted(one)
+    for one in entries:
+        counters.settled(one, ERROR if one.sequence in (1, 2, 4) else None)
+    assert counters.take_reports(2_000) == [
+        ProducedReport(
+            version=REPORT_VERSION,
+            topic="events",
+            write_partition=0,
+            producer_id="p",
+            epoch=2,
+            first=0,
+            last=4,
+            records=20,
+            size_bytes=200,
+            crc_sum=2 * (2**32 - 1),
+            failed=[(1, 2), (4, 4)],
+            window_start_ms=1_000,
+            window_end_ms=2_000,
+            client="client",
+        )
+    ]
+    assert counters.take_reports(3_000) == []
+
+
+def test_window_is_reported_once_it_is_settled(counters):
+    """A window with a Message on its way waits, and so do those after it; then all come."""
+    first, second, third = entry(0), entry(1), entry(2)
+    counters.submitted(first)
+    counters.submitted(second)
+    counters.settled(second, None)
+    assert counters.take_reports(2_000) == []
+    counters.submitted(third)
+    counters.settled(third, None)
+    assert counters.take_reports(3_000) == []
+    assert repr(counters) == "<AuditCounters p [2 windows not reported]>"
+    counters.settled(first, ERROR)
+    reports = counters.take_reports(4_000)
+    ranges = [(report.first, report.last, report.failed) for report in reports]
+    assert ranges == [(0, 1, [(0, 0)]), (2, 2, [])]
+    assert [(r.window_start_ms, r.window_end_ms) for r in reports] == [
+        (1_000, 2_000),
+        (2_000, 3_000),
+    ]
+
+
+def test_write_partitions_are_reported_apart(counters):
+    """Each write partition has its own sequences and its own report."""
+    for number in (0, 1):
+        one = entry(0, number=number)
+        counters.submitted(one)
+        counters.settled(one, None)
+    assert [report.write_partition for report in counters.take_reports(2_000)] == [0, 1]

@@ -1,0 +1,79 @@
+"""A producer's options: human values in, plain units out, and clear refusals."""
+
+from __future__ import annotations
+
+import pytest
+
+from memq.client.producer_options import ProducerArguments, ProducerOptions, answer_timeout_s
+from memq.core.topic import TopicConfig
+from memq.errors import ConfigError
+
+
+def test_defaults():
+    """Without arguments a producer is safe: all acks, bounded memory, a short linger."""
+    options = ProducerOptions.parse(topic="events")
+    assert (options.acks, options.linger_s, options.compression) == (-1, 0.01, None)
+    assert (options.message_bytes, options.buffer_bytes) == (1 << 20, 64 << 20)
+    assert (options.max_in_flight, options.max_block_ms) == (64, 60_000)
+
+
+def test_every_argument_is_parsed():
+    """The typed arguments and the parser know the same names."""
+    parsed = set(ProducerOptions.parse.__annotations__) - {"return", "topic"}
+    assert parsed == set(ProducerArguments.__annotations__)
+
+
+def test_sizes_may_be_numbers_of_bytes():
+    """A size is text with a unit, or an int."""
+    options = ProducerOptions.parse(topic="t", message_bytes=2_000, buffer_bytes="1MiB")
+    assert (options.message_bytes, options.buffer_bytes) == (2_000, 1 << 20)
+
+
+def test_stable_producer_id_turns_linger_off():
+    """Messages of a stable id must not depend on time."""
+    assert ProducerOptions.parse(topic="t", producer_id="job", linger="5ms").linger_s is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"acks": 2}, "acks = 2"),
+        ({"acks": True}, "acks = True"),
+        ({"acks": "some"}, "'all', 1 or 0"),
+        ({"compression": "gzip"}, "zstd"),
+        ({"linger": "10"}, "linger"),
+        ({"linger": "2h"}, "linger = 2h: .* 1m"),
+        ({"message_bytes": "1GiB"}, "message_bytes"),
+        ({"message_bytes": 1.5}, "message_bytes"),
+        ({"buffer_bytes": "10KiB"}, "at least one Message"),
+        ({"max_in_flight": 0}, "max_in_flight"),
+        ({"delivery_timeout": 5}, "delivery_timeout"),
+        ({"max_block": "soon"}, "max_block"),
+        ({"producer_id": ""}, "1 to 200 bytes"),
+        ({"producer_id": "é" * 101}, "1 to 200 bytes"),
+        ({"producer_id": "job", "epoch": -1}, "epoch = -1"),
+        ({"epoch": 1}, "needs a producer_id"),
+    ],
+)
+def test_bad_values_are_refused_by_name(arguments, text):
+    """The error names the option, the value and what is allowed."""
+    with pytest.raises(ConfigError, match=text):
+        ProducerOptions.parse(topic="t", **arguments)
+
+
+def test_delivery_timeout_comes_from_the_topic():
+    """By default a Batch has its age and its upload, and retries 30 s more."""
+    config = TopicConfig.create("t", batch_age="10s", upload_deadline="60s")
+    options = ProducerOptions.parse(topic="t")
+    assert options.delivery_timeout_s(config) == 100
+    assert answer_timeout_s(config) == 80
+
+
+def test_delivery_timeout_ends_before_the_topic_forgets():
+    """No retry may come after the deduplication window, whoever set the deadline."""
+    config = TopicConfig.create("t", batch_age="1s", upload_deadline="1s", dedup_window="10s")
+    assert ProducerOptions.parse(topic="t").delivery_timeout_s(config) < 10
+    ok = ProducerOptions.parse(topic="t", delivery_timeout="9s")
+    assert ok.delivery_timeout_s(config) == 9
+    with pytest.raises(ConfigError, match="dedup_window"):
+        ProducerOptions.parse(topic="t", delivery_timeout="10s").delivery_timeout_s(config)
