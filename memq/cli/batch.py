@@ -125,18 +125,17 @@ def _verify_topic(
 ) -> None:
     from memq.cli.published import published_batches  # noqa: PLC0415 - loads Arrow
 
-    with (
-        published_batches(bootstrap, token, topic, wanted) as batches,
-        click.progressbar(
+    with published_batches(bootstrap, token, topic, wanted) as batches:
+        with click.progressbar(
             batches,
             length=len(batches),
             label="Batches",
             file=sys.stderr,
             hidden=not sys.stderr.isatty(),
-        ) as bar,
-    ):
-        for published in bar:
-            found.check(published.notification.uri, published)
+        ) as bar:
+            for published in bar:
+                found.check(published.notification.uri, published)
+        found.forget_expired({each.partition: each.start for each in batches.held()})
 
 
 # -- cat ------------------------------------------------------------------------------------

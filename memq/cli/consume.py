@@ -94,11 +94,13 @@ def consume(
         raise click.UsageError(
             "--range says all; leave out --group, --from-beginning and --exit-at-end"
         )
-    from memq import AdminClient, Consumer  # noqa: PLC0415 - loads Arrow
+    from memq import Consumer  # noqa: PLC0415 - loads Arrow
+    from memq.cli.connect import check_reachable, connect_admin  # noqa: PLC0415
 
+    check_reachable(bootstrap)
     stop = None
     if wanted or exit_at_end:
-        with AdminClient(bootstrap, token=token) as admin:
+        with connect_admin(bootstrap, token) as admin:
             stop = _stop_of(topic, wanted, admin.offsets(topic))
     progress = Progress(remember=group is not None)
     options: ConsumerArguments = {

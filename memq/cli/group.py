@@ -33,9 +33,9 @@ def group() -> None:
 @output_option
 def list_(*, topic: str | None, bootstrap: str, token: str, output: str) -> None:
     """List groups that have stored offsets or live members."""
-    from memq import AdminClient  # noqa: PLC0415 - loads Arrow
+    from memq.cli.connect import connect_admin  # noqa: PLC0415 - loads the client
 
-    with AdminClient(bootstrap, token=token) as admin:
+    with connect_admin(bootstrap, token) as admin:
         found = admin.groups(topic)
     rows: list[Row] = [
         {"group": each.group, "topic": each.topic, "members": len(each.members)} for each in found
@@ -53,9 +53,9 @@ def describe(*, name: str, topic: str | None, bootstrap: str, token: str, output
 
     LAG counts Batches that are published and not committed by the group.
     """
-    from memq import AdminClient  # noqa: PLC0415 - loads Arrow
+    from memq.cli.connect import connect_admin  # noqa: PLC0415 - loads the client
 
-    with AdminClient(bootstrap, token=token) as admin:
+    with connect_admin(bootstrap, token) as admin:
         found = [each for each in admin.groups(topic) if each.group == name]
         if not found:
             raise UnknownGroupError(f"no group {name!r}; see memq group list")
@@ -126,10 +126,10 @@ def reset_offsets(
 
     Without --execute nothing is changed: the result shows what would be.
     """
-    from memq import AdminClient  # noqa: PLC0415 - loads Arrow
+    from memq.cli.connect import connect_admin  # noqa: PLC0415 - loads the client
 
     target = _target(to_earliest, to_latest, to_offset, to_datetime, shift_by)
-    with AdminClient(bootstrap, token=token) as admin:
+    with connect_admin(bootstrap, token) as admin:
         held = admin.offsets(topic, to_datetime)
         unknown = set(partitions) - {each.partition for each in held}
         if unknown:
@@ -184,7 +184,7 @@ def _target(
 @connection_options
 def delete(*, name: str, topic: str, bootstrap: str, token: str) -> None:
     """Forget how far GROUP has read TOPIC; the group must have no live members."""
-    from memq import AdminClient  # noqa: PLC0415 - loads Arrow
+    from memq.cli.connect import connect_admin  # noqa: PLC0415 - loads the client
 
-    with AdminClient(bootstrap, token=token) as admin:
+    with connect_admin(bootstrap, token) as admin:
         admin.delete_group(name, topic)

@@ -18,6 +18,7 @@ import click
 from memq.cli import serve
 from memq.cli.audit import audit
 from memq.cli.batch import batch
+from memq.cli.bench import bench
 from memq.cli.command import Group
 from memq.cli.consume import consume
 from memq.cli.group import group
@@ -88,7 +89,18 @@ def cli() -> None:
     """
 
 
-for command in (serve.dev, serve.broker, topic, produce, consume, offsets, group, batch, audit):
+for command in (
+    serve.dev,
+    serve.broker,
+    topic,
+    produce,
+    consume,
+    offsets,
+    group,
+    batch,
+    audit,
+    bench,
+):
     cli.add_command(command)
 
 

@@ -34,9 +34,9 @@ def offsets(*, topic: str, at: datetime | None, bootstrap: str, token: str, outp
     START is the first Batch held, END is one past the last. Every LogMessage that was acked before
     the WATERMARK is in a Batch before END.
     """
-    from memq import AdminClient  # noqa: PLC0415 - loads Arrow
+    from memq.cli.connect import connect_admin  # noqa: PLC0415 - loads the client
 
-    with AdminClient(bootstrap, token=token) as admin:
+    with connect_admin(bootstrap, token) as admin:
         # First the watermark: what it covers is then sure to lie before the ends.
         marks = admin.watermark(topic).read_partitions
         held = admin.offsets(topic, at)

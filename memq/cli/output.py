@@ -49,7 +49,7 @@ def show_one(row: Row, output: str) -> None:
         return
     from tabulate import tabulate  # noqa: PLC0415 - not needed for JSON
 
-    lines = [[_name(key, value), _cell(key, value)] for key, value in row.items()]
+    lines = [[key, _cell(key, value)] for key, value in row.items()]
     click.echo(tabulate(lines, tablefmt="plain", disable_numparse=True))
 
 
@@ -70,11 +70,6 @@ def _show_json(value: object) -> None:
 
 def _title(column: str) -> str:
     return column.removesuffix(_BYTES).removesuffix(_MS).replace("_", "-").upper()
-
-
-def _name(key: str, value: object) -> str:
-    """The key, without a unit that the cell shows."""
-    return key.removesuffix(_BYTES).removesuffix(_MS) if isinstance(value, int) else key
 
 
 def _cell(key: str, value: object) -> str:

@@ -95,7 +95,9 @@ def produce(
             "run known to be the same"
         )
     from memq import Producer  # noqa: PLC0415 - loads Arrow
+    from memq.cli.connect import check_reachable  # noqa: PLC0415
 
+    check_reachable(bootstrap)
     options: ProducerArguments = {
         "acks": acks,
         "compression": compression,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
+from memq.cli.connect import check_reachable
 from memq.cli.ranges import Range, check_held
 from memq.client.cluster import Cluster
 from memq.client.loop import EventLoopThread
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from memq.core.notification.notification import Notification
+    from memq.core.wire.messages import PartitionOffsets
 
 PAGE_ENTRIES = 500  # about 500 KB; a topic may hold millions
 
@@ -46,7 +48,7 @@ class PublishedBatches:
     def __init__(self, loop: EventLoopThread, queue: QueueClient, wanted: Range | None) -> None:
         self._loop = loop
         self._queue = queue
-        held = loop.run(queue.offsets())
+        held = self.held()
         if wanted is not None:
             check_held(queue.topic, wanted, held)
             self.ranges = [wanted]
@@ -55,6 +57,10 @@ class PublishedBatches:
 
     def __repr__(self) -> str:
         return f"<PublishedBatches {self._queue.topic} {self.ranges}>"
+
+    def held(self) -> list[PartitionOffsets]:
+        """What is held of each partition by now."""
+        return self._loop.run(self._queue.offsets())
 
     def __len__(self) -> int:
         """Offsets to go through."""
@@ -91,6 +97,7 @@ def published_batches(
         UnknownTopicError: there is no such topic.
         MemqError: the brokers cannot be asked, or as `PublishedBatches`.
     """
+    check_reachable(bootstrap)
     cluster = Cluster(bootstrap, token=token, client="memq batch")
     loop = EventLoopThread("memq-published")
     try:

@@ -53,9 +53,9 @@ def create(
     output: str,
 ) -> None:
     """Make the topic NAME."""
-    from memq import AdminClient  # noqa: PLC0415 - loads Arrow
+    from memq.cli.connect import connect_admin  # noqa: PLC0415 - loads the client
 
-    with AdminClient(bootstrap, token=token) as admin:
+    with connect_admin(bootstrap, token) as admin:
         _show(admin.create_topic(name, schema=_read_schema(schema), **given), output)
 
 
@@ -64,9 +64,9 @@ def create(
 @output_option
 def list_(*, bootstrap: str, token: str, output: str) -> None:
     """List all topics, those of MemQ itself included."""
-    from memq import AdminClient  # noqa: PLC0415 - loads Arrow
+    from memq.cli.connect import connect_admin  # noqa: PLC0415 - loads the client
 
-    with AdminClient(bootstrap, token=token) as admin:
+    with connect_admin(bootstrap, token) as admin:
         rows = [_row(info) for info in admin.list_topics()]
     columns = ["topic", "write_partitions", "read_partitions", "ordering", "retention_ms", "typed"]
     show_rows(rows, columns, output)
@@ -78,9 +78,9 @@ def list_(*, bootstrap: str, token: str, output: str) -> None:
 @output_option
 def describe(*, name: str, bootstrap: str, token: str, output: str) -> None:
     """Show the options of topic NAME, its schema, and where it lives."""
-    from memq import AdminClient  # noqa: PLC0415 - loads Arrow
+    from memq.cli.connect import connect_admin  # noqa: PLC0415 - loads the client
 
-    with AdminClient(bootstrap, token=token) as admin:
+    with connect_admin(bootstrap, token) as admin:
         # Asking for the topic by name would make it, where brokers make topics that are missing.
         found = [info for info in admin.list_topics() if info.config.name == name]
     if not found:
@@ -113,11 +113,11 @@ def alter(
 
     A new schema must be the old one with more nullable columns at its end.
     """
-    from memq import AdminClient  # noqa: PLC0415 - loads Arrow
+    from memq.cli.connect import connect_admin  # noqa: PLC0415 - loads the client
 
     if not given and schema is None:
         raise click.UsageError("nothing to change; give an option such as --retention 30d")
-    with AdminClient(bootstrap, token=token) as admin:
+    with connect_admin(bootstrap, token) as admin:
         _show(admin.alter_topic(name, schema=_read_schema(schema), **given), output)
 
 
@@ -126,9 +126,9 @@ def alter(
 @connection_options
 def delete(*, name: str, bootstrap: str, token: str) -> None:
     """Delete topic NAME with its Batches, its notifications and the offsets of its groups."""
-    from memq import AdminClient  # noqa: PLC0415 - loads Arrow
+    from memq.cli.connect import connect_admin  # noqa: PLC0415 - loads the client
 
-    with AdminClient(bootstrap, token=token) as admin:
+    with connect_admin(bootstrap, token) as admin:
         admin.delete_topic(name)
 
 

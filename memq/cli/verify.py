@@ -60,6 +60,10 @@ class Findings:
             for finding in verdict.findings
         ]
 
+    def forget_expired(self, starts: dict[int, int]) -> None:
+        """Leave out what retention has removed by now; it may have gone while it was read."""
+        self.damaged = [row for row in self.damaged if row["offset"] >= starts[row["partition"]]]
+
     def show(self, output: str) -> None:
         """Print it.
 

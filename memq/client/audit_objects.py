@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from memq.core.format.index import BatchIndex, IndexEntry
     from memq.core.notification.notification import Notification
 
+BROKER_TIMEOUT_S = 10.0  # of one range; an object that the broker cannot read either costs this
+
 GetRange = Callable[[int, int], Any]
 """The bytes of an object from a start on, of a length; fewer where it ends sooner."""
 
@@ -103,7 +105,7 @@ class ObjectReader:
             request = FetchBatch(
                 topic=self._queue.topic, uri=uri, start=start + len(data), length=wanted
             )
-            _, body = await self._queue.ask(request)
+            _, body = await self._queue.ask(request, timeout_s=BROKER_TIMEOUT_S)
             data += body
             if len(body) < wanted:
                 break

@@ -109,7 +109,7 @@ class AuditReporter:
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await asyncio.wait({self._task})
-                await self.report(timeout_s)
+                await self._report_rest(timeout_s)
         self._task.cancel()
         await asyncio.wait({self._task})
         unreported = self._backlog.messages + self._backlog.dropped_messages
@@ -154,6 +154,12 @@ class AuditReporter:
                     await self._closing.wait()
                     return  # the last report is that of `close`
             await self.report()
+
+    async def _report_rest(self, timeout_s: float) -> None:
+        try:
+            await self.report(timeout_s)
+        except Exception:  # noqa: BLE001 - a bug here must not fail the data, which is settled
+            _log.exception("the last report to the audit failed")
 
     async def _send(self, reports: list[Outgoing], timeout_s: float) -> None:
         """Write one Message; a repeat inside the call has the same name and bytes."""

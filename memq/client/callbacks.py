@@ -8,7 +8,8 @@ itself. So the loop hands the call over to whoever waits for a call to end, and 
 from __future__ import annotations
 
 import asyncio
-import queue
+import threading
+from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ T = TypeVar("T")
 
 
 class Callbacks:
-    """Hands calls from the event loop to the thread that waits for it.
+    """Hands calls from the event loop to a thread that waits for it.
 
     Args:
         loop: the event loop.
@@ -29,8 +30,9 @@ class Callbacks:
 
     def __init__(self, loop: EventLoopThread) -> None:
         self._loop = loop
-        # A few at most: the consumer awaits each callback before it goes on.
-        self._inbox: queue.SimpleQueue[Callable[[], None] | object] = queue.SimpleQueue()
+        self._changed = threading.Condition()
+        # One at a time: the consumer awaits each callback before it goes on.
+        self._calls: deque[Callable[[], None]] = deque()
 
     def wrap(self, callback: OnPartitions | None) -> OnPartitions | None:
         """The callback as something for the loop to await."""
@@ -39,31 +41,42 @@ class Callbacks:
 
         async def handed_over(partitions: list[int]) -> None:
             outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._inbox.put(lambda: self._call(callback, partitions, outcome))
+            with self._changed:
+                self._calls.append(lambda: self._call(callback, partitions, outcome))
+                self._changed.notify_all()
             await outcome
 
         return handed_over
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop, and meanwhile its callbacks here."""
+        """Run a coroutine on the loop, and meanwhile the callbacks here."""
         future = self._loop.submit(work)
-        ended = object()
-        future.add_done_callback(lambda _: self._inbox.put(ended))
+        future.add_done_callback(lambda _: self._notify())
         try:
-            while (call := self._inbox.get()) is not ended:
-                if callable(call):  # else the end of a run that was interrupted
-                    call()
+            while (call := self._next_call(future.done)) is not None:
+                call()
         except BaseException:
             future.cancel()
             raise
         return self._loop.result(future)
+
+    def _next_call(self, done: Callable[[], bool]) -> Callable[[], None] | None:
+        """Wait for a callback; None when the work is done first."""
+        with self._changed:
+            while not self._calls and not done():
+                self._changed.wait()
+            return None if done() else self._calls.popleft()
+
+    def _notify(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
 
     def _call(
         self, callback: OnPartitions, partitions: list[int], outcome: asyncio.Future[None]
     ) -> None:
         try:
             callback(partitions)
-        except Exception as exc:  # noqa: BLE001 - the loop raises it where the callback was awaited
+        except Exception as exc:  # noqa: BLE001 - raised where the loop awaits the callback
             self._loop.call(_settle, outcome, exc)
         else:
             self._loop.call(_settle, outcome, None)

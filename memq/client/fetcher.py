@@ -327,7 +327,10 @@ class Fetcher:
 
     def _fetched(self, slot: _Slot, task: asyncio.Task[Fetched]) -> None:
         self._fetching -= 1
-        if not task.cancelled() and task.exception() is None and slot.task is task:
+        dropped = slot.task is not task
+        if task.cancelled() and not dropped:
+            return  # the event loop is ending
+        if not task.cancelled() and task.exception() is None and not dropped:
             decoded_bytes = task.result().size_bytes
             self._held_bytes += decoded_bytes - slot.held_bytes
             slot.held_bytes = decoded_bytes

@@ -17,7 +17,8 @@ Rule 3. `first_unsettled` of a write partition is the least sequence that is not
     grows. The broker refuses, and never waits for, what is below it.
 Rule 4. A retriable error makes the Message wait for a back-off with full jitter. In an unordered
     topic it holds up no other Message. In an ordered one nothing behind it in its write partition
-    is sent before it; what had been sent already the broker refuses with `SequenceGapError`.
+    is sent before it; what had been sent already the broker refuses with `SequenceGapError`. A
+    write partition that moves is sent on only when nothing is in flight to its old host.
 Rule 5. At most `max_in_flight` Messages are in flight per broker.
 Rule 6. An error that will not go away fails what it concerns: the one Message that the broker
     refuses; everything, and all that is written later, for `FATAL`.
@@ -310,16 +311,25 @@ class ProducerCore:
             if link.state is LinkState.DOWN and now_s >= link.retry_s:
                 link.state = LinkState.CONNECTING
                 effects.append(Connect(link.address))
-            if link.state is not LinkState.UP or len(link.in_flight) >= self.options.max_in_flight:
+            if not self._may_send(partition, link):
                 return
             heapq.heappop(partition.waiting)
             effects.append(self._send(entry, link, now_s))
+
+    def _may_send(self, partition: Partition, link: Link) -> bool:
+        if link.state is not LinkState.UP or len(link.in_flight) >= self.options.max_in_flight:
+            return False
+        # Two brokers at a time would keep no order between what each of them got.
+        moving = partition.in_flight > 0 and partition.sent_to is not link
+        return not (moving and self.options.ordered)
 
     def _send(self, entry: Entry, link: Link, now_s: float) -> Send:
         if entry.sent_s == -math.inf:
             self._unsent -= 1
         entry.link, entry.sent_s = link, now_s
         link.in_flight[entry] = None
+        entry.partition.in_flight += 1
+        entry.partition.sent_to = link
         message, options = entry.message, self.options
         header = Write(
             topic=options.topic,
@@ -341,6 +351,7 @@ class ProducerCore:
         link, entry.link = entry.link, None
         if link is not None:
             del link.in_flight[entry]
+            entry.partition.in_flight -= 1
             if entry.settled:
                 self._free(entry)
 
@@ -403,6 +414,4 @@ class ProducerCore:
         link = self._link(partition.host)
         if link.state is LinkState.DOWN:
             return max(ready_s, link.retry_s)
-        if link.state is LinkState.CONNECTING or len(link.in_flight) >= self.options.max_in_flight:
-            return math.inf
-        return ready_s
+        return ready_s if self._may_send(partition, link) else math.inf

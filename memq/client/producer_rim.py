@@ -30,7 +30,7 @@ from memq.client.producer_options import answer_timeout_s
 from memq.client.producer_state import Connect, CoreOptions, Drop, Effect, Entry, Refresh, Send
 from memq.core.format.schema import DEFAULT_SCHEMA, deserialize_schema
 from memq.core.wire.messages import WriteAnswer
-from memq.errors import ClosedError, MemqError, RequestTimeoutError
+from memq.errors import ClosedError, MemqError, RequestTimeoutError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -369,7 +369,11 @@ class ProducerRim:
 
     def _send(self, send: Send) -> None:
         entry, message = send.entry, send.entry.message
-        connection = self._connections[send.address]
+        connection = self._connections.get(send.address)
+        if connection is None:  # an effect before this one found that it has ended
+            error = UnavailableError(f"the connection to broker {send.address} has ended")
+            self._core.failed(entry, error, time.monotonic())
+            return
         try:
             if send.header.acks == 0:
                 sent = partial(self._sent, entry, connection)

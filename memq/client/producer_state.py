@@ -25,6 +25,8 @@ class Partition:
         waiting: heap of those that are not in flight, the next to be sent first: sorted by when
             they may be sent and by sequence; in an ordered topic by sequence alone. Settled ones
             are dropped when they come up.
+        in_flight: how many are in flight.
+        sent_to: the broker that the last one was sent to.
     """
 
     number: int
@@ -32,6 +34,8 @@ class Partition:
     next_sequence: int = 0
     unsettled: OrderedDict[int, Entry] = field(default_factory=OrderedDict)
     waiting: list[tuple[float, int, Entry]] = field(default_factory=list)
+    in_flight: int = 0
+    sent_to: Link | None = None
 
     def first_unsettled(self) -> int:
         """Least sequence that may still be sent."""

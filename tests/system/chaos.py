@@ -12,6 +12,8 @@ One summary line is printed, and for each run that failed what was wrong and how
 data is kept. Exit code 1 when any did.
 """
 
+# ruff: noqa: T201 - it is a command
+
 from __future__ import annotations
 
 import argparse

@@ -86,12 +86,14 @@ class DamagingStorage(LocalStorage):
 class SwappingStorage(LocalStorage):
     """Stores a Batch of before under the key of a new one."""
 
-    _before: list = []
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self._before = None
 
     def put(self, key, buffers, *, timeout_s):
-        if self._before and not random.randrange(ONE_IN):
+        if self._before is not None and not random.randrange(ONE_IN):
             buffers = self._before
-        type(self)._before = [bytes(b"".join(buffers))]
+        self._before = [b"".join(buffers)]
         super().put(key, buffers, timeout_s=timeout_s)
 
 

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import time
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import pyarrow as pa
 
-from memq.core.format.index import IndexEntry
 from memq.core.format.reader import BatchReader
 from memq.core.format.verify import verify
 from memq.core.notification.notification import Notification, decode_notification
@@ -26,6 +24,7 @@ from tests.system.ledger import Row
 
 if TYPE_CHECKING:
     from memq.client.cluster import Cluster
+    from memq.core.format.index import IndexEntry
 
 GROUP = "followers"
 CALL_TIMEOUT_S = 5.0
@@ -123,11 +122,11 @@ class Follower:
     # -- one look ---------------------------------------------------------------------------
 
     async def _look(self) -> None:
-        await self._check_watermark()
+        marks = await self._check_watermark()
         await self._check_commit()
         parts = await self._offsets()
         for part in parts:
-            self._promises[part.partition] = (self._mark_of(part.partition), part.end)
+            self._promises[part.partition] = (marks[part.partition], part.end)
             self._next.setdefault(part.partition, part.start)
         for entry in await self._fetch(self._next):
             self._take(entry)
@@ -142,16 +141,14 @@ class Follower:
         )
         self._committed = self._asked
 
-    async def _check_watermark(self) -> None:
+    async def _check_watermark(self) -> list[int]:
         answer = await self._ask(m.FetchWatermark(topic=self._topic))
         marks = [*answer.write_partitions, *answer.read_partitions]
-        if any(now < before for now, before in zip(marks, self._marks)):
-            self._violated("watermark", f"it went back from {self._marks} to {marks}")
+        before = self._marks or marks
+        if any(after < mark for after, mark in zip(marks, before, strict=True)):
+            self._violated("watermark", f"it went back from {before} to {marks}")
         self._marks = marks
-        self._read_marks = answer.read_partitions
-
-    def _mark_of(self, partition: int) -> int:
-        return self._read_marks[partition]
+        return answer.read_partitions
 
     async def _check_commit(self) -> None:
         answer = await self._ask(m.FetchCommitted(group=GROUP, topic=self._topic))
@@ -250,8 +247,3 @@ def _rows(batch: pa.RecordBatch) -> list[Row]:
 
 def _where(seen: Seen) -> str:
     return f"offset {seen.offset} of read partition {seen.partition}"
-
-
-def wall_ms() -> int:
-    """Milliseconds since 1970 UTC."""
-    return time.time_ns() // 1_000_000

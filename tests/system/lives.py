@@ -14,8 +14,6 @@ import signal
 import socket
 import sys
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from memq.core.notification.embedded import EmbeddedQueue
@@ -24,7 +22,9 @@ from memq.testing.crashing import CrashPoint, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from multiprocessing.connection import Connection
     from multiprocessing.context import ForkServerProcess
+    from pathlib import Path
     from random import Random
 
     from memq.core.notification.queue import NotificationQueue

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from memq.testing.crashing import MOMENTS, STEPS, CrashPoint
 from tests.system.faults import FlakyQueue, FlakyStorage
 from tests.system.lives import Life, Seams
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SIZES = ((0,), (10, 100), (100, 1_000), (1_000, 20_000), (0, 50, 200_000))
 RETENTION_S = 10  # the shortest that a topic can have
@@ -113,7 +116,7 @@ def draw_retention(seed: str) -> Plan:
 
 def _topic(rng: random.Random) -> dict[str, object]:
     return {
-        "batch_age": f"{rng.choice((1, 10, 30, 80))}ms",
+        "batch_age": f"{rng.choice((1, 5, 20, 50))}ms",
         "batch_bytes": rng.choice(("1MiB", "1MiB", "8MiB")),
         "batch_messages": rng.choice((1, 3, 20, 10_000)),
         "message_bytes": "1MiB",

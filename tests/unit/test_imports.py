@@ -23,6 +23,7 @@ ALLOWED = {
     "memq.client": ("memq.core", "memq.errors"),
     "memq.broker": ("memq.core", "memq.errors"),
     "memq.testing": ("memq.broker", "memq.client", "memq.core", "memq.errors"),
+    "memq.__main__": ("memq.cli",),
     "memq.cli": ("memq",),
 }
 """What of ours each package may import beside itself. A new package needs a row."""

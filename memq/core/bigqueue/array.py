@@ -84,6 +84,8 @@ class BigArray:
 
     Attributes:
         path: the folder.
+        sync_mode: the `sync` option.
+        read_only: the option of that name.
         recovery: what opening had to repair; `Recovery()` when nothing.
 
     Raises:

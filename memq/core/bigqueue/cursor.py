@@ -195,6 +195,9 @@ class Cursor:
             raise CorruptDataError(f"item {index} is damaged: {exc}, or move past it") from exc
 
     def _damage(self, kind: Kind, number: int, index: int, what: str) -> CorruptDataError:
+        # A writer may repair or replace the files; do not go on looking at the old ones.
+        self._pool.unmap(INDEX, index // self._items)
+        self._pool.unmap(kind, number)
         return CorruptDataError(
             f"item {index} is damaged: {self._layout.file(kind, number)} {what}; "
             "restore the file, or move past the item"

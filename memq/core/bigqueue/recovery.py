@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 # An item before them is verified when it is read, like any other.
 MAX_SCAN_PAGES = 8
 MAX_SCAN_ITEMS = 4 << 20
+# Verified in one go, then forgotten: bounds the memory that opening takes.
+SCAN_BYTES = 4 << 20
 # An end above this is no count of items but damage; it also keeps ranges within a C integer.
 MAX_INDEX = 1 << 62
 
@@ -116,6 +118,13 @@ class _Scanner:
         """The data page of the item, -1 when its entry cannot be read."""
         entry = self.entry(index)
         return -1 if entry is None else entry.page
+
+    def count_whole(self, start: int, stop: int) -> int:
+        """How many of the next items were found whole in one go; 0 leaves it to `flaw`."""
+        try:
+            return len(self._cursor.read_many(start, stop, SCAN_BYTES))
+        except CorruptDataError:
+            return 0
 
     def flaw(self, index: int) -> str:
         """What is wrong with the item at `index`; empty when it is whole."""
@@ -184,6 +193,8 @@ def _read_extent(scanner: _Scanner, control: Words) -> _Extent:
 def _find_end(scanner: _Scanner, extent: _Extent) -> tuple[int, str]:
     """The end of the longest whole prefix, and what is wrong with the item there."""
     first = end = _scan_start(scanner, extent)
+    while whole := scanner.count_whole(end, extent.end):
+        end += whole
     while not (flaw := scanner.flaw(end)):
         end += 1
     if end == first:

@@ -111,7 +111,7 @@ class Tail:
         except (ValueError, TypeError):
             # The pool has unmapped a page meanwhile: mmap says ValueError, pack_into TypeError.
             with self._pool.lock:
-                self._map(self.page)
+                self._map()
                 self._data[offset : offset + length] = data
                 _pack_into(self._index, place, self.page, offset, length, check, self._timestamp_ms)
         self._offset = offset + length
@@ -161,15 +161,18 @@ class Tail:
         fits = self._offset + length <= self._layout.page_bytes
         page = self.page if fits else self.page + 1
         self._claim(page, self.index)
-        with self._pool.lock:
-            self._map(page)
+        # Until both pages are mapped there is no room: an error or an interrupt on the way must
+        # not leave the tail with the map of another page.
+        self._room = -1
         if not fits:
             self.page, self._offset = page, 0
+        with self._pool.lock:
+            self._map()
 
-    def _map(self, page: int) -> None:
+    def _map(self) -> None:
         number = self.index // self._items
-        # Both or neither: an error must not leave the tail with the maps of different pages.
-        self._data, self._index = self._pool.map(DATA, page), self._pool.map(INDEX, number)
+        self._data = self._pool.map(DATA, self.page)
+        self._index = self._pool.map(INDEX, number)
         self._base = number * self._items
         self._room = self._layout.page_bytes
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import struct
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from memq.core.bigqueue import BigQueue, FanOutQueue
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def crc32c(data: bytes, crc: int = 0) -> int:

@@ -326,6 +326,22 @@ def test_everything_lost_still_opens(writer, crash):
         check_usable(array, 0)
 
 
+def test_without_an_entry_writing_goes_on_in_a_fresh_page(writer, crash):
+    """When nobody knows where the last item ended, the next goes to a page never used before."""
+    writer.truncate_front(7)
+    copy = crash(writer.path)
+    for file in (copy / "index").iterdir():
+        file.unlink()
+
+    with BigArray(copy) as array:
+        assert (array.start, array.end) == (7, 7)
+        assert array.recovery.items_dropped == 13
+        assert array.append(b"next") == 7
+        assert page(copy, "data", 4).exists()
+        array.truncate_front(8)
+        assert [file.stem for file in (copy / "data").iterdir()] == ["000000000004"]
+
+
 def test_errors_of_opening_are_typed(tmp_path):
     """A path that cannot be a folder is a MemqError that names it."""
     (tmp_path / "file").write_text("")

@@ -5,9 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from memq.core.bigqueue import BigArray, BigQueue
+from memq.core.bigqueue import BigArray, BigQueue, Recovery
 from memq.core.bigqueue.layout import SYNCED
-from memq.errors import PublishUncertainError, QueueError, QueueFailedError
+from memq.errors import (
+    CorruptDataError,
+    PublishUncertainError,
+    QueueError,
+    QueueFailedError,
+)
 
 
 def broken(_):
@@ -73,6 +78,21 @@ def test_a_failed_flush_stops_the_array(tmp_path, small, mode):
     array.close()
     with BigArray(tmp_path) as again:
         assert again.get_many(0, 10) == [b"x" * 1000] * 4
+
+
+def test_a_batch_that_fails_half_way_leaves_no_entries(tmp_path, small, crash):
+    """Entries of a batch that was not appended are erased, so no later opening takes them up."""
+    with BigArray(tmp_path / "live", **small) as array:
+        array.append_many([b"kept"] * 5)
+        array._tail._claim(0, 10)  # the second index page is there already, and then is lost
+        lost = tmp_path / "live" / "index" / "000000000001.page"
+        lost.unlink()
+        with pytest.raises(CorruptDataError, match="missing"):
+            array.append_many([b"refused"] * 6)
+        assert array.end == 5
+        copy = crash(array.path)
+    with BigArray(copy) as array:
+        assert (array.end, array.recovery) == (5, Recovery())
 
 
 def test_a_flush_that_fails_is_not_tried_again(tmp_path, small, monkeypatch):

@@ -11,6 +11,7 @@ import click
 import pytest
 
 from memq.cli.main import cli, main
+from tests.unit.cli.objects import batch_object
 
 HELP_LIMIT_S = 0.4
 
@@ -72,10 +73,10 @@ def test_wrong_usage(arguments, message, capsys):
 
 def test_failure(capsys):
     """A command that fails says why in one line and ends with 1."""
-    assert main(["produce", "topic", "--bootstrap", "127.0.0.1:1"]) == 1
+    assert main(["batch", "cat", "/nowhere/batch.arrows"]) == 1
 
     captured = capsys.readouterr()
-    assert captured.err.startswith("memq: error: cannot connect to broker 127.0.0.1:1")
+    assert captured.err.startswith("memq: error: no object 'nowhere/batch.arrows'")
     assert captured.err.count("\n") == 1
 
 
@@ -132,12 +133,16 @@ def test_version():
     assert run("--version").stdout.startswith("memq ")
 
 
-def test_reader_that_goes_away():
+def test_reader_that_goes_away(tmp_path):
     """`memq … | head` is no error and leaves no noise."""
+    path = tmp_path / "batch.arrows"
+    path.write_bytes(batch_object())
     read, write = os.pipe()
     os.close(read)
     process = subprocess.Popen(
-        [sys.executable, "-m", "memq", "--help"], stdout=write, stderr=subprocess.PIPE
+        [sys.executable, "-m", "memq", "batch", "cat", str(path)],
+        stdout=write,
+        stderr=subprocess.PIPE,
     )
     os.close(write)
     _, errors = process.communicate(timeout=60)

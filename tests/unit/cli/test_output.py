@@ -42,12 +42,13 @@ def test_empty_list(capsys):
 
 def test_one(capsys):
     """One thing is shown a line a key; texts that have their unit already are left alone."""
-    show_one({"audited": True, "stored_bytes": 1024, "batch_bytes": "8MiB"}, "table")
+    show_one({"audited": True, "stored_bytes": 1024, "age_ms": 1500, "p50_ms": 1.5}, "table")
 
     assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
         ["audited", "true"],
-        ["stored", "1.0", "KiB"],
-        ["batch_bytes", "8MiB"],
+        ["stored_bytes", "1.0", "KiB"],
+        ["age_ms", "1500ms"],
+        ["p50_ms", "1.5"],
     ]
 
 

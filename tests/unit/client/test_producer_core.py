@@ -234,6 +234,19 @@ def test_ordered_retry_goes_before_what_is_behind_it():
     assert sequences(rig.sends()) == [1, 2, 3, 4]
 
 
+def test_ordered_move_waits_for_the_old_host():
+    """In an ordered topic nothing is sent to a new host while the old one has something."""
+    rig = Rig(ordered=True)
+    rig.submit()
+    rig.submit()
+    first, second = rig.sends()
+    rig.fail(first, NotHostedError("moved", "b:2"))
+    assert rig.sends() == []
+    rig.fail(second, SequenceGapError("gap"))
+    rig.now += 1
+    assert [(s.header.sequence, s.address) for s in rig.sends()] == [(0, "b:2"), (1, "b:2")]
+
+
 def test_first_unsettled_passes_what_was_given_up():
     """`first_unsettled` is the least sequence that may still be sent."""
     rig = Rig(max_in_flight=100)
@@ -464,7 +477,7 @@ class CoreMachine(RuleBasedStateMachine):
         assert header.first_unsettled >= self.least.get(header.write_partition, 0)
         self.least[header.write_partition] = header.first_unsettled
         if self.ordered:
-            flying = {s.header.sequence for s in self.in_flight}
+            flying = {s.header.sequence for s in self.in_flight if s.address == send.address}
             assert {s for s in unsettled if s < header.sequence} <= flying
 
     @precondition(lambda self: self.connecting)

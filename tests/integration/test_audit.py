@@ -1,0 +1,423 @@
+"""The audit of real producers and a real broker: what it says when all is well, and when not."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from memq import AdminClient, Producer
+from memq.cli.main import main
+from memq.client.audit import audit_topic
+from memq.client.cluster import Cluster
+from memq.client.queue import QueueClient
+from memq.core.audit import Run, runs
+from memq.core.format.reader import BatchReader
+from memq.core.notification.notification import decode_notification
+from memq.core.topic import AUDIT_TOPIC
+from memq.core.wire.messages import FetchWatermark
+from memq.errors import DeliveryTimeoutError, InvalidRequestError, UnavailableError
+from memq.testing.broker import BrokerProcess
+
+names = (f"name-{number}" for number in itertools.count())  # of topics and producers
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory):
+    with BrokerProcess(tmp_path_factory.mktemp("broker")) as running:
+        yield running
+
+
+class Topic:
+    """A topic of its own, with what stands behind it."""
+
+    def __init__(self, broker, **options):
+        self.name, self.address = next(names), broker.address
+        with AdminClient(self.address) as admin:
+            admin.create_topic(self.name, **{"batch_age": "5ms"} | options)
+
+    def produce(self, messages, records=3, **options):
+        """Write Messages, each acked and in a Batch of its own; returns the producer's id.
+
+        With an id of its own a producer cuts Messages just where they are waited for.
+        """
+        with Producer(
+            self.address, topic=self.name, producer_id=next(names), **options
+        ) as producer:
+            for number in range(messages):
+                for record in range(records):
+                    delivery = producer.write(b"%d of %d" % (record, number))
+                delivery.result(30)
+            return producer.producer_id
+
+    def give_up(self):
+        """Write a Message and stop waiting for its ack."""
+        options = {"topic": self.name, "delivery_timeout": "100ms"}
+        with Producer(self.address, **options) as producer, pytest.raises(DeliveryTimeoutError):
+            producer.write(b"late").result(30)
+
+    def audit(self, **options):
+        return asyncio.run(audit_topic(self.address, self.name, **options))
+
+    def ask(self, question):
+        """The answer of a question to the topic's queue."""
+
+        async def asking():
+            cluster = Cluster(self.address)
+            try:
+                return await question(QueueClient(cluster, self.name))
+            finally:
+                await cluster.close()
+
+        return asyncio.run(asking())
+
+    def notifications(self, wait_ms=0):
+        """Of read partition 0, in order."""
+        page = self.ask(lambda queue: queue.page({0: 0}, max_entries=500, max_wait_ms=wait_ms))
+        return [decode_notification(entry.payload) for entry in page.entries]
+
+    def paths(self):
+        """Files of the Batches."""
+        return [Path(urlsplit(each.uri).path) for each in self.notifications()]
+
+
+def overwrite(path, position, text):
+    """Damage an object; it is written once and read-only for everybody else."""
+    with path.open("r+b") as file:
+        file.seek(position)
+        before = file.read(len(text))
+        assert before != text
+        file.seek(position)
+        file.write(text)
+
+
+def only(result):
+    """The one producer in one write partition that there is."""
+    (producer,) = result.producers
+    return producer
+
+
+def test_everything_stored_is_clean(broker):
+    """Producers that closed in peace leave a clean audit with their exact counts."""
+    topic = Topic(broker, write_partitions=2)
+    ids = {topic.produce(5), topic.produce(4)}
+    result = topic.audit()
+    assert result.clean
+    assert {each.name.producer_id for each in result.producers} == ids
+    assert sum(each.produced_messages for each in result.producers) == 9
+    assert sum(each.produced_records for each in result.producers) == 27
+    assert sum(each.stored_records for each in result.producers) == 27
+    assert (result.unreported_messages, result.open_reports, result.expired_reports) == (0, 0, 0)
+
+
+def test_whole_objects_that_are_sound_are_clean(broker):
+    """Reading every byte finds nothing in what was stored by a broker."""
+    topic = Topic(broker)
+    topic.produce(3, compression="zstd")
+    assert topic.audit(deep=True).clean
+
+
+@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize("k", [1, 3, 10])
+def test_deleted_objects_are_lost_by_name(broker, k, deep):
+    """Deleting k objects names exactly their sequences, and counts exactly their LogMessages."""
+    topic = Topic(broker)
+    producer_id = topic.produce(12, records=4)
+    gone = [(number * 7) % 12 for number in range(k)]  # scattered, with neighbours among them
+    paths = topic.paths()
+    for number in gone:
+        paths[number].unlink()
+
+    result = topic.audit(deep=deep)
+
+    producer = only(result)
+    assert producer.name.producer_id == producer_id
+    assert producer.lost == runs(gone)
+    assert producer.lost_records == result.lost_records == 4 * k
+    assert producer.stored_messages == 12 - k
+    assert producer.produced_records == 48
+    assert not result.clean
+    assert len(result.damage) == k
+    assert all("does not exist" in line for line in result.damage)
+    for number in gone:
+        assert any(f"sequences {number} to {number} (4 LogM" in line for line in result.damage)
+
+
+def test_damage_inside_a_message_is_found_by_looking_deep(broker):
+    """One byte wrong in a Message: indexes alone look clean, a deep audit names the Message."""
+    topic = Topic(broker)
+    topic.produce(5)
+    path = topic.paths()[3]
+    entry = BatchReader(path.read_bytes()).entries[0]
+    overwrite(path, entry.offset + entry.length - 9, b"\xaa")
+
+    assert topic.audit().clean
+    result = topic.audit(deep=True)
+
+    assert not result.clean
+    assert only(result).damaged == [Run(3, 3)]
+    assert only(result).damaged_records == 3
+    assert only(result).lost == []
+    assert len(result.damage) == 1
+    assert "CRC32C" in result.damage[0]
+
+
+def test_damaged_message_does_not_spoil_its_neighbours(broker):
+    """A Batch of several Messages with one damaged: that one is named, the others count."""
+    topic = Topic(broker, batch_age="1s", batch_messages=4)
+    with Producer(topic.address, topic=topic.name, producer_id=next(names)) as producer:
+        for number in range(4):
+            producer.write(b"%d" % number)
+            producer._accumulator.seal()
+        producer.flush(30)
+    (path,) = topic.paths()
+    entry = BatchReader(path.read_bytes()).entries[1]
+    overwrite(path, entry.offset + entry.length - 9, b"\xaa")
+
+    producer = only(topic.audit(deep=True))
+
+    assert producer.damaged == [Run(entry.sequence, entry.sequence)]
+    assert (producer.stored_messages, producer.damaged_records) == (3, 1)
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_damaged_index_names_its_messages(broker, deep):
+    """A byte wrong in an index: the Messages of the Batch are named, without reading the rest."""
+    topic = Topic(broker)
+    topic.produce(5)
+    notification = topic.notifications()[2]
+    overwrite(topic.paths()[2], notification.index_offset + 100, b"\xaa\x55")
+
+    result = topic.audit(deep=deep)
+
+    assert only(result).damaged == [Run(2, 2)]
+    assert only(result).damaged_records == 3
+    assert only(result).lost == []
+    assert notification.batch_id in result.damage[0]
+    assert "sequences 2 to 2 (3 LogMessages)" in result.damage[0]
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_object_cut_short_names_its_messages(broker, deep):
+    """An object that lost its end is damaged."""
+    topic = Topic(broker)
+    topic.produce(2)
+    path = topic.paths()[1]
+    path.write_bytes(path.read_bytes()[:-8])
+    assert only(topic.audit(deep=deep)).damaged == [Run(1, 1)]
+
+
+def test_object_in_the_place_of_another_is_damage(broker):
+    """A sound Batch under the name of another is not taken for it."""
+    topic = Topic(broker)
+    topic.produce(3)
+    paths = topic.paths()
+    paths[0].write_bytes(paths[1].read_bytes())
+    result = topic.audit()
+    assert only(result).damaged == [Run(0, 0)]
+    assert only(result).doubled == []
+
+
+def test_producer_killed_before_its_report_is_unreported(broker):
+    """A producer that died says nothing: its Messages are counted, and nobody is blamed."""
+    topic = Topic(broker)
+    code = (
+        "import os, signal, sys\n"
+        "from memq import Producer\n"
+        "producer = Producer(sys.argv[1], topic=sys.argv[2], linger='0ms', producer_id='dead')\n"
+        "for number in range(4):\n"
+        "    producer.write(b'x', timestamp=0).result(30)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, topic.address, topic.name],
+        cwd=Path(__file__).parents[2],
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == -signal.SIGKILL
+
+    result = topic.audit()
+
+    assert result.clean
+    assert (result.unreported_messages, result.unreported_records) == (4, 4)
+    assert only(result).name.producer_id == "dead"
+    assert only(result).produced_messages == 0
+
+
+def test_job_that_runs_again_under_its_name_is_audited_as_one(broker):
+    """The second run of a job reports the same Messages again, and nothing is doubled or lost."""
+    topic = Topic(broker)
+    for messages in (3, 5):
+        with Producer(topic.address, topic=topic.name, producer_id="job") as producer:
+            for number in range(messages):
+                producer.write(b"%d" % number, timestamp=0).result(30)
+    assert only(topic.audit()).produced_messages == 5
+    assert topic.audit(deep=True).clean
+    topic.paths()[4].unlink()
+    assert only(topic.audit()).lost == [Run(4, 4)]
+
+
+def test_delivery_given_up_but_stored_is_recovered(broker):
+    """The application was told that it failed, yet it is stored: named, and no fault."""
+    topic = Topic(broker, batch_age="2s")
+    topic.give_up()
+    open_reports = topic.audit().open_reports
+    topic.notifications(wait_ms=10_000)
+
+    result = topic.audit()
+
+    assert open_reports in (0, 1)  # a report waits for what its Messages may still become
+    assert result.clean
+    assert only(result).recovered == [Run(0, 0)]
+    assert only(result).produced_messages == 0
+
+
+def test_report_is_not_judged_before_it_is_closed(broker):
+    """While the broker holds Messages from before the report, nothing is called lost."""
+    topic = Topic(broker, batch_age="1m")
+    topic.give_up()
+    result = topic.audit()
+    assert (result.open_reports, result.producers) == (1, [])
+    assert result.clean
+
+
+def test_windows_that_meet_judge_each_report_once(broker):
+    """A report belongs to one window, and what other windows name is not unreported in this."""
+    topic = Topic(broker)
+    first = topic.produce(2)
+    edge_ms = broker_now_ms(topic)
+    second = topic.produce(3)
+    before, after = topic.audit(end_ms=edge_ms), topic.audit(start_ms=edge_ms)
+    assert [each.name.producer_id for each in before.producers] == [first]
+    assert [each.name.producer_id for each in after.producers] == [second]
+    assert before.unreported_messages == after.unreported_messages == 0
+    later = topic.audit(start_ms=broker_now_ms(topic))
+    assert (later.producers, later.clean) == ([], True)
+
+
+def broker_now_ms(topic):
+    """The broker's clock once it is past all that is stored: an idle topic is stored up to now."""
+    stored_ms = max(each.sealed_ms for each in topic.notifications())
+    while True:
+        answer, _ = topic.ask(lambda queue: queue.ask(FetchWatermark(topic=topic.name)))
+        if answer.stored_through_ms > stored_ms + 1_000:  # the report follows within half a second
+            return answer.stored_through_ms
+
+
+def test_unreadable_report_is_damage_and_no_crash(broker):
+    """Nonsense in the audit topic is named; the audit goes on with the rest."""
+    topic = Topic(broker)
+    topic.produce(2)
+    with Producer(topic.address, topic=AUDIT_TOPIC) as producer:
+        producer.write(b"nonsense", key=topic.name.encode()).result(30)
+    result = topic.audit()
+    assert only(result).stored_messages == 2
+    assert len(result.damage) == 1
+    assert "not an audit report" in result.damage[0]
+    assert not result.clean
+
+
+def test_audit_topic_itself_is_not_audited(broker):
+    """Reports are not reported about, and asking for their audit says so."""
+    with pytest.raises(InvalidRequestError, match=r"do not report.*--audited"):
+        asyncio.run(audit_topic(broker.address, AUDIT_TOPIC))
+
+
+def test_topic_that_is_not_audited_says_so(broker):
+    """A topic without reports is not called clean; its producers send none."""
+    topic = Topic(broker, audited="false")
+    topic.produce(1)
+    with pytest.raises(InvalidRequestError, match="do not report"):
+        topic.audit()
+    with AdminClient(topic.address) as admin:
+        admin.alter_topic(topic.name, audited="true")
+    assert topic.audit().unreported_messages == 1
+
+
+def test_window_that_ends_before_it_starts_is_refused(broker):
+    """A window must hold some time."""
+    with pytest.raises(InvalidRequestError, match="ends at 5 ms"):
+        Topic(broker).audit(start_ms=5, end_ms=5)
+
+
+def test_progress_counts_batches(broker):
+    """Whoever waits is told how many Batches were looked at."""
+    topic, seen = Topic(broker), []
+    topic.produce(4)
+    topic.audit(progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
+
+
+def test_broker_that_is_away_is_no_finding():
+    """When nobody can be asked the audit says so, and calls nothing lost."""
+
+    async def audit_nobody():
+        cluster = Cluster("127.0.0.1:1", request_timeout_s=0.1)
+        try:
+            await audit_topic(cluster, "t")
+        finally:
+            await cluster.close()
+
+    with pytest.raises(UnavailableError, match="127.0.0.1:1"):
+        asyncio.run(audit_nobody())
+
+
+# -- the command ----------------------------------------------------------------------------
+
+
+def test_command_ends_with_clean(broker, capsys):
+    """A clean audit ends with that word and exit code 0."""
+    topic = Topic(broker)
+    producer_id = topic.produce(2)
+    assert main(["audit", topic.name, "--bootstrap", topic.address]) == 0
+    title, row, *_, last = capsys.readouterr().out.splitlines()
+    assert title.split()[:5] == ["PRODUCER", "EPOCH", "WRITE-PARTITION", "PRODUCED", "STORED"]
+    assert row.split() == [producer_id, "0", "0", "6", "6", "0", "0", "0", "-"]
+    assert last == "clean"
+
+
+def test_command_names_what_is_lost(broker, capsys):
+    """A loss ends with exit code 1, the sequences in the table, and the counts in the last line."""
+    topic = Topic(broker)
+    topic.produce(6)
+    paths = topic.paths()
+    for number in (1, 2, 4):
+        paths[number].unlink()
+    assert main(["audit", topic.name, "-b", topic.address, "--from", "1h"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split()[3:] == ["18", "9", "9", "0", "0", "lost", "1-2,4"]
+    assert sum(line.startswith("cannot be read: Batch") for line in lines) == 3
+    assert lines[-1] == (
+        "NOT CLEAN: 3 objects or reports cannot be read; 9 LogMessages lost in 3 Messages"
+    )
+
+
+def test_command_tells_programs_everything(broker, capsys):
+    """JSON has every finding, by the same names as Python."""
+    topic = Topic(broker)
+    producer_id = topic.produce(2)
+    topic.paths()[0].unlink()
+    assert main(["audit", topic.name, "-b", topic.address, "-o", "json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["topic"], found["clean"], found["lost_records"]) == (topic.name, False, 3)
+    assert found["producers"][0]["producer_id"] == producer_id
+    assert found["producers"][0]["lost"] == [[0, 0]]
+    assert len(found["damage"]) == 1
+
+
+def test_command_says_when_there_was_nothing_to_judge(broker, capsys):
+    """Clean for want of reports is not passed off as a finding."""
+    topic = Topic(broker)
+    assert main(["audit", topic.name, "-b", topic.address]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "No report in this window could be judged.",
+        "clean",
+    ]

@@ -1,0 +1,270 @@
+"""The audit where storage, queue and reports do not fit together: a broker in the test process."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+
+from memq.client import audit, audit_objects
+from memq.client.admin import AsyncAdminClient
+from memq.client.audit import audit_topic
+from memq.client.producer import AsyncProducer
+from memq.core.audit import REPORT_VERSION, ProducedReport, Run, encode_report
+from memq.core.notification.notification import decode_notification
+from memq.core.notification.queue import Publication
+from memq.core.storage.keys import key_of_uri
+from memq.core.storage.local import LocalStorage
+from memq.core.topic import AUDIT_TOPIC
+from memq.errors import InvalidRequestError, OffsetOutOfRangeError
+from memq.testing.queue import InMemoryQueue
+from memq.testing.storage import InMemoryStorage
+from tests.integration.broker.support import broker
+
+
+class World:
+    """A broker on storage and queue in memory, which no reader can reach but through the broker."""
+
+    def __init__(self, address, storage, queue):
+        self.address, self.storage, self.queue = address, storage, queue
+
+    async def create(self, **options):
+        async with AsyncAdminClient(self.address) as admin:
+            await admin.create_topic("t", **{"batch_age": "1ms"} | options)
+
+    async def produce(self, messages, producer_id="p", topic="t"):
+        """Write Messages, each in a Batch of its own."""
+        async with AsyncProducer(self.address, topic=topic, producer_id=producer_id) as producer:
+            for number in range(messages):
+                await (await producer.write(b"%d" % number, timestamp=number))
+
+    async def tell(self, report):
+        """Write a report by hand."""
+        async with AsyncProducer(self.address, topic=AUDIT_TOPIC) as producer:
+            await (await producer.write(encode_report(report), key=report.topic.encode()))
+
+    async def audit(self, **options):
+        return await audit_topic(self.address, "t", **options)
+
+    async def entries(self, topic="t"):
+        return await self.queue.fetch(topic, 0, 0, max_entries=1_000, max_bytes=1 << 20)
+
+    async def notifications(self, topic="t"):
+        return [decode_notification(entry.payload) for entry in await self.entries(topic)]
+
+    async def delete(self, *offsets, topic="t"):
+        """Delete objects behind the broker's back."""
+        notifications = await self.notifications(topic)
+        for offset in offsets:
+            self.storage.delete(key_of_uri(notifications[offset].uri))
+
+    async def report_of(self, last, **fields):
+        """A true report over the Messages of producer `p` up to a sequence."""
+        runs = [notification.producers[0] for notification in await self.notifications()]
+        runs = [run for run in runs if run.last <= last]
+        values = {
+            "version": REPORT_VERSION,
+            "topic": "t",
+            "write_partition": 0,
+            "producer_id": "p",
+            "epoch": 0,
+            "first": 0,
+            "last": last,
+            "records": sum(run.records for run in runs),
+            "size_bytes": 0,
+            "crc_sum": sum(run.crc_sum for run in runs),
+            "failed": [],
+            "window_start_ms": (await self.notifications())[0].sealed_ms,
+            "window_end_ms": 0,
+        }
+        return ProducedReport(**(values | fields))
+
+
+@asynccontextmanager
+async def world(tmp_path):
+    storage, queue = InMemoryStorage(), InMemoryQueue()
+    async with broker(tmp_path, storage=storage, queue=queue) as running:
+        yield World(running.address, storage, queue)
+
+
+def only(result):
+    """The one producer in one write partition that there is."""
+    (producer,) = result.producers
+    return producer
+
+
+@pytest.mark.parametrize("deep", [False, True])
+async def test_storage_out_of_reach_is_read_through_the_broker(tmp_path, deep):
+    """A machine that cannot read the storage audits all the same, and finds what is gone."""
+    async with world(tmp_path) as here:
+        await here.create()
+        await here.produce(3)
+        assert (await here.audit(deep=deep)).clean
+        await here.delete(1)
+        result = await here.audit(deep=deep)
+        assert only(result).lost == [Run(1, 1)]
+        assert "does not exist" in result.damage[0]
+
+
+async def test_another_storage_under_the_same_name_is_no_loss(tmp_path, monkeypatch):
+    """Where this machine finds nothing but the broker does, nothing is called lost."""
+    elsewhere = LocalStorage(tmp_path / "not mounted")
+    monkeypatch.setattr(audit_objects, "open_uri", lambda uri: (elsewhere, key_of_uri(uri)))
+    async with world(tmp_path / "data") as here:
+        await here.create()
+        await here.produce(2)
+        assert (await here.audit()).clean
+
+
+async def test_what_retention_removed_is_not_lost(tmp_path):
+    """Reports outlive the Messages they name: then they are left out, and counted."""
+    async with world(tmp_path) as here:
+        await here.create()
+        await here.produce(4)
+        await here.delete(0, 1)
+        await here.queue.truncate("t", 0, 2)
+        result = await here.audit()
+        assert (result.expired_reports, result.producers, result.clean) == (1, [], True)
+
+
+async def test_reports_of_a_topic_that_expired_whole_are_left_out(tmp_path):
+    """Where no notification is left, the topic's retention says which reports are too old."""
+    async with world(tmp_path) as here:
+        await here.create(retention="1h", dedup_window="1h")
+        await here.produce(2, producer_id="q")
+        report = await here.report_of(1)
+        hour_ms = 3_600_000
+        start_ms = report.window_start_ms - hour_ms
+        await here.tell(msgspec.structs.replace(report, window_start_ms=start_ms))
+        await here.queue.truncate("t", 0, 2)
+        result = await here.audit()
+        assert result.expired_reports == 1
+        assert only(result).lost == [Run(0, 1)]  # removed by hand, an hour too soon
+
+
+async def test_retention_that_overtakes_the_audit_is_an_error(tmp_path):
+    """What is removed while the audit runs is not called lost."""
+    async with world(tmp_path) as here:
+        await here.create(retention="10s", dedup_window="10s", upload_deadline="1s")
+        await here.produce(3)
+        await here.produce(1, producer_id="later")
+        truncating = []
+
+        class Overtaken(audit.BatchLook):
+            async def at(self, stretches):
+                await super().at(stretches)
+                truncating.append(await here.queue.truncate("t", 0, 3))
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(audit, "BatchLook", Overtaken)
+            with pytest.raises(OffsetOutOfRangeError, match="while it ran; audit a later window"):
+                await here.audit()
+        assert truncating
+
+
+async def test_earlier_topic_of_the_same_name_is_no_loss(tmp_path):
+    """A topic made anew is not blamed for what its predecessor held."""
+    async with world(tmp_path) as here:
+        await here.create()
+        await here.produce(3, producer_id="old")
+        async with AsyncAdminClient(here.address) as admin:
+            await admin.delete_topic("t")
+        await here.create()
+        await here.produce(2, producer_id="new")
+        result = await here.audit()
+        assert only(result).name.producer_id == "new"
+        assert (result.expired_reports, result.clean) == (1, True)
+
+
+async def test_everything_is_looked_at_before_a_loss_is_claimed(tmp_path, monkeypatch):
+    """A producer whose clock is ahead reports Messages from before its window: they are found."""
+    async with world(tmp_path) as here:
+        await here.create(audited="false", dedup_window="10s", upload_deadline="1s")
+        monkeypatch.setattr(audit, "SLACK_MS", 100 - 10_000)  # with the dedup_window, 100 ms
+        await here.produce(4)
+        ahead_ms = (await here.notifications())[-1].sealed_ms + 200  # the report is stored later
+        await here.tell(await here.report_of(5, window_start_ms=ahead_ms, records=6))
+        async with AsyncAdminClient(here.address) as admin:
+            await admin.alter_topic("t", audited="true")
+        result = await here.audit(start_ms=ahead_ms)
+        assert only(result).stored_messages == 4
+        assert (only(result).lost, only(result).lost_records) == ([Run(4, 5)], 2)
+        assert result.unreported_messages == 0
+
+
+async def test_reports_that_cannot_be_read_are_named(tmp_path):
+    """A Batch of the audit topic that is gone is damage; what it named is unreported."""
+    async with world(tmp_path) as here:
+        await here.create()
+        await here.produce(2)
+        await here.delete(0, topic=AUDIT_TOPIC)
+        result = await here.audit()
+        assert result.unreported_messages == 2
+        assert len(result.damage) == 1
+        assert "held reports that cannot be read" in result.damage[0]
+
+
+async def test_damaged_notifications_are_named(tmp_path):
+    """What is no notification is named by its offset, in the topic and in the audit topic."""
+    async with world(tmp_path) as here:
+        await here.create()
+        await here.produce(2)
+        for topic in ("t", AUDIT_TOPIC):
+            end = (await here.entries(topic))[-1].timestamp_ms
+            await here.queue.publish(topic, 0, [Publication(0, b"nonsense", end)])
+        result = await here.audit()
+        assert only(result).stored_messages == 2
+        assert [line.split(": ")[0] for line in result.damage] == [
+            "t/0 offset 2",
+            f"{AUDIT_TOPIC}/0 offset 1",
+        ]
+
+
+async def test_message_stored_twice_is_doubled(tmp_path):
+    """A Batch that is notified twice holds its Messages twice."""
+    async with world(tmp_path) as here:
+        await here.create()
+        await here.produce(3)
+        entry = (await here.entries())[1]
+        await here.queue.publish("t", 0, [Publication(0, entry.payload, entry.timestamp_ms)])
+        result = await here.audit()
+        assert only(result).doubled == [Run(1, 1)]
+        assert not result.clean
+
+
+async def test_notification_that_contradicts_its_batch_is_damage(tmp_path):
+    """A notification that names other Messages than the index is named itself."""
+    async with world(tmp_path) as here:
+        await here.create()
+        await here.produce(2)
+        notification = (await here.notifications())[1]
+        run = msgspec.structs.replace(notification.producers[0], records=7)
+        payload = msgspec.json.encode(msgspec.structs.replace(notification, producers=[run]))
+        entry = (await here.entries())[1]
+        await here.queue.publish("t", 0, [Publication(0, payload, entry.timestamp_ms)])
+        result = await here.audit()
+        assert "name different Messages" in result.damage[0]
+
+
+async def test_too_many_reports_are_refused(tmp_path, monkeypatch):
+    """The memory for reports is bounded, and the error says what to do."""
+    monkeypatch.setattr("memq.client.audit_reports.MAX_REPORTS", 1)
+    async with world(tmp_path) as here:
+        await here.create()
+        await here.produce(1)
+        assert (await here.audit()).clean
+        await here.produce(1, producer_id="q")
+        with pytest.raises(InvalidRequestError, match="more than 1 reports"):
+            await here.audit()
+
+
+async def test_reports_of_other_topics_are_left_alone(tmp_path):
+    """Each topic has its own audit."""
+    async with world(tmp_path) as here:
+        await here.create()
+        async with AsyncAdminClient(here.address) as admin:
+            await admin.create_topic("other", batch_age="1ms")
+        await here.produce(1)
+        await here.produce(2, topic="other")
+        assert only(await here.audit()).produced_messages == 1

@@ -1,0 +1,205 @@
+"""Reports on their way to a broker that misbehaves on demand: the data never pays for its audit."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from memq.client.audit_reporter import AuditReporter
+from memq.client.cluster import Cluster
+from memq.client.producer import AsyncProducer
+from memq.core.audit import decode_report
+from memq.core.format.message import decode_message
+from memq.core.format.schema import DEFAULT_SCHEMA
+from memq.core.topic import AUDIT_TOPIC
+from memq.errors import SequenceConflictError
+from tests.integration.broker.support import until
+from tests.integration.tiny_broker import TinyBroker
+from tests.unit.client.test_audit_backlog import report
+
+LOGGER = "memq.client.audit_reporter"
+
+
+@pytest.fixture
+async def broker():
+    tiny = TinyBroker()
+    tiny.add_topic(AUDIT_TOPIC, audited=False)
+    async with tiny.serve():
+        yield tiny
+
+
+@pytest.fixture
+async def cluster(broker):
+    found = Cluster(broker.address)
+    yield found
+    await found.close()
+
+
+def told(broker):
+    """Reports that the broker has, with the topic that each is filed under."""
+    return [
+        (key, decode_report(value))
+        for published in broker.published.values()
+        if published.request.topic == AUDIT_TOPIC
+        for key, value in zip(
+            *(
+                column.to_pylist()
+                for column in decode_message(published.body, DEFAULT_SCHEMA).columns[:2]
+            ),
+            strict=True,
+        )
+    ]
+
+
+def ranges(broker):
+    """First and last sequence of each report that the broker has."""
+    return [(each.first, each.last) for _, each in told(broker)]
+
+
+class Reports:
+    """Hands out what it was given, once."""
+
+    def __init__(self, *reports):
+        self.waiting = list(reports)
+
+    def __call__(self, now_ms):
+        taken, self.waiting = self.waiting, []
+        return taken
+
+
+async def test_producer_reports_when_it_closes(broker):
+    """Closing a producer leaves one report, under the topic's name, over all that it sent."""
+    async with AsyncProducer(broker.address, topic="events", client="shop") as producer:
+        for number in range(3):
+            await (await producer.write(b"%d" % number))
+    ((key, found),) = told(broker)
+    assert key == b"events"
+    assert (found.producer_id, found.client) == (producer.producer_id, "shop")
+    assert (found.first, found.last, found.records, found.failed) == (0, 2, 3, [])
+    sent = [each for each in broker.published.values() if each.request.topic == "events"]
+    assert found.crc_sum == sum(each.crc for each in sent)
+
+
+async def test_what_was_given_up_is_reported_as_failed(broker):
+    """A Message that the broker refused for good is named, and not counted."""
+    async with AsyncProducer(broker.address, topic="events", linger="0ms") as producer:
+        await (await producer.write(b"fine"))
+        broker.faults.append(SequenceConflictError("full"))
+        delivery = await producer.write(b"refused")
+        with pytest.raises(SequenceConflictError):
+            await delivery
+    ((_, found),) = told(broker)
+    assert (found.first, found.last, found.records, found.failed) == (0, 1, 1, [(1, 1)])
+
+
+async def test_topic_that_is_not_audited_is_not_reported(broker):
+    """Producers report only where the topic says so."""
+    broker.add_topic("quiet", audited=False)
+    async with AsyncProducer(broker.address, topic="quiet") as producer:
+        await (await producer.write(b"x"))
+    assert told(broker) == []
+
+
+async def test_producer_that_sent_nothing_reports_nothing(broker):
+    """Nothing to say means no Message in the audit topic."""
+    async with AsyncProducer(broker.address, topic="events"):
+        pass
+    assert told(broker) == []
+
+
+async def test_reports_go_out_at_intervals(broker, cluster):
+    """A producer that runs on is heard of all the same."""
+    source = Reports(report(0, 4))
+    reporter = AuditReporter(cluster, source, interval_s=0.01)
+    reporter.start()
+    await until(lambda: len(told(broker)) == 1)
+    source.waiting = [report(5, 6)]
+    await until(lambda: len(told(broker)) == 2)
+    await reporter.close()
+    assert ranges(broker) == [(0, 4), (5, 6)]
+
+
+async def test_lost_ack_does_not_report_twice(broker, cluster):
+    """An ack that is lost inside a call is asked for again under the same name."""
+    reporter = AuditReporter(cluster, Reports(report(0, 4)))
+    broker.faults.append("drop after")
+    assert await reporter.report()
+    assert ranges(broker) == [(0, 4)]
+    assert broker.repeats == 1
+
+
+async def test_report_that_failed_goes_with_the_next(broker, cluster, caplog):
+    """What could not be delivered waits, joined to what comes; the first failure is logged."""
+    source = Reports(report(0, 4))
+    reporter = AuditReporter(cluster, source)
+    broker.faults += [SequenceConflictError("full"), SequenceConflictError("full")]
+    with caplog.at_level(logging.INFO, LOGGER):
+        assert not await reporter.report()
+        source.waiting = [report(5, 9)]
+        assert not await reporter.report()
+        assert await reporter.report()
+    assert ranges(broker) == [(0, 9)]
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+    assert "full" in caplog.records[0].message
+    assert "[reporting | 3 sent] <ReportBacklog [0 reports over 0 Messages]>" in repr(reporter)
+
+
+async def test_broker_without_an_audit_topic_costs_no_data(caplog):
+    """Where reports cannot go anywhere the data is delivered, and closing says what is missing."""
+    async with TinyBroker().serve() as broker:
+        with caplog.at_level(logging.WARNING, LOGGER):
+            async with AsyncProducer(broker.address, topic="events") as producer:
+                await (await producer.write(b"x"))
+    assert producer.stats.acked_messages == 1
+    assert len(caplog.records) == 2
+    assert AUDIT_TOPIC in caplog.records[0].message
+    assert "1 Messages of this producer are not reported" in caplog.records[1].message
+
+
+async def test_close_ends_within_its_timeout(broker, caplog):
+    """A broker that swallows the report holds up closing for the timeout given, and no longer."""
+    with caplog.at_level(logging.WARNING, LOGGER):
+        producer = AsyncProducer(broker.address, topic="events")
+        await producer.start()
+        await (await producer.write(b"x"))
+        broker.faults.append("ignore")
+        started_s = asyncio.get_running_loop().time()
+        await producer.close(timeout=0.2)
+        assert asyncio.get_running_loop().time() - started_s < 2
+    assert "not reported" in caplog.records[-1].message
+    assert told(broker) == []
+
+
+async def test_close_waits_for_the_report_under_way(broker, cluster):
+    """Closing in the middle of a report neither loses it nor sends it twice."""
+    source = Reports(report(0, 4))
+    reporter = AuditReporter(cluster, source, interval_s=0.001)
+    broker.hold = True
+    reporter.start()
+    await until(lambda: broker.held)
+    source.waiting = [report(5, 6)]
+    closing = asyncio.ensure_future(reporter.close(10))
+    await asyncio.sleep(0)
+    broker.release()
+    await closing
+    assert ranges(broker) == [(0, 4), (5, 6)]
+
+
+async def test_unexpected_error_ends_the_reports_and_is_logged(cluster, caplog):
+    """A bug in reporting is not swallowed, and does not reach the application either."""
+
+    def broken(now_ms):
+        raise ZeroDivisionError
+
+    reporter = AuditReporter(cluster, broken, interval_s=0.001)
+    with caplog.at_level(logging.ERROR, LOGGER):
+        reporter.start()
+        await until(lambda: caplog.records)
+        await reporter.close()
+    assert [record.message for record in caplog.records] == [
+        "reports to the audit have stopped",
+        "the last report to the audit failed",
+    ]
+    assert {record.exc_info[0] for record in caplog.records} == {ZeroDivisionError}
