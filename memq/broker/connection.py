@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from memq.core.wire.connection import HANDSHAKE_MAX_HEADER_BYTES, SERVER_MAX_HEADER_BYTES
 from memq.core.wire.events import HandshakeReceived, Refused, Request
-from memq.core.wire.frame import SCRATCH_BYTES, Buffer, Frame, FrameReader
+from memq.core.wire.frame import HEAD_BYTES, SCRATCH_BYTES, Buffer, Frame, FrameReader
 from memq.core.wire.messages import Struct, Write, WriteAnswer
 from memq.core.wire.server import ServerConnection
 from memq.errors import MemqError
@@ -68,7 +68,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._holds = 0
         self._paused = False
         self._out: list[Buffer] = []
-        self._flush_timer: asyncio.TimerHandle | None = None
+        self._flush_timer: asyncio.Handle | None = None
         self._big_send = asyncio.Lock()
         self._writable = asyncio.Event()
         self._writable.set()
@@ -161,6 +161,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     def throttle(self) -> None:
         """The broker's memory became full, or has room again."""
+        self._reader.read_ahead = not self._memory.full
         self._update_reading()
 
     def stalled_s(self, now_s: float) -> float:
@@ -195,7 +196,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
             raise self._memory.full_error()
         self._memory.admit(size)
         self._admitted = size
-        return memoryview(pa.allocate_buffer(size)).cast("B")
+        return memoryview(pa.allocate_buffer(size + HEAD_BYTES))
 
     # -- requests ---------------------------------------------------------------------------
 
@@ -276,7 +277,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         if len(self._out) >= ACKS_AT_ONCE:
             self._flush()
         elif self._flush_timer is None:
-            self._flush_timer = self._loop.call_later(0, self._flush_unless_busy)
+            self._flush_timer = self._loop.call_soon(self._flush_unless_busy)
 
     def _flush_unless_busy(self) -> None:
         """Called a turn after the first answer, when the client's next bytes have been read."""

@@ -83,6 +83,7 @@ class Broker:
         self._directory = Path(config.data_dir).absolute()
         self._given = (storage, queue)
         self._server: asyncio.Server | None = None
+        self._listens_at = ""  # also while it drains, when it listens no more
         self._admin = AdminServer(self)
         self._connections: set[BrokerConnection] = set()
         self._strangers: dict[BrokerConnection, None] = {}  # no handshake yet, oldest first
@@ -165,11 +166,7 @@ class Broker:
     @property
     def address(self) -> str:
         """The `host:port` that clients reach this broker under."""
-        if self.config.advertised:
-            return self.config.advertised
-        assert self._server is not None  # noqa: S101 - made by start
-        host, port = self._server.sockets[0].getsockname()[:2]
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return self.config.advertised or self._listens_at
 
     @property
     def connections(self) -> int:
@@ -205,6 +202,8 @@ class Broker:
             raise UnavailableError(
                 f"cannot listen on {self.config.host}:{self.config.port}: {exc}; set another port"
             ) from exc
+        host, port = self._server.sockets[0].getsockname()[:2]
+        self._listens_at = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     # -- what connections call --------------------------------------------------------------
 

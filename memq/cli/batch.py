@@ -10,7 +10,7 @@ import click
 
 from memq.cli.command import Command, Group
 from memq.cli.options import RangeType, connection_options, option, output_option
-from memq.cli.output import show_rows
+from memq.cli.output import show_rows, write_whole
 from memq.cli.times import iso_ms, iso_us
 
 if TYPE_CHECKING:
@@ -195,4 +195,4 @@ def _print_records(reader: BatchReader) -> None:
     from memq.cli.lines import json_lines, object_records  # noqa: PLC0415 - loads Arrow
 
     for piece in json_lines(object_records(reader)):
-        sys.stdout.buffer.write(piece)
+        write_whole(sys.stdout.buffer, piece)

@@ -16,6 +16,7 @@ import click
 
 from memq.cli.command import Command
 from memq.cli.options import RangeType, connection_options, option
+from memq.cli.output import write_whole
 from memq.cli.ranges import check_held
 from memq.errors import InvalidRequestError, NotOwnerError
 
@@ -191,7 +192,7 @@ def _print_batches(
             continue
         records = len(batch) if left is None else min(left, len(batch))
         for piece in _pieces(batch, form, records):
-            out.write(piece)
+            write_whole(out, piece)
         out.flush()
         if records == len(batch):
             progress.written(batch)

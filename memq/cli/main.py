@@ -44,7 +44,7 @@ class Root(Group):
     """All commands, ended cleanly by a reader that goes away."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; `memq … | head` is no error."""
+        """Run the command; neither `memq … | head` nor an interruption makes noise."""
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
@@ -52,6 +52,10 @@ class Root(Group):
             # The interpreter flushes stdout when it ends, and must not fail then.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
+        except KeyboardInterrupt:
+            if sys.stderr.isatty():
+                click.echo(err=True)  # the prompt is to begin a line of its own
+            return INTERRUPTED
         return result
 
 
@@ -125,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as exc:
         _complain(exc.format_message())
         return exc.exit_code
-    except (KeyboardInterrupt, click.Abort):
+    except click.Abort:
         return INTERRUPTED
     except (MemqError, OSError) as exc:
         _complain(str(exc) or type(exc).__doc__ or "")

@@ -127,7 +127,7 @@ def table_options(
         @wraps(command)
         def gather(*args: Any, **kwargs: Any) -> Any:
             context = click.get_current_context()
-            given = {}
+            given = kwargs.pop("given", {})  # of another table on the same command
             for row in rows:
                 value = kwargs.pop(row.name)
                 if context.get_parameter_source(row.name) is not ParameterSource.DEFAULT:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -51,6 +51,17 @@ def show_one(row: Row, output: str) -> None:
 
     lines = [[key, _cell(key, value)] for key, value in row.items()]
     click.echo(tabulate(lines, tablefmt="plain", disable_numparse=True))
+
+
+def write_whole(out: IO[bytes], data: Any) -> None:
+    """Write all of `data`, which is as bytes.
+
+    Under PYTHONUNBUFFERED stdout is a bare file: it may take a part and only say so, also when the
+    reader has gone, so that what was lost would be taken for written.
+    """
+    rest = memoryview(data)
+    while rest:
+        rest = rest[out.write(rest) :]
 
 
 def human_size(size_bytes: float) -> str:

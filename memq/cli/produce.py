@@ -20,7 +20,7 @@ from memq.cli.options import (
 from memq.cli.output import show_one
 from memq.cli.tally import Tally
 from memq.cli.times import to_us
-from memq.client.producer_options import LINGER, MAX_IN_FLIGHT, MESSAGE_BYTES
+from memq.client.producer_options import DELIVERY_TIMEOUT, LINGER, MAX_IN_FLIGHT, MESSAGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -68,6 +68,7 @@ echo 'user-1:{"page": "/"}' | memq produce clicks --key-separator :
 )
 @compression_option
 @table_options([LINGER, MESSAGE_BYTES, MAX_IN_FLIGHT])
+@table_options([DELIVERY_TIMEOUT], show_default=False)
 @connection_options
 @output_option
 def produce(

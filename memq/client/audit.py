@@ -126,35 +126,27 @@ async def _audit(
     try:
         watermark = await _watermark(queue)
         held = await stretches_between(queue, None, None)  # has all that the watermark promises
-        reader = ReportReader(audit_queue, topic, executor, report_damage)
-        reports = await reader.read(*window.widened(slack_ms))
+        found = await ReportReader(audit_queue, topic, executor, report_damage).read(
+            *window.widened(slack_ms)
+        )
         expiry_ms = await _expiry_ms(queue, info, watermark)
-        sorted_reports = _sort(reports, window, watermark, info.created_ms, expiry_ms)
-        judged = [report for report, _ in sorted_reports.judged]
-        reconciliation = Reconciliation(topic, judged, others=sorted_reports.others)
+        reports = _sort(found, window, watermark, info.created_ms, expiry_ms)
+        judged = [report for report, _ in reports.judged]
+        check = Reconciliation(topic, judged, others=reports.others)
         look = BatchLook(
-            queue,
-            reconciliation,
-            executor,
-            damage,
-            holds=window.holds,
-            deep=deep,
-            progress=progress,
+            queue, check, executor, damage, holds=window.holds, deep=deep, progress=progress
         )
-        near = await stretches_between(
-            queue, *window.widened(slack_ms, _times_ms(sorted_reports.judged))
-        )
+        near = await stretches_between(queue, *window.widened(slack_ms, _times_ms(reports.judged)))
         await look.at(near)
-        if reconciliation.any_unseen():
+        if check.any_unseen():
             await look.at(stretches_beside(held, near))
         await _check_not_overtaken(queue, info, watermark, judged)
-        return reconciliation.result(
-            damage=[
-                *damage.lines(await _starts(queue)),
-                *report_damage.lines(await _starts(audit_queue)),
-            ],
-            open_reports=sorted_reports.open_reports,
-            expired_reports=sorted_reports.expired_reports,
+        lines = damage.lines(await _starts(queue))
+        lines += report_damage.lines(await _starts(audit_queue))
+        return check.result(
+            damage=lines,
+            open_reports=reports.open_reports,
+            expired_reports=reports.expired_reports,
         )
     finally:
         # Not waited for: what still runs may be waiting for this event loop.

@@ -111,10 +111,12 @@ class ReportReader:
     ) -> ProducedReport | None:
         try:
             report = decode_report(value or b"")
+            if report.topic != self._topic:
+                raise CorruptDataError(f"audit report under the name of {self._topic!r}: {report}")
         except CorruptDataError as exc:
             self._damage.add(place, f"{name_of(notification, place)}: {exc}")
             return None
-        return report if report.topic == self._topic else None
+        return report
 
 
 def _unknown(notification: Notification, place: Place, error: Exception) -> str:

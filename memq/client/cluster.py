@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memq.client.backoff import full_jitter_s, system_randomness
 from memq.client.connection import BrokerConnection, parse_address
@@ -60,6 +60,15 @@ def parse_bootstrap(bootstrap: str | None) -> list[str]:
     for address in addresses:
         parse_address(address)
     return list(dict.fromkeys(addresses))
+
+
+class _Call(NamedTuple):
+    """A request on its way to a broker that answers it."""
+
+    header: Struct
+    body: Body
+    body_crc: int | None
+    deadline_s: float
 
 
 class Cluster:
@@ -159,8 +168,8 @@ class Cluster:
             return connection
         opening = self._opening.get(address)
         if opening is None:
-            opening = asyncio.ensure_future(self._open(address))
-            self._opening[address] = opening
+            opening = self._opening[address] = asyncio.ensure_future(self._open(address))
+            opening.add_done_callback(_retrieve)
         # One caller that gives up must not take the attempt from the others.
         return await asyncio.shield(opening)
 
@@ -189,35 +198,25 @@ class Cluster:
             MemqError: the typed error that the broker named.
         """
         deadline_s = self._clock() + (self.request_timeout_s if timeout_s is None else timeout_s)
+        call = _Call(header, body, body_crc, deadline_s)
         attempt = 0
-        redirects = 0
+        redirected = False
         while True:
             target, at_once = self._choose(address, attempt)
             try:
-                left_s = max(0.0, deadline_s - self._clock())
-                if address is None:
-                    left_s = min(left_s, ANY_BROKER_ATTEMPT_S)
-                answer = await self._attempt(target, header, body, body_crc, left_s)
+                return await self._attempt(call, target, any_broker=address is None)
             except NotHostedError as error:
                 if not error.address:
                     raise
-                address = error.address
-                redirects += 1
-                at_once = redirects == 1
+                address, at_once, redirected = error.address, not redirected, True
                 last: MemqError = error
             except MemqError as error:
                 if not error.retriable:
                     raise
                 last = error
-            else:
-                if address is None:
-                    self._preferred = target
-                return answer
             delay_s = 0.0 if at_once else full_jitter_s(attempt, self._randomness)
-            if self._clock() + delay_s >= deadline_s:
-                raise last
+            await self._back_off(delay_s, last, deadline_s)
             attempt += 1
-            await self._sleep(delay_s)
 
     async def close(self) -> None:
         """Close every connection. May be called again."""
@@ -241,18 +240,34 @@ class Cluster:
         return list(candidates)[position], position < len(candidates) - 1
 
     async def _attempt(
-        self, address: str, header: Struct, body: Body, body_crc: int | None, timeout_s: float
+        self, call: _Call, address: str, *, any_broker: bool
     ) -> tuple[Struct, memoryview]:
         started_s = self._clock()
+        left_s = max(0.0, call.deadline_s - started_s)
+        if any_broker:
+            left_s = min(left_s, ANY_BROKER_ATTEMPT_S)
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(left_s):
                 connection = await self.connection(address)
         except TimeoutError as exc:
             raise RequestTimeoutError(
-                f"broker {address} could not be reached within {timeout_s:.3g} s"
+                f"broker {address} could not be reached within {left_s:.3g} s"
             ) from exc
-        left_s = max(0.0, timeout_s - (self._clock() - started_s))
-        return await connection.request(header, body, body_crc=body_crc, timeout_s=left_s)
+        left_s = max(0.0, left_s - (self._clock() - started_s))
+        answer = await connection.request(
+            call.header, call.body, body_crc=call.body_crc, timeout_s=left_s
+        )
+        if any_broker:
+            self._preferred = address
+        return answer
+
+    async def _back_off(self, delay_s: float, last: MemqError, deadline_s: float) -> None:
+        """Wait for the next attempt; raise the last error if there is no time for one."""
+        if self._clock() + delay_s < deadline_s:
+            await self._sleep(delay_s)
+            if self._clock() < deadline_s:
+                return
+        raise last
 
     async def _open(self, address: str) -> BrokerConnection:
         try:
@@ -272,3 +287,9 @@ class Cluster:
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("this client was closed")
+
+
+def _retrieve(opening: asyncio.Task[BrokerConnection]) -> None:
+    """An error goes to those who wait; where they all gave up there is nobody to tell."""
+    if not opening.cancelled():
+        opening.exception()

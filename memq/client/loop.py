@@ -140,8 +140,11 @@ class EventLoopThread:
 
     def _main(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
-        _finish(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._closed = True  # a task may have raised SystemExit, which ends the loop as well
+            _finish(self._loop)
 
 
 def _finish(loop: asyncio.AbstractEventLoop) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Literal
 
 from memq.errors import ConfigError, InvalidRequestError
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from memq.client.queue import QueueClient
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Start = Literal["earliest", "latest"] | datetime | Mapping[int, int]
 """`earliest`: the oldest Batch held; `latest`: only what is published from then on; a time: the
@@ -58,7 +60,7 @@ def time_ms(at: datetime) -> int:
     """
     if at.tzinfo is None:
         raise ConfigError(f"time {at.isoformat()} has no time zone; add one, such as datetime.UTC")
-    return int(at.timestamp() * 1000 // 1)
+    return (at - _EPOCH) // timedelta(milliseconds=1)
 
 
 async def resolve(

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from memq.client.delivery import Delivery
     from memq.client.producer_options import ProducerArguments
     from memq.client.records import BytesLike
-    from memq.core.audit import ProducedReport
     from memq.core.format.message import Headers
 
 
@@ -176,12 +175,11 @@ class AsyncProducer:
             timeout: longest wait in seconds; None for the delivery deadlines.
 
         Raises:
-            RequestTimeoutError: it takes longer.
+            RequestTimeoutError: it takes longer; what is not settled is still being delivered.
+            ClosedError: the producer is closed.
             MemqError: the error of a Message that failed, if nobody has seen it yet.
         """
-        rim = self._started()
-        rim.accumulator.seal()
-        await rim.drain(timeout)
+        await self._started().flush(timeout)
 
     async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as `flush`
         """Flush, then close. What is not settled after `timeout` seconds fails. Idempotent.
@@ -191,10 +189,6 @@ class AsyncProducer:
         """
         if self._rim is not None:
             await self._rim.close(timeout)
-
-    def take_audit_reports(self, now_ms: int) -> list[ProducedReport]:
-        """What was produced since the last call, for the audit; only what is settled."""
-        return self._started().take_audit_reports(now_ms)
 
     def _started(self) -> ProducerRim:
         if self._rim is None:
@@ -341,11 +335,12 @@ class Producer:
             timeout: longest wait in seconds; None for the delivery deadlines.
 
         Raises:
-            RequestTimeoutError: it takes longer.
+            RequestTimeoutError: it takes longer; what is not settled is still being delivered.
+            ClosedError: the producer is closed.
             MemqError: the error of a Message that failed, if nobody has seen it yet.
         """
-        self._accumulator.seal()
-        self._loop.run(self._rim.drain(timeout))
+        self._accumulator.seal()  # here, so that encoding does not hold up the event loop
+        self._loop.run(self._rim.flush(timeout))
 
     def close(self, timeout: float | None = None) -> None:
         """Flush, then close. What is not settled after `timeout` seconds fails. Idempotent.
@@ -360,14 +355,6 @@ class Producer:
             self._loop.run(self._rim.close(timeout))
         finally:
             self._loop.close()
-
-    def take_audit_reports(self, now_ms: int) -> list[ProducedReport]:
-        """What was produced since the last call, for the audit; only what is settled."""
-
-        async def take() -> list[ProducedReport]:
-            return self._rim.take_audit_reports(now_ms)
-
-        return self._loop.run(take())
 
 
 def _batches(rim: ProducerRim, rows: Any) -> list[pa.RecordBatch]:

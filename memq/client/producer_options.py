@@ -70,7 +70,7 @@ MAX_BLOCK = Option(
     "max_block",
     "duration",
     "60s",
-    "How long a write waits for memory before it fails.",
+    "How long a write waits for memory, and the start for a broker, before it fails.",
     0,
     _HOUR,
 )
@@ -87,7 +87,7 @@ class ProducerArguments(TypedDict, total=False):
         buffer_bytes: bound on the memory for Messages not acked yet; "64MiB".
         max_in_flight: Messages without an ack per broker at a time; 64.
         delivery_timeout: how long delivery is tried; None (default) to derive it from the topic.
-        max_block: how long a write waits for memory; "60s".
+        max_block: how long a write waits for memory, and the start for a broker; "60s".
         producer_id: stable name, for exactly-once across restarts; None (default) for a random one.
         epoch: of the producer id; a higher one fences the lower; 0.
         token: credential; empty (default) where the brokers ask for none.

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from memq.client.connection import BrokerConnection
     from memq.client.delivery import Delivery
     from memq.client.producer_options import ProducerOptions
-    from memq.core.audit import ProducedReport
     from memq.core.wire.messages import Struct, TopicInfo
 
 MAX_FAILED = 1_000  # failed deliveries kept for `flush` to raise one that nobody has seen
@@ -173,11 +172,11 @@ class ProducerRim:
         Raises:
             UnknownTopicError: there is no such topic.
             ConfigError: the options do not fit the topic.
-            MemqError: no broker can be asked.
+            MemqError: no broker can be asked within `max_block`.
         """
         cluster = Cluster(bootstrap, client=options.client, token=options.token)
         try:
-            topic = await cluster.topic(options.topic)
+            topic = await cluster.topic(options.topic, timeout_s=options.max_block_ms / 1_000)
             return cls(
                 options,
                 cluster,
@@ -212,10 +211,6 @@ class ProducerRim:
             self.budget.used_bytes,
         )
 
-    def take_audit_reports(self, now_ms: int) -> list[ProducedReport]:
-        """Close the audit window, and hand out the windows in which everything is settled."""
-        return self._audit.take_reports(now_ms)
-
     # -- waiting for what was written -------------------------------------------------------
 
     async def drain(self, timeout_s: float | None) -> None:
@@ -242,6 +237,18 @@ class ProducerRim:
             ) from exc
         self._raise_unseen()
 
+    async def flush(self, timeout_s: float | None) -> None:
+        """Seal what is open, and drain.
+
+        Raises:
+            ClosedError: the producer is closed.
+            as `drain`.
+        """
+        if self._closed:
+            raise self._closed_error()
+        self.accumulator.seal()
+        await self.drain(timeout_s)
+
     async def close(self, timeout_s: float | None) -> None:
         """Deliver what was written, or give it up after `timeout_s`, and free everything.
 
@@ -251,11 +258,11 @@ class ProducerRim:
         if self._closed:
             return
         self._closed = True
-        why = ClosedError(f"this producer to topic {self.options.topic!r} was closed")
-        self.accumulator.end(why)
-        self.budget.close()
+        why = self._closed_error()
         started_s = time.monotonic()
         try:
+            self.accumulator.end(why)
+            self.budget.close()
             await self.drain(timeout_s)
         finally:
             self._core.end(why)
@@ -272,6 +279,9 @@ class ProducerRim:
         if self._settlement is None or self._settlement.done():
             self._settlement = self._loop.create_future()
         await asyncio.shield(self._settlement)
+
+    def _closed_error(self) -> ClosedError:
+        return ClosedError(f"this producer to topic {self.options.topic!r} was closed")
 
     def _raise_unseen(self) -> None:
         failed, self._failed = self._failed, []

@@ -384,7 +384,7 @@ class TopicProcessor:
             records=sealed.records,
             min_timestamp_us=min_timestamp_us,
             max_timestamp_us=max_timestamp_us,
-            producers=sealed.producer_runs(),
+            producers=sealed.producers,
             schema_id=batch.schema_id,
             broker_id=self._broker_id,
             sealed_ms=batch.sealed_wall_ms,
@@ -396,7 +396,7 @@ class TopicProcessor:
         assert sealed is not None  # noqa: S101 - only sealed Batches are published
         self._ring.remove(batch)
         place = Place(batch.partition, offset, batch.batch_id)
-        self.window.publish(sealed.producer_runs(), place, now.wall_ms)
+        self.window.publish(sealed.producers, place, now.wall_ms)
         self._stored_through_ms = max(self._stored_through_ms, batch.sealed_wall_ms)
         answer = WriteAnswer(partition=place.partition, offset=offset, batch_id=place.batch_id)
         for key, pending in batch.pending.items():

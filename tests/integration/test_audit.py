@@ -18,13 +18,14 @@ from memq.cli.main import main
 from memq.client.audit import audit_topic
 from memq.client.cluster import Cluster
 from memq.client.queue import QueueClient
-from memq.core.audit import Run, runs
+from memq.core.audit import Run, encode_report, runs
 from memq.core.format.reader import BatchReader
 from memq.core.notification.notification import decode_notification
 from memq.core.topic import AUDIT_TOPIC
 from memq.core.wire.messages import FetchWatermark
 from memq.errors import DeliveryTimeoutError, InvalidRequestError, UnavailableError
 from memq.testing.broker import BrokerProcess
+from tests.unit.client.test_audit_backlog import report
 
 names = (f"name-{number}" for number in itertools.count())  # of topics and producers
 
@@ -303,6 +304,28 @@ def test_windows_that_meet_judge_each_report_once(broker):
     assert (later.producers, later.clean) == ([], True)
 
 
+def test_report_behind_the_window_keeps_its_messages_from_being_unreported(broker):
+    """Messages at the end of a window are reported after it, and so not unreported in it."""
+    topic = Topic(broker)
+    topic.produce(2)
+    edge_ms = topic.notifications()[-1].sealed_ms + 1  # the report follows in half a second
+    result = topic.audit(end_ms=edge_ms)
+    assert (result.producers, result.unreported_messages) == ([], 0)
+
+
+def test_deep_audit_reads_batches_that_no_report_names(broker):
+    """Every byte of the window is read, whoever sent it."""
+    topic = Topic(broker, audited="false")
+    topic.produce(2)
+    with AdminClient(topic.address) as admin:
+        admin.alter_topic(topic.name, audited="true")
+    overwrite(topic.paths()[1], 0, b"\xaa")
+    assert topic.audit().clean
+    result = topic.audit(deep=True)
+    assert len(result.damage) == 1
+    assert "schema message" in result.damage[0]
+
+
 def broker_now_ms(topic):
     """The broker's clock once it is past all that is stored: an idle topic is stored up to now."""
     stored_ms = max(each.sealed_ms for each in topic.notifications())
@@ -317,11 +340,13 @@ def test_unreadable_report_is_damage_and_no_crash(broker):
     topic = Topic(broker)
     topic.produce(2)
     with Producer(topic.address, topic=AUDIT_TOPIC) as producer:
-        producer.write(b"nonsense", key=topic.name.encode()).result(30)
+        for value in (b"nonsense", None, encode_report(report(0, 3))):
+            producer.write(value, key=topic.name.encode())
     result = topic.audit()
     assert only(result).stored_messages == 2
-    assert len(result.damage) == 1
-    assert "not an audit report" in result.damage[0]
+    assert len(result.damage) == 3
+    assert all("audit report" in line for line in result.damage)
+    assert "topic='t'" in result.damage[2]
     assert not result.clean
 
 

@@ -145,35 +145,43 @@ async def test_nobody_there_is_unavailable(unused_port):
 
 async def test_somebody_who_does_not_answer_is_unavailable():
     """A peer that accepts and says nothing does not hold the client up."""
-    server = await asyncio.start_server(lambda _, writer: writer.transport.pause_reading(), "::1")
+    accepted = []
+
+    class Mute(asyncio.Protocol):
+        def connection_made(self, transport):
+            accepted.append(transport)
+
+    server = await asyncio.get_running_loop().create_server(Mute, "::1")
     address = f"[::1]:{server.sockets[0].getsockname()[1]}"
     with pytest.raises(UnavailableError, match=r"within 0\.05 s"):
         await BrokerConnection.open(address, connect_timeout_s=0.05)
     server.close()
+    accepted[0].abort()
 
 
 async def test_somebody_who_is_no_broker_is_a_protocol_error():
     """A web server, say, is told apart from a broker that is down."""
 
-    async def serve(reader, writer):
-        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n" + b"x" * 100)
-        await reader.read()
-        writer.close()
+    class WebServer(asyncio.Protocol):
+        def connection_made(self, transport):
+            transport.write(b"HTTP/1.1 400 Bad Request\r\n\r\n" + b"x" * 100)
 
-    server = await asyncio.start_server(serve, "127.0.0.1")
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(WebServer, "127.0.0.1")
     address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     with pytest.raises(ProtocolError):
         await BrokerConnection.open(address, connect_timeout_s=10)
     server.close()
-    await server.wait_closed()
 
 
-async def test_body_beyond_the_brokers_limit_is_refused_here(connection):
+async def test_body_beyond_the_brokers_limit_is_refused_here():
     """What the broker would refuse is not sent."""
-    connection.limits.max_body_bytes = 10
-    with pytest.raises(MessageTooLargeError):
-        await connection.request(write(), b"x" * 11, timeout_s=10)
-    await connection.request(Metadata(), timeout_s=10)
+    async with TinyBroker(max_body_bytes=10).serve() as broker:
+        connection = await BrokerConnection.open(broker.address, connect_timeout_s=10)
+        with pytest.raises(MessageTooLargeError):
+            await connection.request(write(), b"x" * 11, timeout_s=10)
+        await connection.request(Metadata(), timeout_s=10)
+        await connection.close()
 
 
 async def test_damaged_body_ends_the_connection(connection, broker):

@@ -51,8 +51,9 @@ class TinyBroker:
         published: Messages by (write partition, producer id, epoch, sequence), in order.
     """
 
-    def __init__(self, *, token="", **options):
+    def __init__(self, *, token="", max_body_bytes=64 << 20, **options):
         self.token = token
+        self.max_body_bytes = max_body_bytes
         self.faults = deque()
         self.hold = False
         self.held = []
@@ -67,9 +68,11 @@ class TinyBroker:
         self.hosts = None
         self._expected = defaultdict(int)
         self._server = None
+        self._changed = None
         self.add_topic("events", **options)
 
     def add_topic(self, name, schema=DEFAULT_SCHEMA, **options):
+        options = {"audited": False} | options
         self.topics[name] = (TopicConfig.create(name, **options), serialize_schema(schema))
 
     @asynccontextmanager
@@ -94,6 +97,18 @@ class TinyBroker:
         """Break every connection."""
         for connection in list(self.connections):
             connection.transport.abort()
+
+    async def until(self, condition, timeout_s=20):
+        """Wait for the Write that makes a condition true."""
+        async with asyncio.timeout(timeout_s):
+            while not condition():
+                self._changed = asyncio.get_running_loop().create_future()
+                await self._changed
+
+    def note_change(self):
+        """A Write was dealt with."""
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
 
     def release(self):
         """Answer the Writes that are held."""
@@ -164,9 +179,12 @@ class _Connection(asyncio.BufferedProtocol):
     def __init__(self, broker):
         self.broker = broker
         self.wire = ServerConnection(
-            cluster_id="tiny", broker_id="b0", authorize=lambda token: token == broker.token
+            cluster_id="tiny",
+            broker_id="b0",
+            authorize=lambda token: token == broker.token,
+            max_body_bytes=broker.max_body_bytes,
         )
-        self.reader = FrameReader(max_header_bytes=64 << 10, max_body_bytes=64 << 20)
+        self.reader = FrameReader(max_header_bytes=64 << 10, max_body_bytes=broker.max_body_bytes)
 
     def connection_made(self, transport):
         self.transport = transport
@@ -229,6 +247,7 @@ class _Connection(asyncio.BufferedProtocol):
             broker.held.append((self, event.correlation_id, answer))
         elif not event.oneway:
             self.reply(event.correlation_id, answer)
+        broker.note_change()
 
     def _send(self, buffers):
         with suppress(RuntimeError):

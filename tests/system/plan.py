@@ -81,7 +81,12 @@ def draw(seed: str) -> Plan:
             _producer(rng, number, rng.choice(list(topics))) for number in range(rng.randint(2, 5))
         ),
         lives=tuple(_life(rng) for _ in range(rng.randint(3, 6))),
-        options={"memory_bytes": "8MiB", "retention_interval": "100ms", "log_level": "warning"},
+        options={
+            "memory_bytes": "8MiB",
+            "park_timeout": rng.choice(("10ms", "10s")),
+            "retention_interval": "100ms",
+            "log_level": "warning",
+        },
         seams=Seams(
             *rng.choice(((Seams().storage, Seams().queue), (FlakyStorage, FlakyQueue))),
         ),
@@ -121,6 +126,7 @@ def _topic(rng: random.Random) -> dict[str, object]:
         "batch_messages": rng.choice((1, 3, 20, 10_000)),
         "message_bytes": "1MiB",
         "ring_slots": rng.choice((1, 2, 8)),
+        "upload_deadline": rng.choice(("100ms", "30s")),
         "write_partitions": rng.choice((1, 1, 2, 3)),
         "read_partitions": rng.choice((1, 1, 2, 4)),
         "ordering": rng.choice(("none", "producer")),

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tests.system.plan import Plan
 
 RUN_TIMEOUT_S = 90.0  # a run takes some seconds; one that hangs is a violation as well
+SWEEP_S = 0.5  # several of the plan's retention_interval
 REST_TIMEOUT_S = 5.0  # for audit reports, which are sent when a producer is closed, to be stored
 LOG_SIGNS = ("CRITICAL", "Traceback", "published notifications from offset")
 """What no broker may log: an error that nothing expected, or published notifications lost."""
@@ -121,6 +122,7 @@ async def _run(plan: Plan, lives: Lives, report: Report) -> None:
             stop.set()
             await asyncio.wait(producing)
             stop_following.set()
+        await _stop_retention(cluster, plan)
         read = {topic: await follower.read_again() for topic, follower in followers.items()}
     except* MemqError as group:
         raise group.exceptions[0] from group
@@ -147,6 +149,14 @@ async def _die(plan: Plan, lives: Lives, report: Report) -> str:
 async def _create(cluster: Cluster, config: TopicConfig) -> None:
     with suppress(TopicExistsError):  # made by a request whose answer a crash has taken
         await cluster.call(None, m.CreateTopic(config=config))
+
+
+async def _stop_retention(cluster: Cluster, plan: Plan) -> None:
+    """Let nothing vanish while it is read."""
+    for topic, options in plan.topics.items():
+        if "retention" in options:
+            await cluster.call(None, m.AlterTopic(topic=topic, options={"retention": "7d"}))
+            await asyncio.sleep(SWEEP_S)
 
 
 def _with_expired(follower: Follower, read: list[Seen]) -> list[Seen]:

@@ -199,6 +199,17 @@ def test_messages_that_another_report_names_are_not_unreported() -> None:
     assert result.producers[0].produced_messages == 4
 
 
+def test_only_batches_that_can_change_something_are_needed() -> None:
+    """What judged reports name is needed, and what others name in part; nothing else."""
+    check = Reconciliation("t", [report(0, 3)], others=[report(4, 6)])
+    assert check.needs(0, run_of(3, 9), in_window=False)
+    assert check.needs(0, run_of(6, 7), in_window=True)
+    assert not check.needs(0, run_of(6, 7), in_window=False)
+    assert not check.needs(0, run_of(5, 6), in_window=True)
+    assert not check.needs(0, run_of(7, 9), in_window=True)
+    assert not check.needs(1, run_of(0, 3), in_window=True)
+
+
 def test_messages_outside_the_window_are_not_unreported() -> None:
     """A Batch read for a Message of the window may hold others that are none of its concern."""
     check = Reconciliation("t", [report(0, 3)])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -97,8 +98,9 @@ class SealedBatch:
             return UNKNOWN_RANGE
         return min(least for least, _ in known), max(greatest for _, greatest in known)
 
-    def producer_runs(self) -> list[ProducerRun]:
-        """See `producer_runs`."""
+    @cached_property
+    def producers(self) -> list[ProducerRun]:
+        """Its Messages as runs of sequences; see `producer_runs`."""
         return producer_runs(self.entries)
 
     def __repr__(self) -> str:

@@ -26,7 +26,8 @@ How `FrameReader` receives, made for `asyncio.BufferedProtocol`:
   copied to a buffer of the reader's own. So a reader holds nothing of the scratch between calls,
   and an idle connection holds no memory.
 - When the head of a frame is complete, its checksum holds and its body is not all there, the body's
-  final memory is allocated, and a long rest of it is received straight into that.
+  final memory is allocated, and a long rest of it is received straight into that. A little more is
+  allocated behind it, so that the next frame's head comes along.
 - A length is compared with its limit before a byte is allocated for it.
 - Each byte is copied at most twice and looked at a fixed number of times, however it is cut.
 """
@@ -164,10 +165,16 @@ class FrameReader:
         max_body_bytes: longest body accepted. Both limits may be changed between reads: a server
             keeps them at `HANDSHAKE_MAX_HEADER_BYTES` and 0 until the handshake is done.
         allocate: gives the memory of a body that does not come in one piece, a writable memoryview
-            of exactly that many bytes. It may refuse with a `MemqError`. Memory from
-            `pyarrow.allocate_buffer` is aligned, and not zeroed first: half the work at 1 MiB.
+            of at least that many bytes. What is beyond takes in the beginning of the next frame,
+            which saves a `recv` for each large frame: `HEAD_BYTES` are enough. It may refuse with a
+            `MemqError`. Memory from `pyarrow.allocate_buffer` is aligned, and not zeroed first:
+            half the work at 1 MiB.
         scratch: where small frames are received; readers may share one when the calls of
             `get_buffer` and `buffer_updated` of different readers do not interleave.
+
+    Attributes:
+        read_ahead: set it to False to be at a boundary when a large body is complete, so that no
+            further body is begun.
     """
 
     def __init__(
@@ -180,11 +187,13 @@ class FrameReader:
     ) -> None:
         self.max_header_bytes = max_header_bytes
         self.max_body_bytes = max_body_bytes
+        self.read_ahead = True
         self._allocate = allocate
         self._scratch = _allocate(SCRATCH_BYTES) if scratch is None else scratch
         self._head = bytearray()  # an incomplete prefix and header
         self._frame: Frame | None = None  # a frame whose body is being received,
-        self._body = _NOTHING  # the memory of that body,
+        self._memory = _NOTHING  # the memory that was allocated for that body,
+        self._body = _NOTHING  # the part of it that is the body,
         self._filled = 0  # how many bytes of it have come,
         self._crc = 0  # and the CRC32C of those
         self._expect_body = False  # whether the last frame's body was received directly
@@ -212,7 +221,7 @@ class FrameReader:
     def get_buffer(self) -> memoryview:
         """Where to put the next bytes, from its beginning; good for one `buffer_updated`."""
         if len(self._body) - self._filled >= DIRECT_BYTES:
-            return self._body[self._filled :]
+            return (self._memory if self.read_ahead else self._body)[self._filled :]
         if self._expect_body and self._frame is None:
             return self._scratch[:HEAD_BYTES]
         return self._scratch
@@ -227,9 +236,14 @@ class FrameReader:
             CorruptDataError: a checksum does not hold.
             UnavailableError: there is no memory for a body.
         """
-        if len(self._body) - self._filled >= DIRECT_BYTES:
+        missing = len(self._body) - self._filled
+        if missing >= DIRECT_BYTES:
             self._expect_body = True
-            return self._received(self._body[self._filled : self._filled + count], in_place=True)
+            view = self._memory[self._filled : self._filled + count]
+            frames = self._received(view[:missing], in_place=True)
+            if count > missing:
+                frames += self._received(view[missing:], in_place=False)
+            return frames
         self._expect_body = False
         return self._received(self._scratch[:count], in_place=False)
 
@@ -250,7 +264,8 @@ class FrameReader:
 
     def _forget(self) -> None:
         self._head = bytearray()
-        self._frame, self._body, self._filled, self._crc = None, _NOTHING, 0, 0
+        self._frame, self._filled, self._crc = None, 0, 0
+        self._memory = self._body = _NOTHING
 
     def _cut(self, view: memoryview) -> list[Frame]:
         frames: list[Frame] = []
@@ -323,9 +338,10 @@ class FrameReader:
 
     def _begin_body(self, frame: Frame, length: int) -> None:
         try:
-            self._body = self._allocate(length).cast("B") if length else _NOTHING
+            self._memory = self._allocate(length).cast("B") if length else _NOTHING
         except MemoryError as exc:
             raise UnavailableError(f"no memory for a body of {length} bytes") from exc
+        self._body = self._memory[:length]
         self._frame = frame
 
     def _fill_body(self, part: memoryview) -> list[Frame]:

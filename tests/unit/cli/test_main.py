@@ -11,7 +11,7 @@ import click
 import pytest
 
 from memq.cli.main import cli, main
-from tests.unit.cli.objects import batch_object
+from tests.unit.format.builders import joined, records, seal
 
 HELP_LIMIT_S = 0.4
 
@@ -136,7 +136,7 @@ def test_version():
 def test_reader_that_goes_away(tmp_path):
     """`memq … | head` is no error and leaves no noise."""
     path = tmp_path / "batch.arrows"
-    path.write_bytes(batch_object())
+    path.write_bytes(joined(seal([records(10)])))
     read, write = os.pipe()
     os.close(read)
     process = subprocess.Popen(

@@ -47,6 +47,20 @@ def test_only_what_was_given_is_given():
     assert given("--no-loud", "--name", "") == {"loud": "false", "name": ""}
 
 
+def test_two_tables():
+    """A command may have options of two tables."""
+
+    @click.command()
+    @table_options(TABLE[:2], variable_prefix="MEMQ_")
+    @table_options(TABLE[2:], show_default=False)
+    def command(given):
+        click.echo(json.dumps(given))
+
+    result = CliRunner().invoke(command, ["--loud", "--color", "blue"])
+
+    assert json.loads(result.output) == {"color": "blue", "loud": "true"}
+
+
 def test_flag_wins_over_variable():
     """A variable counts where there is no flag."""
     assert given(MEMQ_COLOR="blue", MEMQ_LOUD="true") == {"color": "blue", "loud": "true"}

@@ -173,6 +173,14 @@ def test_returned_reports_come_before_newer_ones():
     backlog.put_back(taken)
     found = [(each.write_partition, each.first, each.last) for each, _ in backlog.take(ROOM)]
     assert sorted(found) == [(0, 0, 9), (1, 0, 0)]
+    assert backlog._weight == 0
+
+
+def test_reports_with_a_gap_between_them_stay_apart():
+    """A report that was dropped leaves a gap, which no other report may cover."""
+    backlog = ReportBacklog()
+    backlog.add([report(0, 4), report(6, 9)])
+    assert [(each.first, each.last) for each, _ in backlog.take(ROOM)] == [(0, 4), (6, 9)]
 
 
 @pytest.mark.parametrize(

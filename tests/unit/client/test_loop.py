@@ -88,6 +88,36 @@ def test_close_ends_waiting_calls(loop):
     assert repr(loop) == "<EventLoopThread memq-test closed>"
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_loop_that_was_ended_by_a_task(loop):
+    """A task that ends the loop takes nobody with it: calls that wait end, later ones are told."""
+    started = threading.Event()
+    seen = []
+
+    async def forever():
+        started.set()
+        await asyncio.Event().wait()
+
+    async def end():
+        raise SystemExit
+
+    def wait():
+        try:
+            loop.run(forever())
+        except ClosedError as exc:
+            seen.append(exc)
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    assert started.wait(5)
+    with pytest.raises(SystemExit):
+        loop.run(end())
+    waiter.join(5)
+    assert len(seen) == 1
+    with pytest.raises(ClosedError):
+        loop.run(value(1))
+
+
 def test_closed_loop_refuses(loop):
     """After close every call is a ClosedError, and closing again is fine."""
     loop.close()

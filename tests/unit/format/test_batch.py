@@ -185,5 +185,5 @@ def test_runs_account_for_every_message(entries) -> None:
 
 def test_a_sealed_batch_knows_its_runs() -> None:
     """One producer that sent three Messages in a row is one run."""
-    (run,) = seal([records(2)] * 3).producer_runs()
+    (run,) = seal([records(2)] * 3).producers
     assert (run.producer_id, run.epoch, run.first, run.last) == ("producer-1", 2, 0, 2)

@@ -426,3 +426,36 @@ def test_repr_and_sizes_follow_the_frame():
 def test_prefix_size():
     """The constant that others size their buffers by is the size of the prefix."""
     assert len(join(1, 1, b"")) == PREFIX_BYTES
+
+
+def test_memory_behind_a_body_takes_in_the_next_frames_head():
+    """With room behind the body one read completes it and begins the next frame, whole or not."""
+    first, second = (b"".join(encode_frame(10, n, b"h", bytes([n]) * 60_000)) for n in (1, 2))
+    for beyond in (0, 1, 20, 40, 500, 4_096):
+        given_out = []
+
+        def allocate(size, beyond=beyond, given_out=given_out):
+            given_out.append(bytearray(size + beyond))
+            return memoryview(given_out[-1])
+
+        target = reader(allocate=allocate)
+        frames = target.feed(first[:1_000])
+        rest = first[1_000:] + second
+        while rest:
+            buffer = target.get_buffer()
+            count = min(len(buffer), len(rest))
+            buffer[:count], rest = rest[:count], rest[count:]
+            frames += target.buffer_updated(count)
+        assert [frame.correlation_id for frame in frames] == [1, 2]
+        assert [bytes(frame.body) for frame in frames] == [b"\1" * 60_000, b"\2" * 60_000]
+        assert target.at_boundary
+
+
+def test_without_reading_ahead_a_complete_body_ends_at_a_boundary():
+    """With `read_ahead` off no byte of the next frame is taken in, whatever room there is."""
+    target = reader(allocate=lambda size: memoryview(bytearray(size + 4_096)))
+    head, _ = encode_frame(10, 1, b"h", bytes(60_000))
+    target.feed(head)
+    assert len(target.get_buffer()) == 64_096
+    target.read_ahead = False
+    assert len(target.get_buffer()) == 60_000

@@ -1,0 +1,136 @@
+"""Producers and a real broker that is killed under them: nothing acked is lost, nothing doubled."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+
+from memq.client.admin import AdminClient
+from memq.client.producer import AsyncProducer, Producer
+from memq.client.read_range import read_range
+from memq.errors import SequenceConflictError
+from memq.testing.broker import BrokerProcess
+
+
+@pytest.fixture
+def broker(tmp_path):
+    with BrokerProcess(tmp_path) as process:
+        yield process
+
+
+def create(broker, **options):
+    with AdminClient(broker.address) as admin:
+        admin.create_topic("events", **options)
+
+
+def stored(broker):
+    """Values of all records of read partition 0, in the order of the notifications."""
+    with AdminClient(broker.address) as admin:
+        (offsets,) = admin.offsets("events")
+    table = read_range(
+        broker.address, topic="events", partition=0, start=offsets.start, end=offsets.end
+    )
+    return table.column("value").to_pylist()
+
+
+@pytest.mark.parametrize("ordering", ["none", "producer"])
+def test_kill_while_writing_neither_loses_nor_doubles(broker, ordering):
+    """Through kills with SIGKILL every record is delivered once, in order where promised."""
+    create(broker, ordering=ordering, batch_age="20ms", batch_bytes="64KiB", message_bytes="8KiB")
+    written = []
+    with Producer(broker.address, topic="events", message_bytes="4KiB") as p:
+
+        def work():
+            for number in range(3_000):
+                value = b"%06d" % number + b"x" * 94
+                written.append((value, p.write(value)))
+                if number % 100 == 99:
+                    written[-50][1].exception(60)  # so that some are in flight at any time
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        for kill in range(3):
+            while len(written) < 700 * (kill + 1) and thread.is_alive():
+                written[-1][1].exception(60) if written else None
+            broker.kill()
+            broker.restart()
+        thread.join(60)
+        p.flush(60)
+        assert all(delivery.exception(0) is None for _, delivery in written)
+    counts = Counter(stored(broker))
+    assert counts == Counter(value for value, _ in written)
+    if ordering == "producer":
+        found = stored(broker)
+        assert found == sorted(found)
+
+
+CRASHING_JOB = """
+import os, sys
+from memq import Producer
+p = Producer(sys.argv[1], topic="events", producer_id="job", message_bytes="64KiB")
+deliveries = [p.write(b"%d" % n + b"x" * 1_000, timestamp=n) for n in range(2_000)]
+deliveries[1_000].result(30)
+os._exit(7)
+"""
+
+
+def test_job_that_is_run_again_after_a_crash_is_idempotent(broker):
+    """A second run under the same producer id completes the first, with nothing doubled."""
+    create(broker)
+    command = [sys.executable, "-c", CRASHING_JOB, broker.address]
+    assert subprocess.run(command, check=False).returncode == 7
+    broker.restart()
+    records = [b"%d" % number + b"x" * 1_000 for number in range(3_000)]
+    with Producer(broker.address, topic="events", producer_id="job", message_bytes="64KiB") as p:
+        deliveries = [p.write(value, timestamp=n) for n, value in enumerate(records)]
+        p.flush(30)
+    assert deliveries[1_000].result(0).duplicate
+    assert not deliveries[-1].result(0).duplicate
+    assert Counter(stored(broker)) == Counter(records)
+
+
+def test_job_that_cuts_other_messages_is_refused(broker):
+    """The same name with other content is an error, not a silent loss."""
+    create(broker)
+    for values in ([b"a", b"b"], [b"a", b"b", b"c"]):
+        p = Producer(broker.address, topic="events", producer_id="job")
+        for number, value in enumerate(values):
+            delivery = p.write(value, timestamp=number)
+        error = delivery.exception(30)
+        p.close()
+    assert isinstance(error, SequenceConflictError)
+    assert stored(broker) == [b"a", b"b"]
+
+
+def test_job_that_failed_between_messages_is_completed(broker):
+    """What the first run delivered is acked as a repeat, what it did not is delivered."""
+    create(broker)
+    tables = [
+        pa.table({"value": [b"%d" % n], "timestamp": pa.array([n], pa.timestamp("us"))})
+        for n in range(30)
+    ]
+    for count in (20, 30):
+        with Producer(broker.address, topic="events", producer_id="job") as p:
+            deliveries = [p.write_table(table)[0] for table in tables[:count]]
+            repeats = [delivery.result(30).duplicate for delivery in deliveries]
+        broker.restart()
+    assert repeats == [True] * 20 + [False] * 10
+    assert sorted(stored(broker)) == sorted(b"%d" % n for n in range(30))
+
+
+async def test_async_producer_survives_a_restart(broker):
+    """The async producer goes on after a kill, too."""
+    await asyncio.to_thread(create, broker, batch_age="5ms")
+    async with AsyncProducer(broker.address, topic="events", linger="1ms") as p:
+        for round_number in range(2):
+            deliveries = [await p.write(b"%d-%d" % (round_number, n)) for n in range(100)]
+            await deliveries[-1]
+            await asyncio.to_thread(broker.restart)
+        await p.flush(60)
+    assert len(await asyncio.to_thread(stored, broker)) == 200

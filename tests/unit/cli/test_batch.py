@@ -1,0 +1,174 @@
+"""Objects are checked and printed without a broker."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from memq.cli.main import main
+from memq.cli.verify import verify_object
+from memq.core.notification.notification import Notification
+from tests.unit.format.builders import START_US, joined, records, seal
+
+
+@pytest.fixture
+def sealed():
+    """A Batch of two Messages."""
+    return seal([records(10), records(5)])
+
+
+@pytest.fixture
+def path(tmp_path, sealed):
+    """The object of that Batch."""
+    path = tmp_path / "batch.arrows"
+    path.write_bytes(joined(sealed))
+    return path
+
+
+def notification(sealed, **changes):
+    """What the queue would say about the Batch."""
+    right = Notification(
+        version=1,
+        topic="clicks",
+        write_partition=3,
+        batch_id="batch-1",
+        uri="",
+        size_bytes=sealed.size_bytes,
+        index_offset=sealed.index_offset,
+        messages=2,
+        records=15,
+        min_timestamp_us=START_US,
+        max_timestamp_us=START_US + 9,
+        producers=sealed.producers,
+        schema_id="",
+        broker_id="broker",
+        sealed_ms=0,
+        stored_through_ms=0,
+    )
+    return msgspec.structs.replace(right, **changes)
+
+
+def damage(path, position):
+    """Change one byte of an object."""
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)
+
+
+def test_sound_object(path, sealed, capsys):
+    """A sound object is counted, and the command ends with 0."""
+    assert main(["batch", "verify", str(path), "-o", "json"]) == 0
+
+    assert json.loads(capsys.readouterr().out) == {
+        "batches": 1,
+        "messages": 2,
+        "records": 15,
+        "size_bytes": sealed.size_bytes,
+        "damaged": [],
+    }
+
+
+def test_damaged_object(path, sealed, capsys):
+    """Each finding is printed with the object's place, and the command ends with 1."""
+    for entry in sealed.entries:
+        damage(path, entry.offset + entry.length - 9)
+
+    assert main(["batch", "verify", path.as_uri()]) == 1
+
+    captured = capsys.readouterr()
+    for entry in sealed.entries:
+        assert f"Message at byte {entry.offset}: it has CRC32C" in captured.out
+    assert captured.out.count(path.as_uri()) == 2
+    assert captured.err == "memq: error: 1 of 1 Batches are damaged\n"
+
+
+def test_object_that_is_not_there(tmp_path, capsys):
+    """An object that cannot be read is a finding as well."""
+    assert main(["batch", "verify", str(tmp_path / "gone.arrows")]) == 1
+
+    assert "no object" in capsys.readouterr().out
+
+
+def test_range_of_an_object(path, capsys):
+    """A range of offsets means nothing within one object."""
+    assert main(["batch", "verify", str(path), "--range", "0:1-2"]) == 2
+
+    assert "--range is for a topic" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("batch_id", "batch-2"),
+        ("topic", "other"),
+        ("write_partition", 0),
+        ("size_bytes", 1),
+        ("index_offset", 1),
+        ("messages", 3),
+        ("records", 16),
+        ("producers", []),
+    ],
+)
+def test_notification_that_disagrees(path, sealed, name, value):
+    """Sound bytes are not enough: the object must be what its notification says."""
+    [finding] = verify_object(path.as_uri(), notification(sealed, **{name: value})).findings
+
+    assert finding.startswith(f"its notification says {name} = {value!r}; it is ")
+
+
+def test_notification_that_agrees(path, sealed):
+    """Nothing is found where there is nothing."""
+    assert verify_object(path.as_uri(), notification(sealed)).findings == []
+
+
+def test_cat(path, capsys):
+    """Each LogMessage is a line that says where in the object it is."""
+    assert main(["batch", "cat", str(path)]) == 0
+
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(lines) == 15
+    assert lines[10] == {
+        "key": "key 0",
+        "value": "value 0 ............",
+        "headers": [["n", "0"]],
+        "timestamp": "2023-11-14T22:13:20.000000Z",
+        "producer_id": "producer-1",
+        "epoch": 2,
+        "sequence": 1,
+        "position": 0,
+    }
+
+
+def test_cat_of_a_typed_topic(tmp_path, capsys):
+    """Rows of a typed topic are objects of their columns."""
+    path = tmp_path / "batch.arrows"
+    path.write_bytes(joined(seal([pa.record_batch({"id": [1, 2], "name": ["a", None]})])))
+
+    assert main(["batch", "cat", str(path)]) == 0
+
+    values = [json.loads(line)["value"] for line in capsys.readouterr().out.splitlines()]
+    assert values == [{"id": 1, "name": "a"}, {"id": 2, "name": None}]
+
+
+def test_cat_messages(path, sealed, capsys):
+    """The Messages are listed as the index has them."""
+    assert main(["batch", "cat", str(path), "--messages", "-o", "json"]) == 0
+
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["sequence"] for row in rows] == [0, 1]
+    assert [row["position"] for row in rows] == [entry.offset for entry in sealed.entries]
+    assert rows[0]["crc32c"] == f"{sealed.entries[0].crc32c:08x}"
+
+
+def test_cat_of_a_damaged_object(path, sealed, capsys):
+    """What does not hold is not printed as if it did."""
+    damage(path, sealed.entries[0].offset + 20)
+
+    assert main(["batch", "cat", str(path)]) == 1
+
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "memq: error: Message at byte" in captured.err

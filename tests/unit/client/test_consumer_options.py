@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from memq.client.consumer_options import CONSUMER_OPTIONS, ConsumerOptions
+from memq.client.offsets import time_ms
+from memq.errors import ConfigError, InvalidRequestError
+
+
+def test_defaults():
+    """The defaults are those of the option table, and the safe ones."""
+    options = ConsumerOptions.parse(topic="t")
+    for option in CONSUMER_OPTIONS:
+        assert getattr(options, option.field) == option.parse(option.default)
+    assert (options.group, options.start, options.order) == (None, "earliest", "none")
+    assert (options.auto_commit, options.on_out_of_range) == (False, "error")
+
+
+def test_human_values():
+    """Durations and sizes are written as people write them; sizes may be bytes."""
+    options = ConsumerOptions.parse(
+        topic="t", session_timeout="2s", prefetch_bytes="1MiB", auto_commit_interval="0ms"
+    )
+    assert (options.session_timeout_ms, options.prefetch_bytes) == (2_000, 1 << 20)
+    assert ConsumerOptions.parse(topic="t", prefetch_bytes=5).prefetch_bytes == 5
+
+
+def test_lost_partitions_are_revoked_ones():
+    """Without a callback of its own, a loss is told like a revocation."""
+
+    def revoke(partitions):
+        raise AssertionError
+
+    assert ConsumerOptions.parse(topic="t", on_revoke=revoke).on_lost is revoke
+    assert ConsumerOptions.parse(topic="t", on_revoke=revoke, on_lost=print).on_lost is print
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"order": "sideways"}, r"order = 'sideways': must be one of none, producer, key"),
+        ({"on_out_of_range": "skip"}, "on_out_of_range = 'skip'"),
+        ({"read_through": "proxy"}, "read_through = 'proxy'"),
+        ({"start": "yesterday"}, "start = 'yesterday'"),
+        ({"start": datetime(2020, 1, 1)}, "no time zone"),  # noqa: DTZ001 - that is the point
+        ({"auto_commit": True}, "auto_commit needs a group"),
+        ({"session_timeout": "999ms"}, "session_timeout = 999ms: must be"),
+        ({"max_poll_interval": "0ms"}, "max_poll_interval"),
+        ({"fetch_threads": 0}, "fetch_threads = 0"),
+        ({"prefetch_bytes": "0B"}, "prefetch_bytes"),
+        ({"prefetch_bytes": 1.5}, "prefetch_bytes"),
+        ({"client": "c" * 201}, "client has 201 characters"),
+    ],
+)
+def test_wrong_options(given, named):
+    """A wrong option is refused by an error that names it and its limits."""
+    with pytest.raises(ConfigError, match=named):
+        ConsumerOptions.parse(topic="t", **given)
+
+
+@pytest.mark.parametrize(
+    "given", [{"topic": "a/b"}, {"topic": "t", "group": ""}, {"topic": "t", "start": {0: -1}}]
+)
+def test_wrong_names(given):
+    """Names and offsets that cannot be are refused before anything is sent."""
+    with pytest.raises(InvalidRequestError):
+        ConsumerOptions.parse(**given)
+
+
+def test_times_round_down():
+    """A time between two milliseconds counts as the earlier, so that nothing is skipped."""
+    assert time_ms(datetime(1970, 1, 1, 0, 0, 1, 1_999, tzinfo=UTC)) == 1_001
+    assert time_ms(datetime(1969, 12, 31, 23, 59, 59, 999_500, tzinfo=UTC)) == -1

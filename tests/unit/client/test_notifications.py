@@ -1,0 +1,113 @@
+"""Stretches of notifications, and work done ahead on them."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memq.client.audit import Window
+from memq.client.notifications import Stretch, map_ahead, stretches_beside
+
+offsets = st.integers(0, 20)
+
+
+def stretch(partition):
+    return st.tuples(offsets, offsets).map(lambda ends: Stretch(partition, min(ends), max(ends)))
+
+
+@given(held=st.tuples(stretch(0), stretch(1)), without=st.tuples(stretch(0), stretch(1)))
+def test_stretches_beside_are_all_that_was_left_out(held, without):
+    """What is beside some stretches is everything held but these, once."""
+
+    def places(stretches):
+        return [(part, offset) for part, start, end in stretches for offset in range(start, end)]
+
+    beside = places(stretches_beside(held, without))
+    assert sorted(beside) == sorted(set(places(held)) - set(places(without)))
+
+
+async def numbers(count):
+    for number in range(count):
+        yield number
+
+
+@pytest.mark.parametrize("most", [1, 3, 50])
+async def test_work_ahead_keeps_order_and_bound(most):
+    """Results come in the order of the items, and no more than asked for is under way."""
+    running = peak = 0
+
+    async def double(number):
+        nonlocal running, peak
+        running += 1
+        peak = max(peak, running)
+        await asyncio.sleep(0)
+        running -= 1
+        return 2 * number
+
+    found = [pair async for pair in map_ahead(double, numbers(20), most)]
+    assert found == [(number, 2 * number) for number in range(20)]
+    assert peak <= most
+    assert peak == min(most, 20)
+
+
+async def test_work_ahead_is_cancelled_when_it_is_left():
+    """Leaving early, or an error, leaves no work behind."""
+    started, ended = [], []
+
+    async def work(number):
+        started.append(number)
+        try:
+            if number:
+                await asyncio.Event().wait()
+        finally:
+            ended.append(number)
+
+    async with aclosing(map_ahead(work, numbers(10), 4)) as found:
+        async for number, _ in found:
+            assert number == 0
+            break
+    await asyncio.sleep(0)
+    assert len(started) > 1
+    assert sorted(ended) == started
+
+
+async def test_error_in_the_work_is_raised_in_its_turn():
+    """An error comes where its result would have come."""
+
+    async def invert(number):
+        return 1 / (number - 2)
+
+    found = []
+
+    async def collect():
+        async for number, _ in map_ahead(invert, numbers(5), 3):
+            found.append(number)
+
+    with pytest.raises(ZeroDivisionError):
+        await collect()
+    assert found == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("window", "held"),
+    [
+        (Window(None, None), [0, 5, 9]),
+        (Window(5, None), [5, 9]),
+        (Window(None, 5), [0]),
+        (Window(5, 9), [5]),
+    ],
+)
+def test_window_holds_its_start_and_not_its_end(window, held):
+    """Windows that meet hold each time once."""
+    assert [time_ms for time_ms in (0, 5, 9) if window.holds(time_ms)] == held
+
+
+def test_window_widens_around_times():
+    """A widened window has room on both sides of all that was asked for; no bound stays none."""
+    assert Window(100, 200).widened(10, [50, 150, 300]) == Window(40, 310)
+    assert Window(5, 6).widened(10) == Window(0, 16)
+    assert Window(None, None).widened(10, [50]) == Window(None, None)

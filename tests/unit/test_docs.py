@@ -1,0 +1,323 @@
+"""The documents say what is so: links, commands, paths, options, limits, metrics, log lines."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import shlex
+import tomllib
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+import click
+import pytest
+
+from memq.broker.config import BrokerConfig
+from memq.broker.metrics import Metrics
+from memq.cli.main import cli
+from memq.client.consumer_options import ConsumerArguments, ConsumerOptions
+from memq.client.producer_options import ProducerArguments, ProducerOptions
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+DOCS = ROOT / "docs"
+
+FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+SPAN = re.compile(r"`([^`]+)`")
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+PATH = re.compile(r"(?:memq|tests|docs|demo|benchmarks|core|broker|client)/[\w./]*\w/?")
+LIMIT = re.compile(r"`(\w+)` in `([\w/]+)\.py` = ([\d,]+)(?: (KiB|MiB|s))?")
+UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "s": 1}
+
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+def text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def prose_of(page: Path) -> str:
+    """The page without its code blocks."""
+    return FENCE.sub("", text_of(page))
+
+
+def rows_of(page: Path, heading: str) -> list[list[str]]:
+    """Cells of the table rows below a heading, up to the next heading."""
+    section = re.split(rf"^#+ {re.escape(heading)}$", text_of(page), maxsplit=1, flags=re.M)[1]
+    section = re.split(r"^#+ ", section, maxsplit=1, flags=re.M)[0]
+    rows = [line for line in section.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in row.strip("|").split(" | ")] for row in rows[2:]]
+
+
+# -- links and paths ------------------------------------------------------------------------
+
+
+def slugs_of(page: Path) -> set[str]:
+    """The anchors that headings get."""
+    headings = HEADING.findall(prose_of(page))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def broken_links(page: Path) -> list[str]:
+    broken = []
+    for link in LINK.findall(SPAN.sub("", prose_of(page))):
+        if re.match(r"https?:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and anchor not in slugs_of(target)):
+            broken.append(link)
+    return broken
+
+
+@each_page
+def test_links_resolve(page):
+    """A relative link leads to a file that is there, and its anchor to a heading."""
+    assert broken_links(page) == []
+
+
+@pytest.mark.parametrize("link", ["nowhere.md", "page.md#nowhere", "#nowhere"])
+def test_a_broken_link_is_seen(tmp_path, link):
+    """The check finds a missing file and a missing heading."""
+    page = tmp_path / "page.md"
+    page.write_text(f"# Here\n\n[a](page.md#here) [b]({link})\n")
+
+    assert broken_links(page) == [link]
+
+
+@each_page
+def test_paths_exist(page):
+    """A file or folder of ours that a page names is there; `core/…` stands for `memq/core/…`."""
+    named = [span for span in SPAN.findall(prose_of(page)) if PATH.fullmatch(span)]
+
+    assert [n for n in named if not (ROOT / n).exists() and not (ROOT / "memq" / n).exists()] == []
+
+
+# -- commands -------------------------------------------------------------------------------
+
+
+def commands_in(line: str) -> list[list[str]]:
+    """The `memq` commands of a shell line."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;<>")
+    lexer.whitespace_split = True
+    commands: list[list[str]] = [[]]
+    for token in lexer:
+        if set(token) <= set("|&;<>"):
+            commands.append([])
+        else:
+            commands[-1].append(token)
+    return [command for command in commands if command[:1] == ["memq"]]
+
+
+def complete_commands(page: Path) -> list[list[str]]:
+    """Commands in shell blocks, which a reader copies."""
+    lines = []
+    for language, block in FENCE.findall(text_of(page)):
+        if language in ("", "sh", "bash", "console"):
+            lines += [
+                line.strip().removeprefix("$ ")
+                for line in re.sub(r"\\\n\s*", "", block).splitlines()
+                if re.search(r"\bmemq ", line)
+            ]
+    return [command for line in lines for command in commands_in(line)]
+
+
+def mentioned_commands(page: Path) -> list[list[str]]:
+    """Commands within sentences, which may lack arguments."""
+    spans = [" ".join(span.split()) for span in SPAN.findall(prose_of(page))]
+    lines = [span.partition("…")[0] for span in spans if span.startswith("memq ")]
+    return [command for line in lines for command in commands_in(line)]
+
+
+def check_command(tokens: list[str], *, complete: bool) -> None:
+    """Refuse a command, option or argument that does not exist, as the command line does."""
+    command: click.Command = cli
+    context = click.Context(cli, info_name="memq")
+    rest = tokens[1:]
+    while isinstance(command, click.Group):
+        _, rest, _ = command.make_parser(context).parse_args(list(rest))
+        if not rest:
+            return
+        found = command.get_command(context, rest[0])
+        if found is None:
+            raise click.UsageError(f"no command {rest[0]!r}")
+        command, rest = found, rest[1:]
+        context = click.Context(command, parent=context, info_name=command.name)
+    positional = [each for each in command.params if isinstance(each, click.Argument)]
+    flags = [each for each in command.params if isinstance(each, click.Option)]
+    # Only the words are looked at: files need not exist, and arguments may be placeholders.
+    parser = click.Command(command.name, params=flags).make_parser(context)
+    _, rest, _ = parser.parse_args(list(rest))
+    needed = len([each for each in positional if each.required])
+    if len(rest) > len(positional) or (complete and len(rest) < needed):
+        raise click.UsageError(f"{rest} are not the arguments of {command.name}")
+
+
+@each_page
+def test_commands_parse(page):
+    """Every `memq …` that a page shows is a command with options that exist."""
+    for tokens in complete_commands(page):
+        check_command(tokens, complete=True)
+    for tokens in mentioned_commands(page):
+        check_command(tokens, complete=False)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "memq nothing",
+        "memq topic nothing",
+        "memq produce hello --nothing",
+        "seq 3 | memq produce",
+        "memq offsets one two",
+        "memq produce hello --acks",
+    ],
+)
+def test_a_wrong_command_is_seen(line):
+    """The check finds commands, options and arguments that do not exist or are missing."""
+    with pytest.raises(click.UsageError):
+        for tokens in commands_in(line):
+            check_command(tokens, complete=True)
+
+
+@each_page
+def test_make_words_exist(page):
+    """Every `make …` that a page shows is a word of the Makefile."""
+    blocks = [block for _, block in FENCE.findall(text_of(page))]
+    shown = [line for block in blocks for line in block.splitlines()] + SPAN.findall(prose_of(page))
+    words = {match[1] for line in shown if (match := re.match(r"make ([a-z-]+)", line.strip()))}
+    known = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+    assert words <= set(known)
+
+
+# -- options, limits, metrics ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("heading", "arguments", "options"),
+    [
+        ("Producer", ProducerArguments, ProducerOptions),
+        ("Consumer", ConsumerArguments, ConsumerOptions),
+    ],
+)
+def test_client_options_are_those_of_the_code(heading, arguments, options):
+    """The tables of `docs/clients.md` have every option of a client, and its default."""
+    page = text_of(DOCS / "clients.md").split(f"\n## {heading}\n")[1]
+    table = re.findall(r"^\| (`.*?`) \| (.*?) \|", page.split("### Options")[1], re.MULTILINE)
+    table = table[: next(at for at, row in enumerate(table) if row[0].startswith("`token`")) + 1]
+    parameters = inspect.signature(options.parse).parameters
+
+    assert {name for cell, _ in table for name in SPAN.findall(cell)} == set(
+        arguments.__annotations__
+    )
+    for cell, default in table:
+        if default.startswith("`"):
+            for name in SPAN.findall(cell):
+                shown = ast.literal_eval(default.strip("`"))
+                assert (name, parameters[name].default) == (name, shown)
+
+
+def test_limits_equal_the_constants():
+    """A number in the tables of limits is that of the constant it names."""
+    limits = LIMIT.findall(text_of(DOCS / "architecture.md"))
+
+    assert len(limits) > 20
+    for name, module, number, unit in limits:
+        scale = 1_000 if unit == "s" and name.endswith("_MS") else UNITS[unit]
+        value = getattr(import_module(f"memq.{module.replace('/', '.')}"), name)
+        assert (name, value) == (name, int(number.replace(",", "")) * scale)
+
+
+def test_every_metric_is_explained():
+    """`docs/operations.md` names each metric as Prometheus sees it, and no other."""
+    metrics = Metrics().registry.collect()
+    names = {each.name + ("_total" if each.type == "counter" else "") for each in metrics}
+    shown = re.findall(r"\bmemq_[a-z_]+", prose_of(DOCS / "operations.md"))
+
+    assert names == set(shown) - {"memq_audit"}
+
+
+def test_the_example_configuration_is_valid():
+    """The TOML that operators copy is a configuration of a broker."""
+    blocks = FENCE.findall(text_of(DOCS / "operations.md"))
+    examples = [tomllib.loads(block) for language, block in blocks if language == "toml"]
+
+    assert [topic.name for each in examples for topic in BrokerConfig.create(each).topics] == [
+        "clicks"
+    ]
+
+
+# -- what the broker says -------------------------------------------------------------------
+
+
+def plain(template: str) -> str:
+    """A text with `…` in place of its values, and without quoting."""
+    return re.sub(r"%(?:\.\d+)?[a-z]", "…", template).replace("`", "")
+
+
+def template_of(node: ast.expr) -> str | None:
+    """The text of a string or an f-string."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(
+            plain(str(part.value)) if isinstance(part, ast.Constant) else "…"
+            for part in node.values
+        )
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return plain(node.value)
+    return None
+
+
+@cache
+def templates() -> list[str]:
+    """Every text in the package."""
+    trees = [ast.parse(path.read_text()) for path in (ROOT / "memq").rglob("*.py")]
+    found = (template_of(node) for tree in trees for node in ast.walk(tree))
+    return [template for template in found if template]
+
+
+def warnings_of(source: str) -> list[str]:
+    """What a module logs at level warning or above."""
+    return [
+        template
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and isinstance(node.func.value, ast.Name)
+        and node.func.value.id in ("log", "_log")
+        and node.func.attr in ("warning", "error", "critical", "exception")
+        and (template := template_of(node.args[0]))
+    ]
+
+
+def test_every_warning_is_explained():
+    """An operator finds each line that a broker logs at warning or above, with what to do."""
+    folders = [ROOT / "memq" / "broker", ROOT / "memq" / "core" / "notification"]
+    logged = {
+        template
+        for folder in folders
+        for path in folder.glob("*.py")
+        for template in warnings_of(path.read_text())
+    }
+    explained = {row[0].strip("`") for row in rows_of(DOCS / "operations.md", "Log lines")}
+
+    assert len(logged) > 10
+    assert logged - explained == set()
+
+
+@pytest.mark.parametrize("heading", ["Log lines", "It does not start"])
+def test_what_is_explained_is_said(heading):
+    """A line or an error that the page explains is a text of the program."""
+    shown = [
+        span
+        for row in rows_of(DOCS / "operations.md", heading)
+        for span in SPAN.findall(row[0])
+    ]
+    patterns = {span: ".*".join(map(re.escape, span.split("…"))) for span in shown}
+
+    assert len(shown) > 5
+    for span, pattern in patterns.items():
+        assert any(re.search(pattern, template) for template in templates()), span
