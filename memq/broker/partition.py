@@ -272,15 +272,10 @@ class WritePartition:
         self._perform()
 
     async def _publish_failed(self, batches: list[RingBatch], error: MemqError) -> None:
-        """Back off, then let the processor try again; fail what is past its deadline."""
+        """Back off, then let the processor try again, or fail what is past its deadline."""
         log.error("%s: notifications were not published: %s", self._name, error)
         await asyncio.sleep(self._services.backoff_s(RETRY_BASE_S, RETRY_CAP_S, 2))
-        self.processor.publish_failed(batches)
-        now = self._services.now()
-        for batch in batches:
-            if not error.retriable or now.mono_ms >= batch.deadline_mono_ms:
-                self.processor.failed(batch, error)
-        self.processor.publish_again()
+        self.processor.publish_failed(batches, error, self._services.now())
 
     async def _resolve(self) -> None:
         """Fence and read back until it is known which Batches are in the queue."""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from memq.core.ring import State
 from memq.errors import MemqError, StorageError
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ async def put_until_deadline(
                 raise
             log.warning("Batch %s: attempt %d failed: %s", batch.batch_id, attempt, exc)
             await asyncio.sleep(delay_s)
+            if batch.state is State.FAILED:  # a Batch before this one took it along
+                raise
         else:
             return
 
@@ -63,9 +66,9 @@ async def _attempt(
     if not done and not future.cancel():
         raise StorageError(f"{batch.key}: not stored within its deadline; the attempt still hangs")
     if future.cancelled():
-        del in_thread[batch]
+        in_thread.pop(batch, None)
         raise StorageError(f"{batch.key}: no worker thread came free within its deadline")
-    del in_thread[batch]
+    in_thread.pop(batch, None)  # it is not there when the Batch was given up meanwhile
     try:
         future.result()
     except MemqError:

@@ -85,5 +85,5 @@ def _print_welcome(broker: Broker) -> None:
 
 
 def _admin(broker: Broker) -> str:
-    host, _, _ = broker.address.rpartition(":")
-    return f"http://{host}:{broker.admin_port}"
+    host = broker.config.host
+    return f"http://{f'[{host}]' if ':' in host else host}:{broker.admin_port}"

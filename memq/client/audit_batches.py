@@ -7,8 +7,6 @@ from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from msgspec.structs import astuple
-
 from memq.client.audit_objects import Inspection, ObjectReader, inspect
 from memq.client.notifications import entries_of, map_ahead
 from memq.client.source import Place, name_of
@@ -138,9 +136,11 @@ class BatchLook:
 
 def _shown(runs: Sequence[ProducerRun]) -> str:
     """Runs of sequences for a sentence."""
-    parts = [
-        f"producer {producer_id} epoch {epoch} sequences {first} to {last} ({records} LogMessages)"
-        for producer_id, epoch, first, last, records, _ in map(astuple, runs[:MAX_RUNS_SHOWN])
-    ]
     more = [f"{len(runs) - MAX_RUNS_SHOWN} more runs"] if len(runs) > MAX_RUNS_SHOWN else []
-    return ", ".join([*parts, *more])
+    return ", ".join([*map(_shown_run, runs[:MAX_RUNS_SHOWN]), *more])
+
+
+def _shown_run(run: ProducerRun) -> str:
+    several = f"sequences {run.first} to {run.last}"
+    sequences = several if run.messages > 1 else f"sequence {run.first}"
+    return f"producer {run.producer_id} epoch {run.epoch} {sequences} ({run.records} LogMessages)"

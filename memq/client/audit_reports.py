@@ -111,10 +111,15 @@ class ReportReader:
     ) -> ProducedReport | None:
         try:
             report = decode_report(value or b"")
-            if report.topic != self._topic:
-                raise CorruptDataError(f"audit report under the name of {self._topic!r}: {report}")
         except CorruptDataError as exc:
             self._damage.add(place, f"{name_of(notification, place)}: {exc}")
+            return None
+        if report.topic != self._topic:
+            self._damage.add(
+                place,
+                f"{name_of(notification, place)}: audit report about {report.topic!r} under the "
+                f"name of {self._topic!r}",
+            )
             return None
         return report
 

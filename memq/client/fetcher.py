@@ -219,7 +219,7 @@ class Fetcher:
 
     @property
     def _planned(self) -> int:
-        return sum(len(lane.slots) for lane in self._lanes.values())
+        return sum(len(lane.slots) for lane in list(self._lanes.values()))  # any thread's repr
 
     def _restart_follower(self) -> None:
         if self._follower is not None:

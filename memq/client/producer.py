@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from memq.client.loop import EventLoopThread
 from memq.client.producer_options import ProducerOptions
-from memq.client.producer_rim import ProducerRim, ProducerStats
+from memq.client.producer_rim import ProducerRim
 from memq.client.producer_wait import MemoryWait
 from memq.client.tables import to_batches
 from memq.errors import ClosedError, MemqError
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from memq.client.delivery import Delivery
     from memq.client.producer_options import ProducerArguments
+    from memq.client.producer_outcomes import ProducerStats
     from memq.client.records import BytesLike
     from memq.core.format.message import Headers
 

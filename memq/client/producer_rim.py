@@ -17,7 +17,7 @@ import secrets
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from memq.client.accumulator import Accumulator
 from memq.client.audit_counters import AuditCounters
@@ -27,6 +27,7 @@ from memq.client.budget import ByteBudget
 from memq.client.cluster import Cluster
 from memq.client.producer_core import ProducerCore
 from memq.client.producer_options import answer_timeout_s
+from memq.client.producer_outcomes import Outcomes
 from memq.client.producer_state import Connect, CoreOptions, Drop, Effect, Entry, Refresh, Send
 from memq.core.format.schema import DEFAULT_SCHEMA, deserialize_schema
 from memq.core.wire.messages import WriteAnswer
@@ -40,39 +41,13 @@ if TYPE_CHECKING:
 
     from memq.client.accumulator import SealedMessage
     from memq.client.connection import BrokerConnection
-    from memq.client.delivery import Delivery
     from memq.client.producer_options import ProducerOptions
+    from memq.client.producer_outcomes import ProducerStats
     from memq.core.wire.messages import Struct, TopicInfo
-
-MAX_FAILED = 1_000  # failed deliveries kept for `flush` to raise one that nobody has seen
 
 
 def _random_id() -> str:
     return secrets.token_hex(16)
-
-
-class ProducerStats(NamedTuple):
-    """What a producer did so far.
-
-    Attributes:
-        acked_messages: Messages acked; with acks=0, sent.
-        acked_records: records in them.
-        acked_bytes: bytes in them.
-        failed_messages: Messages given up.
-        failed_records: records in them.
-        in_flight: Messages without an answer now.
-        unsettled: Messages sealed and not settled now.
-        buffer_bytes: memory in use now.
-    """
-
-    acked_messages: int
-    acked_records: int
-    acked_bytes: int
-    failed_messages: int
-    failed_records: int
-    in_flight: int
-    unsettled: int
-    buffer_bytes: int
 
 
 class ProducerRim:
@@ -144,9 +119,7 @@ class ProducerRim:
         self._poll_pending = False
         self._closed = False
         self._settlement: asyncio.Future[None] | None = None  # of the next Message, for `drain`
-        self._failed: list[Delivery] = []
-        self._acked_messages = self._acked_records = self._acked_bytes = 0
-        self._failed_messages = self._failed_records = 0
+        self._outcomes = Outcomes()
         if config.audited:
             self._reporter.start()
 
@@ -200,15 +173,10 @@ class ProducerRim:
     @property
     def stats(self) -> ProducerStats:
         """What was done so far; exact when read on the loop."""
-        return ProducerStats(
-            self._acked_messages,
-            self._acked_records,
-            self._acked_bytes,
-            self._failed_messages,
-            self._failed_records,
-            self._core.in_flight,
-            self._core.unsettled_count,
-            self.budget.used_bytes,
+        return self._outcomes.stats(
+            in_flight=self._core.in_flight,
+            unsettled=self._core.unsettled_count,
+            buffer_bytes=self.budget.used_bytes,
         )
 
     # -- waiting for what was written -------------------------------------------------------
@@ -235,7 +203,7 @@ class ProducerRim:
                 f"{count} Messages are not settled after {timeout_s:g} s; they are still being "
                 "delivered"
             ) from exc
-        self._raise_unseen()
+        self._outcomes.raise_unseen()
 
     async def flush(self, timeout_s: float | None) -> None:
         """Seal what is open, and drain.
@@ -283,15 +251,6 @@ class ProducerRim:
     def _closed_error(self) -> ClosedError:
         return ClosedError(f"this producer to topic {self.options.topic!r} was closed")
 
-    def _raise_unseen(self) -> None:
-        failed, self._failed = self._failed, []
-        unseen = [
-            error for delivery in failed if not delivery.seen and (error := delivery.exception())
-        ]
-        if unseen:
-            unseen[0].add_note(f"{len(unseen)} Messages failed and nobody had looked at them")
-            raise unseen[0]
-
     # -- events -----------------------------------------------------------------------------
 
     def _submit(self, message: SealedMessage) -> None:
@@ -305,16 +264,7 @@ class ProducerRim:
     def _settled(self, entry: Entry, error: MemqError | None) -> None:
         if self._reporter.started:
             self._audit.settled(entry, error)
-        message = entry.message
-        if error is None:
-            self._acked_messages += 1
-            self._acked_records += message.records
-            self._acked_bytes += message.size_bytes
-        else:
-            self._failed_messages += 1
-            self._failed_records += message.records
-            if len(self._failed) < MAX_FAILED:
-                self._failed.append(message.delivery)
+        self._outcomes.settled(entry, error)
         if self._settlement is not None and not self._settlement.done():
             self._settlement.set_result(None)
 

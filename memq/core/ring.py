@@ -39,6 +39,7 @@ class State(enum.Enum):
     UPLOADING = "uploading"
     STORED = "stored"
     PUBLISHING = "publishing"
+    FAILED = "failed"
 
 
 @dataclass(eq=False, slots=True)

@@ -236,14 +236,14 @@ class TopicProcessor:
             self._settle_published(batch, offset, now)
         self._publish_prefix()
 
-    def publish_failed(self, batches: Iterable[RingBatch]) -> None:
-        """None of the Batches was published; they are published again with the next call."""
+    def publish_failed(self, batches: Iterable[RingBatch], error: MemqError, now: Now) -> None:
+        """None of the Batches was published; those with time left are published again."""
+        overdue: list[RingBatch] = []
         for batch in batches:
             batch.state = State.STORED
-
-    def publish_again(self) -> None:
-        """Try once more what `publish_failed` left."""
-        self._publish_prefix()
+            if not error.retriable or now.mono_ms >= batch.deadline_mono_ms:
+                overdue.append(batch)
+        self._fail(overdue, error)
 
     def publish_uncertain(self) -> None:
         """It is open whether the last `Publish` took effect; wait for `resolve`."""
@@ -260,20 +260,9 @@ class TopicProcessor:
         self._publish_prefix()
 
     def failed(self, batch: RingBatch, error: MemqError) -> None:
-        """The Batch cannot be stored or published by its deadline; its Messages are nacked."""
-        if batch not in self._ring:
-            return
-        doomed = [batch]
-        if self.config.ordering == "producer":
-            ring = list(self._ring)
-            doomed = ring[ring.index(batch) :]
-            if self._open is not None:
-                self._drop(self._open, _behind(error))
-                self._open = None
-        for other in doomed:
-            self._ring.remove(other)
-            self._drop(other, error if other is batch else _behind(error))
-        self._publish_prefix()
+        """The Batch cannot be stored by its deadline; its Messages are nacked."""
+        if batch in self._ring:  # one before it may have taken it along
+            self._fail([batch], error)
 
     # -- inside -----------------------------------------------------------------------------
 
@@ -404,7 +393,22 @@ class TopicProcessor:
             self._effects.extend(Answer(ticket, answer) for ticket in pending.waiting)
         self._effects.append(Release(batch, published=True))
 
+    def _fail(self, batches: list[RingBatch], error: MemqError) -> None:
+        """Nack these, all of them before anything is published again."""
+        doomed = batches
+        if batches and self.config.ordering == "producer":
+            ring = list(self._ring)
+            doomed = ring[ring.index(batches[0]) :]
+            if self._open is not None:
+                self._drop(self._open, _behind(error))
+                self._open = None
+        for batch in doomed:
+            self._ring.remove(batch)
+            self._drop(batch, error if batch in batches else _behind(error))
+        self._publish_prefix()
+
     def _drop(self, batch: RingBatch, error: MemqError) -> None:
+        batch.state = State.FAILED
         for key, pending in batch.pending.items():
             del self._pending[key]
             self.window.rewind(*key)

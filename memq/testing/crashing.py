@@ -6,8 +6,8 @@ broker with embedded queue and local storage, which ends with SIGKILL right befo
 A crash point is `STEP:MOMENT:NTH`: the moment is `before` or `after`, and the calls are counted
 from 1, from the start of the process. What a step is:
 
-- `put` of the storage; `publish`, `fence`, `commit` and `truncate` of the notification queue: the
-  steps of the protocol, at the broker's two seams.
+- `put` and `delete` of the storage; `create_topic`, `publish`, `fence`, `commit` and `truncate` of
+  the notification queue: the steps of the protocol, at the broker's two seams.
 - `os.writev`, `os.fsync`, `os.link`, `os.replace` and `os.unlink`: system calls, which cut these
   steps in pieces. A put is a writev to a temporary name, an fsync, a link to the key, an fsync of
   the folder, an unlink. A publish is memory written and then an fsync for each file it changed. A
@@ -21,12 +21,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import inspect
 import itertools
 import json
 import logging
 import os
-import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -37,17 +35,21 @@ from memq.broker.server import Broker
 from memq.core.notification.embedded import EmbeddedQueue
 from memq.core.storage.local import LocalStorage
 from memq.errors import ConfigError, MemqError
+from memq.testing.faults import Fault, kill_this_process
+from memq.testing.faulty_queue import FaultyQueue
+from memq.testing.faulty_storage import FaultyStorage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from memq.core.notification.queue import NotificationQueue
     from memq.core.storage.handler import StorageHandler
+    from memq.testing.faults import Kind
 
-STORAGE_STEPS = ("put",)
-QUEUE_STEPS = ("publish", "fence", "commit", "truncate")
-SYSTEM_CALLS = ("writev", "fsync", "link", "replace", "unlink")
-STEPS = (*STORAGE_STEPS, *QUEUE_STEPS, *(f"os.{name}" for name in SYSTEM_CALLS))
+STORAGE_STEPS = ("put", "delete")
+QUEUE_STEPS = ("create_topic", "publish", "fence", "commit", "truncate")
+SYSTEM_CALLS = ("os.writev", "os.fsync", "os.link", "os.replace", "os.unlink")
+STEPS = (*STORAGE_STEPS, *QUEUE_STEPS, *SYSTEM_CALLS)
 MOMENTS = ("before", "after")
 
 
@@ -83,38 +85,33 @@ class CrashPoint(NamedTuple):
     def __str__(self) -> str:
         return f"{self.step}:{self.moment}:{self.nth}"
 
-    def arm(self, storage: StorageHandler, queue: NotificationQueue) -> None:
-        """From now on count the calls of the step, and kill this process at the one."""
-        owner: Any = os
+    def arm(
+        self, storage: StorageHandler, queue: NotificationQueue
+    ) -> tuple[StorageHandler, NotificationQueue]:
+        """Storage and queue for a broker of this process that is to die at this point."""
+        kind: Kind = "crash_before" if self.moment == "before" else "crash_after"
+        fault = Fault(self.step, kind, first=self.nth)
         if self.step in STORAGE_STEPS:
-            owner = storage
-        elif self.step in QUEUE_STEPS:
-            owner = queue
+            return FaultyStorage(storage, [fault]), queue
+        if self.step in QUEUE_STEPS:
+            return storage, FaultyQueue(queue, [fault])
         name = self.step.removeprefix("os.")
-        setattr(owner, name, self._around(getattr(owner, name)))
+        setattr(os, name, self._around(getattr(os, name)))
+        return storage, queue
 
     def _around(self, function: Callable[..., Any]) -> Callable[..., Any]:
         counter = itertools.count(1)
 
-        def reach(moment: str, number: int) -> None:
-            if (moment, number) == (self.moment, self.nth):
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        async def call_async(*args: Any, **kwargs: Any) -> Any:
-            number = next(counter)
-            reach("before", number)
-            result = await function(*args, **kwargs)
-            reach("after", number)
-            return result
-
         def call(*args: Any, **kwargs: Any) -> Any:
-            number = next(counter)
-            reach("before", number)
+            reached = next(counter) == self.nth
+            if reached and self.moment == "before":
+                kill_this_process()
             result = function(*args, **kwargs)
-            reach("after", number)
+            if reached:
+                kill_this_process()
             return result
 
-        return call_async if inspect.iscoroutinefunction(function) else call
+        return call
 
 
 def run(
@@ -144,10 +141,10 @@ def run(
     logging.basicConfig(level=config.log_level.upper(), format=LOG_FORMAT, force=True)
     directory = Path(config.data_dir).absolute()
     directory.mkdir(parents=True, exist_ok=True)
-    its_storage, its_queue = storage(directory / "objects"), queue(directory / "queue")
+    seams = storage(directory / "objects"), queue(directory / "queue")
     if crash_at is not None:
-        crash_at.arm(its_storage, its_queue)
-    return asyncio.run(serve(Broker(config, storage=its_storage, queue=its_queue), on_ready))
+        seams = crash_at.arm(*seams)
+    return asyncio.run(serve(Broker(config, storage=seams[0], queue=seams[1]), on_ready))
 
 
 def main() -> int:

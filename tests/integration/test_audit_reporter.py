@@ -24,8 +24,8 @@ LOGGER = "memq.client.audit_reporter"
 
 @pytest.fixture
 async def broker():
-    tiny = TinyBroker()
-    tiny.add_topic(AUDIT_TOPIC, audited=False)
+    tiny = TinyBroker(audited=True)
+    tiny.add_topic(AUDIT_TOPIC)
     async with tiny.serve():
         yield tiny
 
@@ -96,7 +96,7 @@ async def test_what_was_given_up_is_reported_as_failed(broker):
 
 async def test_topic_that_is_not_audited_is_not_reported(broker):
     """Producers report only where the topic says so."""
-    broker.add_topic("quiet", audited=False)
+    broker.add_topic("quiet")
     async with AsyncProducer(broker.address, topic="quiet") as producer:
         await (await producer.write(b"x"))
     assert told(broker) == []
@@ -148,7 +148,7 @@ async def test_report_that_failed_goes_with_the_next(broker, cluster, caplog):
 
 async def test_broker_without_an_audit_topic_costs_no_data(caplog):
     """Where reports cannot go anywhere the data is delivered, and closing says what is missing."""
-    async with TinyBroker().serve() as broker:
+    async with TinyBroker(audited=True).serve() as broker:
         with caplog.at_level(logging.WARNING, LOGGER):
             async with AsyncProducer(broker.address, topic="events") as producer:
                 await (await producer.write(b"x"))

@@ -73,7 +73,7 @@ def test_broker_that_ends(tmp_path):
     """A broker that does not start tells why."""
     with (
         BrokerProcess(tmp_path, broker_id="first"),
-        pytest.raises(MemqError, match=r"broker ended with 1:\nmemq: error: .*lock"),
+        pytest.raises(MemqError, match=r"broker ended with 1:\nmemq: error: .* is in use"),
     ):
         BrokerProcess(tmp_path)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import shlex
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from memq import Producer
 from memq.cli.main import main
 from memq.testing.broker import BrokerProcess
 
@@ -45,9 +47,9 @@ def memq(broker, monkeypatch, capfdbinary):
 
 @pytest.fixture
 def topic(memq, request):
-    """A topic of the test's own, whose Batches close soon."""
+    """A topic of the test's own, whose Batches and producers close soon."""
     name = re.sub("[^a-z0-9]+", "-", request.node.name)
-    memq("topic", "create", name, "--batch-age", "20ms")
+    memq("topic", "create", name, "--batch-age", "20ms", "--no-audited")  # a report takes 0.5 s
     return name
 
 
@@ -252,6 +254,28 @@ def test_interrupted_group(memq, topic, lines, broker):
     assert committed(memq, topic) == [1]
 
 
+def test_members_share_a_topic(memq, lines, broker):
+    """A member that joins takes over in the middle, and no line is read twice or missed."""
+    memq("topic", "create", "shared", "--read-partitions", 2, "--write-partitions", 2)
+    arguments = ["consume", "shared", "--group", "shared", "--from-beginning", "-b", broker.address]
+    lines.write_bytes(b"line\n" * 10)
+    first, second = start(*arguments), start(*arguments)
+
+    rounds = 0
+    waiting = [first.stdout, second.stdout]
+    while waiting:
+        assert (rounds := rounds + 1) < 100
+        memq("produce", "shared", "--input", lines, "--linger", "0ms", "--message-bytes", "1KiB")
+        heard, _, _ = select.select(waiting, [], [], 0)
+        waiting = [each for each in waiting if each not in heard]
+    for process in (first, second):
+        process.send_signal(signal.SIGINT)
+
+    read = end(first)[1] + end(second)[1]
+    read += memq("consume", "shared", "--group", "shared", "--from-beginning", "--exit-at-end")
+    assert read == b"line\n" * 10 * rounds
+
+
 def test_reader_that_goes_away(memq, topic, tmp_path, broker):
     """`memq consume | head` ends with 0; a Batch that was not taken whole comes again."""
     path = tmp_path / "lines"
@@ -322,6 +346,22 @@ def test_typed_topic(memq, tmp_path):
         ("tip", "double"),
     ]
     assert "schema" in memq("produce", "typed", "--input", path, code=1)
+
+
+def test_typed_rows(memq, tmp_path):
+    """Rows of a typed topic are printed as JSON, and have no raw form."""
+    path = tmp_path / "rides.parquet"
+    rows = pa.table({"id": [1, 2], "name": ["a", None]})
+    parquet.write_table(rows, path)
+    memq("topic", "create", "rows", "--schema", path, "--batch-age", "20ms")
+    with Producer(topic="rows") as producer:
+        producer.write_table(rows)
+    arguments = ["consume", "rows", "--from-beginning", "--exit-at-end"]
+
+    read = memq(*arguments, "--format", "json").splitlines()
+
+    assert [json.loads(line)["value"] for line in read] == rows.to_pylist()
+    assert "--format json" in memq(*arguments, code=1)
 
 
 # -- offsets and groups ---------------------------------------------------------------------

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import subprocess
+import sys
 import threading
 import time
 
@@ -192,6 +194,19 @@ def test_forgotten_consumer_warns(address, topic):
     with pytest.warns(ResourceWarning, match="was not closed"):
         consumer.__del__()
     consumer.close()
+
+
+def test_exit_without_close(address, topic):
+    """A program that forgets to close ends at once and says nothing."""
+    program = f"""
+from memq import Consumer
+consumer = Consumer({address!r}, topic={topic!r}, group="g", fetch_threads=1)
+assert len(consumer.poll(20)) == 2
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert (done.stdout, done.stderr) == ("", "")
 
 
 def _poll_in_child(consumer, results):

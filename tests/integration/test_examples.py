@@ -15,12 +15,13 @@ from memq.testing.broker import BrokerProcess
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "docs/clients.md", "docs/testing.md")
 TIMEOUT_S = 120
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def blocks_of(page: str, language: str) -> list[str]:
     """The code blocks of a page in that language; "" for those without one."""
-    text = (ROOT / page).read_text(encoding="utf-8")
-    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    blocks = FENCE.findall((ROOT / page).read_text(encoding="utf-8"))
+    return [block for found, block in blocks if found == language]
 
 
 EXAMPLES = [

@@ -44,6 +44,7 @@ def test_kill_while_writing_neither_loses_nor_doubles(broker, ordering):
     """Through kills with SIGKILL every record is delivered once, in order where promised."""
     create(broker, ordering=ordering, batch_age="20ms", batch_bytes="64KiB", message_bytes="8KiB")
     written = []
+    reached = [threading.Event() for _ in range(3)]
     with Producer(broker.address, topic="events", message_bytes="4KiB") as p:
 
         def work():
@@ -52,12 +53,13 @@ def test_kill_while_writing_neither_loses_nor_doubles(broker, ordering):
                 written.append((value, p.write(value)))
                 if number % 100 == 99:
                     written[-50][1].exception(60)  # so that some are in flight at any time
+                if number % 900 == 899:
+                    reached[number // 900].set()
 
         thread = threading.Thread(target=work)
         thread.start()
-        for kill in range(3):
-            while len(written) < 700 * (kill + 1) and thread.is_alive():
-                written[-1][1].exception(60) if written else None
+        for event in reached:
+            assert event.wait(60)
             broker.kill()
             broker.restart()
         thread.join(60)

@@ -7,56 +7,43 @@ They show that the checker finds such bugs.
 
 from __future__ import annotations
 
-import asyncio
+import os
 import random
 import time
 from typing import TYPE_CHECKING
 
 from memq.core.notification.embedded import EmbeddedQueue
 from memq.core.storage.local import LocalStorage
-from memq.errors import PublishUncertainError, QueueError, StorageError
+from memq.testing.faults import Fault
+from memq.testing.faulty_queue import FaultyQueue
+from memq.testing.faulty_storage import FaultyStorage
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-SLOW_S = 0.03  # up to this; longer than most Batches are open, so that puts overtake each other
+SLOW_MS = (0, 1, 5, 30)  # longer than most Batches are open: puts overtake each other
+FLAKY_STORAGE = (
+    Fault("put", "delay", times=None, delays_ms=SLOW_MS),
+    Fault("put", "fail", times=None, probability=1 / 16),
+    Fault("put", "lose_answer", times=None, probability=1 / 16),
+)
+FLAKY_QUEUE = (
+    Fault("publish", "delay", times=None, delays_ms=SLOW_MS),
+    Fault("publish", "fail", times=None, probability=1 / 12),
+    Fault("publish", "uncertain", times=None, probability=1 / 12),
+    Fault("publish", "partial", times=None, probability=1 / 12),
+    Fault("publish", "lose_answer", times=None, probability=1 / 12),
+)
 
 
-class FlakyStorage(LocalStorage):
-    """Puts take uneven times, and one in eight fails, half of those with the object stored."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
-        self._rng = random.Random()
-
-    def put(self, key, buffers, *, timeout_s):
-        time.sleep(self._rng.uniform(0, SLOW_S))
-        fate = self._rng.randrange(16)
-        if fate == 0:
-            raise StorageError(f"{key}: refused by the test")
-        super().put(key, buffers, timeout_s=timeout_s)
-        if fate == 1:
-            raise StorageError(f"{key}: stored, but the answer was lost by the test")
+def flaky_storage(root: Path) -> FaultyStorage:
+    """Puts take uneven times and fail now and then, with or without the object stored."""
+    return FaultyStorage(LocalStorage(root), FLAKY_STORAGE, seed=os.getpid())
 
 
-class FlakyQueue(EmbeddedQueue):
-    """One publish in four fails: refused, or uncertain, half of those published."""
-
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory)
-        self._rng = random.Random()
-
-    async def publish(self, topic, write_partition, publications):
-        fate = self._rng.randrange(12)
-        if fate == 0:
-            raise QueueError("refused by the test")
-        if fate == 1:
-            raise PublishUncertainError("not published, says the test, but who knows")
-        offsets = await super().publish(topic, write_partition, publications)
-        if fate == 2:
-            raise PublishUncertainError("published, says the test, but who knows")
-        await asyncio.sleep(self._rng.uniform(0, SLOW_S / 3))
-        return offsets
+def flaky_queue(directory: Path) -> FaultyQueue:
+    """A publish in three fails: refused, or uncertain, with all, some or none published."""
+    return FaultyQueue(EmbeddedQueue(directory), FLAKY_QUEUE, seed=os.getpid())
 
 
 # -- planted bugs ---------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memq.testing.crashing import MOMENTS, STEPS, CrashPoint
-from tests.system.faults import FlakyQueue, FlakyStorage
+from tests.system.faults import flaky_queue, flaky_storage
 from tests.system.lives import Life, Seams
 
 if TYPE_CHECKING:
@@ -87,9 +87,7 @@ def draw(seed: str) -> Plan:
             "retention_interval": "100ms",
             "log_level": "warning",
         },
-        seams=Seams(
-            *rng.choice(((Seams().storage, Seams().queue), (FlakyStorage, FlakyQueue))),
-        ),
+        seams=rng.choice((Seams(), Seams(flaky_storage, flaky_queue))),
     )
 
 
@@ -102,6 +100,7 @@ def draw_retention(seed: str) -> Plan:
         CrashPoint("truncate", "before", 1),
         CrashPoint("truncate", "after", 1),
         CrashPoint("truncate", "after", rng.randint(2, 4)),
+        CrashPoint("delete", rng.choice(MOMENTS), rng.randint(1, 20)),
         CrashPoint("os.unlink", rng.choice(MOMENTS), rng.randint(1, 40)),
     ]
     rng.shuffle(crashes)
@@ -156,7 +155,7 @@ def _producer(rng: random.Random, number: int, topic: str) -> ProducerPlan:
 
 def _life(rng: random.Random) -> Life:
     if rng.random() < 0.65:
-        step = rng.choice([step for step in STEPS if step != "truncate"])
+        step = rng.choice([step for step in STEPS if step not in ("truncate", "delete")])
         most = 25 if step.startswith("os.") else 6
         point = CrashPoint(step, rng.choice(MOMENTS), rng.randint(1, most))
         return Life(point, 0.6)

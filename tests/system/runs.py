@@ -124,7 +124,7 @@ async def _run(plan: Plan, lives: Lives, report: Report) -> None:
             stop_following.set()
         await _stop_retention(cluster, plan)
         read = {topic: await follower.read_again() for topic, follower in followers.items()}
-    except* MemqError as group:
+    except* (MemqError, BrokerEndedError) as group:
         raise group.exceptions[0] from group
     finally:
         report.acked = len(ledger.acked)

@@ -46,8 +46,7 @@ def prose_of(page: Path) -> str:
 
 def rows_of(page: Path, heading: str) -> list[list[str]]:
     """Cells of the table rows below a heading, up to the next heading."""
-    section = re.split(rf"^#+ {re.escape(heading)}$", text_of(page), maxsplit=1, flags=re.M)[1]
-    section = re.split(r"^#+ ", section, maxsplit=1, flags=re.M)[0]
+    section = text_of(page).split(f"# {heading}\n", 1)[1].split("\n#", 1)[0]
     rows = [line for line in section.splitlines() if line.startswith("| ")]
     return [[cell.strip() for cell in row.strip("|").split(" | ")] for row in rows[2:]]
 
@@ -178,9 +177,10 @@ def test_commands_parse(page):
 )
 def test_a_wrong_command_is_seen(line):
     """The check finds commands, options and arguments that do not exist or are missing."""
+    (tokens,) = commands_in(line)
+
     with pytest.raises(click.UsageError):
-        for tokens in commands_in(line):
-            check_command(tokens, complete=True)
+        check_command(tokens, complete=True)
 
 
 @each_page
@@ -312,9 +312,7 @@ def test_every_warning_is_explained():
 def test_what_is_explained_is_said(heading):
     """A line or an error that the page explains is a text of the program."""
     shown = [
-        span
-        for row in rows_of(DOCS / "operations.md", heading)
-        for span in SPAN.findall(row[0])
+        span for row in rows_of(DOCS / "operations.md", heading) for span in SPAN.findall(row[0])
     ]
     patterns = {span: ".*".join(map(re.escape, span.split("…"))) for span in shown}
 

@@ -21,6 +21,7 @@ from memq.core.topic_processor import ACKS_ALL, TopicProcessor
 from memq.core.wire.messages import Write, WriteAnswer
 from memq.errors import (
     InvalidRequestError,
+    QueueError,
     SequenceConflictError,
     SequenceGapError,
     StorageError,
@@ -346,10 +347,39 @@ def test_failed_publish_is_tried_again_in_order() -> None:
     send(r, 0)
     r.store(r.uploads[0])
     failed = r.publishes.pop()
-    r.processor.publish_failed(failed.batches)
-    r.processor.publish_again()
+    r.processor.publish_failed(failed.batches, QueueError("no"), now())
     r.drain()
     assert r.publishes[0].publications == failed.publications
+
+
+@pytest.mark.parametrize("ordering", ["none", "producer"])
+def test_batches_that_fail_together_are_not_published_after_their_nack(ordering) -> None:
+    """When a publish of several Batches fails past their deadline, each is nacked and none left."""
+    r = rim(batch_messages=1, ordering=ordering, upload_deadline="100ms")
+    send(r, 0)
+    send(r, 1)
+    r.store(r.uploads[1])
+    r.store(r.uploads[0])
+    (failed,) = r.publishes
+    r.publishes.clear()
+    r.processor.publish_failed(failed.batches, QueueError("down"), now(100))
+    r.drain()
+    assert set(r.answers) == {0, 1}
+    assert r.publishes == []
+    assert r.processor.idle
+
+
+def test_batch_within_its_deadline_is_published_again_when_one_before_it_fails() -> None:
+    """Past its deadline a Batch is nacked, and the one behind it is published without it."""
+    r = rim(batch_messages=1, upload_deadline="100ms")
+    send(r, 0)
+    send(r, 1, ms=50)
+    r.store(r.uploads[1])
+    r.store(r.uploads[0])
+    failed = r.publishes.pop()
+    r.processor.publish_failed(failed.batches, QueueError("down"), now(120))
+    r.drain()
+    assert [type(r.answers[0]), r.publishes[0].batches] == [QueueError, failed.batches[1:]]
 
 
 def test_uncertain_publish_is_resolved_from_the_queue() -> None:
@@ -443,7 +473,12 @@ class Simulation(RuleBasedStateMachine):
         messages=st.integers(1, 4),
     )
     def start(self, ordering: str, slots: int, messages: int) -> None:
-        self.rim = rim(ordering=ordering, ring_slots=slots, batch_messages=messages)
+        self.rim = rim(
+            ordering=ordering,
+            ring_slots=slots,
+            batch_messages=messages,
+            upload_deadline="300ms",
+        )
         self.clock = 0
         self.next = dict.fromkeys("pq", 0)
         self.waiting: dict[int, tuple] = {}
@@ -518,8 +553,8 @@ class Simulation(RuleBasedStateMachine):
             offsets = range(start, len(self.queue))
             self.rim.processor.published(publish.batches, offsets, now(self.clock))
         elif how == "failed":
-            self.rim.processor.publish_failed(publish.batches)
-            self.rim.processor.publish_again()
+            error = QueueError("injected")
+            self.rim.processor.publish_failed(publish.batches, error, now(self.clock))
         else:
             self.queue += publish.batches[:reached]
             self.rim.processor.publish_uncertain()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import polars
 import pyarrow as pa
@@ -25,11 +26,12 @@ from memq.errors import (
     SequenceGapError,
     StorageError,
     UnauthorizedError,
+    UnavailableError,
     UnknownTopicError,
 )
 from memq.testing.queue import InMemoryQueue
 from memq.testing.storage import InMemoryStorage
-from tests.integration.broker.support import GatedStorage, broker, client, crc
+from tests.integration.broker.support import GatedStorage, broker, client, crc, until
 
 
 async def notifications(c, topic="t", partition=0, offset=0):
@@ -247,6 +249,39 @@ async def test_upload_is_tried_again_until_it_succeeds(tmp_path) -> None:
     async with broker(tmp_path, storage=FailingStorage(3)) as b, client(b) as c:
         await c.create()
         assert (await c.write(0)).offset == 0
+
+
+class OvertakingStorage(InMemoryStorage):
+    """The first put fails for good, once the second is under way; that one waits for the gate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.second, self.gate = threading.Event(), threading.Event()
+        self.puts = 0
+
+    def put(self, key, buffers, *, timeout_s):
+        self.puts += 1
+        if self.puts == 1:
+            assert self.second.wait(20)
+            raise InvalidRequestError("injected, for good")
+        self.second.set()
+        assert self.gate.wait(20)
+        super().put(key, buffers, timeout_s=timeout_s)
+
+
+async def test_batch_that_fails_with_another_may_still_be_uploading(tmp_path) -> None:
+    """In an ordered topic a failure takes along what is behind it, in the middle of its upload."""
+    storage = OvertakingStorage()
+    async with broker(tmp_path, storage=storage) as b, client(b) as c:
+        await c.create(ordering="producer", batch_messages=1)
+        writes = [asyncio.ensure_future(c.write(sequence)) for sequence in range(2)]
+        failures = await asyncio.gather(*writes, return_exceptions=True)
+        assert [type(failure) for failure in failures] == [InvalidRequestError, UnavailableError]
+        assert b.services.memory.used_bytes > 0, "the upload still has the buffers"
+        storage.gate.set()
+        await until(lambda: b.services.memory.used_bytes == 0)
+        assert [(await c.write(sequence)).offset for sequence in range(2)] == [0, 1]
+        assert not b.services.failure.done()
 
 
 async def test_message_that_cannot_be_stored_by_its_deadline_is_nacked(tmp_path) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
 
-from memq.cli.output import human_size, show_one, show_rows
+from memq.cli.output import human_size, show_one, show_rows, write_whole
 
 ROWS = [
     {"topic": "a", "size_bytes": 3 << 20, "lag": 0, "members": ["x", "y"], "host": None},
@@ -66,3 +67,29 @@ def test_one(capsys):
 def test_human_size(size_bytes, text):
     """The unit grows with the size, as far as there are units."""
     assert human_size(size_bytes) == text
+
+
+class Grudging(io.RawIOBase):
+    """A file that takes three bytes at a time, until its reader goes away."""
+
+    def __init__(self, most):
+        self.taken = b""
+        self._most = most
+
+    def write(self, data):
+        """Take a part, and say so."""
+        if len(self.taken) >= self._most:
+            raise BrokenPipeError
+        self.taken += bytes(data[:3])
+        return min(3, len(data))
+
+
+def test_everything_is_written():
+    """A file that takes a part is given the rest, and nothing is lost in silence."""
+    out = Grudging(most=100)
+    write_whole(out, b"0123456789")
+    write_whole(out, b"")
+    assert out.taken == b"0123456789"
+
+    with pytest.raises(BrokenPipeError):
+        write_whole(Grudging(most=6), memoryview(b"0123456789"))

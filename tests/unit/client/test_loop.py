@@ -113,6 +113,7 @@ def test_loop_that_was_ended_by_a_task(loop):
     with pytest.raises(SystemExit):
         loop.run(end())
     waiter.join(5)
+    loop._thread.join(5)
     assert len(seen) == 1
     with pytest.raises(ClosedError):
         loop.run(value(1))
