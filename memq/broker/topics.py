@@ -255,5 +255,5 @@ class Topics:
 
 def _audit_config() -> TopicConfig:
     return TopicConfig.create(
-        AUDIT_TOPIC, batch_age="500ms", retention="30d", audited=False, dedup_window="10m"
+        AUDIT_TOPIC, batch_age="100ms", retention="30d", audited=False, dedup_window="10m"
     )

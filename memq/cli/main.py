@@ -82,6 +82,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
     is_flag=True,
     is_eager=True,
     expose_value=False,
+    allow_from_autoenv=False,  # MEMQ_VERSION is a likely name for other things
     callback=_print_version,
     help="Show the version and exit.",
 )

@@ -43,6 +43,7 @@ def connection_options(command: Command) -> Command:
     command = option(
         "--token",
         default="",
+        show_default=False,
         envvar="MEMQ_TOKEN",
         help="Credential, where the brokers ask for one.",
     )(command)

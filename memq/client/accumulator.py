@@ -320,18 +320,16 @@ class Accumulator:
             batch = rows()
             body = encode_message(batch, self._compression)
             least, greatest = timestamp_range_us(batch)
-        except BaseException as exc:
-            self._budget.give(reserved)
-            delivery.settle(
-                exc if isinstance(exc, MemqError) else MemqError(f"not encoded: {exc!r}")
-            )
-            raise
-        self._budget.give(reserved - len(body))
-        self._on_sealed(
-            SealedMessage(
+            message = SealedMessage(
                 body, crc32c(body), schema_id, batch.num_rows, least, greatest, written_s, delivery
             )
-        )
+            self._budget.give(reserved - len(body))
+            reserved = len(body)
+            self._on_sealed(message)
+        except BaseException as exc:
+            self._budget.give(reserved)
+            delivery.settle(exc if isinstance(exc, MemqError) else MemqError(f"not sent: {exc!r}"))
+            raise
 
     # -- inside, with the lock held ---------------------------------------------------------
 

@@ -226,14 +226,14 @@ async def _held_since_ms(queue: QueueClient, info: TopicInfo, watermark: Waterma
     """What was published from this time on is held in full."""
     since_ms = -math.inf
     for held in await queue.offsets():
-        if held.start == held.end > 0:
-            at_ms = max(watermark.write_partitions) - info.config.retention_ms
-        elif held.start > 0:
-            page = await queue.page({held.partition: held.start}, max_entries=1)
-            at_ms = page.entries[0].timestamp_ms
-        else:
+        if held.start == 0:
             continue
-        since_ms = max(since_ms, at_ms)
+        page = await queue.page({held.partition: held.start}, max_entries=1)
+        if page.entries:
+            since_ms = max(since_ms, page.entries[0].timestamp_ms)
+        else:
+            newest_ms = max(watermark.write_partitions)
+            since_ms = max(since_ms, newest_ms - info.config.retention_ms)
     return since_ms
 
 

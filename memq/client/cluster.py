@@ -201,6 +201,7 @@ class Cluster:
         call = _Call(header, body, body_crc, deadline_s)
         attempt = 0
         redirected = False
+        last: MemqError | None = None
         while True:
             target, at_once = self._choose(address, attempt)
             try:
@@ -209,11 +210,12 @@ class Cluster:
                 if not error.address:
                     raise
                 address, at_once, redirected = error.address, not redirected, True
-                last: MemqError = error
+                last = error
             except MemqError as error:
                 if not error.retriable:
                     raise
-                last = error
+                if last is None or not isinstance(error, RequestTimeoutError):
+                    last = error  # that the time is up says less than what used it up
             delay_s = 0.0 if at_once else full_jitter_s(attempt, self._randomness)
             await self._back_off(delay_s, last, deadline_s)
             attempt += 1

@@ -122,7 +122,8 @@ class AsyncProducer:
             value: its bytes; None is a tombstone.
             key: its key.
             headers: names and bytes, as a mapping or as pairs.
-            timestamp: a datetime with a time zone, or microseconds since 1970 UTC; None for now.
+            timestamp: a datetime with a time zone, or microseconds since 1970 UTC; None for now,
+                which is taken every 10 ms.
 
         Raises:
             InvalidRequestError: something is not of its type, or the topic takes tables only.
@@ -283,7 +284,8 @@ class Producer:
             value: its bytes; None is a tombstone.
             key: its key.
             headers: names and bytes, as a mapping or as pairs.
-            timestamp: a datetime with a time zone, or microseconds since 1970 UTC; None for now.
+            timestamp: a datetime with a time zone, or microseconds since 1970 UTC; None for now,
+                which is taken every 10 ms.
 
         Raises:
             InvalidRequestError: something is not of its type, or the topic takes tables only.

@@ -21,7 +21,8 @@ Rule 4. A retriable error makes the Message wait for a back-off with full jitter
     write partition that moves is sent on only when nothing is in flight to its old host.
 Rule 5. At most `max_in_flight` Messages are in flight per broker.
 Rule 6. An error that will not go away fails what it concerns: the one Message that the broker
-    refuses; everything, and all that is written later, for `FATAL`.
+    refuses; for `FATAL` everything, and all that is written later. Then there is nothing more to
+    do but to await what is in flight.
 Rule 7. `NotHostedError` that names an address moves the write partition there, and the Message is
     sent again at once, but only once in a row: then it backs off. An error that may mean that the
     host has changed asks for the topic's hosts again (`Refresh`); they are adopted when they come.
@@ -256,6 +257,8 @@ class ProducerCore:
     def poll(self, now_s: float) -> list[Effect]:
         """What has to be done now; each effect is handed out once."""
         effects: list[Effect] = []
+        if self.error is not None:
+            return effects
         self._expire(now_s)
         for link in self._links.values():
             if now_s >= self._silent_s(link):
@@ -272,6 +275,8 @@ class ProducerCore:
 
     def wake_at_s(self) -> float:
         """When `poll` has something to do if nothing happens before; infinity when never."""
+        if self.error is not None:
+            return math.inf
         times = [self._silent_s(link) for link in self._links.values()]
         times += [self._sendable_s(partition) for partition in self._partitions]
         if self._unsettled:

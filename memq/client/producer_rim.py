@@ -16,7 +16,7 @@ import math
 import secrets
 import threading
 import time
-from functools import partial
+from functools import partial, wraps
 from typing import TYPE_CHECKING
 
 from memq.client.accumulator import Accumulator
@@ -35,7 +35,7 @@ from memq.errors import ClosedError, MemqError, RequestTimeoutError, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
-    from typing import Any
+    from typing import Any, Concatenate, ParamSpec
 
     import pyarrow as pa
 
@@ -45,9 +45,27 @@ if TYPE_CHECKING:
     from memq.client.producer_outcomes import ProducerStats
     from memq.core.wire.messages import Struct, TopicInfo
 
+    P = ParamSpec("P")
+
 
 def _random_id() -> str:
     return secrets.token_hex(16)
+
+
+def _ends_producer(
+    event: Callable[Concatenate[ProducerRim, P], None],
+) -> Callable[Concatenate[ProducerRim, P], None]:
+    """An error that nothing expected in this method ends the producer: all who wait learn of it."""
+
+    @wraps(event)
+    def guarded(self: ProducerRim, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            event(self, *args, **kwargs)
+        except Exception as exc:
+            self._end(exc)
+            raise
+
+    return guarded
 
 
 class ProducerRim:
@@ -55,8 +73,7 @@ class ProducerRim:
 
     Attributes:
         options: of the producer.
-        topic: as the cluster told it last.
-        schema: that tables must have.
+        schema: that tables must have, as the cluster told it last.
         schema_id: of that schema.
         accumulator: where records and tables go.
         budget: memory for Messages.
@@ -75,7 +92,6 @@ class ProducerRim:
     ) -> None:
         self.options = options
         self._adopt(topic)
-        self._hand_over = hand_over
         self._cluster = cluster
         self._loop = asyncio.get_running_loop()
         self.loop_thread = threading.get_ident()
@@ -253,6 +269,7 @@ class ProducerRim:
 
     # -- events -----------------------------------------------------------------------------
 
+    @_ends_producer
     def _submit(self, message: SealedMessage) -> None:
         self._core.submit(message)
         self._poll_soon()
@@ -268,6 +285,7 @@ class ProducerRim:
         if self._settlement is not None and not self._settlement.done():
             self._settlement.set_result(None)
 
+    @_ends_producer
     def _answered(
         self, entry: Entry, connection: BrokerConnection, answer: Struct | MemqError, _: object
     ) -> None:
@@ -293,18 +311,15 @@ class ProducerRim:
             self._poll_pending = True
             self._loop.call_soon(self._poll)
 
+    @_ends_producer
     def _poll(self) -> None:
         self._poll_pending = False
-        try:
-            for effect in self._core.poll(time.monotonic()):
-                self._carry_out(effect)
-            if self._core.error is not None:
-                self.accumulator.end(self._core.error)
-                self.budget.close()
-            self._set_timer()
-        except Exception as exc:
-            self._end(exc)
-            raise
+        for effect in self._core.poll(time.monotonic()):
+            self._carry_out(effect)
+        if self._core.error is not None:
+            self.accumulator.end(self._core.error)
+            self.budget.close()
+        self._set_timer()
 
     def _set_timer(self) -> None:
         wake_s = self._core.wake_at_s()
@@ -364,7 +379,6 @@ class ProducerRim:
         self._poll_soon()
 
     def _adopt(self, topic: TopicInfo) -> None:
-        self.topic = topic
         self.schema_id = topic.schema_id
         self.schema: pa.Schema = deserialize_schema(topic.schemas[topic.schema_id])
 
@@ -375,6 +389,7 @@ class ProducerRim:
             self._ticker.cancel()
         self._ticker = self._loop.call_later(self.accumulator.first_tick_s, self._tick)
 
+    @_ends_producer
     def _tick(self) -> None:
         self._ticker = None
         next_s = self.accumulator.tick(may_seal=self._core.unsent == 0)
@@ -394,7 +409,6 @@ class ProducerRim:
             self._end(exc)
 
     def _end(self, exc: BaseException) -> None:
-        """An error in the producer itself: whoever waits, or writes later, must learn of it."""
         error = MemqError(f"internal error of the producer: {exc!r}")
         self._core.end(error)
         self.accumulator.end(error)

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 REPORT_VERSION = 1
 MAX_REPORT_MESSAGES = 10_000_000  # of one report; each costs the audit one byte
+MAX_NUMBER = 2**62  # of any sequence, count or time; what is made of them fits the wire's 64 bits
 CRC_MODULUS = 2**64  # of the sums of CRC32Cs
 
 
@@ -135,7 +136,9 @@ def decode_report(value: bytes) -> ProducedReport:
             f"audit report of version {report.version}; this reader knows {REPORT_VERSION}: "
             "upgrade memq"
         )
-    if report.records < 0 or not _in_order(report):
+    numbers = (report.write_partition, report.epoch, report.last, report.records)
+    times = (report.window_start_ms, report.window_end_ms)
+    if min(*numbers, *times) < 0 or max(*numbers, *times) > MAX_NUMBER or not _in_order(report):
         raise CorruptDataError(f"audit report with numbers that make no sense: {value[:200]!r}")
     if report.messages > MAX_REPORT_MESSAGES:
         raise CorruptDataError(

@@ -135,6 +135,7 @@ class GroupCoordinator:
 
         Raises:
             NotOwnerError: the member does not hold one of the partitions now.
+            UnavailableError: it may hold them, but has not been heard of since the restart.
             InvalidRequestError: an administrator commits while the group has live members.
         """
         if not request.member_id:
@@ -144,6 +145,11 @@ class GroupCoordinator:
         holders = group.holders if group else {}
         for position in request.offsets:
             holder = holders.get(position.partition)
+            if holder is None and now_ms < self._grants_from_ms:
+                raise UnavailableError(
+                    f"the broker was restarted and has not heard of member {request.member_id!r} "
+                    f"of group {request.group!r} since; commit again after its next heartbeat"
+                )
             if holder != request.member_id:
                 raise NotOwnerError(
                     f"member {request.member_id!r} of group {request.group!r} does not hold "

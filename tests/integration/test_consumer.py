@@ -52,7 +52,7 @@ async def test_follows_what_is_published(tmp_path):
         began = time.monotonic()
         batch = await waiting
         assert [m.value for m in batch] == [b"late"]
-        assert time.monotonic() - began < 0.5
+        assert time.monotonic() - began < 5
 
 
 async def test_latest(tmp_path):
@@ -407,11 +407,11 @@ async def test_broker_away(tmp_path):
             await w.broker.stop()
             began = time.monotonic()
             assert await consumer.poll(0.1) is None
-            assert time.monotonic() - began < 1
+            assert time.monotonic() - began < 5
             with pytest.raises(MemqError) as caught:
                 await forever(consumer)
             assert caught.value.retriable
-            assert time.monotonic() - began < 10
+            assert time.monotonic() - began < 20
 
 
 async def test_shows_its_state(tmp_path):

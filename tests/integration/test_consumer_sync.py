@@ -107,7 +107,7 @@ def test_poll_ends_in_time(address, topic):
     with Consumer(address, topic=topic, start="latest") as consumer:
         began = time.monotonic()
         assert consumer.poll(0.2) is None
-        assert 0.15 < time.monotonic() - began < 2
+        assert 0.15 < time.monotonic() - began < 10
 
 
 def test_callbacks_run_in_the_polling_thread(address, topic):

@@ -19,6 +19,7 @@ from memq.errors import (
     CorruptDataError,
     DeliveryTimeoutError,
     InvalidRequestError,
+    MemqError,
     NotHostedError,
     ProducerFencedError,
     RequestTimeoutError,
@@ -243,6 +244,22 @@ async def test_fenced_producer_is_over(broker):
         await p.write(b"b")
     with pytest.raises(ProducerFencedError):
         await p.write_table(pa.table({"value": [b"c"]}))
+    await p.close()
+
+
+async def test_error_inside_the_producer_ends_it(broker, caplog):
+    """A bug is not silent: what waits fails, later calls raise, and it is logged."""
+    p = await producer(broker).start()
+
+    def bug(_):
+        raise ZeroDivisionError("bug")
+
+    p._rim._core.poll = bug
+    with pytest.raises(MemqError, match="internal error of the producer: ZeroDivisionError"):
+        await (await p.write(b"a"))
+    with pytest.raises(MemqError, match="internal error"):
+        await p.write(b"b")
+    assert "ZeroDivisionError" in caplog.text
     await p.close()
 
 

@@ -199,6 +199,21 @@ def test_commit_only_by_the_holder():
         coordinator.check_commit(commit("a", 0), SESSION_MS)
 
 
+def test_commit_right_after_a_restart():
+    """A commit that comes before the member's first heartbeat is to be tried again, not refused."""
+    a = Member(GroupCoordinator(), "a")
+    a.beat()
+    a.coordinator = coordinator = GroupCoordinator(grants_from_ms=3_000)
+    with pytest.raises(UnavailableError, match="has not heard of member 'a'"):
+        coordinator.check_commit(commit("a", 0), 2_999)
+    with pytest.raises(NotOwnerError):
+        coordinator.check_commit(commit("a", 0), 3_000)
+    a.beat(1_000)
+    coordinator.check_commit(commit("a", 0), 2_000)
+    with pytest.raises(NotOwnerError):
+        coordinator.check_commit(commit("b", 0), 2_000)
+
+
 def test_administrator_commits_only_when_idle():
     """Without a member id a commit is refused while members live, and the error tells the way."""
     coordinator = GroupCoordinator()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -35,19 +36,30 @@ def test_help(path, capsys):
         assert f"  memq {' '.join(path)}" in text.partition("Example")[2]
 
 
-@pytest.mark.parametrize(
-    "option",
-    [
-        pytest.param(option, id=f"{' '.join(path)} {option.opts[0]}")
-        for path, command in commands()
-        for option in command.params
-        if isinstance(option, click.Option) and option.opts != ["--version"]
-    ],
-)
-def test_every_option_is_a_variable(option):
-    """Each option has help, and the help names its environment variable."""
-    assert option.help
-    assert option.show_envvar
+@pytest.mark.parametrize("path", [path for path, _ in commands() if path], ids=" ".join)
+def test_every_option_is_a_variable(path, capsys):
+    """The help of each option names its variable, which is that of its flag."""
+    main([*path, "--help"])
+
+    shown = re.findall(r"env var: ([A-Z0-9_]+)", " ".join(capsys.readouterr().out.split()))
+    options = [each for each in dict(commands())[path].params if isinstance(each, click.Option)]
+    assert len(shown) == len(options)
+    for option, variable in zip(options, shown, strict=True):
+        assert option.help
+        flag = max(option.opts, key=len).removeprefix("--").replace("-", "_").upper()
+        assert variable in {
+            f"MEMQ_{flag}",
+            "_".join(("MEMQ", *path, flag)).upper().replace("-", "_"),
+        }
+
+
+def test_variable(monkeypatch, capsys):
+    """A variable is read where the flag is not given."""
+    monkeypatch.setenv("MEMQ_CONSUME_RANGE", "nonsense")
+
+    assert main(["consume", "topic"]) == 2
+
+    assert "'nonsense' is no offset range" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -128,9 +140,12 @@ def run(*arguments, **options):
     )
 
 
-def test_version():
-    """The version is that of the package."""
+def test_version(monkeypatch):
+    """The version is that of the package; a variable that others may set does not ask for it."""
     assert run("--version").stdout.startswith("memq ")
+
+    monkeypatch.setenv("MEMQ_VERSION", "1.2.3")
+    assert run("topic", "--help").stdout.startswith("Usage: memq topic")
 
 
 def test_reader_that_goes_away(tmp_path):

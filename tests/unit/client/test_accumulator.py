@@ -253,6 +253,21 @@ def test_batch_that_cannot_be_encoded_fails_and_frees_its_memory():
     assert len(rig.rows()) == 1
 
 
+def test_message_that_cannot_be_handed_over_fails():
+    """Where the event loop is gone the delivery ends, too, and the memory is given back."""
+    rig = Rig()
+
+    def refuse(_):
+        raise ClosedError("the loop is closed")
+
+    rig.accumulator._on_sealed = refuse
+    delivery = rig.write(b"a")
+    with pytest.raises(ClosedError):
+        rig.accumulator.seal()
+    assert isinstance(delivery.exception(0), ClosedError)
+    assert rig.budget.used_bytes == 0
+
+
 def test_typed_topic_takes_tables_only():
     """Where the topic has its own schema `write` says what to use."""
     rig = Rig(schema_id=None)

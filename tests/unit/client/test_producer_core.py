@@ -384,6 +384,18 @@ def test_end_keeps_memory_that_connections_still_read():
     assert rig.held == 0
 
 
+def test_nothing_is_done_after_the_end():
+    """Once it is over nothing is connected to, refreshed or waited for."""
+    rig = Rig()
+    rig.submit()
+    rig.poll()
+    rig.core.connect_failed("a:1", UnavailableError("refused"), rig.now)
+    rig.core.end(ClosedError("closed"))
+    rig.now += 100
+    assert rig.poll() == []
+    assert rig.core.wake_at_s() == math.inf
+
+
 def test_new_write_partitions_are_used():
     """Write partitions that were added are used by producers with a random id."""
     rig = Rig(["a:1"], max_in_flight=100)

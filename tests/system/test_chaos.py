@@ -1,0 +1,114 @@
+"""Brokers are killed while producers write; and bugs are planted that this must find."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from memq.errors import ConfigError
+from memq.testing.crashing import CrashPoint
+from tests.system import faults
+from tests.system.ledger import Name, name_in, row_of
+from tests.system.lives import Life, Seams
+from tests.system.plan import Plan, ProducerPlan, draw
+from tests.system.runs import Report, run
+
+AT_A_TIME = 6  # runs mostly wait; so many share two cores well
+SEEDS = [f"fixed/{number}" for number in range(15)]
+PLANTED = {
+    "nothing": (Seams(), set()),
+    "put dropped": (Seams(faults.DroppingStorage), {"unsound", "lost"}),
+    "bit flipped": (Seams(faults.DamagingStorage), {"unsound"}),
+    "objects swapped": (Seams(faults.SwappingStorage), {"miscounted", "lost"}),
+    "published twice": (Seams(queue=faults.DoublingQueue), {"doubled"}),
+    "publish lost": (Seams(queue=faults.LosingQueue), {"lost"}),
+    "published out of order": (Seams(faults.flaky_storage, faults.ReversingQueue), {"misordered"}),
+    "window forgotten": (Seams(queue=faults.ForgettingQueue), {"doubled"}),
+    "commit lost": (Seams(queue=faults.ForgettingCommits), {"commits"}),
+}
+"""Seams with a bug, and the kinds of violation by which it must be found."""
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory) -> dict[str, Report]:
+    """The reports of all runs, by seed or by planted bug; they take place side by side."""
+    plans = {seed: draw(seed) for seed in SEEDS}
+    plans |= {bug: _plan(seams) for bug, (seams, _) in PLANTED.items()}
+
+    async def run_all() -> dict[str, Report]:
+        slots = asyncio.Semaphore(AT_A_TIME)
+
+        async def one(plan: Plan) -> Report:
+            async with slots:
+                return await run(plan, tmp_path_factory.mktemp("chaos"))
+
+        return dict(zip(plans, await asyncio.gather(*map(one, plans.values())), strict=True))
+
+    return asyncio.run(run_all())
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nothing_acked_is_lost_doubled_or_damaged_by_kills(reports, seed) -> None:
+    """Whatever step the broker is killed at, what was acked is there once, as it was sent."""
+    report = reports[seed]
+    assert report.violations == []
+    assert report.ends.total() >= 3
+    assert report.acked > 0
+
+
+@pytest.mark.parametrize("bug", PLANTED)
+def test_planted_bug_is_found(reports, bug) -> None:
+    """A storage or queue that breaks its promise is reported as what it broke, a sound one not."""
+    _, kinds = PLANTED[bug]
+    assert kinds <= reports[bug].kinds.keys(), reports[bug]
+    assert kinds or not reports[bug].violations
+
+
+def _plan(seams: Seams) -> Plan:
+    """A run that gives each planted bug its chance: many Batches, kills, a job that is repeated."""
+    producers = tuple(
+        ProducerPlan(
+            seed=f"planted/{number}",
+            label=f"p{number}",
+            topic="t",
+            stable=number > 0,
+            abandoned_after=(10,) if number > 0 else (),
+            steps=20,
+            sizes=(50,),
+            options={"linger": "1ms", "max_in_flight": 16},
+        )
+        for number in range(3)
+    )
+    return Plan(
+        seed="planted",
+        topics={"t": {"batch_age": "5ms", "batch_messages": 1, "ordering": "producer"}},
+        producers=producers,
+        lives=(Life(None, 0.5), Life(CrashPoint("publish", "after", 20), 0.5)),
+        options={"memory_bytes": "8MiB", "log_level": "warning"},
+        seams=seams,
+    )
+
+
+def test_content_names_itself() -> None:
+    """From each row its name can be read, and the row from its name."""
+    for number in range(50):
+        name = Name("p", number)
+        row = row_of(name, (0, 10, 1_000))
+        assert name_in(row.value) == name
+        assert row == row_of(name, (0, 10, 1_000))
+    for foreign in (None, b"", b"p", b"p|x|", b"p|12"):
+        assert name_in(foreign) is None
+
+
+@pytest.mark.parametrize("text", ["", "put", "put:before", "put:during:1", "get:before:1"])
+def test_crash_point_that_is_none_is_refused(text) -> None:
+    """A crash point that would never be reached is refused, with what there is."""
+    with pytest.raises(ConfigError, match="write it like put:before:3"):
+        CrashPoint.parse(text)
+
+
+@pytest.mark.parametrize("text", ["put:before:1", "os.fsync:after:12"])
+def test_crash_point_is_shown_as_it_is_written(text) -> None:
+    """What is printed of a run can be given to the command."""
+    assert str(CrashPoint.parse(text)) == text

@@ -1,0 +1,52 @@
+"""Counting what became of Messages, and not losing the failures."""
+
+from __future__ import annotations
+
+import pytest
+
+from memq.client.accumulator import SealedMessage
+from memq.client.delivery import Delivery, StoredAt
+from memq.client.producer_outcomes import MAX_FAILED, Outcomes
+from memq.client.producer_state import Entry, Partition
+from memq.errors import DeliveryTimeoutError
+
+
+def settle(outcomes, error=None):
+    """Settle a Message of 3 records and 5 bytes; returns its delivery."""
+    delivery = Delivery()
+    message = SealedMessage(b"12345", 0, "schema", 3, 0, 0, 0.0, delivery)
+    outcomes.settled(Entry(message, Partition(0, "a:1"), 0, 0.0), error)
+    delivery.settle(error or StoredAt("t", 0, 0, "b", 0, 0, duplicate=False))
+    return delivery
+
+
+def test_stats_count_acked_and_failed():
+    """Messages, records and bytes are counted by outcome."""
+    outcomes = Outcomes()
+    settle(outcomes)
+    settle(outcomes)
+    settle(outcomes, DeliveryTimeoutError("late"))
+    assert outcomes.stats(in_flight=7, unsettled=8, buffer_bytes=9) == (2, 6, 10, 1, 3, 7, 8, 9)
+    assert repr(outcomes) == "<Outcomes [2 acked | 1 failed]>"
+
+
+def test_unseen_failure_is_raised_once():
+    """The first failure that nobody saw is raised with a note, and then counts as seen."""
+    outcomes = Outcomes()
+    settle(outcomes, DeliveryTimeoutError("seen")).exception()
+    settle(outcomes, DeliveryTimeoutError("first"))
+    settle(outcomes, DeliveryTimeoutError("second"))
+    with pytest.raises(DeliveryTimeoutError, match="first") as caught:
+        outcomes.raise_unseen()
+    assert caught.value.__notes__ == ["2 Messages failed and nobody had looked at them"]
+    outcomes.raise_unseen()
+
+
+def test_failures_kept_are_bounded():
+    """A long outage does not gather failures for ever."""
+    outcomes = Outcomes()
+    for _ in range(MAX_FAILED + 1):
+        settle(outcomes, DeliveryTimeoutError("late"))
+    with pytest.raises(DeliveryTimeoutError) as caught:
+        outcomes.raise_unseen()
+    assert caught.value.__notes__[0].startswith(f"{MAX_FAILED} Messages")
