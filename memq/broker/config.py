@@ -133,7 +133,7 @@ BROKER_OPTIONS = (
         "auto_create_topics",
         "flag",
         False,
-        "Create a topic with default options when a client first asks for it.",
+        "Create a topic with default options when a producer first asks for it.",
     ),
     Option(
         "log_level",

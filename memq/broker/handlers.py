@@ -75,7 +75,7 @@ class Handlers:
     async def _metadata(self, request: m.Metadata) -> m.MetadataAnswer:
         topics = self._broker.topics
         names = topics.names() if request.topics is None else request.topics
-        if self._broker.config.auto_create_topics:
+        if request.create and self._broker.config.auto_create_topics:
             await self._create_missing(names)
         return m.MetadataAnswer(
             cluster_id=self._broker.config.cluster_id,
@@ -215,7 +215,12 @@ class Handlers:
         topic = request.topic
         for position in request.offsets:
             self._check_partition(topic, position.partition)
-            await self._check_offset(topic, position.partition, position.offset)
+            _, end = await self._services.queue.offsets(topic, position.partition)
+            if not 0 <= position.offset <= end:  # below the start: retention overtook the consumer
+                raise OffsetOutOfRangeError(
+                    f"cannot commit offset {position.offset} of {topic}/{position.partition}, "
+                    f"which ends at {end}"
+                )
         self._broker.groups.check_commit(request, self._mono_ms())
         offsets = {position.partition: position.offset for position in request.offsets}
         await self._services.queue.commit(request.group, topic, offsets)

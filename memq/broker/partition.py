@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 RETRY_BASE_S = 0.05  # first back-off; doubled per attempt, with full jitter
 RETRY_CAP_S = 5.0
-RESOLVE_MARGIN_MS = 60_000  # how far before a Batch's seal its notification is looked for
+RESOLVE_MARGIN_MS = 60_000  # how far before its Batch's seal a notification is looked for
 
 
 class Reply(Protocol):
@@ -264,7 +264,7 @@ class WritePartition:
         except PublishUncertainError as exc:
             log.error("%s: %s; reading back", self._name, exc)  # noqa: TRY400
             processor.publish_uncertain()
-            await self._resolve()
+            await self._resolve(effect.batches)
         except MemqError as exc:
             await self._publish_failed(effect.batches, exc)
         else:
@@ -277,12 +277,12 @@ class WritePartition:
         await asyncio.sleep(self._services.backoff_s(RETRY_BASE_S, RETRY_CAP_S, 2))
         self.processor.publish_failed(batches, error, self._services.now())
 
-    async def _resolve(self) -> None:
+    async def _resolve(self, batches: list[RingBatch]) -> None:
         """Fence and read back until it is known which Batches are in the queue."""
         attempt = 0
         while True:
             try:
-                in_queue = await self._read_back()
+                in_queue = await self._read_back(batches)
             except MemqError as exc:
                 attempt += 1
                 log.error("%s: cannot read the queue back: %s", self._name, exc)  # noqa: TRY400
@@ -291,10 +291,10 @@ class WritePartition:
                 self.processor.resolve(in_queue, self._services.now())
                 return
 
-    async def _read_back(self) -> dict[str, int]:
+    async def _read_back(self, batches: list[RingBatch]) -> dict[str, int]:
         queue, config = self._services.queue, self.processor.config
         await queue.fence(config.name, self.processor.write_partition)
-        since_ms = self._services.now().wall_ms - RESOLVE_MARGIN_MS - config.upload_deadline_ms
+        since_ms = min(batch.sealed_wall_ms for batch in batches) - RESOLVE_MARGIN_MS
         found: dict[str, int] = {}
         for partition in range(config.read_partitions):
             offset = await queue.offset_at(config.name, partition, since_ms)

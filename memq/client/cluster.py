@@ -119,9 +119,16 @@ class Cluster:
         )
 
     async def topic(
-        self, name: str, *, refresh: bool = False, timeout_s: float | None = None
+        self,
+        name: str,
+        *,
+        refresh: bool = False,
+        create: bool = False,
+        timeout_s: float | None = None,
     ) -> TopicInfo:
         """A topic with its hosts and schemas; remembered until `refresh`.
+
+        With `create` a broker that may do so makes a topic that does not exist.
 
         Raises:
             UnknownTopicError: there is no such topic.
@@ -130,7 +137,7 @@ class Cluster:
         known = self._topics.get(name)
         if known is not None and not refresh:
             return known
-        answer = await self.metadata([name], timeout_s=timeout_s)
+        answer = await self.metadata([name], create=create, timeout_s=timeout_s)
         if [topic.config.name for topic in answer.topics] != [name]:
             raise ProtocolError(f"asked for topic {name!r}, but the broker answered {answer!r}")
         self._topics.pop(name, None)
@@ -140,7 +147,7 @@ class Cluster:
         return answer.topics[0]
 
     async def metadata(
-        self, topics: list[str] | None, *, timeout_s: float | None = None
+        self, topics: list[str] | None, *, create: bool = False, timeout_s: float | None = None
     ) -> MetadataAnswer:
         """Brokers and the topics named (None: all) as any broker knows them.
 
@@ -148,7 +155,8 @@ class Cluster:
             UnknownTopicError: there is no such topic.
             MemqError: as `call`.
         """
-        answer, _ = await self.call(None, Metadata(topics=topics), timeout_s=timeout_s)
+        request = Metadata(topics=topics, create=create)
+        answer, _ = await self.call(None, request, timeout_s=timeout_s)
         assert isinstance(answer, MetadataAnswer)  # noqa: S101 - the wire checked the type
         self.brokers = answer.brokers
         self.cluster_id = answer.cluster_id

@@ -236,7 +236,8 @@ class BrokerConnection(asyncio.BufferedProtocol):
         """Hand slices to the transport until it says stop; it says so inside `write`."""
         transport, unsent = self._transport, self._unsent
         assert transport is not None  # noqa: S101 - set before anything is written
-        while unsent and not self._paused and self._end is None:
+        # A transport that has broken says so only later, and warns of each write until then.
+        while unsent and not (self._paused or self._end is not None or transport.is_closing()):
             view, on_sent = unsent.popleft()
             if len(view) > SLICE_BYTES:
                 unsent.appendleft((view[SLICE_BYTES:], on_sent))

@@ -165,7 +165,9 @@ class ProducerRim:
         """
         cluster = Cluster(bootstrap, client=options.client, token=options.token)
         try:
-            topic = await cluster.topic(options.topic, timeout_s=options.max_block_ms / 1_000)
+            topic = await cluster.topic(
+                options.topic, create=True, timeout_s=options.max_block_ms / 1_000
+            )
             return cls(
                 options,
                 cluster,

@@ -64,7 +64,7 @@ class _Producer:
         self.firsts: list[int] = []  # runs are [firsts[i], lasts[i]], sorted, never adjacent
         self.lasts: list[int] = []
         self.floor = -1  # every sequence up to here is settled, published or not
-        self.next_sequence: int | None = None  # that an ordered topic accepts; None for any
+        self.next_sequence: int | None = None  # that an ordered topic accepts; None when not known
         self.recent: deque[tuple[int, int, Place]] = deque(maxlen=MAX_RECENT)
         self.touched_ms = 0
 
@@ -157,7 +157,7 @@ class DedupWindow:
         return None
 
     def next_sequence(self, producer_id: str, epoch: int) -> int | None:
-        """The sequence that an ordered topic accepts next; None when any may come first."""
+        """The sequence that an ordered topic accepts next; None when the producer is not known."""
         producer = self._producers.get(producer_id)
         if producer is None or producer.epoch != epoch:
             return None

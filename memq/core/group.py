@@ -154,8 +154,8 @@ class GroupCoordinator:
                 raise NotOwnerError(
                     f"member {request.member_id!r} of group {request.group!r} does not hold "
                     f"partition {position.partition} of {request.topic!r}; "
-                    f"{repr(holder) if holder else 'nobody'} does, and starts from the last "
-                    "commit. Poll more often, or raise max_poll_interval_s"
+                    f"{repr(holder) if holder else 'nobody'} does. Who holds it goes on behind "
+                    "the last commit; to keep it, poll more often or raise max_poll_interval"
                 )
 
     def check_idle(self, group: str, topic: str, now_ms: int) -> None:
@@ -163,8 +163,14 @@ class GroupCoordinator:
 
         Raises:
             InvalidRequestError: it has some; the message says how many and for how long.
+            UnavailableError: it may have some that were not heard of since the restart.
         """
         found = self._live((group, topic), now_ms)
+        if found is None and now_ms < self._grants_from_ms:
+            raise UnavailableError(
+                f"the broker was restarted and does not know yet whether group {group!r} of "
+                f"{topic!r} has members; try again in {self._grants_from_ms - now_ms} ms"
+            )
         if found is not None:
             wait_ms = max(member.deadline_ms for member in found.members.values()) - now_ms
             raise InvalidRequestError(

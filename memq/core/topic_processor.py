@@ -275,9 +275,7 @@ class TopicProcessor:
         if self.config.ordering != "producer":
             return
         expected = self.window.next_sequence(request.producer_id, request.epoch)
-        if expected is None:
-            return
-        expected = max(expected, request.first_unsettled)
+        expected = max(expected or 0, request.first_unsettled)
         if request.sequence > expected:
             raise SequenceGapError(
                 f"sequence {request.sequence} of producer {request.producer_id!r} came before "

@@ -7,8 +7,8 @@ They show that the checker finds such bugs.
 
 from __future__ import annotations
 
+import itertools
 import os
-import random
 import time
 from typing import TYPE_CHECKING
 
@@ -48,57 +48,66 @@ def flaky_queue(directory: Path) -> FaultyQueue:
 
 # -- planted bugs ---------------------------------------------------------------------------
 
+EACH = 7  # call that a planted bug strikes, so that there are sound ones around it
 DAY_S = 86_400
-ONE_IN = 10  # Batches that a planted bug strikes, so that there are sound ones around it
 
 
-class DroppingStorage(LocalStorage):
+class _Struck:
+    """Says which calls are struck."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._calls = itertools.count(1)
+
+    def _strikes(self) -> bool:
+        return next(self._calls) % EACH == 0
+
+
+class DroppingStorage(_Struck, LocalStorage):
     """Says of a put that it is durable, and has stored nothing: an ack before the put."""
 
     def put(self, key, buffers, *, timeout_s):
-        if random.randrange(ONE_IN):
+        if not self._strikes():
             super().put(key, buffers, timeout_s=timeout_s)
 
 
-class DamagingStorage(LocalStorage):
+class DamagingStorage(_Struck, LocalStorage):
     """Stores a Batch with one bit flipped."""
 
     def put(self, key, buffers, *, timeout_s):
         content = bytearray(b"".join(buffers))
-        if not random.randrange(ONE_IN):
-            content[random.randrange(len(content))] ^= 1 << random.randrange(8)
+        if self._strikes():
+            content[len(content) // 3] ^= 4
         super().put(key, [content], timeout_s=timeout_s)
 
 
-class SwappingStorage(LocalStorage):
-    """Stores a Batch of before under the key of a new one."""
+class SwappingStorage(_Struck, LocalStorage):
+    """Stores the Batch before under the key of a new one."""
 
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
-        self._before = None
+    _before = None
 
     def put(self, key, buffers, *, timeout_s):
-        if self._before is not None and not random.randrange(ONE_IN):
+        if self._strikes() and self._before is not None:
             buffers = self._before
         self._before = [b"".join(buffers)]
         super().put(key, buffers, timeout_s=timeout_s)
 
 
-class DoublingQueue(EmbeddedQueue):
+class DoublingQueue(_Struck, EmbeddedQueue):
     """Publishes a Batch twice, as a retry without a look into the queue would."""
 
     async def publish(self, topic, write_partition, publications):
         offsets = await super().publish(topic, write_partition, publications)
-        if not random.randrange(ONE_IN):
+        if self._strikes():
             await super().publish(topic, write_partition, publications)
         return offsets
 
 
-class LosingQueue(EmbeddedQueue):
+class LosingQueue(_Struck, EmbeddedQueue):
     """Acks a publish that it keeps in memory only, so that the next life has lost it."""
 
     async def publish(self, topic, write_partition, publications):
-        if not random.randrange(ONE_IN):
+        if self._strikes():
             _, end = await self.offsets(topic, publications[0].partition)
             return [end] * len(publications)
         return await super().publish(topic, write_partition, publications)
@@ -122,9 +131,9 @@ class ForgettingQueue(EmbeddedQueue):
         return end
 
 
-class ForgettingCommits(EmbeddedQueue):
+class ForgettingCommits(_Struck, EmbeddedQueue):
     """Acks a commit that it does not store."""
 
     async def commit(self, group, topic, offsets):
-        if random.randrange(ONE_IN):
+        if await self.committed(group, topic) == offsets or not self._strikes():
             await super().commit(group, topic, offsets)

@@ -199,14 +199,20 @@ def _fork_server() -> multiprocessing.context.ForkServerContext:
 _context = _fork_server()
 
 
+_given: set[int] = set()  # a port stays its broker's while that is dead
+
+
 def _free_port(rng: Random) -> int:
     while True:
         port = rng.choice(PORTS)
+        if port in _given:
+            continue
         with socket.socket() as probe:
             try:
                 probe.bind((HOST, port))
             except OSError:
                 continue
+        _given.add(port)
         return port
 
 

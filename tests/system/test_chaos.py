@@ -11,11 +11,12 @@ from memq.testing.crashing import CrashPoint
 from tests.system import faults
 from tests.system.ledger import Name, name_in, row_of
 from tests.system.lives import Life, Seams
-from tests.system.plan import Plan, ProducerPlan, draw
+from tests.system.plan import Plan, ProducerPlan, draw, draw_retention
 from tests.system.runs import Report, run
 
-AT_A_TIME = 6  # runs mostly wait; so many share two cores well
-SEEDS = [f"fixed/{number}" for number in range(15)]
+AT_A_TIME = 8  # runs mostly wait; so many share two cores well
+RETENTION_SEED = "fixed/retention"
+SEEDS = [RETENTION_SEED, *(f"fixed/{number}" for number in range(15))]
 PLANTED = {
     "nothing": (Seams(), set()),
     "put dropped": (Seams(faults.DroppingStorage), {"unsound", "lost"}),
@@ -34,7 +35,8 @@ PLANTED = {
 def reports(tmp_path_factory) -> dict[str, Report]:
     """The reports of all runs, by seed or by planted bug; they take place side by side."""
     plans = {seed: draw(seed) for seed in SEEDS}
-    plans |= {bug: _plan(seams) for bug, (seams, _) in PLANTED.items()}
+    plans[RETENTION_SEED] = draw_retention(RETENTION_SEED)
+    plans |= {bug: _plan(bug, seams) for bug, (seams, _) in PLANTED.items()}
 
     async def run_all() -> dict[str, Report]:
         slots = asyncio.Semaphore(AT_A_TIME)
@@ -65,7 +67,7 @@ def test_planted_bug_is_found(reports, bug) -> None:
     assert kinds or not reports[bug].violations
 
 
-def _plan(seams: Seams) -> Plan:
+def _plan(bug: str, seams: Seams) -> Plan:
     """A run that gives each planted bug its chance: many Batches, kills, a job that is repeated."""
     producers = tuple(
         ProducerPlan(
@@ -81,7 +83,7 @@ def _plan(seams: Seams) -> Plan:
         for number in range(3)
     )
     return Plan(
-        seed="planted",
+        seed=bug,
         topics={"t": {"batch_age": "5ms", "batch_messages": 1, "ordering": "producer"}},
         producers=producers,
         lives=(Life(None, 0.5), Life(CrashPoint("publish", "after", 20), 0.5)),

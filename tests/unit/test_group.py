@@ -225,6 +225,14 @@ def test_administrator_commits_only_when_idle():
     coordinator.check_idle("g", "t", SESSION_MS)
 
 
+def test_administrator_waits_after_a_restart():
+    """Until live members had time to come back nobody knows whether a group is idle."""
+    coordinator = GroupCoordinator(grants_from_ms=3_000)
+    with pytest.raises(UnavailableError, match="try again in 1 ms"):
+        coordinator.check_commit(commit("", 0), 2_999)
+    coordinator.check_commit(commit("", 0), 3_000)
+
+
 def test_members_are_described():
     """A group shows its live members, sorted, with what each holds."""
     coordinator = GroupCoordinator()

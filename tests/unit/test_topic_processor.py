@@ -330,6 +330,15 @@ def test_ordered_topic_fails_everything_behind_a_failed_batch() -> None:
     assert send(r, 0, ticket="again") == Accepted(kept=True)
 
 
+def test_ordered_topic_waits_for_the_first_message_of_a_producer() -> None:
+    """A producer that is not known yet begins with what it has not settled, and nothing later."""
+    r = rim(ordering="producer")
+    with pytest.raises(SequenceGapError, match=r"sequence 6 .* came before 5"):
+        send(r, 6, unsettled=5)
+    assert send(r, 5, unsettled=5) == Accepted(kept=True)
+    assert send(r, 6, unsettled=5, ticket="again") == Accepted(kept=True)
+
+
 def test_ordered_topic_skips_what_its_producer_gave_up() -> None:
     """`first_unsettled` closes the gap that a Message leaves whose producer gave it up."""
     r = rim(ordering="producer")

@@ -73,9 +73,12 @@ class Metadata(Struct):
 
     Attributes:
         topics: the topics wanted; None for all.
+        create: make those that do not exist, where the broker has `auto_create_topics`; producers
+            ask for it.
     """
 
     topics: list[str] | None = None
+    create: bool = False
 
 
 class BrokerInfo(Struct):
