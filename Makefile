@@ -64,6 +64,6 @@ docs: $(INSTALLED) ## Write the reference pages that are generated from the code
 	$(BIN)/python -m memq.cli.reference docs/configuration.md
 	$(BIN)/python -m memq.core.wire.spec docs/protocol.md
 
-clean: ## Remove .venv, caches and build output; data in .memq stays
+clean: ## Remove .venv, caches and build output; data in memq-data stays
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

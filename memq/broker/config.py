@@ -121,12 +121,12 @@ BROKER_OPTIONS = (
         _DAY,
     ),
     Option(
-        "orphan_age",
+        "orphan_interval",
         "duration",
         "1h",
-        "An object that no notification names is reported at start, and deleted once it is this "
-        "old. It must exceed every topic's upload_deadline.",
-        _SECOND,
+        "How often objects that no notification names are looked for, first at start. They are "
+        "reported, and deleted when they are older than their topic's retention.",
+        100,
         30 * _DAY,
     ),
     Option(
@@ -184,7 +184,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     upload_threads: int
     drain_timeout_ms: int
     retention_interval_ms: int
-    orphan_age_ms: int
+    orphan_interval_ms: int
     auto_create_topics: bool
     log_level: str
     peers: tuple[Peer, ...] = ()

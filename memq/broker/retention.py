@@ -6,9 +6,10 @@ a notification whose object retention has removed. A crash between the two steps
 no notification names.
 
 *Orphans*. Such objects, and those of Batches whose upload succeeded but whose notification was
-never published (a crash, a missed deadline), hold nothing that was acked. They are recognised by
-comparing the keys in storage with the notifications, reported, and deleted once they are older than
-`orphan_age`, which is longer than any upload may take.
+never published (a crash, a missed deadline), hold nothing that was acked. But the same is seen when
+the queue has lost notifications, and then the objects are all that is left of acked data. So an
+orphan is recognised and reported, and deleted only when it is older than the topic's `retention`:
+by then it would have been deleted whatever it is.
 
 A scan holds the keys and batch ids of one topic in memory, about 300 bytes for each Batch held.
 """
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from memq.core.notification.notification import decode_notification
 from memq.core.storage.keys import key_of_uri, parse_object_key, topic_objects
-from memq.errors import MemqError
+from memq.errors import CorruptDataError, MemqError
 
 if TYPE_CHECKING:
     from memq.broker.services import Services
@@ -39,7 +40,7 @@ class OrphanReport(NamedTuple):
     Attributes:
         found: objects that no notification names.
         found_bytes: their size.
-        deleted: how many of them were old enough to delete.
+        deleted: how many of them were older than the topic's retention, and are gone.
     """
 
     found: int
@@ -57,10 +58,7 @@ async def expire(hosted: HostedTopic, services: Services) -> int:
         end = await services.queue.offset_at(config.name, partition, cutoff_ms)
         if end <= start:
             continue
-        keys = [
-            key_of_uri(decode_notification(entry.payload).uri)
-            async for entry in services.entries(config.name, partition, start, end)
-        ]
+        keys = await _keys(config.name, partition, range(start, end), services)
         await services.queue.truncate(config.name, partition, end)
         await _delete(keys, services)
         expired += len(keys)
@@ -68,8 +66,24 @@ async def expire(hosted: HostedTopic, services: Services) -> int:
     return expired
 
 
-async def scan_orphans(hosted: HostedTopic, services: Services, orphan_age_ms: int) -> OrphanReport:
-    """Compare the objects of a topic with its notifications; delete old orphans, report all."""
+async def _keys(topic: str, partition: int, offsets: range, services: Services) -> list[str]:
+    """Keys of the objects that these notifications name."""
+    keys: list[str] = []
+    try:
+        async for entry in services.entries(topic, partition, offsets.start, offsets.stop):
+            keys.append(key_of_uri(decode_notification(entry.payload).uri))
+    except CorruptDataError as exc:
+        log.warning(
+            "%s/%d: an expired notification is damaged (%s); objects it hides go as orphans",
+            topic,
+            partition,
+            exc,
+        )
+    return keys
+
+
+async def scan_orphans(hosted: HostedTopic, services: Services) -> OrphanReport:
+    """Compare the objects of a topic with its notifications; report orphans, delete expired ones."""
     config = hosted.topic.config
     listed = await asyncio.get_running_loop().run_in_executor(
         services.executor, _list_objects, hosted, services
@@ -85,13 +99,13 @@ async def scan_orphans(hosted: HostedTopic, services: Services, orphan_age_ms: i
         # What is newer than its upload deadline may still be on its way to be notified.
         and sealed_ms < now_ms - 2 * config.upload_deadline_ms
     ]
-    old = [key for key, _, ms in orphans if ms < now_ms - orphan_age_ms]
-    await _delete(old, services)
-    report = OrphanReport(len(orphans), sum(size for _, size, _ in orphans), len(old))
+    expired = [key for key, _, ms in orphans if ms < now_ms - config.retention_ms]
+    await _delete(expired, services)
+    report = OrphanReport(len(orphans), sum(size for _, size, _ in orphans), len(expired))
     if report.found:
         log.warning(
-            "%s: %d objects (%d bytes) that no notification names; nothing in them was acked; %d "
-            "were old enough and are deleted",
+            "%s: %d objects (%d bytes) that no notification names: they were never acked, unless "
+            "the queue has lost notifications; %d of them are older than retention and deleted",
             config.name,
             *report,
         )

@@ -328,13 +328,13 @@ class Broker:
                 try:
                     await expire(hosted, self.services)
                     if self.services.now().mono_ms >= next_scan_ms:
-                        await scan_orphans(hosted, self.services, self.config.orphan_age_ms)
+                        await scan_orphans(hosted, self.services)
                     for partition in hosted.partitions:
                         partition.processor.window.expire(self.services.now().wall_ms)
                 except MemqError as exc:
                     log.warning("%s: retention failed, later again: %s", hosted.topic.name, exc)
             if self.services.now().mono_ms >= next_scan_ms:
-                next_scan_ms = self.services.now().mono_ms + self.config.orphan_age_ms
+                next_scan_ms = self.services.now().mono_ms + self.config.orphan_interval_ms
             await asyncio.sleep(self.config.retention_interval_ms / 1000)
 
 

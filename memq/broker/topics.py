@@ -15,7 +15,13 @@ from memq.core.storage.keys import object_key, topic_objects
 from memq.core.topic import AUDIT_TOPIC, TopicConfig
 from memq.core.topic_processor import TopicProcessor
 from memq.core.wire.messages import TopicInfo
-from memq.errors import InvalidRequestError, MemqError, NotHostedError, UnavailableError
+from memq.errors import (
+    CorruptDataError,
+    InvalidRequestError,
+    MemqError,
+    NotHostedError,
+    UnavailableError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,6 +93,7 @@ class Topics:
         self._address = address
         self._hosted: dict[str, HostedTopic] = {}
         self._elsewhere = {topic: peer.address for peer in config.peers for topic in peer.topics}
+        self._damaged: dict[str, CorruptDataError] = {}
         self._lock = asyncio.Lock()  # one making, altering or deleting at a time
 
     def __repr__(self) -> str:
@@ -95,7 +102,11 @@ class Topics:
     async def start(self) -> None:
         """Take over every topic of the catalog, and make those that the configuration asks for."""
         for name in self._catalog.names():
-            await self._host(self._catalog.get(name))
+            try:
+                await self._host(self._catalog.get(name))
+            except CorruptDataError as exc:
+                log.error("topic %s is damaged and not served: %s", name, exc)  # noqa: TRY400
+                self._damaged[name] = exc
         unknown = set(await self._services.queue.topics()) - set(self._catalog.names())
         if unknown:
             log.warning(
@@ -119,6 +130,7 @@ class Topics:
 
         Raises:
             NotHostedError: another broker hosts it; the error has its address.
+            CorruptDataError: its notifications are damaged; restart the broker when that is mended.
             UnknownTopicError: nobody does.
         """
         hosted = self._hosted.get(name)
@@ -127,6 +139,8 @@ class Topics:
         if name in self._elsewhere:
             address = self._elsewhere[name]
             raise NotHostedError(f"topic {name!r} is hosted by {address}; ask there", address)
+        if name in self._damaged:
+            raise CorruptDataError(f"topic {name!r} is not served: {self._damaged[name]}")
         self._catalog.get(name)
         raise UnavailableError(f"topic {name!r} is being made or deleted; retry")
 

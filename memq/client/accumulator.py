@@ -291,7 +291,6 @@ class Accumulator:
         return True
 
     def _seal(self) -> None:
-        self._unpark()
         count = len(self._values)
         if not count:
             return

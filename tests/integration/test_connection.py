@@ -86,6 +86,7 @@ async def test_no_answer_is_a_timeout_and_a_late_one_is_dropped(connection, brok
     broker.hold = True
     with pytest.raises(RequestTimeoutError, match=r"Write within 0\.05 s"):
         await connection.request(write(), b"x", timeout_s=0.05)
+    assert "0 pending" in repr(connection)
     broker.release()
     await connection.request(Metadata(), timeout_s=10)
     assert not connection.closed

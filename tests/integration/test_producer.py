@@ -353,6 +353,16 @@ async def test_close_gives_up_after_its_timeout(broker):
         await p.flush()
 
 
+async def test_close_ends_what_was_never_sent(broker):
+    """A Message that still waits for a broker ends with the close."""
+    p = await producer(broker).start()
+    await broker.stop()
+    delivery = await p.write(b"a")
+    with pytest.raises(RequestTimeoutError):
+        await p.close(0.05)
+    assert isinstance(delivery.exception(0), ClosedError)
+
+
 async def test_flush_gives_up_but_the_producer_goes_on(broker):
     """A flush that runs out of time says so; delivery is still tried."""
     broker.hold = True

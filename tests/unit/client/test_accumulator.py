@@ -122,6 +122,33 @@ def test_too_large_record_does_not_cut_the_open_message():
     assert len(rig.sealed) == 1
 
 
+def test_keys_stay_with_their_values():
+    """Records with and without keys may come in any order."""
+    rig = Rig()
+    keys = [None, b"1", b"2", None, b"4", None]
+    for number, key in enumerate(keys):
+        rig.write(b"%d" % number, key)
+    assert [row["key"] for row in rig.rows()] == keys
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        (None, b"", None),
+        (b"", None, [("", None)] * 20),
+        (None, b"k", [("n", b""), ("", None)] * 50),
+    ],
+)
+def test_smallest_records_do_not_overfill_a_message(record):
+    """What Arrow adds to a record is counted in full, nulls and empty headers too."""
+    rig = Rig(message_bytes=1 << 18, max_message_bytes=1 << 18)
+    value, key, headers = record
+    while len(rig.sealed) < 2:
+        rig.write(value, key, headers)
+        rig.write(b"", None, headers)
+    assert all(message.size_bytes <= 1 << 18 for message in rig.sealed)
+
+
 def test_no_room_is_none_and_changes_nothing():
     """With the budget used up `write` returns None; once there is room it works again."""
     rig = Rig(buffer_bytes=4 * MESSAGE_BYTES)
@@ -170,8 +197,9 @@ def test_without_linger_only_size_and_seal_cut():
         rig = Rig(linger_s=None)
         for _ in range(100):
             rig.write(b"x" * 200, timestamp=1)
-            rig.now += pause
-            rig.tick(may_seal=True)
+            for _ in range(3):
+                rig.now += pause
+                rig.tick(may_seal=True)
         rig.accumulator.seal()
         cuts.append([bytes(message.body) for message in rig.sealed])
     assert cuts[0] == cuts[1]

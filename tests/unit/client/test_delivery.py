@@ -44,6 +44,10 @@ def test_first_outcome_counts():
     delivery.settle(DeliveryTimeoutError("late"))
     delivery.settle(STORED)
     assert isinstance(delivery.exception(), DeliveryTimeoutError)
+    delivery = Delivery()
+    delivery.settle(STORED)
+    delivery.settle(DeliveryTimeoutError("late"))
+    assert delivery.result() == STORED
 
 
 def test_timeout_is_typed_and_leaves_nothing_behind():

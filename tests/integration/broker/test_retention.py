@@ -1,0 +1,109 @@
+"""Retention, orphans, and damage that stays where it is."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from memq.broker.retention import expire, scan_orphans
+from memq.core.ring import Now
+from memq.core.wire import messages as m
+from memq.errors import CorruptDataError, OffsetOutOfRangeError
+from memq.testing.queue import InMemoryQueue
+from memq.testing.storage import InMemoryStorage
+from tests.integration.broker.support import broker, client
+
+SHORT = {"retention": "10s", "dedup_window": "10s", "upload_deadline": "100ms"}
+
+
+def later(b, seconds: float) -> None:
+    """Let the broker's clock stand later from now on."""
+    real = b.services.now
+    b.services.now = lambda: Now(*(ms + round(seconds * 1000) for ms in real()))
+
+
+async def test_expired_batches_are_forgotten_first_and_deleted_then(tmp_path) -> None:
+    """What is older than retention is gone from queue and storage; the rest stays."""
+    storage = InMemoryStorage()
+    async with broker(tmp_path, storage=storage) as b, client(b) as c:
+        await c.create(**SHORT)
+        await c.write(0)
+        later(b, 11)
+        await c.write(1)
+        assert await expire(b.topics.get("t"), b.services) == 1
+        assert len(list(storage.list(""))) == 1
+        assert await b.services.queue.offsets("t", 0) == (1, 2)
+        with pytest.raises(OffsetOutOfRangeError, match="offset 0 of t/0 is not held: 1 to 2 are"):
+            await c.ask(m.FetchNotifications(topic="t", positions=[m.Position(0, 0)]))
+
+
+async def test_orphan_is_reported_and_kept_until_it_is_as_old_as_retention(tmp_path) -> None:
+    """An object that nothing names is never deleted sooner than acked data would be."""
+    storage = InMemoryStorage()
+    async with broker(tmp_path, storage=storage) as b, client(b) as c:
+        await c.create(**SHORT)
+        await c.write(0)
+        await b.services.queue.delete_topic("t")  # the queue has lost everything
+        await b.services.queue.create_topic("t", 1)
+        later(b, 9)
+        report = await scan_orphans(b.topics.get("t"), b.services)
+        assert (report.found, report.deleted) == (1, 0)
+        later(b, 2)
+        report = await scan_orphans(b.topics.get("t"), b.services)
+        assert (report.found, report.deleted) == (1, 1)
+        assert list(storage.list("")) == []
+
+
+async def test_batch_on_its_way_is_no_orphan(tmp_path) -> None:
+    """An object that is stored and not yet notified is left alone, however long that takes."""
+    storage, queue = InMemoryStorage(), InMemoryQueue()
+    async with broker(tmp_path, storage=storage, queue=queue) as b, client(b) as c:
+        await c.create(**SHORT, batch_age="1ms")
+        publish, gate = queue.publish, asyncio.Event()
+
+        async def held(*arguments):
+            await gate.wait()
+            return await publish(*arguments)
+
+        queue.publish = held
+        waiting = asyncio.ensure_future(c.write(0))
+        while not list(storage.list("")):
+            await asyncio.sleep(0.001)
+        later(b, 20)
+        assert (await scan_orphans(b.topics.get("t"), b.services)).found == 0
+        gate.set()
+        assert (await waiting).offset == 0
+
+
+async def test_damaged_notification_takes_only_its_own_topic_out(tmp_path) -> None:
+    """A topic whose notifications cannot be read is not served, by name; the others are."""
+    storage, queue = InMemoryStorage(), InMemoryQueue()
+    async with broker(tmp_path, storage=storage, queue=queue) as b, client(b) as c:
+        for topic in ("bad", "good"):
+            await c.create(topic)
+            await c.write(0, topic=topic)
+        successor = queue.another_process()
+        await queue.publish("bad", 0, [_publication(b"{damaged")])
+    async with broker(tmp_path, storage=storage, queue=successor) as b, client(b) as c:
+        c.schema_id = (await c.ask(m.Metadata(topics=["good"]))).topics[0].schema_id
+        assert (await c.write(0, topic="good")).duplicate
+        with pytest.raises(CorruptDataError, match="topic 'bad' is not served: not a notification"):
+            await c.write(1, topic="bad")
+
+
+async def test_damaged_notification_does_not_stop_retention(tmp_path) -> None:
+    """An expired notification that cannot be read is forgotten like the others."""
+    async with broker(tmp_path) as b, client(b) as c:
+        await c.create(**SHORT)
+        await c.write(0)
+        await b.services.queue.publish("t", 0, [_publication(b"{damaged")])
+        later(b, 11)
+        assert await expire(b.topics.get("t"), b.services) == 1
+        assert await b.services.queue.offsets("t", 0) == (2, 2)
+
+
+def _publication(payload: bytes):
+    from memq.core.notification.queue import Publication
+
+    return Publication(0, payload, 0)
