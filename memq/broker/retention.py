@@ -70,8 +70,9 @@ async def _keys(topic: str, partition: int, offsets: range, services: Services) 
     """Keys of the objects that these notifications name."""
     keys: list[str] = []
     try:
-        async for entry in services.entries(topic, partition, offsets.start, offsets.stop):
-            keys.append(key_of_uri(decode_notification(entry.payload).uri))
+        entries = services.entries(topic, partition, offsets.start, offsets.stop)
+        async for entry in entries:  # one by one: what was read before the damage is kept
+            keys.append(key_of_uri(decode_notification(entry.payload).uri))  # noqa: PERF401
     except CorruptDataError as exc:
         log.warning(
             "%s/%d: an expired notification is damaged (%s); objects it hides go as orphans",
@@ -83,7 +84,7 @@ async def _keys(topic: str, partition: int, offsets: range, services: Services) 
 
 
 async def scan_orphans(hosted: HostedTopic, services: Services) -> OrphanReport:
-    """Compare the objects of a topic with its notifications; report orphans, delete expired ones."""
+    """Compare the objects of a topic with its notifications; report what nothing names."""
     config = hosted.topic.config
     listed = await asyncio.get_running_loop().run_in_executor(
         services.executor, _list_objects, hosted, services

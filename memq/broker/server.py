@@ -355,7 +355,8 @@ def _check_write(request: Write, body: Any, message_bytes: int, schema: pa.Schem
         raise InvalidRequestError(
             f"producer id of {len(request.producer_id)} characters, epoch {request.epoch}, "
             f"sequence {request.sequence}, acks {request.acks}: the id has 1 to "
-            f"{MAX_PRODUCER_ID} printable ASCII characters, epoch and sequence are not negative, acks is -1, 0 or 1"
+            f"{MAX_PRODUCER_ID} printable ASCII characters, epoch and sequence are not negative, "
+            "acks is -1, 0 or 1"
         )
     records = check_message(body, schema, max_decoded_bytes=message_bytes)
     if records != request.records:

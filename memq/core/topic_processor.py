@@ -8,8 +8,9 @@ A write partition has one *open* Batch and a *ring* of sealed ones, oldest first
                        |                    |
                        +--failed--> gone    +--failed--> gone
 
-Rule 1. A Batch is sealed when it is full (bytes, Messages, size of its notification), when it is `batch_age_ms` old, when a
-    Message with another schema arrives, or on `seal()`. Sealing gives one `Upload`.
+Rule 1. A Batch is sealed when it is full (bytes, Messages, size of its notification), when it is
+    `batch_age_ms` old, when a Message with another schema arrives, or on `seal()`. Sealing gives
+    one `Upload`.
 Rule 2. Batches upload side by side, in any order. Only the unbroken stored prefix of the ring is
     published, one `Publish` at a time: notifications appear in the order of sealing, so
     `stored_through_ms` only moves forward.

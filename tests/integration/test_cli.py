@@ -556,7 +556,7 @@ def test_port_that_is_taken(broker, tmp_path):
 
 def test_token(tmp_path, monkeypatch, capsys):
     """A broker that asks for a token is reached with it, from a flag or a variable."""
-    with BrokerProcess(tmp_path, token="secret") as broker:  # noqa: S106 - a test
+    with BrokerProcess(tmp_path, token="secret") as broker:
         assert main(["topic", "list", "-b", broker.address]) == 1
         assert "memq: error:" in capsys.readouterr().err
         assert main(["topic", "list", "-b", broker.address, "--token", "secret"]) == 0

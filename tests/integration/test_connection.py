@@ -127,12 +127,12 @@ async def test_close_fails_what_is_pending(connection):
 
 async def test_token_is_checked():
     """A wrong token is refused with the typed error, a right one is not."""
-    async with TinyBroker(token="secret").serve() as broker:  # noqa: S106 - not one
+    async with TinyBroker(token="secret").serve() as broker:
         with pytest.raises(UnauthorizedError):
-            await BrokerConnection.open(broker.address, token="wrong", connect_timeout_s=10)  # noqa: S106
+            await BrokerConnection.open(broker.address, token="wrong", connect_timeout_s=10)
         connection = await BrokerConnection.open(
             broker.address,
-            token="secret",  # noqa: S106
+            token="secret",
             connect_timeout_s=10,
         )
         await connection.close()

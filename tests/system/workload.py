@@ -96,7 +96,7 @@ async def _write(
                 names.append(name)
         await asyncio.sleep(pause_s)
         # A slow topic must not make a run long.
-        while producer.stats.unsettled > MAX_BACKLOG:  # noqa: ASYNC110 - nothing tells it
+        while producer.stats.unsettled > MAX_BACKLOG:
             await asyncio.sleep(0.01)
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from memq.core.wire import messages as m
-from memq.testing.storage import InMemoryStorage
 from tests.integration.broker.support import GatedStorage, broker, client, until
+
+if TYPE_CHECKING:
+    from memq.testing.storage import InMemoryStorage
 
 
 async def test_metadata_is_answered_while_the_broker_drains(tmp_path) -> None:

@@ -26,7 +26,7 @@ async def test_topic_is_not_created_where_the_broker_does_not_allow_it(tmp_path)
 
 
 async def test_commit_below_the_start_is_taken_and_past_the_end_refused(tmp_path) -> None:
-    """A consumer that retention overtook can commit; an offset that does not exist yet cannot be."""
+    """A consumer that retention overtook can commit; an offset that is to come cannot be."""
     async with broker(tmp_path) as b, client(b) as c:
         await c.create()
         await c.write(0)

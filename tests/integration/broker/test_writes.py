@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-import polars
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -56,7 +56,7 @@ async def test_acked_message_is_in_storage_and_in_the_queue(tmp_path) -> None:
     assert notification.batch_id == answer.batch_id
     assert verify(data).ok
     assert BatchReader(data).read_all()["value"].to_pylist() == [b"one", b"two"]
-    assert polars.read_ipc_stream(bytes(data))["value"].to_list() == [b"one", b"two"]
+    assert pl.read_ipc_stream(bytes(data))["value"].to_list() == [b"one", b"two"]
     assert pa.ipc.open_stream(data).read_all()["value"].to_pylist() == [b"one", b"two"]
 
 
