@@ -88,7 +88,8 @@ class ProducerArguments(TypedDict, total=False):
         max_in_flight: Messages without an ack per broker at a time; 64.
         delivery_timeout: how long delivery is tried; None (default) to derive it from the topic.
         max_block: how long a write waits for memory, and the start for a broker; "60s".
-        producer_id: stable name, for exactly-once across restarts; None (default) for a random one.
+        producer_id: stable name, for exactly-once across restarts, which turns linger off; None
+            (default) for a random one.
         epoch: of the producer id; a higher one fences the lower; 0.
         token: credential; empty (default) where the brokers ask for none.
         client: names this producer in the brokers' logs.

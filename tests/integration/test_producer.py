@@ -279,6 +279,7 @@ async def test_memory_is_bounded_and_full_is_an_error(broker):
             await fill()
         with pytest.raises(BufferFullError):
             await p.write_table(pa.table({"value": [b"x"]}))
+        assert "0 waiting" in repr(p)
         broker.release()
         await p.flush()
         await p.write(b"again")

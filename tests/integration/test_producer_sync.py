@@ -111,6 +111,7 @@ def test_full_memory_blocks_and_then_fails(broker):
             p.write_table(table)
         with pytest.raises(BufferFullError, match="4096"):
             p.write(b"x")
+        assert "0 waiting" in repr(p)
         broker.run(broker.tiny.release)
         p.flush()
         p.write_table(pa.table({"value": [b"y" * 100] * 10}))

@@ -73,8 +73,7 @@ class Metadata(Struct):
 
     Attributes:
         topics: the topics wanted; None for all.
-        create: make those that do not exist, where the broker has `auto_create_topics`; producers
-            ask for it.
+        create: make those that do not exist, where the broker has `auto_create_topics`.
     """
 
     topics: list[str] | None = None
