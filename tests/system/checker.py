@@ -142,7 +142,7 @@ def _take_apart(
             name = name_in(row.value)
             written = None if name is None else ledger.written.get(name.label)
             if name is None or written is None or name.number >= written.count:
-                yield "phantom", f"{topic}/{seen.partition}, {seen.offset}: {row.value[:80]!r}"
+                yield "phantom", f"offset {seen.offset}: {message}: {row.value!r:.80}"
                 continue
             found[name].append(_Found(seen, message))
             if written.topic != topic or row != row_of(name, written.sizes):

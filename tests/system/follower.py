@@ -90,7 +90,7 @@ class Follower:
         while not last:
             last = stop.is_set()
             try:
-                await self._look()
+                await self.look()
             except MemqError as exc:
                 if not exc.retriable:
                     self._violated("refused", f"{type(exc).__name__}: {exc}")
@@ -121,7 +121,12 @@ class Follower:
 
     # -- one look ---------------------------------------------------------------------------
 
-    async def _look(self) -> None:
+    async def look(self) -> None:
+        """Take in what is new, and check what was promised.
+
+        Raises:
+            MemqError: the broker did not answer in time, or refused.
+        """
         marks = await self._check_watermark()
         await self._check_commit()
         parts = await self._offsets()

@@ -7,6 +7,7 @@ succeed, alone, and the connection lives: those get an answer.
 
 from __future__ import annotations
 
+import copy
 import typing
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -258,14 +259,15 @@ class Arsenal:
                 case 0:
                     content.pop(name, None)
                 case 1:
-                    content[name] = rng.choice(_WRONG)
+                    content[name] = self._wrong()
                 case 2:
-                    content[f"{name}x"] = rng.choice(_WRONG)
+                    content[f"{name}x"] = self._wrong()
                 case _:
                     content[name] = self._extreme(types[name])
         if isinstance(request, m.CreateTopic) and isinstance(content.get("config"), dict):
             config = content["config"]
-            config[rng.choice(list(_CONFIG))] = rng.choice((*_WRONG, *EXTREMES[:8], -5, "h2"))
+            config[rng.choice(list(_CONFIG))] = rng.choice((self._wrong(), *EXTREMES[:8], -5, "h2"))
+            config["batch_age_ms"] = rng.choice((7, 0, 10**12))  # nothing is to be open for long
             config["write_partitions"] = rng.choice((1, 2, 0, 257))  # 256 would be allowed,
             config["read_partitions"] = rng.choice((1, 3, 0, 2**40))  # and take a GiB of disk
         try:
@@ -288,7 +290,10 @@ class Arsenal:
             m.Position: lambda: [self._extreme(int), self._extreme(int)],
             dict[str, str]: lambda: {rng.choice(_TEXTS): rng.choice(_TEXTS) for _ in range(3)},
         }
-        return plain.get(kind, lambda: rng.choice(_WRONG))()
+        return plain.get(kind, self._wrong)()
+
+    def _wrong(self) -> object:
+        return copy.deepcopy(self._rng.choice(_WRONG))
 
     def _hostile_bytes(self, header: bytes) -> bytes:
         """A header that is no longer the msgpack it was."""
