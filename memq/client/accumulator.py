@@ -262,6 +262,15 @@ class Accumulator:
             self._ticking = False
             return left_s
 
+    def drop_open(self, error: MemqError) -> None:
+        """Give up the Message that is not sealed yet, if there is one: its delivery fails so."""
+        with self._lock:
+            if self._values:
+                delivery, reserved = self._delivery, self._reserved
+                self._start_empty()
+                self._budget.give(reserved)
+                delivery.settle(error)
+
     def end(self, error: MemqError) -> None:
         """Seal what is open, then refuse everything with this error, or an earlier one."""
         with self._lock:

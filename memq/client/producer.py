@@ -9,7 +9,8 @@ never published twice. With a `producer_id` (and `epoch`) of the user's choice t
 restarts: a job that is run again with the same id writes the same Messages under the same names,
 and the broker publishes only what is missing. For that the Messages must be cut the same way:
 linger is off, records gather until a Message is full, or `flush` is called, or a delivery is waited
-for; and the records must be the same, which includes their timestamps: give them.
+for; and the records must be the same, which includes their timestamps: give them. When the `with`
+block fails, the Message that is not full is dropped, for the job that is run again to fill.
 """
 
 from __future__ import annotations
@@ -93,6 +94,8 @@ class AsyncProducer:
         traceback: TracebackType | None,
     ) -> None:
         try:
+            if exc is not None and self._rim is not None:
+                _drop_unfinished(self._rim)
             await self.close()
         except MemqError as error:
             if exc is None:
@@ -251,6 +254,8 @@ class Producer:
         traceback: TracebackType | None,
     ) -> None:
         try:
+            if exc is not None and not self._closed:
+                _drop_unfinished(self._rim)
             self.close()
         except MemqError as error:
             if exc is None:
@@ -358,6 +363,18 @@ class Producer:
             self._loop.run(self._rim.close(timeout))
         finally:
             self._loop.close()
+
+
+def _drop_unfinished(rim: ProducerRim) -> None:
+    """A job with a name of its own failed in the middle of a Message: it is not sent half.
+
+    When the job runs again it fills the same Message under the same name. Had half of it been
+    published, the whole one would be refused.
+    """
+    if rim.options.producer_id is not None:
+        rim.accumulator.drop_open(
+            ClosedError("dropped: the block of the producer failed before this Message was full")
+        )
 
 
 def _batches(rim: ProducerRim, rows: Any) -> list[pa.RecordBatch]:

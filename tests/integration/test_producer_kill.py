@@ -110,6 +110,22 @@ def test_job_that_cuts_other_messages_is_refused(broker):
     assert stored(broker) == [b"a", b"b"]
 
 
+def test_job_whose_block_failed_leaves_its_unfinished_message_to_the_next_run(broker):
+    """An exception in the block drops the Message that is not full, so that a re-run fits."""
+    create(broker)
+    values = [b"%d" % number + b"x" * 1_000 for number in range(300)]
+    options = {"topic": "events", "producer_id": "job", "message_bytes": "64KiB"}
+    with pytest.raises(KeyError), Producer(broker.address, **options) as p:
+        deliveries = [p.write(value, timestamp=n) for n, value in enumerate(values[:100])]
+        raise KeyError("planted")
+    assert deliveries[0].exception(0) is None
+    assert "dropped" in str(deliveries[-1].exception(0))
+    with Producer(broker.address, **options) as p:
+        deliveries = [p.write(value, timestamp=n) for n, value in enumerate(values)]
+    assert deliveries[0].result(0).duplicate
+    assert Counter(stored(broker)) == Counter(values)
+
+
 def test_job_that_failed_between_messages_is_completed(broker):
     """What the first run delivered is acked as a repeat, what it did not is delivered."""
     create(broker)

@@ -242,7 +242,7 @@ async def _not_at_rest(process: BrokerProcess, baseline: int) -> list[str]:
         if not any(left.values()):
             return []
         if time.monotonic() > deadline_s:
-            return [f"left behind after {REST_S:g} s: {left}"]
+            return [f"left behind after {REST_S:g} s: {left}: {status}"]
         await asyncio.sleep(0.1)
 
 
