@@ -15,7 +15,7 @@ export UV_HTTP_TIMEOUT ?= 180
 COMPILE := $(BIN)/uv pip compile pyproject.toml --group dev --universal --python-version 3.11 \
 	--custom-compile-command "make requirements" --quiet --output-file requirements.txt
 
-.PHONY: help setup requirements test test-unit lint format bench demo docs clean
+.PHONY: help setup requirements test test-unit lint format chaos fuzz bench demo docs clean
 
 help: ## Show these words
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -53,6 +53,12 @@ lint: $(INSTALLED) ## Check style, formatting and types
 format: $(INSTALLED) ## Format the code and mend what ruff can mend
 	$(BIN)/ruff check --fix-only
 	$(BIN)/ruff format
+
+chaos: $(INSTALLED) ## Kill brokers while producers write, and check; RUNS=200 SEED=random
+	$(BIN)/python -m tests.system.chaos --runs $(or $(RUNS),200) $(if $(SEED),--seed $(SEED))
+
+fuzz: $(INSTALLED) ## Send hostile frames to a broker, and check; FRAMES=1000000 SEED=random
+	$(BIN)/python -m tests.system.fuzz --frames $(or $(FRAMES),1000000) $(if $(SEED),--seed $(SEED))
 
 bench: $(INSTALLED) ## Run the benchmarks and print their figures
 	$(BIN)/python -m benchmarks $(ARGS)

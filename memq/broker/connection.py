@@ -63,7 +63,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         )
         self._transport: asyncio.Transport | None = None
         self._peer = "?"
-        self._admitted = 0  # bytes charged for the body that is being received
+        self._admitted = 0  # bytes charged for bodies that are not complete
         self._produces = False  # has sent a Write: it is one of those that wait when memory is full
         self._holds = 0
         self._paused = False
@@ -113,23 +113,20 @@ class BrokerConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes came; serve every frame they complete."""
         self._progress_s = self._loop.time()
-        charged, self._admitted = self._admitted, 0
         try:
             frames = self._reader.buffer_updated(nbytes)
         except MemqError as exc:
-            self._admitted += charged
             self._end(exc, "protocol")
             return
-        if charged and not frames:
-            self._admitted = charged  # its body goes on
         if frames or self._reader.at_boundary:
             self._frame_since_s = self._progress_s
         for frame in frames:
-            if not charged and frame.body:
-                charged = len(frame.body)
-                self._memory.admit(charged)
-            self._receive(frame, charged)
-            charged = 0
+            size = len(frame.body)
+            if isinstance(frame.body, memoryview):  # from `_allocate`, which has charged it
+                self._admitted -= size
+            else:
+                self._memory.admit(size)
+            self._receive(frame, size)
         if self._memory.full:
             self.throttle()
 
@@ -195,7 +192,8 @@ class BrokerConnection(asyncio.BufferedProtocol):
         if self._memory.full and not self._produces:
             raise self._memory.full_error()
         self._memory.admit(size)
-        self._admitted = size
+        self._admitted += size
+        self._produces = True  # only a Write has a body
         return memoryview(pa.allocate_buffer(size + HEAD_BYTES))
 
     # -- requests ---------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from memq.broker.uploader import put_until_deadline
 from memq.core.notification.notification import decode_notification
 from memq.core.ring import Accepted, Answer, Now, Publish, Release, RingBatch, Upload
+from memq.core.topic_processor import ACKS_ALL
 from memq.core.wire.messages import Write, WriteAnswer
 from memq.errors import MemqError, PublishUncertainError, UnavailableError
 
@@ -169,7 +170,7 @@ class WritePartition:
         if isinstance(outcome, Accepted):
             if not outcome.kept:
                 self._services.memory.release(len(body))
-            if request.acks == 1:
+            if request.acks != ACKS_ALL:
                 reply.answer(WriteAnswer())
         else:
             self._services.memory.release(len(body))

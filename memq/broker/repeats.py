@@ -68,7 +68,7 @@ class RepeatChecker:
                     "must send the same Messages again, or use a higher epoch"
                 )
             )
-        elif request.acks != 0:
+        else:
             reply.answer(WriteAnswer(**place._asdict(), duplicate=True) if place else _UNKNOWN)
 
     async def _find(self, request: Write, place: Place | None) -> tuple[Place | None, int | None]:

@@ -11,20 +11,27 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from memq.core.wire import CLIENT_MAX_BODY_BYTES, CLIENT_MAX_HEADER_BYTES, ClientConnection
+from memq.core.wire.connection import GOODBYE, decode_error
 from memq.core.wire.frame import FrameReader
-from memq.errors import MemqError
+from memq.errors import MemqError, UnavailableError
 from tests.system.hostile import Arsenal
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.system.hostile import Shot
 
 PIPELINES = (1, 5, 30, 100, 300)  # frames sent at a time, before an answer is looked at
 STRANGERS = 0.05  # connections that begin without a handshake
-LETHAL = 0.4  # connections that end with a lethal frame
+IMPATIENT = 0.2  # connections that are reset at once, answers unread
+LETHAL = 0.5  # connections that end with a lethal frame
 LINGERING = 40  # connections that are left open half-way, by each attacker
 HANG_S = 15.0  # a broker that neither answers nor ends a connection for so long hangs
-SEND_S = 2.0  # when a broker does not read for so long it waits for us to read: that is its right
 NO_LINGER = struct.pack("ii", 1, 0)  # close with RST
+
+
+class TurnedAwayError(Exception):
+    """The broker ends the connection since it has no room for it now."""
 
 
 @dataclass
@@ -35,14 +42,14 @@ class Outcome:
         kinds: frames sent, by kind.
         connections: opened.
         answers: read.
-        choked: connections that the broker stopped reading.
+        turned_away: connections that the broker ended before we had read all we wanted.
         violations: what the broker must not do.
     """
 
     kinds: Counter[str] = field(default_factory=Counter)
     connections: int = 0
     answers: int = 0
-    choked: int = 0
+    turned_away: int = 0
     violations: list[str] = field(default_factory=list)
 
     def add(self, other: Outcome) -> None:
@@ -50,7 +57,7 @@ class Outcome:
         self.kinds += other.kinds
         self.connections += other.connections
         self.answers += other.answers
-        self.choked += other.choked
+        self.turned_away += other.turned_away
         self.violations += other.violations
 
 
@@ -79,8 +86,8 @@ class Attacker:
                 self._connection()
             except TimeoutError:
                 self.outcome.violations.append("no connection, or no answer to a handshake")
-            except OSError:  # the broker has closed it, as it may at any time
-                continue
+            except (OSError, TurnedAwayError):
+                self.outcome.turned_away += 1
             except MemqError as exc:
                 self.outcome.violations.append(f"a bad answer: {type(exc).__name__}: {exc}")
         for sock in self._lingering:
@@ -90,72 +97,84 @@ class Attacker:
     def _connection(self) -> None:
         rng = self._rng
         sock = socket.create_connection(self._address, timeout=HANG_S)
-        keep = False
+        reader = FrameReader(
+            max_header_bytes=CLIENT_MAX_HEADER_BYTES, max_body_bytes=CLIENT_MAX_BODY_BYTES
+        )
         try:
-            reader = FrameReader(
-                max_header_bytes=CLIENT_MAX_HEADER_BYTES, max_body_bytes=CLIENT_MAX_BODY_BYTES
-            )
-            if rng.random() >= STRANGERS:
-                _shake_hands(sock, reader)
             shots = [self._arsenal.shot() for _ in range(rng.choice(PIPELINES))]
-            if rng.random() < LETHAL:
-                shots.append(self._arsenal.lethal())
-            self.outcome.kinds.update(shot.kind for shot in shots)
-            if self._send(sock, shots):
-                keep = self._watch(sock, reader, shots)
+            last = [self._arsenal.lethal()] if rng.random() < LETHAL else []
+            self.outcome.kinds.update(shot.kind for shot in shots + last)
+            if rng.random() < STRANGERS:  # its first frame ends the connection, whatever it is
+                self._send(sock, shots + last)
+                self._read_to_end(sock, reader, shots)
+                return
+            _shake_hands(sock, reader)
+            if rng.random() < IMPATIENT:
+                self._send(sock, shots + last)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
+                return
+            self._send(sock, shots)
+            self._read_answers(sock, reader, shots)
+            for shot in last:
+                self._end_with(sock, reader, shot)
         finally:
-            if not keep:
+            if sock not in self._lingering:
                 sock.close()
 
-    def _send(self, sock: socket.socket, shots: list[Shot]) -> bool:
-        """Send them as one; False when the broker does not read on."""
-        sock.settimeout(SEND_S)
-        try:
-            sock.sendall(b"".join(shot.data for shot in shots))
-        except TimeoutError:
-            self.outcome.choked += 1
-            return False
-        return True
+    def _end_with(self, sock: socket.socket, reader: FrameReader, shot: Shot) -> None:
+        self._send(sock, [shot])
+        if shot.closes:
+            self._read_to_end(sock, reader, [shot])
+        elif shot.kind in ("hoard", "cut short") and self._rng.random() < 0.5:
+            self._lingering.append(sock)
+            if len(self._lingering) > LINGERING:
+                self._lingering.popleft().close()
+        else:
+            sock.shutdown(socket.SHUT_WR)
+            self._read_to_end(sock, reader, [shot])
 
-    def _watch(self, sock: socket.socket, reader: FrameReader, shots: list[Shot]) -> bool:
-        """Look at the answers, or do not; returns whether the connection is to stay open."""
-        match self._rng.randrange(4):
-            case 0:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
-            case 1 if shots[-1].kind in ("hoard", "cut short"):
-                self._lingering.append(sock)
-                if len(self._lingering) > LINGERING:
-                    self._lingering.popleft().close()
-                return True
-            case _:
-                expected = sum(shot.answered for shot in shots)
-                alive = all(shot.answered for shot in shots)
-                if not shots[-1].closes and not alive:
-                    sock.shutdown(socket.SHUT_WR)
-                self._read(sock, reader, expected if alive else None, shots)
-        return False
+    def _send(self, sock: socket.socket, shots: list[Shot]) -> None:
+        sock.settimeout(HANG_S)
+        sock.sendall(b"".join(shot.data for shot in shots))
 
-    def _read(
-        self, sock: socket.socket, reader: FrameReader, expected: int | None, shots: list[Shot]
-    ) -> None:
-        """Read so many answers, or until the broker ends the connection when None."""
+    def _read_answers(self, sock: socket.socket, reader: FrameReader, shots: list[Shot]) -> None:
+        """Read until all that must be answered is; the broker must not end the connection."""
+        missing = {shot.correlation_id for shot in shots if shot.answered}
+        for ids in self._frames(sock, reader, shots):
+            missing -= ids
+            if not missing:
+                return
+        if missing:
+            kinds = [shot.kind for shot in shots if shot.correlation_id in missing]
+            self.outcome.violations.append(f"cut off, without an answer to {kinds[:5]}")
+
+    def _read_to_end(self, sock: socket.socket, reader: FrameReader, shots: list[Shot]) -> None:
+        for _ in self._frames(sock, reader, shots):
+            pass
+
+    def _frames(
+        self, sock: socket.socket, reader: FrameReader, shots: list[Shot]
+    ) -> Iterator[set[int]]:
+        """Ids of the answers as they come, until the broker ends the connection."""
         deadline_s = time.monotonic() + HANG_S
-        count = 0
-        while expected is None or count < expected:
+        yield set()
+        while True:
             sock.settimeout(max(0.01, deadline_s - time.monotonic()))
             try:
                 data = sock.recv(1 << 16)
             except TimeoutError:
                 last = [f"{shot.kind} {shot.data[:200].hex()}" for shot in shots[-2:]]
-                self.outcome.violations.append(
-                    f"a hang: {count} of {expected} answers after {HANG_S:g} s; last sent: {last}"
-                )
+                self.outcome.violations.append(f"a hang of {HANG_S:g} s; last sent: {last}")
                 return
             if not data:
-                break
-            frames = len(reader.feed(data))
-            count += frames
-            self.outcome.answers += frames
+                return
+            frames = reader.feed(data)
+            self.outcome.answers += len(frames)
+            if frames and frames[-1].correlation_id == GOODBYE:
+                error = decode_error(frames[-1].header)
+                if isinstance(error, UnavailableError):  # memory is full, of hoarded bodies
+                    raise TurnedAwayError(str(error))
+            yield {frame.correlation_id for frame in frames}
 
 
 def _shake_hands(sock: socket.socket, reader: FrameReader) -> None:

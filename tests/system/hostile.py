@@ -43,6 +43,8 @@ LETHAL = {
 """Kinds of lethal frames, with how often each comes."""
 CLOSING = ("huge length", "answer flag", "second handshake", "id 0", "one way")
 
+LONGEST_HEADER = 60_000  # a longer one than the broker takes is lethal
+
 _CODES = {request: code for code, (request, _) in m.REQUESTS.items()}
 _NAMES = ("h0", "h0", "h0", "h1", "h2", "", "no such", "../h0", "h0/../good", "\0", "é" * 120, "_")
 _TEXTS = (
@@ -58,12 +60,25 @@ _CONFIG = msgspec.to_builtins(TopicConfig.create("h0"))
 _SLOW_WAIT_MS = 200  # longer long polls are asked for only where no answer is awaited
 
 
+def hostile_topics() -> list[TopicConfig]:
+    """The topics of hostile clients, as they are before anybody has altered them."""
+    return [
+        TopicConfig.create(
+            name,
+            batch_age="7ms",
+            schema=None if schema is DEFAULT_SCHEMA else serialize_schema(schema),
+        )
+        for name, schema in TOPICS.items()
+    ]
+
+
 class Shot(NamedTuple):
     """One hostile frame.
 
     Attributes:
         kind: what is hostile about it.
         data: its bytes.
+        correlation_id: of the frame; meaningless in a lethal one.
         answered: an answer must come soon.
         closes: the broker must end the connection at once. (Other lethal frames may leave it
             waiting for more.)
@@ -71,6 +86,7 @@ class Shot(NamedTuple):
 
     kind: str
     data: bytes
+    correlation_id: int = 0
     answered: bool = True
     closes: bool = False
 
@@ -110,7 +126,7 @@ class Arsenal:
             (2, lambda: m.ListGroups(topic=rng.choice((None, "h0")))),
             (1, lambda: m.DeleteGroup(group="g", topic=self._name())),
         ]
-        self._rare = lambda: m.DeleteTopic(topic=rng.choice(("h0", "h1", "h2", "no such")))
+        self._rare = lambda: m.DeleteTopic(topic=rng.choice(("h0", "h1", "no such")))
 
     def shot(self) -> Shot:
         """A frame that fails alone, or succeeds."""
@@ -130,7 +146,7 @@ class Arsenal:
         body = self._body_of(request) if self._rng.random() < 0.7 else b""
         answered = not isinstance(request, m.FetchNotifications) or kind == "sound"
         name = f"{kind}: {type(request).__name__}"
-        return Shot(name, self._frame(code, header, body), answered=answered)
+        return Shot(name, self._frame(code, header, body), self._next_id, answered)
 
     def lethal(self) -> Shot:
         """A frame over which the broker must end the connection."""
@@ -173,7 +189,7 @@ class Arsenal:
     # -- requests ---------------------------------------------------------------------------
 
     def _request(self) -> m.Struct:
-        if self._rng.random() < 0.000_5:
+        if self._rng.random() < 0.000_2:
             return self._rare()
         weights = [weight for weight, _ in self._requests]
         _, make = self._rng.choices(self._requests, weights)[0]
@@ -203,10 +219,7 @@ class Arsenal:
         )
 
     def _create_topic(self) -> m.CreateTopic:
-        config = TopicConfig.create(self._rng.choice(("h0", "h1", "h2")), batch_age="7ms")
-        if config.name == "h1":
-            config = msgspec.structs.replace(config, schema=serialize_schema(NESTED))
-        return m.CreateTopic(config=config)
+        return m.CreateTopic(config=self._rng.choice(hostile_topics()))
 
     def _fetch_notifications(self) -> m.FetchNotifications:
         rng = self._rng
@@ -271,7 +284,7 @@ class Arsenal:
             config["write_partitions"] = rng.choice((1, 2, 0, 257))  # 256 would be allowed,
             config["read_partitions"] = rng.choice((1, 3, 0, 2**40))  # and take a GiB of disk
         try:
-            return msgspec.msgpack.encode(content)
+            return msgspec.msgpack.encode(content)[:LONGEST_HEADER]
         except OverflowError:  # an integer that msgpack has no room for
             return b"\xc1"
 
@@ -303,7 +316,7 @@ class Arsenal:
                 return rng.randbytes(rng.randrange(100))
             case 1:  # nested deeper than any stack
                 level = rng.choice((b"\x91", b"\x81\xa1a", b"\xdc\x00\x01"))
-                return level * rng.choice((50, 20_000))
+                return (level * rng.choice((50, 20_000)))[:LONGEST_HEADER]
             case 2:  # lengths of strings, lists and maps that are not there
                 return header[:1] + rng.choice((b"\xdb", b"\xdd", b"\xdf", b"\xc6")) + b"\xff" * 4
             case _:
@@ -330,12 +343,12 @@ class Arsenal:
                 lambda: b"",
             )
         )()
-        return Shot("body", self._frame(10, msgspec.msgpack.encode(request), body))
+        return Shot("body", self._frame(10, msgspec.msgpack.encode(request), body), self._next_id)
 
     def _hoard(self) -> bytearray:
         """The beginning of a body that will never end, to make the broker keep memory for it."""
         header = msgspec.msgpack.encode(self._write())
-        size = self._rng.choice((100_000, 1 << 20, 60 << 20))
+        size = self._rng.choice((100_000, 100_000, 1 << 20, 1 << 20, 1 << 20, 60 << 20))
         whole = self._frame(10, header, bytes(16))
         prefix = bytearray(whole[: len(whole) - 16])
         prefix[20:24] = size.to_bytes(4, "little")

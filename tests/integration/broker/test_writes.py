@@ -85,6 +85,16 @@ async def test_oneway_message_is_stored_without_an_answer(tmp_path) -> None:
         assert sum(notification.messages for notification in stored) == 2
 
 
+async def test_message_with_acks_0_is_answered_when_its_frame_asks_for_it(tmp_path) -> None:
+    """Only a frame with the ONEWAY flag goes unanswered; no request may wait for ever."""
+    async with broker(tmp_path) as b, client(b) as c:
+        await c.create()
+        for _ in range(2):  # the second one is a repeat, of a Message under way or published
+            assert (await c.write(0, acks=0)).offset in (-1, 0)
+        await c.write(1)
+        assert (await c.write(0, acks=0)).duplicate
+
+
 async def test_repeat_is_acked_with_the_place_of_the_original(tmp_path) -> None:
     """Sending a published Message again gives its first place and publishes nothing."""
     async with broker(tmp_path) as b, client(b) as c:

@@ -1,0 +1,74 @@
+"""What Messages are charged to the broker's memory, and given back, however they are cut."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import asynccontextmanager
+
+import pytest
+
+from memq.core.wire.client import ClientConnection
+from memq.core.wire.frame import PREFIX_BYTES, FrameReader
+from tests.integration.broker.support import broker, client, until
+
+SIZES = (10, 1_000, 20_000, 200_000)
+
+
+@asynccontextmanager
+async def handshaken(b):
+    """A bare connection after its handshake, and its wire."""
+    host, _, port = b.address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    wire = ClientConnection("cutter")
+    frames = FrameReader(max_header_bytes=4096, max_body_bytes=0)
+    writer.write(b"".join(wire.open()))
+    (frame,) = frames.feed(await reader.read(4096))
+    wire.receive(frame)
+    try:
+        yield reader, writer, wire, frames
+    finally:
+        writer.close()
+        await writer.wait_closed()
+
+
+async def send_in_pieces(b, writer, data: bytes, cuts: list[int]) -> None:
+    """Send the bytes cut at these places; each piece is received by itself."""
+    for start, stop in zip([0, *cuts], [*cuts, len(data)], strict=True):
+        received = [c._progress_s for c in b._connections]
+        writer.write(data[start:stop])
+        await writer.drain()
+        await until(lambda before=received: [c._progress_s for c in b._connections] != before)
+
+
+@pytest.mark.parametrize("cut", [1, PREFIX_BYTES, PREFIX_BYTES + 5, -1_005, -1])
+@pytest.mark.parametrize("size", SIZES)
+async def test_message_that_came_in_two_pieces_is_charged_once(tmp_path, size, cut) -> None:
+    """Wherever a frame is cut, its body is charged once and given back once."""
+    async with broker(tmp_path) as b, client(b) as c, handshaken(b) as raw:
+        reader, writer, wire, frames = raw
+        await c.create(batch_age="1ms")
+        for sequence in range(3):
+            header, body = c.message(sequence, bytes(size))
+            data = b"".join(wire.request(header, body)[1])
+            await send_in_pieces(b, writer, data, [cut % len(data)])
+            (answer,) = frames.feed(await reader.read(4096))
+            assert wire.receive(answer).header.duplicate is False
+            assert b.services.memory.used_bytes == 0
+            assert b.services.memory.peak_bytes == len(body)
+
+
+async def test_nothing_stays_charged_however_many_frames_are_cut(tmp_path) -> None:
+    """Many Messages of all sizes in pieces at random leave nothing behind, nor owe anything."""
+    rng = random.Random(5)
+    async with broker(tmp_path) as b, client(b) as c, handshaken(b) as raw:
+        reader, writer, wire, frames = raw
+        await c.create(batch_age="1ms")
+        for start in range(0, 60, 6):
+            messages = [c.message(start + n, bytes(rng.choice(SIZES))) for n in range(6)]
+            data = b"".join(b"".join(wire.request(*message)[1]) for message in messages)
+            await send_in_pieces(b, writer, data, sorted(rng.sample(range(1, len(data)), 12)))
+            answers = []
+            while len(answers) < len(messages):
+                answers += frames.feed(await reader.read(4096))
+            assert b.services.memory.used_bytes == 0
