@@ -330,7 +330,11 @@ class Fetcher:
         dropped = slot.task is not task
         if task.cancelled() and not dropped:
             return  # the event loop is ending
-        if not task.cancelled() and task.exception() is None and not dropped:
+        failure = None if task.cancelled() else task.exception()
+        if failure is not None and not isinstance(failure, MemqError):
+            self._wake()  # a bug, or threads that the interpreter's exit has ended: begin no more
+            return
+        if not task.cancelled() and failure is None and not dropped:
             decoded_bytes = task.result().size_bytes
             self._held_bytes += decoded_bytes - slot.held_bytes
             slot.held_bytes = decoded_bytes
