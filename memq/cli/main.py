@@ -52,11 +52,22 @@ class Root(Group):
             # The interpreter flushes stdout when it ends, and must not fail then.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, RuntimeError) as exc:
+            if not _is_interrupt(exc):
+                raise
             if sys.stderr.isatty():
                 click.echo(err=True)  # the prompt is to begin a line of its own
             return INTERRUPTED
         return result
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is behind it: one that falls into a wait for a lock is raised as that lock's
+    `RuntimeError`, with the interrupt as its context.
+    """
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
