@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 from typing import TYPE_CHECKING, cast
 
@@ -33,6 +34,8 @@ WRITE_HIGH_BYTES = 1 << 20  # answers not read by the client; above, reading fro
 
 ACK_DELAY_S = 0.001  # answers wait this long for others, while the client goes on sending
 ACKS_AT_ONCE = 64  # or until there are so many
+
+TURN_BYTES = 4 << 20  # of large bodies read in one turn of the event loop, one connection's share
 
 _SCRATCH = memoryview(bytearray(SCRATCH_BYTES))  # shared: used within one callback only
 
@@ -62,6 +65,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
             max_body_bytes=config.max_body_bytes,
         )
         self._transport: asyncio.Transport | None = None
+        self._fd = -1
         self._peer = "?"
         self._admitted = 0  # bytes charged for bodies that are not complete
         self._produces = False  # has sent a Write: it is one of those that wait when memory is full
@@ -91,6 +95,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         self._peer = f"{peer[0]}:{peer[1]}" if peer else "?"
         sock = transport.get_extra_info("socket")
+        self._fd = sock.fileno()
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._broker.connected(self)
@@ -115,6 +120,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._progress_s = self._loop.time()
         try:
             frames = self._reader.buffer_updated(nbytes)
+            self._read_on(frames)
         except MemqError as exc:
             self._end(exc, "protocol")
             return
@@ -129,6 +135,24 @@ class BrokerConnection(asyncio.BufferedProtocol):
             self._receive(frame, size)
         if self._memory.full:
             self.throttle()
+
+    def _read_on(self, frames: list[Frame]) -> None:
+        """Read what else has come of large bodies, before any Message is looked at.
+
+        Each large body drives the interpreter out of the processor's caches, so Messages that are
+        served one after the other cost half of what they cost one at a time. The end of the stream
+        and errors of the socket are left for asyncio's next read, which meets them again.
+        """
+        left = TURN_BYTES
+        while left > 0 and self._reader.expects_body and not self._memory.full:
+            try:
+                count = os.readv(self._fd, [self._reader.get_buffer()])
+            except OSError:
+                return
+            if not count:
+                return
+            left -= count
+            frames += self._reader.buffer_updated(count)
 
     def eof_received(self) -> bool:
         """The client sends no more; close once its answers are sent."""

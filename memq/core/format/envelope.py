@@ -56,6 +56,7 @@ ARROW_ERRORS = (
 passes the checks here causes it, so it must not be taken for a fault of the input.
 """
 
+MAX_MOLDS = 16  # kept of one schema: each writer library and each compression has one of its own
 ALIGNMENT = 8  # of every Arrow message; keeps all buffers of a Batch aligned without a copy
 CONTINUATION = b"\xff\xff\xff\xff"
 END_OF_STREAM = CONTINUATION + b"\0\0\0\0"
@@ -88,6 +89,7 @@ class Envelope(NamedTuple):
         header: position of the header table in `metadata`.
         metadata: the flatbuffer.
         body_start: position of the body, counted from the start of the message.
+        body_length_at: position of its length, counted likewise; 0 when it is left out.
         body_length: length of the body in bytes.
     """
 
@@ -95,6 +97,7 @@ class Envelope(NamedTuple):
     header: int
     metadata: memoryview
     body_start: int
+    body_length_at: int
     body_length: int
 
     @property
@@ -110,11 +113,65 @@ class Layout(NamedTuple):
         nodes: its field nodes, ready to unpack: length and null count of each.
         buffers: its buffers, ready to unpack: offset and length of each.
         required: positions of the columns that may have no nulls.
+        molds: of RecordBatches seen, by where their body starts; at most `MAX_MOLDS`.
     """
 
     nodes: struct.Struct
     buffers: struct.Struct
     required: tuple[int, ...]
+    molds: dict[int, _Mold]
+
+
+class _Places(NamedTuple):
+    """Positions of the numbers of a RecordBatch message, counted from its start.
+
+    Attributes:
+        body_length: of the length of the body; 0 when it is left out because there is none.
+        body_start: where the body begins.
+        records: of the number of rows.
+        nodes: of the first field node.
+        buffers: of the first buffer.
+        compressed: whether buffers are compressed.
+    """
+
+    body_length: int
+    body_start: int
+    records: int
+    nodes: int
+    buffers: int
+    compressed: bool
+
+
+class _Mold(NamedTuple):
+    """A checked envelope without its numbers: an envelope that equals it needs no parsing.
+
+    A writer lays out the RecordBatches of one schema in the same way, so all but the first are
+    found by comparing some hundred bytes at once, for a third of what the parsing costs.
+
+    Attributes:
+        mask: ones where nothing but the expected may stand, as one little-endian integer.
+        fixed: what stands there.
+        places: where the numbers are.
+    """
+
+    mask: int
+    fixed: int
+    places: _Places
+
+    @classmethod
+    def of(cls, data: memoryview, layout: Layout, places: _Places) -> _Mold:
+        """The mold of a checked message."""
+        head = bytearray(b"\xff") * places.body_start
+        for at, size in (
+            (places.body_length, _I64.size),
+            (places.records, _I64.size),
+            (places.nodes, layout.nodes.size),
+            (places.buffers, layout.buffers.size),
+        ):
+            head[at : at + size] = bytes(size)
+        mask = int.from_bytes(head, "little")
+        fixed = int.from_bytes(data[: places.body_start], "little") & mask
+        return cls(mask, fixed, places)
 
 
 def view_bytes(data: BytesLike) -> memoryview:
@@ -151,18 +208,9 @@ def check_record_batch(data: memoryview, layout: Layout, max_decoded_bytes: int)
         SchemaMismatchError: it is not a RecordBatch of this layout.
         MessageTooLargeError: decoded it would be larger than `max_decoded_bytes`.
     """
-    envelope = read_envelope(data)
-    if envelope.length != len(data):
-        raise CorruptDataError(
-            f"{len(data)} bytes were given, but the Arrow message in them has {envelope.length}"
-        )
-    if envelope.kind != RECORD_BATCH_MESSAGE:
-        raise SchemaMismatchError(
-            f"the Arrow message is of kind {envelope.kind}; "
-            f"a Message is one RecordBatch (kind {RECORD_BATCH_MESSAGE})"
-        )
     try:
-        _check_record_batch(envelope, data[envelope.body_start :], layout, max_decoded_bytes)
+        places = _find_in_mold(data, layout) or _find(data, layout)
+        _check_numbers(data, places, layout, max_decoded_bytes)
     except struct.error as exc:
         raise CorruptDataError(f"the RecordBatch table points outside itself: {exc}") from exc
 
@@ -189,12 +237,22 @@ def _read_envelope(data: memoryview) -> Envelope:
         raise CorruptDataError("the Arrow message has no header")
     kind = _U8.unpack_from(metadata, kind_at)[0]
     header = header_at + _U32.unpack_from(metadata, header_at)[0]
-    return Envelope(kind, header, metadata, body_start, length)
+    length_at = length_at and PREFIX_BYTES + length_at
+    return Envelope(kind, header, metadata, body_start, length_at, length)
 
 
-def _check_record_batch(
-    envelope: Envelope, body: memoryview, layout: Layout, max_decoded_bytes: int
-) -> None:
+def _find(data: memoryview, layout: Layout) -> _Places:
+    """Where the numbers of this RecordBatch stand; those of its fellows are found by its mold."""
+    envelope = read_envelope(data)
+    if envelope.length != len(data):
+        raise CorruptDataError(
+            f"{len(data)} bytes were given, but the Arrow message in them has {envelope.length}"
+        )
+    if envelope.kind != RECORD_BATCH_MESSAGE:
+        raise SchemaMismatchError(
+            f"the Arrow message is of kind {envelope.kind}; "
+            f"a Message is one RecordBatch (kind {RECORD_BATCH_MESSAGE})"
+        )
     metadata = envelope.metadata
     length_at, nodes_at, buffers_at, compression_at, variadic_at = _fields(
         metadata, envelope.header, _BATCH_FIELDS
@@ -206,10 +264,44 @@ def _check_record_batch(
             f"the RecordBatch has {nodes} field nodes and {buffers} buffers; one of this schema "
             f"has {layout.nodes.size // 16} and {layout.buffers.size // 16}"
         )
-    records = _I64.unpack_from(metadata, length_at)[0] if length_at else 0
-    _check_nodes(records, layout.nodes.unpack_from(metadata, nodes_start), max_decoded_bytes)
-    places = layout.buffers.unpack_from(metadata, buffers_start)
-    _check_buffers(places, body, compression_at != 0, max_decoded_bytes)
+    if not length_at:
+        raise CorruptDataError("the RecordBatch has 0 records; a Message has at least one")
+    places = _Places(
+        body_length=envelope.body_length_at,
+        body_start=envelope.body_start,
+        records=PREFIX_BYTES + length_at,
+        nodes=PREFIX_BYTES + nodes_start,
+        buffers=PREFIX_BYTES + buffers_start,
+        compressed=compression_at != 0,
+    )
+    if places.body_length:
+        if len(layout.molds) >= MAX_MOLDS:
+            layout.molds.clear()
+        layout.molds[envelope.body_start] = _Mold.of(data, layout, places)
+    return places
+
+
+def _find_in_mold(data: memoryview, layout: Layout) -> _Places | None:
+    """The same, when another RecordBatch differed from this one in nothing but those numbers."""
+    body_start = PREFIX_BYTES + _PREFIX.unpack_from(data)[1]
+    mold = layout.molds.get(body_start)
+    if mold is None or int.from_bytes(data[:body_start], "little") & mold.mask != mold.fixed:
+        return None
+    places = mold.places
+    # What `read_envelope` would have found out of them; if not so, it is to say it.
+    body_length = _I64.unpack_from(data, places.body_length)[0]
+    if body_start + body_length != len(data) or body_length % ALIGNMENT:
+        return None
+    return places
+
+
+def _check_numbers(
+    data: memoryview, places: _Places, layout: Layout, max_decoded_bytes: int
+) -> None:
+    records = _I64.unpack_from(data, places.records)[0]
+    _check_nodes(records, layout.nodes.unpack_from(data, places.nodes), max_decoded_bytes)
+    buffers = layout.buffers.unpack_from(data, places.buffers)
+    _check_buffers(buffers, data[places.body_start :], places.compressed, max_decoded_bytes)
 
 
 def _check_nodes(records: int, nodes: tuple[int, ...], max_decoded_bytes: int) -> None:

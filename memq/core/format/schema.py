@@ -157,7 +157,7 @@ def _layout(schema: pa.Schema) -> Layout:
     empty = pa.RecordBatch.from_pylist([], schema=schema)
     nodes, buffers = count_nodes_and_buffers(view_bytes(empty.serialize()))
     required = tuple(position for position, field in enumerate(schema) if not field.nullable)
-    return Layout(struct.Struct(f"<{2 * nodes}q"), struct.Struct(f"<{2 * buffers}q"), required)
+    return Layout(struct.Struct(f"<{2 * nodes}q"), struct.Struct(f"<{2 * buffers}q"), required, {})
 
 
 def _plain_field(field: pa.Field) -> pa.Field:

@@ -214,13 +214,22 @@ class FrameReader:
         return self._frame is None and not self._head
 
     @property
+    def expects_body(self) -> bool:
+        """True in a large body, and when the next frame probably has one, as the last one had."""
+        return self._in_large_body or (self._expect_body and self._frame is None)
+
+    @property
+    def _in_large_body(self) -> bool:
+        return len(self._body) - self._filled >= DIRECT_BYTES
+
+    @property
     def buffered_bytes(self) -> int:
         """Memory held for an incomplete frame: what came of its head, and its whole body."""
         return len(self._head) + len(self._body)
 
     def get_buffer(self) -> memoryview:
         """Where to put the next bytes, from its beginning; good for one `buffer_updated`."""
-        if len(self._body) - self._filled >= DIRECT_BYTES:
+        if self._in_large_body:
             return (self._memory if self.read_ahead else self._body)[self._filled :]
         if self._expect_body and self._frame is None:
             return self._scratch[:HEAD_BYTES]
