@@ -12,7 +12,7 @@ INSTALLED := .venv/.installed
 # A registry under load answers slowly; uv's own limit of 30 s gives up too soon.
 export UV_HTTP_TIMEOUT ?= 180
 
-COMPILE := $(BIN)/uv pip compile pyproject.toml --group dev --universal --python-version 3.11 \
+COMPILE := $(BIN)/uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 \
 	--custom-compile-command "make requirements" --quiet --output-file requirements.txt
 
 .PHONY: help setup requirements test test-unit lint format chaos fuzz bench demo docs clean

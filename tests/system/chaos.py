@@ -30,6 +30,7 @@ from tests.system.runs import Report, run
 
 RETENTION_EVERY = 50  # one run in so many outlives its first Batches, which takes some 20 s
 MAX_SHOWN = 12  # violations shown of a run
+MAX_FAILED = 10  # runs; after these no other is begun
 
 
 def plan_of(seed: str) -> Plan:
@@ -40,11 +41,13 @@ def plan_of(seed: str) -> Plan:
 
 async def run_many(seeds: list[str], jobs: int, root: Path) -> tuple[Report, list[str]]:
     """Carry out the runs, some at a time; all their figures, and the seeds of those that failed."""
-    total, failed = Report(), []
+    total, failed = Report(runs=0), []
     slots = asyncio.Semaphore(jobs)
 
     async def one(seed: str) -> None:
         async with slots:
+            if len(failed) >= MAX_FAILED:
+                return
             directory = folder_of(root, seed)
             shutil.rmtree(directory, ignore_errors=True)
             directory.mkdir(parents=True)
@@ -76,7 +79,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.system.chaos")
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--seed", default=str(random.randrange(10**6)), help="random by default")
-    parser.add_argument("--jobs", type=int, default=4, help="runs at a time")
+    parser.add_argument("--jobs", type=int, default=6, help="runs at a time")
     parser.add_argument("--replay", action="append", metavar="SEED/N", help="only this run")
     parser.add_argument("--times", type=int, default=1, help="how often to replay it")
     given = parser.parse_args()
@@ -87,15 +90,14 @@ def main() -> int:
             print(plan_of(seed))
     root = Path(tempfile.mkdtemp(prefix="memq-chaos-"))
     started_s = time.monotonic()
-    total, failed = Report(), []
+    total, failed = Report(runs=0), []
     for _ in range(given.times):
         report, wrong = asyncio.run(run_many(seeds, given.jobs, root))
         total.add(report)
         failed += wrong
-    runs = len(seeds) * given.times
     verdict = f"{len(failed)} FAILED" if failed else "ok"
     print(
-        f"chaos: {verdict}: seed {given.seed}, {runs} runs in "
+        f"chaos: {verdict}: seed {given.seed}, {total.runs} runs in "
         f"{time.monotonic() - started_s:.0f} s, {total}"
     )
     if not failed:

@@ -162,6 +162,7 @@ class Follower:
             self._violated(
                 "commits", f"{held} is stored; {self._committed} was acked, {self._asked} sent"
             )
+        self._committed = held
 
     def _take(self, entry: m.NotificationEntry) -> None:
         expected = self._next[entry.partition]

@@ -33,6 +33,7 @@ LETHAL = {
     "random bytes": 4,
     "cut short": 4,
     "huge length": 2,
+    "body checksum": 2,
     "answer flag": 1,
     "second handshake": 1,
     "id 0": 1,
@@ -41,7 +42,7 @@ LETHAL = {
     "hoard": 1,
 }
 """Kinds of lethal frames, with how often each comes."""
-CLOSING = ("huge length", "answer flag", "second handshake", "id 0", "one way")
+CLOSING = ("huge length", "body checksum", "answer flag", "second handshake", "id 0", "one way")
 
 LONGEST_HEADER = 60_000  # a longer one than the broker takes is lethal
 
@@ -168,6 +169,11 @@ class Arsenal:
                 data[place : place + 4] = rng.choice((2**31, 2**32 - 1, 70 << 20)).to_bytes(
                     4, "little"
                 )
+            case "body checksum":
+                body = rng.choice(self._messages["h0"])
+                header = msgspec.msgpack.encode(self._write())
+                wrong = rng.getrandbits(32)
+                data = bytearray(b"".join(encode_frame(10, 1, header, body, body_crc=wrong)))
             case "answer flag":
                 data = bytearray(self._frame(code, header, b"", flags=RESPONSE))
             case "second handshake":

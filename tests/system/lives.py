@@ -92,6 +92,10 @@ class Lives:
         self._process: ForkServerProcess | None = None
         self._ready: Connection | None = None  # the broker must be able to write to it
 
+    def advertise(self, address: str) -> None:
+        """Let brokers tell clients this address in place of their own."""
+        self._options["advertised"] = address
+
     @property
     def log(self) -> str:
         """What all lives have logged."""

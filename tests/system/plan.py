@@ -58,6 +58,7 @@ class Plan:
         lives: of the broker, before the one that lives to the end.
         options: of the broker.
         seams: its storage and queue.
+        cuts_s: how long a connection lasts on average; 0 for as long as both sides want.
         quiet_s: how long the last broker lives before the producers end.
     """
 
@@ -67,6 +68,7 @@ class Plan:
     lives: tuple[Life, ...]
     options: dict[str, object]
     seams: Seams
+    cuts_s: float = 0.0
     quiet_s: float = 0.0
 
 
@@ -77,9 +79,7 @@ def draw(seed: str) -> Plan:
     return Plan(
         seed=seed,
         topics=topics,
-        producers=tuple(
-            _producer(rng, number, rng.choice(list(topics))) for number in range(rng.randint(2, 5))
-        ),
+        producers=tuple(_producer(rng, number, topics) for number in range(rng.randint(2, 5))),
         lives=tuple(_life(rng) for _ in range(rng.randint(3, 6))),
         options={
             "memory_bytes": "8MiB",
@@ -88,6 +88,7 @@ def draw(seed: str) -> Plan:
             "log_level": "warning",
         },
         seams=rng.choice((Seams(), Seams(flaky_storage, flaky_queue))),
+        cuts_s=rng.choice((0.0, 0.2)),
     )
 
 
@@ -132,7 +133,12 @@ def _topic(rng: random.Random) -> dict[str, object]:
     }
 
 
-def _producer(rng: random.Random, number: int, topic: str) -> ProducerPlan:
+def _producer(
+    rng: random.Random, number: int, topics: dict[str, dict[str, object]]
+) -> ProducerPlan:
+    topic = rng.choice(list(topics))
+    # One Message at a time, each after the Batch of the one before, would make a run long.
+    in_flight = (1, 4, 64) if topics[topic]["batch_age"] in ("1ms", "5ms") else (16, 64)
     stable = rng.random() < 0.5
     steps = rng.randint(20, 60)
     lives = rng.choice((0, 0, 1, 2)) if stable else 0
@@ -147,7 +153,7 @@ def _producer(rng: random.Random, number: int, topic: str) -> ProducerPlan:
         options={
             "linger": f"{rng.choice((0, 1, 10))}ms",
             "message_bytes": rng.choice(("1KiB", "16KiB", "256KiB", "1MiB")),
-            "max_in_flight": rng.choice((1, 4, 64)),
+            "max_in_flight": rng.choice(in_flight),
             "compression": rng.choice((None, None, "zstd", "lz4")),
         },
     )

@@ -8,7 +8,7 @@ import random
 import time
 import urllib.request
 from collections import Counter
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from memq.core.topic import TopicConfig
 from memq.core.wire import messages as m
 from memq.errors import MemqError, TopicExistsError
 from tests.system.checker import Violation, check
+from tests.system.cutter import Cutter
 from tests.system.follower import Follower, Seen
 from tests.system.ledger import Ledger
 from tests.system.lives import BrokerEndedError, Lives
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from tests.system.plan import Plan
 
-RUN_TIMEOUT_S = 90.0  # a run takes some seconds; one that hangs is a violation as well
+RUN_TIMEOUT_S = 60.0  # a run takes some seconds; one that hangs is a violation as well
 SWEEP_S = 0.5  # several of the plan's retention_interval
 REST_TIMEOUT_S = 5.0  # for audit reports, which are sent when a producer is closed, to be stored
 LOG_SIGNS = ("CRITICAL", "Traceback", "published notifications from offset")
@@ -40,7 +41,8 @@ class Report:
     """What became of a run, or of many.
 
     Attributes:
-        ends: how brokers ended, with how often.
+        runs: how many.
+        ends: how brokers ended, with how often; and "cut": connections, while they lived.
         acked: LogMessages acked.
         read: LogMessages read back.
         batches: that were read back.
@@ -48,6 +50,7 @@ class Report:
         violations: what must not be.
     """
 
+    runs: int = 1
     ends: Counter[str] = field(default_factory=Counter)
     acked: int = 0
     read: int = 0
@@ -57,6 +60,7 @@ class Report:
 
     def add(self, other: Report) -> None:
         """Take the figures of another one in."""
+        self.runs += other.runs
         self.ends += other.ends
         self.acked += other.acked
         self.read += other.read
@@ -71,14 +75,15 @@ class Report:
 
     def __str__(self) -> str:
         kinds = self.kinds
-        kills = self.ends.total() - self.ends["term"]
+        kills = self.ends.total() - self.ends["term"] - self.ends["cut"]
         first = ("lost", "doubled", "damaged")
         others = {kind: count for kind, count in kinds.items() if kind not in first}
         counted = ", ".join(f"{kinds[kind]} {kind}" for kind in first)
-        steps = ", ".join(f"{end} {count}" for end, count in sorted(self.ends.items()))
+        steps = [f"{end} {count}" for end, count in sorted(self.ends.items()) if end != "cut"]
         return (
-            f"{kills} kills ({steps}), {self.acked} records acked, {self.read} read in "
-            f"{self.batches} Batches, {self.duplicates} duplicate acks; {counted}, "
+            f"{kills} kills ({', '.join(steps)}), {self.ends['cut']} connections cut, "
+            f"{self.acked} records acked, {self.read} read in {self.batches} Batches, "
+            f"{self.duplicates} duplicate acks; {counted}, "
             f"{sum(others.values())} other violations{f' {others}' if others else ''}"
         )
 
@@ -86,10 +91,17 @@ class Report:
 async def run(plan: Plan, directory: Path) -> Report:
     """Carry out a plan; everything that went wrong is in the report."""
     report = Report()
-    lives = Lives(directory, plan.options, random.Random(plan.seed), plan.seams)
+    rng = random.Random(plan.seed)
+    lives = Lives(directory, plan.options, rng, plan.seams)
     try:
-        async with asyncio.timeout(RUN_TIMEOUT_S):
-            await _run(plan, lives, report)
+        async with asyncio.timeout(RUN_TIMEOUT_S), AsyncExitStack() as stack:
+            address = lives.address
+            if plan.cuts_s:
+                cutter = Cutter(lives.address, rng, plan.cuts_s)
+                stack.callback(lambda: report.ends.update({"cut": cutter.cuts}))
+                address = (await stack.enter_async_context(cutter)).address
+                lives.advertise(address)
+            await _run(plan, lives, address, report)
     except TimeoutError:
         report.violations.append(("stuck", f"the run has not ended after {RUN_TIMEOUT_S:g} s"))
     except (MemqError, BrokerEndedError) as exc:
@@ -101,9 +113,9 @@ async def run(plan: Plan, directory: Path) -> Report:
     return report
 
 
-async def _run(plan: Plan, lives: Lives, report: Report) -> None:
+async def _run(plan: Plan, lives: Lives, address: str, report: Report) -> None:
     ledger = Ledger()
-    cluster = Cluster(lives.address, client="chaos")
+    cluster = Cluster(address, client="chaos")
     followers = {topic: Follower(cluster, topic) for topic in plan.topics}
     stop, stop_following = asyncio.Event(), asyncio.Event()
     try:
@@ -112,8 +124,7 @@ async def _run(plan: Plan, lives: Lives, report: Report) -> None:
             for topic, options in plan.topics.items():
                 await _create(cluster, TopicConfig.create(topic, **options))
             producing = [
-                tasks.create_task(produce(each, lives.address, ledger, stop))
-                for each in plan.producers
+                tasks.create_task(produce(each, address, ledger, stop)) for each in plan.producers
             ]
             for follower in followers.values():
                 tasks.create_task(follower.follow(stop_following))

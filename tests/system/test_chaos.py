@@ -26,6 +26,7 @@ PLANTED = {
     "publish lost": (Seams(queue=faults.LosingQueue), {"lost"}),
     "published out of order": (Seams(faults.flaky_storage, faults.ReversingQueue), {"misordered"}),
     "window forgotten": (Seams(queue=faults.ForgettingQueue), {"doubled"}),
+    "commit lost": (Seams(queue=faults.ForgettingCommits), {"commits"}),
 }
 """Seams with a bug, and the kinds of violation by which it must be found."""
 

@@ -1,0 +1,2 @@
+"""Airflow provider for MemQ: wait for offsets, run Spark over exact ranges, prove nothing was lost.
+"""
