@@ -1,2 +1,1 @@
-"""Airflow provider for MemQ: wait for offsets, run Spark over exact ranges, prove nothing was lost.
-"""
+"""Airflow for MemQ: wait for offsets, run Spark over exact ranges, prove nothing was lost."""
