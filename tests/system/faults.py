@@ -131,9 +131,8 @@ class ForgettingQueue(EmbeddedQueue):
         return end
 
 
-class ForgettingCommits(_Struck, EmbeddedQueue):
-    """Acks a commit that it does not store."""
+class ForgettingCommits(EmbeddedQueue):
+    """Acks commits that it does not store. All of them: on a busy machine there are few."""
 
     async def commit(self, group, topic, offsets):
-        if await self.committed(group, topic) == offsets or not self._strikes():
-            await super().commit(group, topic, offsets)
+        pass
