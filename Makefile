@@ -63,8 +63,8 @@ fuzz: $(INSTALLED) ## Send hostile frames to a broker, and check; FRAMES=1000000
 bench: $(INSTALLED) ## Run the benchmarks and print their figures
 	$(BIN)/python -m benchmarks $(ARGS)
 
-demo: $(INSTALLED) ## Run the main job from end to end; INPUT=file takes your own lines
-	$(BIN)/python -m demo $(if $(INPUT),--input "$(INPUT)")
+demo: $(INSTALLED) ## Run the main job from end to end; INPUT=file your own lines, KEEP=1 goes on
+	$(BIN)/python -m demo $(if $(INPUT),--input "$(INPUT)") $(if $(KEEP),--keep)
 
 docs: $(INSTALLED) ## Write the reference pages that are generated from the code
 	$(BIN)/python -m memq.cli.reference docs/configuration.md

@@ -1,23 +1,29 @@
-"""The demo: broker, producers, a crash, two ways of reading, Polars, the audit; then a summary."""
+"""The demo: broker, producers, a crash; readers, Spark, Airflow; the audit, and a loss to find."""
 
 from __future__ import annotations
 
 import argparse
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
+from demo.airflow import DemoAirflow, remove_object
 from demo.broker import DemoBroker
 from demo.check import Comparison, by_group, by_range
 from demo.ship import Shipped, ship
+from demo.spark import by_spark
 from memq import AdminClient
 
 TOPIC = "demo"
 PRODUCERS = 4
+RANGE_OFFSETS = 6  # in a range, so that there are some
 SAMPLE = Path(__file__).with_name("sample.log")
 INPUTS = (Path("/var/log/dpkg.log"), SAMPLE)
 
@@ -32,7 +38,7 @@ def main() -> int:
         return 2
     directory = Path(tempfile.mkdtemp(prefix="memq-demo-"))
     try:
-        return _run(directory, path, lines)
+        return _run(directory, path, lines, keep=arguments.keep)
     finally:
         shutil.rmtree(directory)
 
@@ -40,59 +46,89 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="demo", description=__doc__)
     parser.add_argument("--input", type=Path, help="ship the lines of this file")
+    parser.add_argument("--keep", action="store_true", help="go on at the end, until Ctrl-C")
     arguments = parser.parse_args()
     if arguments.input and not arguments.input.is_file():
         parser.error(f"no file {arguments.input}")
     return arguments
 
 
-def _run(directory: Path, path: Path, lines: list[bytes]) -> int:
+def _run(directory: Path, path: Path, lines: list[bytes], *, keep: bool) -> int:
     broker = DemoBroker(directory)
     say(f"broker on {broker.address}, data in {directory}")
-    try:
+    with ExitStack() as stack:
+        stack.callback(broker.stop)
         with AdminClient(broker.address) as admin:
             admin.create_topic(TOPIC, batch_age="50ms", write_partitions=2, read_partitions=2)
+        say("Airflow: scheduler, triggerer, DAG processor and API server; takes half a minute")
+        airflow = DemoAirflow(directory, broker.address, TOPIC, RANGE_OFFSETS)
+        stack.callback(airflow.stop)
+        airflow.start()
+        ok = _main_job(broker, airflow, path, lines)
+        if keep:
+            say(f"Airflow on {airflow.url}, broker on {broker.address}, data in {directory}")
+            say("all of it goes on until Ctrl-C")
+            with suppress(KeyboardInterrupt):
+                signal.pause()
+    return 0 if ok else 1
 
-        def crash() -> None:
-            say("half-way: the broker is killed with SIGKILL, and started again")
-            broker.kill()
-            broker.start()
 
-        say(f"{PRODUCERS} producers ship {len(lines)} lines of {path}, acks=all")
-        shipped = ship(broker.address, TOPIC, lines, PRODUCERS, crash)
-        say("reading everything back by a consumer group, then by exact offset ranges")
-        group = by_group(broker.address, TOPIC, lines)
-        ranges = by_range(broker.address, TOPIC, lines)
-        say("reading one stored Batch with Polars alone")
-        stored, batch, rows = _read_with_polars(directory)
-        say("audit: what was produced against what is stored")
-        audit = _audit(broker.address)
-    finally:
-        broker.stop()
+def _main_job(broker: DemoBroker, airflow: DemoAirflow, path: Path, lines: list[bytes]) -> bool:
+    def crash() -> None:
+        say("half-way: the broker is killed with SIGKILL, and started again")
+        broker.kill()
+        broker.start()
+
+    say(f"{PRODUCERS} producers ship {len(lines)} lines of {path}, acks=all")
+    shipped = ship(broker.address, TOPIC, lines, PRODUCERS, crash)
+    say("reading everything back by a consumer group, then by exact offset ranges")
+    group = by_group(broker.address, TOPIC, lines)
+    ranges = by_range(broker.address, TOPIC, lines)
+    say("reading the same ranges with Spark SQL")
+    spark = by_spark(broker.address, TOPIC, lines)
+    say("reading one stored Batch with Polars alone")
+    stored = broker.objects(TOPIC)
+    largest = max(stored, key=lambda each: each.stat().st_size)
+    polars_rows = pl.read_ipc_stream(largest).height
+    say("waiting until Airflow has processed every range of offsets with Spark")
+    runs = airflow.wait_until_processed()
+    parquet = airflow.compare(lines)
+    say("audit, by command and by DAG: produced against stored against consumed")
+    audit = _audit(broker.address)
+    dag_state, _ = airflow.audit()
     print()
     _print_shipped(lines, shipped)
     row("stored", f"{len(stored)} Batches, {sum(p.stat().st_size for p in stored) / 1e6:.2f} MB")
     _print_read("read by group", group)
     _print_read("read by exact ranges", ranges)
-    row("read by Polars", f"{rows} rows of Batch {batch.name}")
+    _print_read("read by Spark SQL", spark)
+    row("read by Polars", f"{polars_rows} rows of Batch {largest.name}")
+    _print_read(f"{len(runs)} Airflow runs", parquet)
     row("audit", "clean" if audit.returncode == 0 else "NOT CLEAN")
+    row("audit DAG", dag_state)
+    say("one stored object is removed on purpose; the next audit must name what is gone")
+    removed = remove_object(largest)
+    state, found = airflow.audit()
+    exact = state == "failed" and removed.named_by(found)
+    for finding in found["findings"]:
+        row(finding["finding"], _in_words(finding))
+    verdict = "exactly what was in it" if exact else "NOT what was in it"
+    row("audit DAG", f"{state}; it names {verdict}: {removed.records} LogMessages")
     print()
-    whole = group.equal and group == ranges and not group.lost and not group.doubled
-    ok = whole and not shipped.failed and audit.returncode == 0
-    print("demo: everything equal, nothing lost, nothing doubled" if ok else "demo: FAILED")
-    return 0 if ok else 1
+    whole = group == ranges == spark == parquet
+    whole = whole and group.equal and not group.lost and not group.doubled and not shipped.failed
+    ok = whole and audit.returncode == 0 and dag_state == "success" and exact
+    print(
+        "demo: everything equal, nothing lost, nothing doubled; what was removed was named"
+        if ok
+        else "demo: FAILED"
+    )
+    return ok
 
 
 def say(text: str) -> None:
     """A line on what happens now."""
     print(f"demo: {text}", flush=True)
-
-
-def _read_with_polars(directory: Path) -> tuple[list[Path], Path, int]:
-    objects = sorted((directory / "memq" / "objects").rglob("*.arrows"))
-    objects = [path for path in objects if f"/topics/{TOPIC}/" in str(path)]
-    largest = max(objects, key=lambda path: path.stat().st_size)
-    return objects, largest, pl.read_ipc_stream(largest).height
 
 
 def _audit(address: str) -> subprocess.CompletedProcess[bytes]:
@@ -117,6 +153,11 @@ def _print_read(name: str, found: Comparison) -> None:
     verdict = "equal to the input" if found.equal else "NOT EQUAL to the input"
     counts = f"{found.lines} lines in {found.batches} Batches"
     row(name, f"{counts}: {found.lost} lost, {found.doubled} doubled, {verdict}")
+
+
+def _in_words(finding: dict[str, Any]) -> str:
+    runs = ", ".join(f"{first}-{last}" for first, last in finding["sequences"])
+    return f"producer {finding['producer_id']}: sequences {runs}, {finding['records']} LogMessages"
 
 
 def row(name: str, text: str) -> None:

@@ -51,3 +51,8 @@ class DemoBroker:
         os.kill(self._process.pid, signal.SIGTERM)
         self._process.wait(60)
         self._log.close()
+
+    def objects(self, topic: str) -> list[Path]:
+        """The stored Batches of a topic."""
+        stored = (self._data_dir / "memq" / "objects").rglob("*.arrows")
+        return sorted(path for path in stored if f"/topics/{topic}/" in str(path))

@@ -43,7 +43,7 @@ def by_group(address: str, topic: str, lines: Sequence[bytes]) -> Comparison:
             rows += [(message.key, message.value) for message in batch]
             consumer.commit()
             wait_s = LONGEST_WAIT_S if len(rows) < len(lines) else LAST_WAIT_S
-    return _compare(rows, batches, lines)
+    return compare(rows, batches, lines)
 
 
 def by_range(address: str, topic: str, lines: Sequence[bytes]) -> Comparison:
@@ -58,12 +58,14 @@ def by_range(address: str, topic: str, lines: Sequence[bytes]) -> Comparison:
         )
         batches += each.end - each.start
         rows += zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True)
-    return _compare(rows, batches, lines)
+    return compare(rows, batches, lines)
 
 
-def _compare(
+def compare(
     rows: Iterable[tuple[bytes, bytes]], batches: int, lines: Sequence[bytes]
 ) -> Comparison:
+    """What these rows, of line number and line, are beside the input."""
+    rows = list(rows)
     found = {int(key): value for key, value in rows}
     times = Counter(int(key) for key, _ in rows)
     return Comparison(

@@ -1,4 +1,4 @@
-"""Admin HTTP: /health (alive), /ready (serving), /metrics (Prometheus), /status (JSON)."""
+"""Admin HTTP: /health, /ready, /metrics (Prometheus), /status and /topics/NAME (JSON)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from memq.errors import UnavailableError
+from memq.errors import MemqError, UnavailableError
 
 if TYPE_CHECKING:
     from memq.broker.server import Broker
@@ -37,6 +37,7 @@ class AdminServer:
                 web.get("/ready", self._ready),
                 web.get("/metrics", self._metrics),
                 web.get("/status", self._status),
+                web.get("/topics/{topic}", self._topic),
             ]
         )
         self._runner = web.AppRunner(app, access_log=None)
@@ -94,5 +95,29 @@ class AdminServer:
                 "memory_peak_bytes": memory.peak_bytes,
                 "memory_limit_bytes": memory.limit_bytes,
                 "write_partitions": partitions,
+            }
+        )
+
+    async def _topic(self, request: web.Request) -> web.Response:
+        """What each read partition of a topic holds, for people who follow a link."""
+        name, broker = request.match_info["topic"], self._broker
+        try:
+            hosted = broker.topics.get(name)
+            # First the watermark: what it covers is then sure to lie before the ends.
+            mark_ms = min(partition.stored_through_ms() for partition in hosted.partitions)
+            held = [
+                await broker.services.queue.offsets(name, partition)
+                for partition in range(hosted.topic.config.read_partitions)
+            ]
+        except MemqError as exc:
+            return web.json_response({"error": exc.code, "message": str(exc)}, status=404)
+        return web.json_response(
+            {
+                "topic": name,
+                "stored_through_ms": mark_ms,
+                "read_partitions": [
+                    {"partition": number, "start": start, "end": end}
+                    for number, (start, end) in enumerate(held)
+                ],
             }
         )

@@ -1,4 +1,4 @@
-"""`memq audit`: is everything stored that producers sent?"""
+"""`memq audit`: is everything stored that producers sent, and consumed what is stored?"""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from memq.cli import consumed
 from memq.cli.command import Command
-from memq.cli.options import TimeType, connection_options, option, output_option
+from memq.cli.options import RowType, TimeType, connection_options, option, output_option
 from memq.cli.output import show_one, show_rows
+from memq.core.options import Option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,6 +35,15 @@ COLUMNS = (
     "unreported",
     "sequences",
 )
+GRACE = Option(
+    "grace",
+    "duration",
+    "1m",
+    "What a consumer left out is judged only when it reported something behind it so long ago. As "
+    "long as a job takes, where jobs run side by side.",
+    0,
+    30 * 86_400_000,  # reports are kept no longer
+)
 
 
 @click.command(
@@ -40,6 +51,7 @@ COLUMNS = (
     epilog="""
 memq audit clicks --from 2h
 memq audit clicks --from 2025-06-30T12:00:00Z --to 2025-06-30T13:00:00Z --deep
+memq audit clicks --from 1d --consumer dashboards --consumer range_to_parquet
 memq audit clicks --from 1d -o json | jq '.producers[].lost'
 """,
 )
@@ -47,6 +59,15 @@ memq audit clicks --from 1d -o json | jq '.producers[].lost'
 @option("--from", "start", type=TimeType(), help="Reports since this time: ISO 8601, or 2h.")
 @option("--to", "end", type=TimeType(), help="Reports before this time.")
 @option("--deep", is_flag=True, help="Read every byte of the Batches, not only their indexes.")
+@option(
+    "--consumer",
+    "consumers",
+    multiple=True,
+    metavar="NAME",
+    show_default=False,
+    help="Judge this group or job; may be given again. [default: all that reported]",
+)
+@option("--grace", type=RowType(GRACE), default=GRACE.default_text, help=GRACE.doc)
 @connection_options
 @output_option
 @click.pass_context
@@ -57,15 +78,18 @@ def audit(
     start: datetime | None,
     end: datetime | None,
     deep: bool,
+    consumers: tuple[str, ...],
+    grace: str,
     bootstrap: str,
     token: str,
     output: str,
 ) -> None:
-    """Compare what the producers of TOPIC reported with what is stored.
+    """Compare what the producers of TOPIC reported with what is stored and what was consumed.
 
-    Each line is a producer in a write partition. PRODUCED, STORED, LOST, DAMAGED and UNREPORTED are
-    LogMessages; SEQUENCES names Messages. The last line is "clean", or what is wrong; then the
-    exit code is 1.
+    Each line of the first table is a producer in a write partition, each of the second a consumer
+    and such a producer. Numbers are LogMessages; SEQUENCES names Messages, and those of a consumer
+    with their offsets, as P:START-END. The last line is "clean", or what is wrong; then the exit
+    code is 1.
     """
     from memq.client.audit import audit_topic  # noqa: PLC0415 - loads Arrow
     from memq.client.offsets import time_ms  # noqa: PLC0415
@@ -80,6 +104,8 @@ def audit(
                 start_ms=None if start is None else time_ms(start),
                 end_ms=None if end is None else time_ms(end),
                 deep=deep,
+                consumers=consumers,
+                grace_ms=GRACE.parse(grace),
                 token=token,
                 progress=_progress(bar),
             )
@@ -87,7 +113,7 @@ def audit(
     if output == "json":
         show_one(_json(result), output)
     else:
-        _show_table(result)
+        show_table(result)
     ctx.exit(0 if result.clean else 1)
 
 
@@ -102,13 +128,17 @@ def _progress(bar: Any) -> Progress:
 # -- for people -----------------------------------------------------------------------------
 
 
-def _show_table(result: AuditResult) -> None:
+def show_table(result: AuditResult) -> None:
+    """Print the findings for people."""
     if result.producers:
         show_rows([_row(producer) for producer in result.producers], COLUMNS, "table")
         click.echo()
+    if rows := consumed.consumer_rows(result.consumers):
+        show_rows(rows, consumed.COLUMNS, "table")
+        click.echo()
     for line in result.damage:
         click.echo(f"cannot be read: {line}")
-    for line in _notes(result):
+    for line in [*_notes(result), *consumed.consumer_notes(result.consumers)]:
         click.echo(line)
     click.echo(_verdict(result))
 
@@ -176,6 +206,7 @@ def _verdict(result: AuditResult) -> str:
         messages = _messages(result, finding)
         if messages:
             parts.append(f"{messages} Messages {finding}")
+    parts += consumed.consumer_faults(result.consumers)
     return "NOT CLEAN: " + "; ".join(parts)
 
 
@@ -195,6 +226,7 @@ def _json(result: AuditResult) -> Row:
         "expired_reports": result.expired_reports,
         "damage": result.damage,
         "producers": [_producer_json(producer) for producer in result.producers],
+        "consumers": consumed.consumers_json(result.consumers),
     }
 
 

@@ -9,7 +9,11 @@ is called lost.
 Reports that cannot be judged are counted: those that are not closed yet, and those whose Messages
 retention has removed, or may remove while the audit runs. What they name is not unreported.
 
-(`memq.core.audit` explains the findings, `memq.core.reconciliation` compares.)
+What consumers reported is compared with the Batches that were published in the window; their
+reports are read up to now, since they consume later.
+
+(`memq.core.audit` explains the findings, `memq.core.reconciliation` compares; for what was consumed
+`memq.core.consumption` does both.)
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
 from memq.client.audit_batches import BatchLook
+from memq.client.audit_consumed import GRACE_MS, audit_consumed
 from memq.client.audit_damage import Damage
 from memq.client.audit_reports import ReportReader
 from memq.client.cluster import Cluster
@@ -31,10 +36,12 @@ from memq.core.wire.messages import FetchWatermark
 from memq.errors import InvalidRequestError, OffsetOutOfRangeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from memq.client.audit_batches import InspectBatches
     from memq.client.audit_reports import StoredReport
     from memq.core.audit import AuditResult, ProducedReport
+    from memq.core.coverage import StoredConsumed
     from memq.core.wire.messages import TopicInfo, WatermarkAnswer
 
 THREADS = 16  # as many as reads of indexes at a time
@@ -82,10 +89,13 @@ async def audit_topic(
     start_ms: int | None = None,
     end_ms: int | None = None,
     deep: bool = False,
+    consumers: Sequence[str] = (),
+    grace_ms: int = GRACE_MS,
     token: str = "",
     progress: Progress | None = None,
+    inspect_batches: InspectBatches | None = None,
 ) -> AuditResult:
-    """Compare what producers reported with what is stored.
+    """Compare what producers reported with what is stored, and that with what was consumed.
 
     Args:
         cluster: the brokers, or comma separated `host:port` of some; None for the environment
@@ -96,8 +106,12 @@ async def audit_topic(
         end_ms: reports stored before this time are judged; None for all.
         deep: read every byte of every Batch of the window, in place of the indexes of those that
             reports name.
+        consumers: groups and jobs whose reports are judged; all that reported when there are none.
+        grace_ms: what a consumer has left out is judged only when it reported something behind it
+            so long ago; as long as a job takes where jobs run side by side.
         token: credential, where a cluster is not given.
         progress: told how many Batches were looked at, and of how many.
+        inspect_batches: looks deep into Batches in another way, such as on a cluster.
 
     Raises:
         UnknownTopicError: there is no such topic.
@@ -105,18 +119,31 @@ async def audit_topic(
         OffsetOutOfRangeError: retention removed Batches of the window meanwhile.
         MemqError: neither storage nor brokers could be asked, so nothing can be said.
     """
+    question = _Question(
+        topic, Window(start_ms, end_ms), deep, consumers, grace_ms, inspect_batches
+    )
     if isinstance(cluster, Cluster):
-        return await _audit(cluster, topic, Window(start_ms, end_ms), deep, progress)
+        return await _audit(cluster, question, progress)
     own = Cluster(cluster, client="memq audit", token=token)
     try:
-        return await _audit(own, topic, Window(start_ms, end_ms), deep, progress)
+        return await _audit(own, question, progress)
     finally:
         await own.close()
 
 
-async def _audit(
-    cluster: Cluster, topic: str, window: Window, deep: bool, progress: Progress | None
-) -> AuditResult:
+class _Question(NamedTuple):
+    """What `audit_topic` was asked."""
+
+    topic: str
+    window: Window
+    deep: bool
+    consumers: Sequence[str]
+    grace_ms: int
+    inspect_batches: InspectBatches | None
+
+
+async def _audit(cluster: Cluster, question: _Question, progress: Progress | None) -> AuditResult:
+    topic, window, deep, consumers, grace_ms, inspect_batches = question
     info = await cluster.topic(topic)
     _check(info, window)
     slack_ms = SLACK_MS + info.config.dedup_window_ms  # repeats and late reports come within
@@ -125,25 +152,41 @@ async def _audit(
     executor = ThreadPoolExecutor(THREADS, "memq-audit")
     try:
         watermark = await _watermark(queue)
+        reported_ms = (await _watermark(audit_queue)).stored_through_ms
         held = await stretches_between(queue, None, None)  # has all that the watermark promises
-        found = await ReportReader(audit_queue, topic, executor, report_damage).read(
-            *window.widened(slack_ms)
-        )
+        reader = ReportReader(audit_queue, topic, executor, report_damage)
+        found = await reader.read(*window.widened(slack_ms))
         expiry_ms = await _expiry_ms(queue, info, watermark)
-        reports = _sort(found, window, watermark, info.created_ms, expiry_ms)
+        reports = _sort(found.produced, window, watermark, info.created_ms, expiry_ms)
         judged = [report for report, _ in reports.judged]
         check = Reconciliation(topic, judged, others=reports.others)
         look = BatchLook(
-            queue, check, executor, damage, holds=window.holds, deep=deep, progress=progress
+            queue,
+            check,
+            executor,
+            damage,
+            holds=window.holds,
+            deep=deep,
+            progress=progress,
+            inspect_batches=inspect_batches,
         )
         near = await stretches_between(queue, *window.widened(slack_ms, _times_ms(reports.judged)))
         await look.at(near)
         if check.any_unseen():
             await look.at(stretches_beside(held, near))
         await _check_not_overtaken(queue, info, watermark, judged)
+        consumed = await audit_consumed(
+            queue,
+            _about(found.consumed, info.created_ms),
+            named=consumers,
+            start_ms=window.start_ms,
+            end_ms=window.end_ms,
+            due_ms=reported_ms - grace_ms,
+        )
         lines = damage.lines(await _starts(queue))
         lines += report_damage.lines(await _starts(audit_queue))
         return check.result(
+            consumers=consumed,
             damage=lines,
             open_reports=reports.open_reports,
             expired_reports=reports.expired_reports,
@@ -194,6 +237,11 @@ def _sort(
         else:
             result.judged.append(stored)
     return result._replace(open_reports=open_reports, expired_reports=expired_reports)
+
+
+def _about(reports: Iterable[StoredConsumed], created_ms: int) -> list[StoredConsumed]:
+    """Those that are not about an earlier topic of the same name."""
+    return [stored for stored in reports if stored.stored_ms >= created_ms]
 
 
 def _stored_through_ms(watermark: WatermarkAnswer, write_partition: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,7 +16,7 @@ from memq.core.notification.notification import decode_notification
 from memq.errors import CorruptDataError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import Sequence
     from concurrent.futures import Executor
 
     from memq.client.audit_damage import Damage
@@ -39,6 +40,10 @@ class Seen(NamedTuple):
     in_window: bool
 
 
+InspectBatches = Callable[[AsyncIterator[Seen]], AsyncGenerator[tuple[Seen, Inspection], None]]
+"""Looks deep into Batches, in their order, wherever that is done."""
+
+
 class BatchLook:
     """Looks into the Batches that matter.
 
@@ -51,6 +56,7 @@ class BatchLook:
         deep: read every byte of every Batch in the window, and not only the indexes of those that
             reports name.
         progress: told how many Batches were looked at, and of how many.
+        inspect_batches: looks into the Batches; None for the threads of the executor.
     """
 
     def __init__(
@@ -63,6 +69,7 @@ class BatchLook:
         holds: Callable[[int], bool],
         deep: bool,
         progress: Callable[[int, int], None] | None,
+        inspect_batches: InspectBatches | None = None,
     ) -> None:
         self._queue = queue
         self._reconciliation = reconciliation
@@ -73,13 +80,14 @@ class BatchLook:
         self._progress = progress
         self._loop = asyncio.get_running_loop()
         self._objects = ObjectReader(queue, self._loop)
+        in_flight = DEEP_IN_FLIGHT if deep else IN_FLIGHT
+        self._inspect_batches = inspect_batches or partial(map_ahead, self._inspect, most=in_flight)
         self._done = self._total = 0
 
     async def at(self, stretches: Sequence[Stretch]) -> None:
         """Look at the notifications of some stretches."""
         self._total += sum(stretch.entries for stretch in stretches)
-        in_flight = DEEP_IN_FLIGHT if self._deep else IN_FLIGHT
-        found = map_ahead(self._inspect, self._needed(stretches), in_flight)
+        found = self._inspect_batches(self._needed(stretches))
         async with aclosing(found):
             async for seen, inspection in found:
                 self._take_in(seen, inspection)

@@ -1,26 +1,33 @@
-"""Reading the reports about a topic from the audit topic."""
+"""Reading the reports about a topic from the audit topic.
+
+A report of a kind that this reader does not know is left out: a later version made it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from memq.client.audit_objects import ObjectReader
 from memq.client.notifications import entries_of, map_ahead, stretches_between
 from memq.client.source import Place, decode, name_of
-from memq.core.audit import decode_report
+from memq.core.audit import ConsumedReport, consumed_key, decode_report, report_key
+from memq.core.coverage import StoredConsumed
 from memq.core.notification.notification import decode_notification
 from memq.errors import CorruptDataError, InvalidRequestError, ObjectNotFoundError, StorageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from concurrent.futures import Executor
 
     from memq.client.audit_damage import Damage
     from memq.client.queue import QueueClient
-    from memq.core.audit import ProducedReport
+    from memq.core.audit import ProducedReport, Report
     from memq.core.notification.notification import Notification
     from memq.core.wire.messages import NotificationEntry
 
@@ -33,6 +40,13 @@ class StoredReport(NamedTuple):
 
     report: ProducedReport
     stored_ms: int
+
+
+class Reports(NamedTuple):
+    """The reports that were read."""
+
+    produced: list[StoredReport]
+    consumed: list[StoredConsumed]
 
 
 class ReportReader:
@@ -54,31 +68,43 @@ class ReportReader:
     ) -> None:
         self._queue = queue
         self._topic = topic
+        self._keys = [topic.encode(), consumed_key(topic)]
         self._objects = ObjectReader(queue, asyncio.get_running_loop())
         self._executor = executor
         self._damage = damage
 
-    async def read(self, start_ms: int | None, end_ms: int | None) -> list[StoredReport]:
-        """The reports that were stored from one time up to, not including, another one.
+    async def read(self, start_ms: int | None, produced_end_ms: int | None) -> Reports:
+        """The reports that were stored from a time on.
+
+        Args:
+            start_ms: milliseconds since 1970 UTC; None for all that is held.
+            produced_end_ms: those of producers that were stored later are left out; None for none.
 
         Raises:
             InvalidRequestError: they are more than `MAX_REPORTS`.
             MemqError: the broker failed until the deadline.
         """
-        found: list[StoredReport] = []
-        stretches = await stretches_between(self._queue, start_ms, end_ms)
-        batches = map_ahead(self._read_batch, entries_of(self._queue, stretches), IN_FLIGHT)
+        found = Reports([], [])
+        stretches = await stretches_between(self._queue, start_ms, None)
+        work = partial(self._read_batch, produced_end_ms)
+        batches = map_ahead(work, entries_of(self._queue, stretches), IN_FLIGHT)
         async with aclosing(batches):
             async for entry, reports in batches:
-                found += [StoredReport(report, entry.timestamp_ms) for report in reports]
-                if len(found) > MAX_REPORTS:
+                for report in reports:
+                    if isinstance(report, ConsumedReport):
+                        found.consumed.append(StoredConsumed(report, entry.timestamp_ms))
+                    else:
+                        found.produced.append(StoredReport(report, entry.timestamp_ms))
+                if len(found.produced) + len(found.consumed) > MAX_REPORTS:
                     raise InvalidRequestError(
                         f"there are more than {MAX_REPORTS} reports about {self._topic!r} in this "
                         "window; choose a shorter one"
                     )
         return found
 
-    async def _read_batch(self, entry: NotificationEntry) -> list[ProducedReport]:
+    async def _read_batch(
+        self, produced_end_ms: int | None, entry: NotificationEntry
+    ) -> list[Report]:
         place = Place(entry.partition, entry.offset)
         try:
             notification = decode_notification(entry.payload)
@@ -89,36 +115,45 @@ class ReportReader:
             return []
         loop = asyncio.get_running_loop()
         try:
-            values = await loop.run_in_executor(self._executor, self._values, notification, place)
+            late = produced_end_ms is not None and entry.timestamp_ms >= produced_end_ms
+            keys = self._keys[1:] if late else self._keys
+            values = await loop.run_in_executor(
+                self._executor, self._values, notification, place, keys
+            )
         except ObjectNotFoundError as exc:
             self._damage.add(place, _unknown(notification, place, exc), gone=True)
             return []
         except (CorruptDataError, StorageError) as exc:
             self._damage.add(place, _unknown(notification, place, exc))
             return []
-        return [report for value in values if (report := self._decode(value, notification, place))]
+        return [
+            report
+            for key, value in values
+            if (report := self._decode(key, value, notification, place))
+        ]
 
-    def _values(self, notification: Notification, place: Place) -> list[bytes | None]:
-        """What stands in the Batch about the topic."""
+    def _values(
+        self, notification: Notification, place: Place, keys: list[bytes]
+    ) -> Iterable[tuple[bytes, bytes | None]]:
+        """Key and value of what stands in the Batch about the topic."""
         data = self._objects.get_range(notification.uri, 0, notification.size_bytes)
         table = decode(data, notification, place, "none").batch.to_arrow()
-        about = pc.equal(table["key"], self._topic.encode())
-        values: list[bytes | None] = table.filter(about)["value"].to_pylist()
-        return values
+        about = table.filter(pc.is_in(table["key"], pa.array(keys, pa.binary())))
+        return zip(about["key"].to_pylist(), about["value"].to_pylist(), strict=True)
 
     def _decode(
-        self, value: bytes | None, notification: Notification, place: Place
-    ) -> ProducedReport | None:
+        self, key: bytes, value: bytes | None, notification: Notification, place: Place
+    ) -> Report | None:
         try:
             report = decode_report(value or b"")
         except CorruptDataError as exc:
             self._damage.add(place, f"{name_of(notification, place)}: {exc}")
             return None
-        if report.topic != self._topic:
+        if report is not None and report_key(report) != key:
             self._damage.add(
                 place,
                 f"{name_of(notification, place)}: audit report about {report.topic!r} under the "
-                f"name of {self._topic!r}",
+                f"name of {key.decode()!r}",
             )
             return None
         return report

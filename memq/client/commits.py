@@ -29,6 +29,8 @@ class Commits:
         group: to commit for; None for a consumer that cannot commit.
         member_id: says as whom to commit now; empty for a consumer that is no group member.
         auto_interval_s: how often to commit by itself; None for not at all.
+        on_stored: told the next offsets of a commit that is stored.
+        on_failed: told those of one that failed; it may be stored nevertheless.
     """
 
     def __init__(
@@ -38,11 +40,15 @@ class Commits:
         *,
         member_id: Callable[[], str],
         auto_interval_s: float | None,
+        on_stored: Callable[[Mapping[int, int]], None] = lambda _: None,
+        on_failed: Callable[[Mapping[int, int]], None] = lambda _: None,
     ) -> None:
         self._queue = queue
         self._group = group
         self._member_id = member_id
         self._auto_interval_s = auto_interval_s
+        self._on_stored = on_stored
+        self._on_failed = on_failed
         self._clock = asyncio.get_running_loop().time
         self._last_auto_s = self._clock()
         self._one_at_a_time = asyncio.Lock()
@@ -85,8 +91,18 @@ class Commits:
         if not offsets:
             return
         async with self._one_at_a_time:  # or an older one that is retried could come last
-            await self._queue.commit(self._group, self._member_id(), offsets)
+            try:
+                await self._queue.commit(self._group, self._member_id(), offsets)
+            except BaseException:
+                self._on_failed(offsets)
+                raise
+            self._on_stored(offsets)
         self._committed.update(offsets)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a commit is being stored now."""
+        return self._one_at_a_time.locked()
 
     # -- auto-commit ------------------------------------------------------------------------
 

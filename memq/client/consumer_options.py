@@ -91,6 +91,8 @@ class ConsumerArguments(TypedDict, total=False):
             `memq.client.order`.
         auto_commit: commit what earlier polls handed out, at a later poll or at `close`; False
             (default) to call `commit`.
+        audit: tell the audit what was committed (default); it matters for groups that read audited
+            topics. False for a group that reads for a try.
         on_out_of_range: where to go on when retention has overtaken the reader: "error" (default)
             raises, "earliest" or "latest" skip.
         on_assign: called with partitions that this member takes up.
@@ -111,6 +113,7 @@ class ConsumerArguments(TypedDict, total=False):
     start: Start
     order: Order
     auto_commit: bool
+    audit: bool
     on_out_of_range: OnOutOfRange
     on_assign: OnPartitions | None
     on_revoke: OnPartitions | None
@@ -135,6 +138,7 @@ class ConsumerOptions:
     start: Start
     order: Order
     auto_commit: bool
+    audit: bool
     on_out_of_range: OnOutOfRange
     on_assign: OnPartitions | None
     on_revoke: OnPartitions | None
@@ -158,6 +162,7 @@ class ConsumerOptions:
         start: Start = "earliest",
         order: Order = "none",
         auto_commit: bool = False,
+        audit: bool = True,
         on_out_of_range: OnOutOfRange = "error",
         on_assign: OnPartitions | None = None,
         on_revoke: OnPartitions | None = None,
@@ -195,6 +200,7 @@ class ConsumerOptions:
             start=start,
             order=order,
             auto_commit=auto_commit,
+            audit=audit,
             on_out_of_range=on_out_of_range,
             on_assign=on_assign,
             on_revoke=on_revoke,

@@ -8,6 +8,9 @@ A member that gives up a partition stops handing it out, commits (`auto_commit`)
 and only then lets go of it, so that the next holder begins where it ended. A member that has lost
 its session calls `on_lost` and commits nothing: others may work on its partitions already. Such a
 *move* can take longer than a poll may; it then goes on behind it, and later polls wait for it.
+
+A group member tells the audit what it has committed: it is counted here and reported in the
+background, as producers report what they sent.
 """
 
 from __future__ import annotations
@@ -18,8 +21,10 @@ from collections.abc import Awaitable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from memq.client.audit_reporter import CLOSE_TIMEOUT_S, AuditReporter
 from memq.client.cluster import Cluster
 from memq.client.commits import Commits
+from memq.client.consumed_counters import ConsumedCounters
 from memq.client.fetcher import Fetcher
 from memq.client.group_session import GroupSession
 from memq.client.membership import Membership
@@ -51,7 +56,7 @@ class ConsumerRim:
         repeats: Messages that were dropped because they had been handed out before.
     """
 
-    def __init__(self, cluster: Cluster, options: ConsumerOptions) -> None:
+    def __init__(self, cluster: Cluster, options: ConsumerOptions, *, audited: bool) -> None:
         self.options = options
         self.queue = QueueClient(cluster, options.topic)
         self.repeats = 0
@@ -69,11 +74,17 @@ class ConsumerRim:
             on_out_of_range=options.on_out_of_range,
             wake=self._woken.set,
         )
+        self._consumed = ConsumedCounters(options.topic, options.group or "", options.client)
+        self._reporter = AuditReporter(cluster, self._consumed.take_reports)
+        if audited and options.audit and options.group is not None:
+            self._reporter.start()
         self.commits = Commits(
             self.queue,
             options.group,
             member_id=lambda: self._session.membership.member_id if self._session else "",
             auto_interval_s=options.auto_commit_interval_ms / 1000 if options.auto_commit else None,
+            on_stored=self._consumed.committed,
+            on_failed=self._consumed.unclear,
         )
         self._window = RepeatWindow()
         self._session: GroupSession | None = None
@@ -101,7 +112,7 @@ class ConsumerRim:
         except BaseException:
             await cluster.close()
             raise
-        rim = cls(cluster, options)
+        rim = cls(cluster, options, audited=topic.config.audited)
         if options.group is None:
             try:
                 await rim.assign(range(topic.config.read_partitions))
@@ -141,20 +152,30 @@ class ConsumerRim:
 
     def _next(self) -> Batch | None:
         while (fetched := self.fetcher.take()) is not None:
-            batch = self._without_repeats(fetched)
-            self.commits.moved(batch.partition, batch.offset + 1)
+            batch, repeats = self._without_repeats(fetched)
+            next_offset = batch.offset + 1
+            self.commits.moved(batch.partition, next_offset)
+            if self._reporter.started:
+                self._consumed.handed_out(
+                    batch.partition,
+                    self.fetcher.taken_from,
+                    next_offset,
+                    records=len(batch),
+                    entries=fetched.entries,
+                    repeats=repeats,
+                )
             if len(batch):
                 return batch
         return None
 
-    def _without_repeats(self, fetched: Fetched) -> Batch:
+    def _without_repeats(self, fetched: Fetched) -> tuple[Batch, list[int]]:
         batch = fetched.batch
         place = (batch.partition, batch.offset)
         repeats = self._window.find(place, batch.notification.write_partition, fetched.entries)
         if not repeats:
-            return batch
+            return batch, repeats
         self.repeats += len(repeats)
-        return self._source.without(fetched, repeats)
+        return self._source.without(fetched, repeats), repeats
 
     async def _wait(self, deadline_s: float) -> bool:
         """Wait until something has changed; False when it has not by the deadline."""
@@ -238,40 +259,54 @@ class ConsumerRim:
             self._stop_reading(partitions)
 
     async def _start(self, membership: Membership, partitions: set[int]) -> None:
-        offsets = await self._beginnings(partitions)
+        offsets, committed = await self._beginnings(partitions)
         # The group may have changed its mind meanwhile.
         partitions = partitions & membership.to_start
         membership.started(partitions)
         self.commits.forget(partitions)
-        self.fetcher.move({partition: offsets[partition] for partition in partitions})
+        self._begin({partition: offsets[partition] for partition in partitions}, committed)
         await _notify(self.options.on_assign, partitions)
+
+    def _begin(self, offsets: Mapping[int, int], committed: Mapping[int, int]) -> None:
+        self.fetcher.move(offsets)
+        for partition in offsets:
+            self._consumed.took_up(partition, committed.get(partition))
 
     def _stop_reading(self, partitions: Iterable[int]) -> None:
         self.fetcher.drop(partitions)
         self.commits.forget(partitions)
+        if self.commits.under_way:
+            self._consumed.unclear(partitions)
+        self._consumed.gave_up(partitions)
 
-    async def _beginnings(self, partitions: Iterable[int]) -> dict[int, int]:
-        """Where to begin: where the group has come to, or else at the start asked for."""
+    async def _beginnings(self, partitions: Iterable[int]) -> tuple[dict[int, int], dict[int, int]]:
+        """Where to begin: where the group has come to, or else at the start asked for.
+
+        Returns:
+            These offsets, and those of them that the group has committed.
+        """
         offsets = await resolve(self.queue, self.options.start, partitions)
+        committed = {}
         if self.options.group is not None:
-            committed = await self.queue.committed(self.options.group)
-            offsets |= {p: offset for p, offset in committed.items() if p in offsets}
-        return offsets
+            found = await self.queue.committed(self.options.group)
+            committed = {p: offset for p, offset in found.items() if p in offsets}
+        return offsets | committed, committed
 
     async def assign(self, partitions: Iterable[int] | Mapping[int, int]) -> None:
         """Read just these partitions, from offsets if they are given; leaves the group."""
         self._check_open()
+        committed: dict[int, int] = {}
         if isinstance(partitions, Mapping):
             check_offsets(partitions)
             offsets = await resolve(self.queue, partitions, partitions)
         else:
-            offsets = await self._beginnings(partitions)
+            offsets, committed = await self._beginnings(partitions)
         self._assigned = True
         session, self._session = self._session, None
         if session is not None:
             await session.close()
         self._stop_reading(self.assignment)
-        self.fetcher.move(offsets)
+        self._begin(offsets, committed)
         self._woken.set()
 
     # -- positions --------------------------------------------------------------------------
@@ -326,6 +361,7 @@ class ConsumerRim:
         """Stop; in order, with a last commit and `on_revoke`, or as after a crash."""
         if self._closing:
             return
+        started_s = asyncio.get_running_loop().time()
         try:
             if self._moving is not None:
                 self._moving.cancel()
@@ -341,7 +377,10 @@ class ConsumerRim:
             if self._session is not None:
                 await self._session.close()
             await self.commits.close()
+            self._stop_reading(self.assignment)
             await self.fetcher.close()
+            left_s = started_s + timeout_s - asyncio.get_running_loop().time()
+            await self._reporter.close(max(0.0, min(left_s, CLOSE_TIMEOUT_S)))
             await self._cluster.close()
             self._executor.shutdown(wait=False, cancel_futures=True)
 

@@ -98,6 +98,9 @@ class Fetcher:
         concurrency: most Batches that are fetched at a time.
         on_out_of_range: where a lane goes on whose offset is not held any more.
         wake: called when `take` may have something new to give or raise.
+
+    Attributes:
+        taken_from: where the partition of the Batch that was taken last stood before.
     """
 
     def __init__(
@@ -116,6 +119,7 @@ class Fetcher:
         self._concurrency = concurrency
         self._on_out_of_range = on_out_of_range
         self._wake = wake
+        self.taken_from = 0
         self._lanes: dict[int, _Lane] = {}  # in the order in which they are served
         self._held_bytes = 0
         self._fetching = 0
@@ -209,6 +213,7 @@ class Fetcher:
             raise
         lane.slots.popleft()
         lane.started -= 1
+        self.taken_from = lane.position
         lane.position = slot.place.offset + 1
         self._held_bytes -= slot.held_bytes
         self._room.set()

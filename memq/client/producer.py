@@ -108,6 +108,11 @@ class AsyncProducer:
         return self._started().producer_id
 
     @property
+    def write_partitions(self) -> int:
+        """Write partitions that the Messages are spread over; fixed with an id of one's own."""
+        return self._started().write_partitions
+
+    @property
     def stats(self) -> ProducerStats:
         """What this producer did so far."""
         return self._started().stats
@@ -270,6 +275,11 @@ class Producer:
     def producer_id(self) -> str:
         """Name under which the Messages are sent."""
         return self._rim.producer_id
+
+    @property
+    def write_partitions(self) -> int:
+        """Write partitions that the Messages are spread over; fixed with an id of one's own."""
+        return self._rim.write_partitions
 
     @property
     def stats(self) -> ProducerStats:

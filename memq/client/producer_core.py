@@ -132,6 +132,11 @@ class ProducerCore:
         )
 
     @property
+    def write_partitions(self) -> int:
+        """Write partitions that Messages are spread over."""
+        return len(self._partitions)
+
+    @property
     def unsent(self) -> int:
         """Messages that wait to be sent for the first time."""
         return self._unsent

@@ -189,6 +189,11 @@ class ProducerRim:
         return self._core.options.producer_id
 
     @property
+    def write_partitions(self) -> int:
+        """Write partitions that Messages are spread over."""
+        return self._core.write_partitions
+
+    @property
     def stats(self) -> ProducerStats:
         """What was done so far; exact when read on the loop."""
         return self._outcomes.stats(

@@ -1,4 +1,5 @@
-"""The audit: what was produced against what is stored, per producer, down to the sequence.
+"""The audit: what was produced against what is stored, per producer, down to the sequence; and what
+is stored against what was consumed, down to the offset.
 
 Theory of operation
 -------------------
@@ -24,7 +25,14 @@ Reports may overlap. One whose ack was lost is sent again, joined to what came a
 is run again with its own producer id reports the same sequences again. A sequence is expected when
 any report says that it was delivered.
 
-This module holds the reports and the findings; `memq.core.reconciliation` compares.
+Consumers and jobs report in the same way which offsets they are done with, and what they found
+there (`ConsumedReport`); `memq.core.consumption` says how that is judged.
+
+Reports are JSON in LogMessages of the audit topic. The key says what a report is about
+(`report_key`), and its field `kind` says so once more. A reader takes the keys that it knows and
+leaves out kinds that it does not, so a new kind troubles no older reader.
+
+This module holds the reports and the findings about producers; `memq.core.reconciliation` compares.
 """
 
 from __future__ import annotations
@@ -34,13 +42,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from memq.errors import CorruptDataError
+from memq.errors import CorruptDataError, InvalidRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from memq.core.consumption_findings import ConsumerAudit
+
 REPORT_VERSION = 1
 MAX_REPORT_MESSAGES = 10_000_000  # of one report; each costs the audit one byte
+MAX_FAILED_RUNS = 10_000  # of one joined report; about 20 bytes each, well within a Message
 MAX_NUMBER = 2**62  # of any sequence, count or time; what is made of them fits the wire's 64 bits
 CRC_MODULUS = 2**64  # of the sums of CRC32Cs
 
@@ -91,6 +102,105 @@ class ProducedReport(msgspec.Struct, frozen=True, kw_only=True):
         """Messages sealed in the window, those that were given up included."""
         return self.last - self.first + 1
 
+    @property
+    def weight(self) -> int:
+        """How much memory it takes, in about 100 bytes."""
+        return 1 + len(self.failed)
+
+    def joined(self, following: ProducedReport) -> ProducedReport | None:
+        """One report that says the same as this and the one behind it; None if it cannot be."""
+        failed = joined_runs(Run(*run) for run in [*self.failed, *following.failed])
+        too_many = following.last - self.first >= MAX_REPORT_MESSAGES
+        if too_many or len(failed) > MAX_FAILED_RUNS or following.first != self.last + 1:
+            return None
+        return msgspec.structs.replace(
+            self,
+            last=following.last,
+            records=self.records + following.records,
+            size_bytes=self.size_bytes + following.size_bytes,
+            crc_sum=(self.crc_sum + following.crc_sum) % CRC_MODULUS,
+            failed=failed,
+            window_end_ms=following.window_end_ms,
+        )
+
+
+class ConsumedReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="consumed"):
+    """What one consumer is done with: a range of offsets of one read partition, without a gap.
+
+    It counts what was really read: a Message that was dropped as a repeat is in `repeats` alone,
+    and one that was skipped because it is damaged is nowhere.
+
+    Attributes:
+        version: of this format.
+        topic: the topic.
+        consumer: consumer group, or name of the job.
+        partition: read partition.
+        start: first offset.
+        end: one past the last offset.
+        batches: Batches that were read in the range.
+        messages: Messages in them, without repeats.
+        records: LogMessages in these Messages.
+        repeats: Messages that were dropped as repeats.
+        crc_sum: sum of the CRC32C of the Messages counted, modulo 2**64.
+        window_start_ms: when the consumer began with the range, by its clock.
+        window_end_ms: when it was done with it.
+        skipped: how many offsets right before `start` it stepped over and did not read.
+        final: what it did behind `end` is none of this reader's any more: it is a job that was
+            given just this range, or a group member that gave the partition up and has reported
+            all. Else there is more to come, and a gap behind `end` means a report is missing.
+        client: how the consumer names itself.
+    """
+
+    version: int = REPORT_VERSION
+    topic: str
+    consumer: str
+    partition: int
+    start: int
+    end: int
+    batches: int
+    messages: int
+    records: int
+    repeats: int = 0
+    crc_sum: int
+    window_start_ms: int
+    window_end_ms: int
+    skipped: int = 0
+    final: bool = True
+    client: str = ""
+
+    @property
+    def name(self) -> ReaderName:
+        """Whose offsets these are."""
+        return ReaderName(self.consumer, self.partition)
+
+    @property
+    def weight(self) -> int:
+        """How much memory it takes, in about 100 bytes."""
+        return 4
+
+    def joined(self, following: ConsumedReport) -> ConsumedReport | None:
+        """One report that says the same as this and the one behind it; None if it cannot be."""
+        if self.final or following.start != self.end or following.skipped:
+            return None
+        return msgspec.structs.replace(
+            self,
+            end=following.end,
+            batches=self.batches + following.batches,
+            messages=self.messages + following.messages,
+            records=self.records + following.records,
+            repeats=self.repeats + following.repeats,
+            crc_sum=(self.crc_sum + following.crc_sum) % CRC_MODULUS,
+            window_end_ms=following.window_end_ms,
+            final=following.final,
+        )
+
+
+class ReaderName(NamedTuple):
+    """Whose offsets are reported: they count up for each of these on their own."""
+
+    consumer: str
+    partition: int
+
 
 class ProducerName(NamedTuple):
     """Whose sequences are compared: they count up for each of these on their own."""
@@ -112,23 +222,50 @@ class Run(NamedTuple):
         return self.last - self.first + 1
 
 
+Report = ProducedReport | ConsumedReport
+
+
+class _Kind(msgspec.Struct):
+    """What a report says about its kind; those of producers say nothing."""
+
+    kind: str = "produced"
+
+
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(ProducedReport).decode
+_decode_kind = msgspec.json.Decoder(_Kind).decode
+_decode_produced = msgspec.json.Decoder(ProducedReport).decode
+_decode_consumed = msgspec.json.Decoder(ConsumedReport).decode
 
 
-def encode_report(report: ProducedReport) -> bytes:
+def consumed_key(topic: str) -> bytes:
+    """The key of reports about what was consumed; no topic can have it as its name."""
+    return f"consumed:{topic}".encode()
+
+
+def report_key(report: Report) -> bytes:
+    """The key of a report in the audit topic."""
+    if isinstance(report, ConsumedReport):
+        return consumed_key(report.topic)
+    return report.topic.encode()
+
+
+def encode_report(report: Report) -> bytes:
     """The JSON of a report: the value of a LogMessage in the audit topic."""
     return _encode(report)
 
 
-def decode_report(value: bytes) -> ProducedReport:
-    """A report from its JSON.
+def decode_report(value: bytes) -> Report | None:
+    """A report from its JSON; None where it is of a kind that this reader does not know.
 
     Raises:
         CorruptDataError: it is not a report, or of a version that this reader does not know.
     """
     try:
-        report = _decode(value)
+        kind = _decode_kind(value).kind
+        if kind not in ("produced", "consumed"):
+            return None
+        produced = kind == "produced"
+        report: Report = _decode_produced(value) if produced else _decode_consumed(value)
     except msgspec.MsgspecError as exc:
         raise CorruptDataError(f"not an audit report: {exc}: {value[:80]!r}") from exc
     if report.version != REPORT_VERSION:
@@ -136,15 +273,44 @@ def decode_report(value: bytes) -> ProducedReport:
             f"audit report of version {report.version}; this reader knows {REPORT_VERSION}: "
             "upgrade memq"
         )
-    numbers = (report.write_partition, report.epoch, report.last, report.records)
-    times = (report.window_start_ms, report.window_end_ms)
-    if min(*numbers, *times) < 0 or max(*numbers, *times) > MAX_NUMBER or not _in_order(report):
-        raise CorruptDataError(f"audit report with numbers that make no sense: {value[:200]!r}")
-    if report.messages > MAX_REPORT_MESSAGES:
+    if not _makes_sense(report):
+        raise CorruptDataError(f"audit report with numbers that make no sense: {value[:300]!r}")
+    if isinstance(report, ProducedReport) and report.messages > MAX_REPORT_MESSAGES:
         raise CorruptDataError(
             f"audit report over {report.messages} Messages; the most is {MAX_REPORT_MESSAGES}"
         )
     return report
+
+
+def check_consumed(report: ConsumedReport) -> None:
+    """Refuse a report that no audit could read.
+
+    Raises:
+        InvalidRequestError: its numbers make no sense, or it has no name of a consumer.
+    """
+    if not report.consumer or not _makes_sense(report):
+        raise InvalidRequestError(
+            f"{report} cannot be: it must name its consumer, numbers must be 0 or more and end "
+            "must not be before start"
+        )
+
+
+def _makes_sense(report: Report) -> bool:
+    times = (report.window_start_ms, report.window_end_ms)
+    if isinstance(report, ConsumedReport):
+        numbers = (report.partition, report.start, report.end, report.batches)
+        counts = (report.messages, report.records, report.repeats, report.skipped)
+        in_order = (
+            report.skipped <= report.start <= report.end and 0 <= report.crc_sum < CRC_MODULUS
+        )
+        return in_order and _in_bounds(*numbers, *counts, *times)
+    return _in_order(report) and _in_bounds(
+        report.write_partition, report.epoch, report.last, report.records, *times
+    )
+
+
+def _in_bounds(*numbers: int) -> bool:
+    return min(numbers) >= 0 and max(numbers) <= MAX_NUMBER
 
 
 def _in_order(report: ProducedReport) -> bool:
@@ -213,6 +379,7 @@ class AuditResult:
         damage: what could not be read, in plain sentences: object, place and cause.
         open_reports: reports that were left out because they are not closed yet.
         expired_reports: reports that were left out because retention removes their Messages.
+        consumers: one for each consumer, sorted by name.
     """
 
     topic: str
@@ -220,11 +387,14 @@ class AuditResult:
     damage: list[str] = field(default_factory=list)
     open_reports: int = 0
     expired_reports: int = 0
+    consumers: list[ConsumerAudit] = field(default_factory=list)
 
     @property
     def clean(self) -> bool:
-        """Nothing lost, damaged, doubled or changed."""
-        return not self.damage and all(producer.clean for producer in self.producers)
+        """Nothing lost, damaged, doubled or changed; nothing missed or mismatched."""
+        produced = all(producer.clean for producer in self.producers)
+        consumed = all(consumer.clean for consumer in self.consumers)
+        return not self.damage and produced and consumed
 
     @property
     def lost_records(self) -> int:

@@ -30,6 +30,7 @@ from memq.errors import InvalidRequestError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from memq.core.consumption_findings import ConsumerAudit
     from memq.core.format.batch import ProducerRun
 
 MAX_MESSAGES = 500_000_000  # that one audit compares: half a GiB of state
@@ -293,7 +294,12 @@ class Reconciliation:
         return any(span.any_unseen() for spans in self._spans.values() for span in spans)
 
     def result(
-        self, *, damage: list[str], open_reports: int, expired_reports: int = 0
+        self,
+        *,
+        damage: list[str],
+        open_reports: int,
+        expired_reports: int = 0,
+        consumers: Sequence[ConsumerAudit] = (),
     ) -> AuditResult:
         """The findings."""
         names = sorted(self._spans.keys() | self._unreported.keys())
@@ -303,6 +309,7 @@ class Reconciliation:
             damage=damage,
             open_reports=open_reports,
             expired_reports=expired_reports,
+            consumers=list(consumers),
         )
 
     def _audit(self, name: ProducerName) -> ProducerAudit:

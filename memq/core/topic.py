@@ -108,7 +108,8 @@ TOPIC_OPTIONS = (
         "audited",
         "flag",
         True,
-        "Producers report what they sent to the audit topic, so that `memq audit` can name losses.",
+        "Producers report what they sent, and groups what they read, to the audit topic, so that "
+        "`memq audit` can name losses.",
     ),
 )
 """Every option of a topic but its schema, which is Arrow and not text."""

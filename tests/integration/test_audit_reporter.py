@@ -143,7 +143,7 @@ async def test_report_that_failed_goes_with_the_next(broker, cluster, caplog):
     assert ranges(broker) == [(0, 9)]
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
     assert "full" in caplog.records[0].message
-    assert "[reporting | 3 sent] <ReportBacklog [0 reports over 0 Messages]>" in repr(reporter)
+    assert "[3 sent]> <ReportBacklog [0 reports over 0 Messages]>" in repr(reporter)
 
 
 async def test_broker_without_an_audit_topic_costs_no_data(caplog):
@@ -155,7 +155,7 @@ async def test_broker_without_an_audit_topic_costs_no_data(caplog):
     assert producer.stats.acked_messages == 1
     assert len(caplog.records) == 2
     assert AUDIT_TOPIC in caplog.records[0].message
-    assert "1 Messages of this producer are not reported" in caplog.records[1].message
+    assert "1 Messages of this client are not reported" in caplog.records[1].message
 
 
 async def test_close_ends_within_its_timeout(broker, caplog):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
+import urllib.error
 import urllib.request
 
 import pytest
 
+from memq import Producer
 from memq.errors import MemqError, RequestTimeoutError
 from memq.testing.broker import BrokerProcess
 
@@ -91,3 +94,20 @@ def test_options(tmp_path):
     with BrokerProcess(tmp_path, **options) as broker:
         assert b'"broker_id": "b7"' in fetch(f"{broker.admin}/status")
         assert broker.log == ""
+
+
+def test_topic_page(tmp_path):
+    """The admin HTTP shows what a topic holds, and says so when there is none."""
+    with BrokerProcess(tmp_path, auto_create_topics=True) as broker:
+        with Producer(broker.address, topic="clicks", acks="all") as producer:
+            producer.write(b"value").result(timeout=30)
+
+        page = json.loads(fetch(f"{broker.admin}/topics/clicks"))
+
+        assert page["topic"] == "clicks"
+        assert sum(each["end"] - each["start"] for each in page["read_partitions"]) == 1
+        assert page["stored_through_ms"] > 0
+        with pytest.raises(urllib.error.HTTPError, match="404") as refused:
+            fetch(f"{broker.admin}/topics/nothing")
+        with refused.value as answer:
+            assert json.loads(answer.read())["error"] == "unknown_topic"

@@ -12,16 +12,22 @@ from hypothesis import strategies as st
 from memq.core.audit import (
     REPORT_VERSION,
     AuditResult,
+    ConsumedReport,
     ProducedReport,
     ProducerAudit,
     ProducerName,
     Run,
+    check_consumed,
+    consumed_key,
     decode_report,
     encode_report,
     joined_runs,
+    report_key,
     runs,
 )
-from memq.errors import CorruptDataError
+from memq.core.consumption_findings import Amount, ConsumedAudit, ConsumerAudit
+from memq.core.topic import check_topic_name
+from memq.errors import CorruptDataError, InvalidRequestError
 
 REPORT = ProducedReport(
     version=REPORT_VERSION,
@@ -116,3 +122,87 @@ def test_result_with_damage_is_not_clean_and_one_with_recovered_messages_is() ->
     fine = ProducerAudit(ProducerName(0, "p", 0), recovered=[Run(1, 1)], unreported_messages=4)
     assert AuditResult("t", [fine], open_reports=1, expired_reports=1).clean
     assert not AuditResult("t", [fine], damage=["object gone"]).clean
+
+
+# -- what was consumed ----------------------------------------------------------------------
+
+CONSUMED = ConsumedReport(
+    topic="t",
+    consumer="g",
+    partition=3,
+    start=5,
+    end=9,
+    batches=4,
+    messages=40,
+    records=400,
+    crc_sum=2**64 - 1,
+    window_start_ms=1,
+    window_end_ms=2,
+)
+
+
+def test_consumed_report_survives_its_json() -> None:
+    """It is read back as it was written, and names its kind for other readers."""
+    assert decode_report(encode_report(CONSUMED)) == CONSUMED
+    assert msgspec.json.decode(encode_report(CONSUMED))["kind"] == "consumed"
+    assert CONSUMED.version == REPORT_VERSION
+
+
+def test_reports_of_the_first_readers_have_no_kind() -> None:
+    """What producers write is what they wrote before there were kinds."""
+    assert "kind" not in msgspec.json.decode(encode_report(REPORT))
+
+
+def test_kind_that_is_not_known_is_left_out() -> None:
+    """A report of a later kind is no report for this reader, whatever its fields are."""
+    assert decode_report(b'{"kind": "forgotten", "version": "x"}') is None
+
+
+def test_kinds_have_keys_of_their_own() -> None:
+    """A reader that knows only producers' reports never sees the others: no topic has that key."""
+    assert report_key(REPORT) == b"t"
+    assert report_key(CONSUMED) == consumed_key("t") == b"consumed:t"
+    with pytest.raises(InvalidRequestError):
+        check_topic_name(consumed_key("t").decode())
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"start": 10},
+        {"partition": -1},
+        {"start": -1},
+        {"end": 2**62 + 1},
+        {"messages": -1},
+        {"repeats": -1},
+        {"crc_sum": -1},
+        {"skipped": 6},
+        {"window_end_ms": -1},
+    ],
+)
+def test_consumed_report_with_numbers_that_make_no_sense_is_refused(fields) -> None:
+    """Such a report is neither sent nor read."""
+    wrong = msgspec.structs.replace(CONSUMED, **fields)
+    with pytest.raises(CorruptDataError, match="make no sense"):
+        decode_report(encode_report(wrong))
+    with pytest.raises(InvalidRequestError, match="numbers must be 0 or more"):
+        check_consumed(wrong)
+
+
+def test_job_without_a_name_cannot_report() -> None:
+    """Nobody could ask about it."""
+    check_consumed(CONSUMED)
+    with pytest.raises(InvalidRequestError, match="name its consumer"):
+        check_consumed(msgspec.structs.replace(CONSUMED, consumer=""))
+
+
+@pytest.mark.parametrize(
+    ("finding", "is_clean"),
+    [("missed", False), ("mismatched", False), ("unreported", True), ("behind", True)],
+)
+def test_audit_is_clean_only_if_consumers_are(finding, is_clean) -> None:
+    """What a consumer has left out is a fault like a loss; lag is none."""
+    found = ConsumedAudit(ProducerName(0, "p", 0), **{finding: Amount(messages=1, records=7)})
+    consumer = ConsumerAudit("g", 1, [found])
+    assert AuditResult("t", [], consumers=[consumer]).clean == is_clean
+    assert consumer.total(finding) == Amount(1, 7)

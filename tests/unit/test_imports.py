@@ -23,6 +23,7 @@ ALLOWED = {
     "memq.client": ("memq.core", "memq.errors"),
     "memq.broker": ("memq.core", "memq.errors"),
     "memq.testing": ("memq.broker", "memq.client", "memq.core", "memq.errors"),
+    "memq.spark": ("memq.client", "memq.core", "memq.errors"),
     "memq.__main__": ("memq.cli",),
     "memq.cli": ("memq",),
 }

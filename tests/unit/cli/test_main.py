@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 
 import click
 import pytest
@@ -166,11 +165,12 @@ def test_reader_that_goes_away(tmp_path):
 
 
 def test_help_is_quick():
-    """Help answers at once; the best of three, for the machine may be busy."""
+    """Help answers at once; in processor time, and the best of three, on a busy machine too."""
 
     def seconds():
-        start_s = time.perf_counter()
+        before = os.times()
         assert run("--help").returncode == 0
-        return time.perf_counter() - start_s
+        after = os.times()
+        return sum(after[2:4]) - sum(before[2:4])  # of children
 
     assert min(seconds() for _ in range(3)) < HELP_LIMIT_S

@@ -15,6 +15,7 @@ from memq.client.audit_backlog import ReportBacklog
 from memq.client.audit_counters import AuditCounters
 from memq.client.delivery import Delivery
 from memq.client.producer_state import CoreOptions, Entry, Partition
+from memq.core import audit
 from memq.core.audit import REPORT_VERSION, ProducedReport, decode_report
 from memq.errors import DeliveryTimeoutError
 
@@ -192,7 +193,7 @@ def test_reports_with_a_gap_between_them_stay_apart():
 )
 def test_reports_are_not_joined_beyond_what_a_reader_takes(monkeypatch, limit, value, second):
     """A joined report keeps to the limits of a report."""
-    monkeypatch.setattr(audit_backlog, limit, value)
+    monkeypatch.setattr(audit, limit, value)
     backlog = ReportBacklog()
     backlog.add([report(0, 4, failed=[(1, 1)]), second])
     assert [each.first for each, _ in backlog.take(ROOM)] == [0, 5]
@@ -200,7 +201,7 @@ def test_reports_are_not_joined_beyond_what_a_reader_takes(monkeypatch, limit, v
 
 def test_oldest_report_is_dropped_when_too_much_waits(monkeypatch):
     """At the bound the oldest report goes, and its Messages are counted."""
-    monkeypatch.setattr(audit_backlog, "MAX_FAILED_RUNS", 1)
+    monkeypatch.setattr(audit, "MAX_FAILED_RUNS", 1)
     monkeypatch.setattr(audit_backlog, "MAX_WEIGHT", 5)
     backlog = ReportBacklog()
     backlog.add([report(at, at + 4, failed=[(at, at)]) for at in (0, 5, 10)])

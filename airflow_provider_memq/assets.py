@@ -1,0 +1,122 @@
+"""Topics as assets: `memq://<host:port or cluster>/<topic>`.
+
+The authority names a cluster: the address of a broker that everybody uses, or a name. It is not
+asked: it only has to be the same wherever the topic is meant. Airflow calls `sanitize_uri` for
+every such URI, `create_asset` is what DAGs call, and `convert_asset_to_openlineage` what lineage
+does.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from airflow.sdk import Asset, AssetWatcher
+
+from airflow_provider_memq.settings import DEFAULT_CONN_ID
+
+if TYPE_CHECKING:
+    from urllib.parse import SplitResult
+
+    from airflow.providers.common.compat.openlineage.facet import Dataset
+
+SCHEME = "memq"
+_CLUSTER = re.compile(r"[a-z0-9._-]+(:\d{1,5})?|\[[0-9a-f:]+\](:\d{1,5})?")
+_TOPIC = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")  # as memq.core.topic has it
+
+
+def asset_uri(cluster: str, topic: str) -> str:
+    """The URI of a topic.
+
+    Args:
+        cluster: `host:port` of a broker, or a name of the cluster.
+        topic: the topic.
+
+    Raises:
+        ValueError: it cannot be the URI of a topic.
+    """
+    return sanitize_uri(urlsplit(f"{SCHEME}://{cluster}/{topic}")).geturl()
+
+
+def sanitize_uri(uri: SplitResult) -> SplitResult:
+    """A URI in its one form: the cluster in lower case.
+
+    Raises:
+        ValueError: it is not the URI of a topic; the message says why.
+    """
+    shape = f"{SCHEME}://<host:port or cluster>/<topic>"
+    if "@" in uri.netloc:
+        raise ValueError(f"URI must not hold credentials; write it like {shape}")
+    if uri.query or uri.fragment:
+        raise ValueError(f"URI {uri.geturl()} must end with the topic; write it like {shape}")
+    cluster = uri.netloc.lower()
+    if not _CLUSTER.fullmatch(cluster):
+        raise ValueError(f"URI {uri.geturl()} names no cluster; write it like {shape}")
+    if not _TOPIC.fullmatch(uri.path.removeprefix("/")):
+        raise ValueError(
+            f"URI {uri.geturl()} names no topic: 1 to 200 of letters, digits, '.', '_' and '-'; "
+            f"write it like {shape}"
+        )
+    return uri._replace(netloc=cluster)
+
+
+def create_asset(
+    *,
+    cluster: str,
+    topic: str,
+    name: str | None = None,
+    group: str = "asset",
+    extra: dict[str, Any] | None = None,
+) -> Asset:
+    """A topic as an asset.
+
+    Args:
+        cluster: `host:port` of a broker, or a name of the cluster.
+        topic: the topic.
+        name: of the asset; the URI when it is not given.
+        group: of the asset.
+        extra: kept with the asset.
+
+    Raises:
+        ValueError: there is no such URI.
+    """
+    uri = asset_uri(cluster, topic)
+    return Asset(name=name or uri, uri=uri, group=group, extra=extra or {})
+
+
+def watched_asset(
+    *,
+    cluster: str,
+    topic: str,
+    name: str | None = None,
+    memq_conn_id: str = DEFAULT_CONN_ID,
+    **watch: Any,
+) -> Asset:
+    """A topic as an asset that wakes DAGs scheduled on it when something was published.
+
+    Args:
+        cluster: `host:port` of a broker, or a name of the cluster.
+        topic: the topic.
+        name: of the asset; the URI when it is not given.
+        memq_conn_id: connection to the brokers.
+        **watch: more arguments of `MemqWatchTrigger`, such as `poll_interval`.
+
+    Raises:
+        ValueError: there is no such URI.
+    """
+    from airflow_provider_memq.triggers.watch import MemqWatchTrigger  # noqa: PLC0415 - if wanted
+
+    uri = asset_uri(cluster, topic)
+    name = name or uri
+    # Its own name in the trigger: Airflow runs equal triggers as one, and gives that no state.
+    trigger = MemqWatchTrigger(topic=topic, memq_conn_id=memq_conn_id, watch_name=name, **watch)
+    return Asset(name=name, uri=uri, watchers=[AssetWatcher(name="memq", trigger=trigger)])
+
+
+def convert_asset_to_openlineage(asset: Asset, lineage_context: object) -> Dataset:  # noqa: ARG001
+    """The OpenLineage dataset of a topic's asset."""
+    from airflow_provider_memq.lineage import topic_dataset  # noqa: PLC0415 - an optional package
+
+    uri = urlsplit(asset.uri)
+    return topic_dataset(uri.netloc, uri.path.removeprefix("/"))

@@ -1,0 +1,237 @@
+"""What can be waited for, apart from how one waits.
+
+A condition is made from the values that a user wrote, or that a template became, and looks at a
+topic through a `Session`. Sensors look in a worker, triggers in the triggerer; both look with the
+same condition. A value that makes no sense is a `ConfigError` at the first look: before it,
+templates are not rendered.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from memq.errors import ConfigError, InvalidRequestError
+
+if TYPE_CHECKING:
+    from airflow_provider_memq.session import Session, TopicState
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+Offsets = Mapping[int, int] | Mapping[str, int] | str
+"""Offsets by read partition: a mapping, or its JSON such as `{"0": 5}`."""
+
+
+class Outcome(NamedTuple):
+    """What one look found.
+
+    Attributes:
+        done: the condition holds.
+        value: where the topic stands, as plain JSON; the XCom of a sensor.
+        note: how far it is, in words, for the log.
+    """
+
+    done: bool
+    value: dict[str, Any]
+    note: str
+
+
+class Condition(Protocol):
+    """Something about a topic that will hold at some time."""
+
+    async def look(self, session: Session) -> Outcome:
+        """Whether it holds now.
+
+        Raises:
+            MemqError: the cluster did not answer, or the condition makes no sense.
+        """
+
+
+class OffsetsReached:
+    """Every read partition named has published all offsets before the one given."""
+
+    def __init__(self, topic: str, offsets: Offsets) -> None:
+        self._topic = topic
+        self._targets = parse_offsets("offsets", offsets)
+        if not self._targets:
+            raise ConfigError('offsets names no read partition; write it like {"0": 5}')
+
+    async def look(self, session: Session) -> Outcome:
+        """Whether all are reached; see `Condition`."""
+        state = await session.state(self._topic)
+        check_partitions(state, self._targets)
+        short = {p: end for p, end in self._targets.items() if state.ends[p] < end}
+        reached = len(self._targets) - len(short)
+        note = f"{reached} of {len(self._targets)} read partitions of {self._topic} reached"
+        if short:
+            partition = min(short)
+            note += f"; partition {partition} is at {state.ends[partition]} of {short[partition]}"
+        return Outcome(not short, state.as_json(), note)
+
+
+class WatermarkPassed:
+    """All that was received and acked before a time is published."""
+
+    def __init__(self, topic: str, at: datetime | str) -> None:
+        self._topic = topic
+        self._at_ms = parse_time_ms("at", at)
+
+    async def look(self, session: Session) -> Outcome:
+        """Whether the watermark passed the time; see `Condition`."""
+        state = await session.state(self._topic)
+        note = (
+            f"{self._topic} is stored through {iso_ms(state.watermark_ms)}, awaited is "
+            f"{iso_ms(self._at_ms)}"
+        )
+        return Outcome(state.watermark_ms >= self._at_ms, state.as_json(), note)
+
+
+class NewData:
+    """So much was published since some offsets: notifications, bytes or records.
+
+    What was counted is kept, so that a look reads only the notifications since the last one.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        since: Offsets,
+        min_notifications: int | str | None = None,
+        min_bytes: int | str | None = None,
+        min_records: int | str | None = None,
+    ) -> None:
+        given = {"notifications": min_notifications, "bytes": min_bytes, "records": min_records}
+        asked = [(unit, least) for unit, least in given.items() if least is not None]
+        if len(asked) != 1:
+            raise ConfigError(
+                "give one of min_notifications, min_bytes and min_records; two sensors wait for two"
+            )
+        self._unit, least = asked[0]
+        self._least = parse_count(f"min_{self._unit}", least)
+        self._topic = topic
+        self._since = parse_offsets("since", since)
+        self._counted = {"notifications": 0, "bytes": 0, "records": 0}
+        self._next: dict[int, int] = {}
+
+    async def look(self, session: Session) -> Outcome:
+        """Whether there is enough; see `Condition`."""
+        state = await session.state(self._topic)
+        check_partitions(state, self._since)
+        for partition, end in state.ends.items():
+            first = self._next.get(partition, self._since.get(partition, 0))
+            await self._count(session, partition, max(first, state.starts[partition]), end)
+        seen = self._counted[self._unit]
+        note = f"{seen} of {self._least} {self._unit} are new in {self._topic}"
+        return Outcome(seen >= self._least, state.as_json() | {"new": dict(self._counted)}, note)
+
+    async def _count(self, session: Session, partition: int, start: int, end: int) -> None:
+        if start >= end:
+            return
+        async for page in session.pages(self._topic, partition, start, end):
+            for found in page:
+                self._counted["notifications"] += 1
+                self._counted["bytes"] += found.notification.size_bytes
+                self._counted["records"] += found.notification.records
+            # After each page: a look that fails half-way goes on from here.
+            self._next[partition] = page[-1].offset + 1 if page else end
+
+
+class LagBelow:
+    """A consumer group has at most so many Batches left to read."""
+
+    def __init__(self, topic: str, group: str, max_lag: int | str = 0) -> None:
+        self._topic = topic
+        self._group = group
+        self._max_lag = parse_count("max_lag", max_lag)
+
+    async def look(self, session: Session) -> Outcome:
+        """Whether the group is near enough; see `Condition`."""
+        # First the offsets of the group: it may go on meanwhile, and is then only nearer.
+        committed = await session.committed(self._group, self._topic)
+        state = await session.state(self._topic)
+        lag = {p: end - committed.get(p, state.starts[p]) for p, end in state.ends.items()}
+        total = sum(lag.values())
+        note = f"group {self._group} is {total} Batches behind in {self._topic}"
+        if not committed:
+            note += ", and has committed nothing yet"
+        value = state.as_json() | {"lag": {str(p): each for p, each in lag.items()}}
+        return Outcome(total <= self._max_lag, value, note)
+
+
+# -- values as users write them -------------------------------------------------------------
+
+
+def parse_offsets(name: str, given: Offsets) -> dict[int, int]:
+    """Offsets by partition, from a mapping or its JSON.
+
+    Raises:
+        ConfigError: it is neither, or holds something else than whole numbers from 0 on.
+    """
+    offsets: object = given
+    if isinstance(given, str):
+        try:
+            offsets = json.loads(given)
+        except ValueError:
+            offsets = None
+    if not isinstance(offsets, Mapping):
+        raise ConfigError(
+            f"{name} = {given!r}: must be a mapping of read partition to offset, or JSON such as "
+            '{"0": 5}'
+        )
+    return {
+        parse_count(f"a read partition of {name}", partition): parse_count(
+            f"{name} of partition {partition}", offset
+        )
+        for partition, offset in offsets.items()
+    }
+
+
+def parse_count(name: str, given: object) -> int:
+    """A whole number from 0 on, or the text of one.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    text = str(given).strip()
+    if isinstance(given, bool) or not (text.isascii() and text.isdecimal()):
+        raise ConfigError(f"{name} = {given!r}: must be a whole number, 0 or more")
+    return int(text)
+
+
+def parse_time_ms(name: str, given: datetime | str) -> int:
+    """Milliseconds since 1970 UTC of a time or its ISO text, rounded up.
+
+    Raises:
+        ConfigError: it is no time, or has no time zone.
+    """
+    try:
+        at = given if isinstance(given, datetime) else datetime.fromisoformat(given.strip())
+    except ValueError as exc:
+        raise ConfigError(
+            f"{name} = {given!r}: must be a time such as 2026-01-02T03:00:00Z. A run that an asset "
+            "or a person started has no data interval: give such a sensor a time of its own"
+        ) from exc
+    if at.tzinfo is None:
+        raise ConfigError(f"{name} = {given!r} has no time zone; add one, such as Z or +00:00")
+    return -((_EPOCH - at) // timedelta(milliseconds=1))  # up, so that nothing is left out
+
+
+def iso_ms(time_ms: int) -> str:
+    """A time as ISO text in UTC."""
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def check_partitions(state: TopicState, named: Mapping[int, int]) -> None:
+    """Refuse read partitions that a topic does not have: nothing would ever be published there.
+
+    Raises:
+        InvalidRequestError: naming the first of them.
+    """
+    unknown = sorted(set(named) - set(state.ends))
+    if unknown:
+        raise InvalidRequestError(
+            f"topic {state.topic!r} has no read partition {unknown[0]}; it has 0 to "
+            f"{len(state.ends) - 1}"
+        )

@@ -1,0 +1,1 @@
+"""The hook: one Airflow connection, and what can be asked over it."""

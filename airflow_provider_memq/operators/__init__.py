@@ -1,0 +1,1 @@
+"""Operators: plan ranges, replay them, run Spark over them, commit, audit, watch retention."""

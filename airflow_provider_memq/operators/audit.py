@@ -1,0 +1,158 @@
+"""`MemqAuditOperator`: was anything lost between producers, storage and consumers?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import ObjectStoragePath
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_provider_memq.operators.base import (
+    MemqTopicOperator,
+    duration_of,
+    flag_of,
+    now_ms,
+    shown,
+)
+from airflow_provider_memq.operators.window import window_of
+from memq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow.sdk import Context
+
+    from memq.core.audit import AuditResult
+
+MAX_FINDINGS = 50  # in the error and the XCom; the table has all
+DEFAULT_GRACE = "1m"
+
+
+class MemqAuditOperator(MemqTopicOperator):
+    """Reconciles what was produced, stored and consumed in a window; fails when it does not match.
+
+    The window is the run's data interval, or what `start`, `end` or `last` say. Reports of
+    producers belong to the window in which they were stored, so windows that meet judge each once;
+    a window should be stored through before it is judged: put a `MemqWatermarkSensor` before it.
+
+    The failure names producer, epoch, write partition, sequences and counts of everything that is
+    lost, damaged, doubled or changed, and what a consumer missed. It is not retried. The result
+    is pushed before the failure, so that an `on_failure_callback`, which any notifier can be, has
+    it: `{{ ti.xcom_pull(task_ids=ti.task_id) }}`, and the text in `{{ exception }}`.
+
+    Args:
+        consumers: groups and jobs that must have consumed what is stored: a list, or its text with
+            commas (templated); none for all that have reported.
+        start: start of the window: a time with a zone or its ISO text (templated).
+        end: its end, not included (templated).
+        last: or else a window up to now, such as "2h" (templated).
+        deep: read every byte of every Batch (templated); otherwise their indexes.
+        grace: how long a job may take: what a consumer left out is a fault only when something
+            behind it was reported so long ago (templated).
+        output_dir: folder or URI where the findings are kept as a CSV table (templated); empty for
+            none.
+        topic: the topic (templated).
+        memq_conn_id: connection to the brokers (templated).
+
+    Returns:
+        Totals, findings, and `table`, the path to the table.
+
+    Raises:
+        AirflowFailException: something does not match.
+        ConfigError: no window is given, or it is none.
+    """
+
+    template_fields: Sequence[str] = (
+        *MemqTopicOperator.template_fields,
+        "consumers",
+        "start",
+        "end",
+        "last",
+        "deep",
+        "grace",
+        "output_dir",
+    )
+
+    def __init__(
+        self,
+        *,
+        consumers: Sequence[str] | str = (),
+        start: Any = None,
+        end: Any = None,
+        last: str | None = None,
+        deep: bool | str = False,
+        grace: str = DEFAULT_GRACE,
+        output_dir: str = "",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.consumers = consumers
+        self.start = start
+        self.end = end
+        self.last = last
+        self.deep = deep
+        self.grace = grace
+        self.output_dir = output_dir
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Audit, keep the result, and fail when something does not match."""
+        from airflow_provider_memq import audit_table  # noqa: PLC0415 - DAGs parse sooner
+
+        start_ms, end_ms = self._window(context)
+        result = self._audit(start_ms, end_ms)
+        plain = {
+            **audit_table.to_json(result, MAX_FINDINGS),
+            "start": shown(start_ms),
+            "end": shown(end_ms),
+            "table": self._keep(result, start_ms, end_ms),
+        }
+        context["ti"].xcom_push("return_value", plain)
+        self.log.info("%s", {name: each for name, each in plain.items() if name != "findings"})
+        if not result.clean:
+            lines = audit_table.in_words(result, MAX_FINDINGS)
+            raise AirflowFailException(
+                f"topic {self.topic!r}, {plain['start']} to {plain['end']}: " + "; ".join(lines)
+            )
+        return plain
+
+    def _window(self, context: Context) -> tuple[int, int]:
+        last_ms = duration_of(self.last, 0)
+        if not last_ms:
+            return window_of(context, self.start, self.end)
+        if self.start or self.end:
+            raise ConfigError("give either last, or start and end")
+        now = now_ms()
+        return now - last_ms, now
+
+    def _audit(self, start_ms: int, end_ms: int) -> AuditResult:
+        from memq.client.audit import audit_topic  # noqa: PLC0415 - DAGs parse sooner
+
+        return self.ask(
+            lambda cluster: audit_topic(
+                cluster,
+                self.topic,
+                start_ms=start_ms,
+                end_ms=end_ms,
+                deep=flag_of("deep", self.deep),
+                consumers=names_of(self.consumers),
+                grace_ms=duration_of(self.grace, 0),
+            )
+        )
+
+    def _keep(self, result: AuditResult, start_ms: int, end_ms: int) -> str | None:
+        """Write the table; an audit of the same window that is run again replaces it."""
+        from airflow_provider_memq.audit_table import to_csv, to_rows  # noqa: PLC0415 - likewise
+
+        if not self.output_dir:
+            return None
+        folder = ObjectStoragePath(self.output_dir) / f"topic={self.topic}"
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"audit-{start_ms:013d}-{end_ms:013d}.csv"
+        path.write_text(to_csv(to_rows(result)))
+        return str(path)
+
+
+def names_of(consumers: Sequence[str] | str) -> list[str]:
+    """Names of a list, or of its text with commas."""
+    given = consumers.split(",") if isinstance(consumers, str) else consumers
+    return [name.strip() for name in given if name.strip()]

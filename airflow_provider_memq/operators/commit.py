@@ -1,0 +1,87 @@
+"""`MemqCommitOperator`: a consumer group's offsets follow what was processed without a gap."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowSkipException
+
+from airflow_provider_memq.emitted import last_ledger, ranges_behind
+from airflow_provider_memq.operators.base import MemqTopicOperator
+from airflow_provider_memq.range_assets import plan_asset
+from airflow_provider_memq.ranges import PlannedRange, contiguous_end
+from memq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from airflow.sdk import Asset, Context
+
+    from airflow_provider_memq.ranges import Ledger
+
+
+class MemqCommitOperator(MemqTopicOperator):
+    """Commits a group's offsets as far as every range is processed.
+
+    A task whose success means that a range is processed has the asset `done` among its outlets:
+    Airflow stores the range's key as an event with that success. This task comes after it, reads
+    those events, and moves each read partition's offset over the ranges that meet, from where it
+    stands. A range that is still missing holds the offset back, however many behind it are done,
+    so nothing is ever committed that was not processed. Offsets never move back.
+
+    One such task runs at a time (`max_active_tis_per_dag=1` is set), so the last one sees all.
+
+    Args:
+        ranges: the asset that the planner emits to; says where planning began.
+        done: the asset of processed ranges. Schedule no DAG on it (see `plan_asset`); give the
+            task that processes an outlet of your own for that.
+        group: the consumer group (templated); it must have no live members.
+        topic: the topic (templated).
+        memq_conn_id: connection to the brokers (templated).
+
+    Returns:
+        `{"group", "committed": {read partition: next offset}}`, with what was moved; the task is
+        skipped when nothing is to be moved.
+    """
+
+    template_fields: Sequence[str] = (*MemqTopicOperator.template_fields, "group")
+
+    def __init__(self, *, ranges: Asset, done: Asset, group: str, **kwargs: Any) -> None:
+        kwargs.setdefault("max_active_tis_per_dag", 1)
+        inlets = kwargs.pop("inlets", None) or []
+        super().__init__(inlets=[*inlets, plan_asset(ranges), done], **kwargs)
+        self.ranges = ranges
+        self.done = done
+        self.group = group
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Find how far is processed, and commit it."""
+        from airflow_provider_memq import published  # noqa: PLC0415 - DAGs parse sooner
+
+        ledger = last_ledger(context["inlet_events"], plan_asset(self.ranges))
+        if ledger is None:
+            raise ConfigError(f"nothing was planned yet to asset {self.ranges.name!r}")
+        stored = self.ask(lambda cluster: published.committed(cluster, self.topic, self.group))
+        moved = _moved(ledger, stored, ranges_behind(context["inlet_events"], self.done, stored))
+        result = {"group": self.group, "committed": {str(p): end for p, end in moved.items()}}
+        if not moved:
+            context["ti"].xcom_push("return_value", result)
+            raise AirflowSkipException("an earlier range is not processed yet, or all is committed")
+        self.ask(lambda cluster: published.commit(cluster, self.topic, self.group, moved))
+        self.log.info("group %s: next offsets %s", self.group, moved)
+        return result
+
+
+def _moved(
+    ledger: Ledger, stored: Mapping[int, int], done: Iterable[PlannedRange]
+) -> dict[int, int]:
+    """Next offsets of the read partitions that may move on."""
+    skipped = (PlannedRange(gap.partition, gap.start, gap.end) for gap in ledger.skipped)
+    settled = [*done, *skipped]  # there is nothing to process in what retention removed
+    moved = {}
+    for partition, origin in ledger.origins.items():
+        start = max(origin, stored.get(partition, 0))
+        end = contiguous_end(start, (each for each in settled if each.partition == partition))
+        if end > start:
+            moved[partition] = end
+    return moved

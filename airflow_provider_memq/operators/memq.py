@@ -1,0 +1,47 @@
+"""Every operator under the path that users know: `airflow_provider_memq.operators.memq`.
+
+Each is loaded when it is first used: a DAG that only plans does not pay for Spark.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from airflow_provider_memq.operators.audit import MemqAuditOperator
+    from airflow_provider_memq.operators.commit import MemqCommitOperator
+    from airflow_provider_memq.operators.plan import MemqPlanRangesOperator
+    from airflow_provider_memq.operators.replay import MemqReplayOperator
+    from airflow_provider_memq.operators.retention import MemqRetentionOperator
+    from airflow_provider_memq.operators.spark import MemqSparkSubmitOperator
+    from airflow_provider_memq.operators.window import MemqWindowRangesOperator
+
+__all__ = [
+    "MemqAuditOperator",
+    "MemqCommitOperator",
+    "MemqPlanRangesOperator",
+    "MemqReplayOperator",
+    "MemqRetentionOperator",
+    "MemqSparkSubmitOperator",
+    "MemqWindowRangesOperator",
+]
+
+_MODULES = {
+    "MemqAuditOperator": "audit",
+    "MemqCommitOperator": "commit",
+    "MemqPlanRangesOperator": "plan",
+    "MemqReplayOperator": "replay",
+    "MemqRetentionOperator": "retention",
+    "MemqSparkSubmitOperator": "spark",
+    "MemqWindowRangesOperator": "window",
+}
+"""Where each operator stands."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"airflow_provider_memq.operators.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value

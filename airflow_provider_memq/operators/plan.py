@@ -1,0 +1,222 @@
+"""`MemqPlanRangesOperator`: from what is published to the ranges that come next."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from airflow.sdk.exceptions import AirflowSkipException
+
+from airflow_provider_memq.emitted import last_ledger
+from airflow_provider_memq.operators.base import (
+    MemqTopicOperator,
+    duration_of,
+    flag_of,
+    now_ms,
+    number_of,
+    size_of,
+)
+from airflow_provider_memq.range_assets import plan_asset
+from airflow_provider_memq.ranges import (
+    UNBOUNDED,
+    Ledger,
+    Limits,
+    Sized,
+    carried_on,
+    first_ledger,
+)
+from memq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow.sdk import Asset, Context
+
+    from memq.client.cluster import Cluster
+
+DEFAULT_RANGES = 100  # per read partition and plan; each becomes a DAG run
+ON_REMOVED = ("fail", "skip")
+
+
+class _Plan(NamedTuple):
+    """Where a plan goes on, and the ranges that come next."""
+
+    begin: Ledger
+    ranges: list[Sized]
+
+
+class MemqPlanRangesOperator(MemqTopicOperator):
+    """Emits the ranges of offsets that come next as partitions of an asset.
+
+    A DAG scheduled with `PartitionedAssetTimetable(assets=ranges)` then runs once per range, with
+    the range's key as `dag_run.partition_key`. Ranges of a read partition meet: they go on where
+    the last *committed* event of the plan says that planning ended (`plan_asset`), which is stored
+    together with the ranges. So a try that crashes has planned nothing, and a plan is never made
+    twice. Give its DAG `max_active_runs=1`: two plans at a time would plan the same.
+
+    With nothing new the task is skipped, for a successful task always emits.
+
+    Args:
+        topic: the topic (templated).
+        ranges: the asset; one planner emits to it, for one topic.
+        start: where the first plan begins: "earliest", "latest" or offsets by read partition
+            (templated). Without meaning once something is planned.
+        on_removed: "fail", or "skip" to go on behind offsets that retention removed before they
+            were planned, which the event's extra and the result record (templated).
+        max_offsets: notifications of a range at most (templated, as all limits).
+        max_bytes: bytes of its objects at most, such as "512MiB".
+        max_records: LogMessages at most.
+        max_age: time between its first and last notification at most, such as "1h".
+        linger: a last range that reached no limit waits until it is this old, for more to come.
+        max_ranges: ranges per read partition and plan at most; the next plan goes on.
+        preview: a dry run: only show the plan, and skip (templated).
+        memq_conn_id: connection to the brokers (templated).
+
+    Returns:
+        `{"topic", "ranges": [{"key", "batches", "bytes", "records"}, …], "skipped", "dry_run"}`.
+
+    Raises:
+        DataLossError: offsets were removed before they were planned; or the topic is another one
+            than was planned, or went back.
+        ConfigError: an argument makes no sense.
+    """
+
+    template_fields: Sequence[str] = (
+        *MemqTopicOperator.template_fields,
+        "start",
+        "on_removed",
+        "max_offsets",
+        "max_bytes",
+        "max_records",
+        "max_age",
+        "linger",
+        "max_ranges",
+        "preview",
+    )
+
+    def __init__(
+        self,
+        *,
+        ranges: Asset,
+        start: str | Mapping[int | str, int] = "earliest",
+        on_removed: str = "fail",
+        max_offsets: int | str | None = None,
+        max_bytes: int | str | None = None,
+        max_records: int | str | None = None,
+        max_age: str | None = None,
+        linger: str | None = None,
+        max_ranges: int | str = DEFAULT_RANGES,
+        preview: bool | str = False,
+        **kwargs: Any,
+    ) -> None:
+        inlets, outlets = kwargs.pop("inlets", None) or [], kwargs.pop("outlets", None) or []
+        plan = plan_asset(ranges)
+        super().__init__(inlets=[*inlets, plan], outlets=[*outlets, ranges, plan], **kwargs)
+        self.ranges = ranges
+        self.start = start
+        self.on_removed = on_removed
+        self.max_offsets = max_offsets
+        self.max_bytes = max_bytes
+        self.max_records = max_records
+        self.max_age = max_age
+        self.linger = linger
+        self.max_ranges = max_ranges
+        self.preview = preview
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Plan, and emit."""
+        limits, dry_run = self._limits(), flag_of("preview", self.preview)
+        last = last_ledger(context["inlet_events"], plan_asset(self.ranges))
+        begin, ranges = self.ask(lambda cluster: self._plan(cluster, last, limits))
+        ledger = begin.advanced(each.range for each in ranges)
+        result = _result(last, ledger, ranges, dry_run=dry_run)
+        self._tell(result)
+        if dry_run or (last is not None and ledger.ends == last.ends):
+            context["ti"].xcom_push("return_value", result)
+            raise AirflowSkipException("a preview emits nothing" if dry_run else "nothing is new")
+        context["outlet_events"][plan_asset(self.ranges)].extra = ledger.to_extra()
+        context["outlet_events"][self.ranges].add_partitions([each.range.key for each in ranges])
+        return result
+
+    async def _plan(self, cluster: Cluster, last: Ledger | None, limits: Limits) -> _Plan:
+        from airflow_provider_memq.published import look_up, plan  # noqa: PLC0415 - parse sooner
+
+        topic = (await look_up(cluster, self.topic)).topic
+        if last is None:
+            begin = first_ledger(topic, start_of(self.start))
+        else:
+            begin = carried_on(last, topic, skip_removed=self._skips())
+        return _Plan(begin, await plan(cluster, topic, begin, limits, now_ms()))
+
+    def _skips(self) -> bool:
+        if self.on_removed not in ON_REMOVED:
+            raise ConfigError(f"on_removed = {self.on_removed!r}: must be 'fail' or 'skip'")
+        return self.on_removed == "skip"
+
+    def _limits(self) -> Limits:
+        self._skips()
+        limits = Limits(
+            offsets=number_of("max_offsets", self.max_offsets, UNBOUNDED),
+            size_bytes=size_of("max_bytes", self.max_bytes, UNBOUNDED),
+            records=number_of("max_records", self.max_records, UNBOUNDED),
+            age_ms=duration_of(self.max_age, UNBOUNDED),
+            linger_ms=duration_of(self.linger, 0),
+            ranges=number_of("max_ranges", self.max_ranges, DEFAULT_RANGES),
+        )
+        limits.check()
+        return limits
+
+    def _tell(self, result: dict[str, Any]) -> None:
+        for each in result["ranges"]:
+            self.log.info(
+                "range %(key)s: %(batches)d Batches, %(records)d records, %(bytes)d bytes", each
+            )
+        for gap in result["skipped"]:
+            self.log.warning(
+                "partition %(partition)d [%(start)d, %(end)d) was removed by retention before it "
+                "was planned, and is left out for good",
+                gap,
+            )
+        self.log.info("%d ranges of topic %s", len(result["ranges"]), self.topic)
+
+
+def start_of(value: str | Mapping[int | str, int]) -> str | dict[int, int]:
+    """Where to begin: a word, or offsets by read partition, also as the text of a JSON object.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if isinstance(value, str) and not value.lstrip().startswith("{"):
+        return value
+    try:
+        given = json.loads(value) if isinstance(value, str) else value
+        return {int(partition): int(offset) for partition, offset in given.items()}
+    except ValueError as exc:
+        raise ConfigError(
+            f"start = {value!r}: must be 'earliest', 'latest' or offsets such as {{\"0\": 5}}"
+        ) from exc
+
+
+def _result(
+    last: Ledger | None, ledger: Ledger, ranges: list[Sized], *, dry_run: bool
+) -> dict[str, Any]:
+    """A plan as plain JSON, with what it skipped itself."""
+    earlier = last.skipped if last is not None else []
+    return {
+        "topic": ledger.topic,
+        "ranges": [
+            {
+                "key": each.range.key,
+                "batches": each.batches,
+                "bytes": each.size_bytes,
+                "records": each.records,
+            }
+            for each in ranges
+        ],
+        "skipped": [
+            {"partition": gap.partition, "start": gap.start, "end": gap.end}
+            for gap in ledger.skipped
+            if gap not in earlier
+        ],
+        "dry_run": dry_run,
+    }

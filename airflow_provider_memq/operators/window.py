@@ -1,0 +1,95 @@
+"""`MemqWindowRangesOperator`: from a window of time to the ranges published in it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_memq.operators.base import MemqTopicOperator, shown, time_of
+from memq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow.sdk import Context
+
+    from airflow_provider_memq.published import Expected
+    from memq.client.cluster import Cluster
+
+
+class MemqWindowRangesOperator(MemqTopicOperator):
+    """Turns a window of time into one exact range of offsets per read partition.
+
+    By default the window is the run's data interval, so that `airflow backfill create` processes
+    past hours: schedule its DAG with `CronDataIntervalTimetable`, for other timetables make
+    intervals of no width. A Batch belongs to the window in which it was published. Windows that
+    meet hold each Batch exactly once, and a window names the same Batches whenever it is asked,
+    as its end must be stored through: put a `MemqWatermarkSensor` before it.
+
+    Map a `MemqSparkSubmitOperator` over the result:
+    `MemqSparkSubmitOperator.partial(…).expand(range_key=window.output)`.
+
+    Args:
+        start: where the window begins: a time with a zone or its ISO text (templated); None for
+            the start of the data interval.
+        end: where it ends, not included (templated); None for the end of the data interval.
+        topic: the topic (templated).
+        memq_conn_id: connection to the brokers (templated).
+
+    Returns:
+        The keys of the ranges, sorted; none for a read partition with nothing in the window.
+
+    Raises:
+        UnavailableError: the topic is not stored through the end of the window.
+        OffsetOutOfRangeError: retention removed Batches of the window.
+        ConfigError: the run has no data interval and no window was given, or it is none.
+    """
+
+    template_fields: Sequence[str] = (*MemqTopicOperator.template_fields, "start", "end")
+
+    def __init__(self, *, start: Any = None, end: Any = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.start = start
+        self.end = end
+
+    def execute(self, context: Context) -> list[str]:
+        """Ask the brokers for the offsets of the times."""
+        start_ms, end_ms = window_of(context, self.start, self.end)
+        found = self.ask(lambda cluster: self._find(cluster, start_ms, end_ms))
+        self.log.info("window %s to %s of %s", shown(start_ms), shown(end_ms), self.topic)
+        for each in found:
+            self.log.info(
+                "%s: %d Batches, %d records, %d bytes",
+                each.range.key,
+                each.batches,
+                each.records,
+                each.bytes,
+            )
+        return [each.range.key for each in found]
+
+    async def _find(self, cluster: Cluster, start_ms: int, end_ms: int) -> list[Expected]:
+        from airflow_provider_memq import published  # noqa: PLC0415 - DAGs parse sooner
+
+        await published.check_closed(cluster, self.topic, end_ms)
+        ranges = await published.between(cluster, self.topic, start_ms, end_ms)
+        return await published.expect_all(cluster, self.topic, ranges)
+
+
+def window_of(context: Context, start: object, end: object) -> tuple[int, int]:
+    """A window in milliseconds since 1970 UTC: what is given, or else the run's data interval.
+
+    Raises:
+        ConfigError: there is none, or it does not end after it starts.
+    """
+    start_ms, end_ms = time_of("start", start), time_of("end", end)
+    if start_ms is None:
+        start_ms = time_of("data_interval_start", context.get("data_interval_start"))
+    if end_ms is None:
+        end_ms = time_of("data_interval_end", context.get("data_interval_end"))
+    if start_ms is None or end_ms is None:
+        raise ConfigError("the run has no data interval; give start and end")
+    if end_ms <= start_ms:
+        raise ConfigError(
+            f"the window from {shown(start_ms)} to {shown(end_ms)} is empty. Of the timetables, "
+            "CronDataIntervalTimetable makes intervals that have a width"
+        )
+    return start_ms, end_ms

@@ -1,0 +1,92 @@
+"""Looking again and again in the triggerer, through outages, holding nothing meanwhile."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow.sdk.exceptions import AirflowRuntimeError
+
+from memq.errors import MemqError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from airflow._shared.logging.types import Logger
+
+    from airflow_provider_memq.conditions import Condition, Outcome
+    from airflow_provider_memq.hooks.memq import MemqHook
+
+BACKOFF_BASE_S = 1.0  # a broker that is restarted is back within about this time
+BACKOFF_CAP_S = 60.0  # an outage of hours costs one try a minute, and ends within one
+_MAX_DOUBLINGS = 16  # beyond the cap anyway; keeps the power small
+JITTER = 0.1  # of an interval, so that triggers which began together spread out
+
+
+def backoff_s(failures: int, randomness: Callable[[], float]) -> float:
+    """Seconds to wait after so many failures in a row, from 1: doubled each time, with jitter.
+
+    Half of it stays fixed, so that no try follows at once on the one that failed.
+    """
+    bound_s = min(BACKOFF_CAP_S, BACKOFF_BASE_S * 2.0 ** min(failures - 1, _MAX_DOUBLINGS))
+    return bound_s * (0.5 + 0.5 * randomness())
+
+
+def interval_s(poll_interval_s: float, randomness: Callable[[], float]) -> float:
+    """Seconds to the next look, a little more or less than asked for."""
+    return poll_interval_s * (1.0 - JITTER + 2.0 * JITTER * randomness())
+
+
+def may_pass(error: Exception) -> bool:
+    """Whether an error may go away by itself: an outage of brokers, or of Airflow's own API."""
+    return error.retriable if isinstance(error, MemqError) else True
+
+
+async def wait_until(
+    hook: MemqHook,
+    condition: Condition,
+    *,
+    poll_interval_s: float,
+    log: Logger,
+    sleep: Callable[[float], Awaitable[None]],
+    randomness: Callable[[], float],
+) -> Outcome:
+    """Look until the condition holds.
+
+    A look opens a connection and closes it. While brokers do not answer, the waits grow up to
+    `BACKOFF_CAP_S`; the log says when that began and when it ended.
+
+    Args:
+        hook: names the connection; it is read for each look, so that a new token is taken.
+        condition: what is waited for.
+        poll_interval_s: between looks.
+        log: of the task.
+        sleep: waits for seconds.
+        randomness: evenly spread over [0, 1).
+
+    Raises:
+        MemqError: what no waiting mends: a refused token, an unknown topic, a wrong value.
+        AirflowNotFoundException: there is no such connection.
+    """
+    failures = 0
+    last_note = ""
+    while True:
+        try:
+            async with hook.session() as session:
+                outcome = await condition.look(session)
+        except (MemqError, AirflowRuntimeError) as exc:
+            if not may_pass(exc):
+                raise
+            failures += 1
+            delay_s = backoff_s(failures, randomness)
+            log.warning("no answer (%d in a row), next try in %.1f s: %s", failures, delay_s, exc)
+        else:
+            if failures:
+                log.info("brokers answer again after %d failures", failures)
+            failures = 0
+            if outcome.note != last_note:
+                log.info("%s", outcome.note)
+            last_note = outcome.note
+            if outcome.done:
+                return outcome
+            delay_s = interval_s(poll_interval_s, randomness)
+        await sleep(delay_s)

@@ -1,0 +1,211 @@
+"""What the brokers say of a topic: which offsets are held, and what stands at them.
+
+Everything here is read from notifications alone; no Batch is fetched. Each call of `ask` opens
+connections of its own and closes them: an operator asks for some seconds and then works for hours.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from airflow_provider_memq.ranges import Cutter, Facts, Held, PlannedRange, Sized, Topic
+from memq.client.cluster import Cluster
+from memq.client.loop import EventLoopThread
+from memq.client.notifications import Stretch, entries_of, stretches_between
+from memq.client.queue import QueueClient
+from memq.core.audit import CRC_MODULUS
+from memq.core.notification.notification import decode_notification
+from memq.core.wire.messages import FetchWatermark
+from memq.errors import InvalidRequestError, OffsetOutOfRangeError, UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+
+    from airflow_provider_memq.ranges import Ledger, Limits
+    from airflow_provider_memq.settings import ClientSettings
+    from memq.core.wire.messages import TopicInfo, WatermarkAnswer
+
+T = TypeVar("T")
+
+
+def ask(settings: ClientSettings, work: Callable[[Cluster], Coroutine[Any, Any, T]]) -> T:
+    """Run some questions and wait for what they return.
+
+    Raises:
+        MemqError: what `work` raises; brokers that do not answer are tried until the deadline.
+    """
+
+    async def run() -> T:
+        cluster = Cluster(
+            settings.bootstrap,
+            client="airflow",
+            token=settings.token,
+            request_timeout_s=settings.request_timeout_s,
+        )
+        try:
+            return await work(cluster)
+        finally:
+            await cluster.close()
+
+    # A thread of its own: a caller may run inside an event loop, as `dags test` does.
+    loop = EventLoopThread("memq-airflow")
+    try:
+        return loop.run(run())
+    finally:
+        loop.close()
+
+
+class Found(NamedTuple):
+    """A topic, and the offsets that it holds."""
+
+    info: TopicInfo
+    topic: Topic
+
+
+async def look_up(cluster: Cluster, name: str) -> Found:
+    """A topic as it is now.
+
+    Raises:
+        UnknownTopicError: there is no such topic.
+    """
+    info = await cluster.topic(name, refresh=True)
+    offsets = await QueueClient(cluster, name).offsets()
+    held = {each.partition: Held(each.start, each.end) for each in offsets}
+    return Found(info, Topic(name, info.created_ms, held))
+
+
+async def plan(
+    cluster: Cluster, topic: Topic, ledger: Ledger, limits: Limits, now_ms: int
+) -> list[Sized]:
+    """The ranges that come next, up to what the topic held when it was looked up."""
+    queue = QueueClient(cluster, topic.name)
+    ranges: list[Sized] = []
+    for partition, held in sorted(topic.held.items()):
+        start = ledger.ends[partition]
+        cutter = Cutter(partition, start, limits)
+        async for facts in _facts(queue, Stretch(partition, start, held.end)):
+            cutter.add(facts)
+            if cutter.full:
+                break
+        ranges += cutter.finish(now_ms)
+    return ranges
+
+
+async def _facts(queue: QueueClient, stretch: Stretch) -> AsyncIterator[Facts]:
+    async for entry in entries_of(queue, [stretch]):
+        notification = decode_notification(entry.payload)
+        yield Facts(entry.offset, entry.timestamp_ms, notification.size_bytes, notification.records)
+
+
+class Expected(NamedTuple):
+    """What the notifications of a range say that a job will read.
+
+    Attributes:
+        range: the range.
+        batches: Batches.
+        messages: Messages, repeats among them.
+        records: LogMessages in them.
+        bytes: size of the objects.
+        crc_sum: sum of the CRC32C of the Messages, modulo 2**64.
+    """
+
+    range: PlannedRange
+    batches: int
+    messages: int
+    records: int
+    bytes: int
+    crc_sum: int
+
+    def to_row(self) -> dict[str, Any]:
+        """As plain JSON, for XComs and logs."""
+        partition, start, end = self.range
+        row = {"key": self.range.key, "partition": partition, "start": start, "end": end}
+        return row | {name: getattr(self, name) for name in ("batches", "records", "bytes")}
+
+
+async def expect(cluster: Cluster, topic: str, wanted: PlannedRange) -> Expected:
+    """What a job over a range will read.
+
+    Raises:
+        OffsetOutOfRangeError: some of the offsets are not held.
+        InvalidRequestError: there is no such read partition.
+    """
+    queue = QueueClient(cluster, topic)
+    await _check_held(queue, wanted)
+    found = Expected(wanted, 0, 0, 0, 0, 0)
+    async for entry in entries_of(queue, [Stretch(*wanted)]):
+        each = decode_notification(entry.payload)
+        found = Expected(
+            wanted,
+            found.batches + 1,
+            found.messages + each.messages,
+            found.records + each.records,
+            found.bytes + each.size_bytes,
+            (found.crc_sum + sum(run.crc_sum for run in each.producers)) % CRC_MODULUS,
+        )
+    return found
+
+
+async def _check_held(queue: QueueClient, wanted: PlannedRange) -> None:
+    offsets = await queue.offsets()
+    if wanted.partition >= len(offsets):
+        raise InvalidRequestError(
+            f"topic {queue.topic!r} has no read partition {wanted.partition}; it has 0 to "
+            f"{len(offsets) - 1}"
+        )
+    held = offsets[wanted.partition]
+    if wanted.start < held.start or wanted.end > held.end:
+        raise OffsetOutOfRangeError(
+            f"{queue.topic!r} {wanted} is not held in full; [{held.start}, {held.end}) is. What is "
+            "before was removed by retention, what is behind was not published yet"
+        )
+
+
+async def between(
+    cluster: Cluster, topic: str, start_ms: int | None, end_ms: int | None
+) -> list[PlannedRange]:
+    """The offsets published from one time up to, not including, another one; None is no bound."""
+    stretches = await stretches_between(QueueClient(cluster, topic), start_ms, end_ms)
+    return [PlannedRange(*stretch) for stretch in stretches if stretch.entries > 0]
+
+
+async def check_closed(cluster: Cluster, topic: str, end_ms: int) -> None:
+    """Make sure that a window of time has all its Batches, so that it names them for ever.
+
+    Raises:
+        UnavailableError: the watermark has not passed its end yet; try again later.
+    """
+    answer: WatermarkAnswer
+    answer, _ = await QueueClient(cluster, topic).ask(FetchWatermark(topic=topic))
+    if answer.stored_through_ms < end_ms:
+        raise UnavailableError(
+            f"topic {topic!r} is stored through {answer.stored_through_ms} ms, and the window ends "
+            f"at {end_ms} ms: its last Batches may still come. Wait with MemqWatermarkSensor"
+        )
+
+
+async def committed(cluster: Cluster, topic: str, group: str) -> Mapping[int, int]:
+    """The stored next offsets of a group."""
+    return await QueueClient(cluster, topic).committed(group)
+
+
+async def commit(cluster: Cluster, topic: str, group: str, offsets: Mapping[int, int]) -> None:
+    """Store next offsets of a group that has no live members.
+
+    Raises:
+        InvalidRequestError: the group has live members.
+    """
+    await QueueClient(cluster, topic).commit(group, "", offsets)
+
+
+async def oldest_ms(cluster: Cluster, topic: str, partition: int, offset: int) -> int | None:
+    """When the first notification from an offset on was published; None when there is none."""
+    page = await QueueClient(cluster, topic).page({partition: offset}, max_entries=1)
+    return page.entries[0].timestamp_ms if page.entries else None
+
+
+async def expect_all(
+    cluster: Cluster, topic: str, ranges: Iterable[PlannedRange]
+) -> list[Expected]:
+    """What jobs over some ranges will read."""
+    return [await expect(cluster, topic, each) for each in ranges]

@@ -1,0 +1,1 @@
+"""MemQ as a message queue of the common-messaging provider."""

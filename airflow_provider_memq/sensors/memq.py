@@ -1,0 +1,262 @@
+"""Sensors: tasks that wait for something about a topic.
+
+Each can wait in three ways, as Airflow's own sensors do: `mode="poke"` in a worker,
+`mode="reschedule"` in a worker for the moment of each look, and `deferrable=True` in the triggerer,
+with no worker slot while it waits. With `start_from_trigger=True` it never sees a worker at all.
+
+The first look tells a wrong connection from an outage: it must succeed within the connection's
+request timeout, or the task fails and says why. From then on brokers that do not answer are waited
+for, until the sensor's own timeout.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
+from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundException
+from airflow.triggers.base import StartTriggerArgs
+
+from airflow_provider_memq import conditions
+from airflow_provider_memq.hooks.memq import MemqHook
+from airflow_provider_memq.links import MemqTopicLink
+from airflow_provider_memq.settings import DEFAULT_CONN_ID, explain
+from airflow_provider_memq.triggers import memq as triggers
+from memq.errors import MemqError, UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import datetime
+
+    from airflow.sdk import Context
+
+    from airflow_provider_memq.conditions import Condition, Offsets, Outcome
+
+
+class MemqSensor(BaseSensorOperator):
+    """Base of the sensors here: what they have in common.
+
+    The XCom of each is where the topic stood when the sensor was satisfied, as plain JSON:
+    `{"topic": "clicks", "offsets": {"0": 12}, "watermark_ms": 1751284800000}`, where `offsets` is
+    one past the last offset published of each read partition.
+
+    Args:
+        topic: the topic (templated).
+        memq_conn_id: connection to the brokers (templated).
+        deferrable: wait in the triggerer; the default is `[operators] default_deferrable`.
+        start_from_trigger: begin in the triggerer and, when the task has no outlets, end there too,
+            so that no worker slot is used at all. Not for mapped tasks.
+        **kwargs: as every sensor has them: `poke_interval`, `timeout`, `mode`, `soft_fail`, …
+    """
+
+    condition_type: ClassVar[Callable[..., Condition]]
+    trigger_type: ClassVar[type[triggers.MemqTrigger]]
+    template_fields: Sequence[str] = ("topic", "memq_conn_id")
+    operator_extra_links = (MemqTopicLink(),)
+    ui_color = "#d7e8fa"
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        memq_conn_id: str = DEFAULT_CONN_ID,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        start_from_trigger: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.topic = topic
+        self.memq_conn_id = memq_conn_id
+        self.deferrable = deferrable
+        self.start_from_trigger = start_from_trigger
+        self._condition: Condition | None = None
+        self._answered = False
+
+    def execute(self, context: Context) -> Any:
+        """Wait, here or in the triggerer; returns the XCom."""
+        if not self.deferrable:
+            return super().execute(context)
+        first = self.poke(context)
+        if not first.is_done:
+            self.defer(
+                trigger=self.trigger_type(**self._trigger_arguments()),
+                method_name="execute_complete",
+                timeout=timedelta(seconds=self.timeout),
+            )
+        return first.xcom_value
+
+    def poke(self, context: Context) -> PokeReturnValue:
+        """Look once.
+
+        Raises:
+            AirflowFailException: what no retry mends: a wrong connection, topic or value.
+            UnavailableError: no broker answered the first look.
+        """
+        if self._condition is None:
+            self._condition = self._make_condition()
+        try:
+            outcome = self._look(self._condition)
+        except AirflowNotFoundException as exc:  # the connection
+            raise AirflowFailException(str(exc)) from exc
+        except MemqError as exc:
+            text = explain(self.memq_conn_id, exc)
+            if not exc.retriable:
+                raise AirflowFailException(text) from exc
+            if not (self._answered or self._rescheduled(context)):
+                raise UnavailableError(text) from exc
+            self.log.warning("no answer, looking again later: %s", text)
+            return PokeReturnValue(is_done=False)
+        self._answered = True
+        self.log.info("%s", outcome.note)
+        return PokeReturnValue(is_done=outcome.done, xcom_value=outcome.value)
+
+    def execute_complete(
+        self,
+        context: Context,  # noqa: ARG002 - Airflow passes it by name
+        event: dict[str, Any],
+    ) -> dict[str, Any]:
+        """Go on when the trigger fired; returns the XCom.
+
+        Raises:
+            AirflowFailException: the trigger met what no waiting mends.
+        """
+        if event["status"] != "success":
+            raise AirflowFailException(event["message"])
+        value: dict[str, Any] = event["value"]
+        return value
+
+    def _look(self, condition: Condition) -> Outcome:
+        return MemqHook(self.memq_conn_id).ask(condition.look)
+
+    def _make_condition(self) -> Condition:
+        fields = {name: getattr(self, name) for name in self.trigger_type.condition_fields}
+        try:
+            return type(self).condition_type(**fields)
+        except MemqError as exc:
+            raise AirflowFailException(f"{self.task_id}: {exc}") from exc
+
+    def _rescheduled(self, context: Context) -> bool:
+        """Whether an earlier look of this try was answered: else it would have failed."""
+        return self.reschedule and bool(context["ti"].get_first_reschedule_date(context))
+
+    def _trigger_arguments(self) -> dict[str, Any]:
+        names = ("memq_conn_id", *self.trigger_type.condition_fields)
+        arguments = {name: getattr(self, name) for name in names}
+        return arguments | {"poll_interval": self.poke_interval}
+
+    def _start_arguments(self) -> StartTriggerArgs | None:
+        """For Airflow to start the trigger itself; the last thing that each `__init__` asks for."""
+        if not self.start_from_trigger:
+            return None
+        trigger = self.trigger_type
+        arguments = self._trigger_arguments() | {"end_from_trigger": not self.outlets}
+        return StartTriggerArgs(
+            trigger_cls=f"{trigger.__module__}.{trigger.__qualname__}",
+            trigger_kwargs=arguments,
+            next_method="execute_complete",
+            timeout=timedelta(seconds=self.timeout),
+        )
+
+
+class MemqOffsetSensor(MemqSensor):
+    """Waits until read partitions have published all offsets before those given.
+
+    Args:
+        offsets: by read partition, one past the last offset wanted, as a mapping or JSON such as
+            `{"0": 5}` (templated). With `{"0": 5}` it waits for the offsets 0 to 4.
+        **kwargs: as `MemqSensor`.
+    """
+
+    condition_type = conditions.OffsetsReached
+    trigger_type = triggers.MemqOffsetTrigger
+    template_fields = ("topic", "offsets", "memq_conn_id")
+
+    def __init__(self, *, offsets: Offsets, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.offsets = offsets
+        self.start_trigger_args = self._start_arguments()
+
+
+class MemqWatermarkSensor(MemqSensor):
+    """Waits until all that was received and acked before a time is published.
+
+    With its default it tells that the hour (or day) of the run is complete.
+
+    Args:
+        at: the time, as ISO text with a time zone, or a datetime (templated).
+        **kwargs: as `MemqSensor`.
+    """
+
+    condition_type = conditions.WatermarkPassed
+    trigger_type = triggers.MemqWatermarkTrigger
+    template_fields = ("topic", "at", "memq_conn_id")
+
+    def __init__(self, *, at: datetime | str = "{{ data_interval_end }}", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.at = at
+        self.start_trigger_args = self._start_arguments()
+
+
+class MemqNewDataSensor(MemqSensor):
+    """Waits until so much was published since some offsets; give one of the three.
+
+    Its XCom has `{"new": {"notifications": 3, "bytes": 1200, "records": 40}}` beside the rest.
+
+    Args:
+        since: first offset that counts, by read partition, as a mapping or JSON; of partitions not
+            named all that is held counts (templated).
+        min_notifications: so many Batches (templated).
+        min_bytes: so many bytes of objects (templated).
+        min_records: so many LogMessages (templated).
+        **kwargs: as `MemqSensor`.
+    """
+
+    condition_type = conditions.NewData
+    trigger_type = triggers.MemqNewDataTrigger
+    template_fields = (
+        "topic",
+        "since",
+        "min_notifications",
+        "min_bytes",
+        "min_records",
+        "memq_conn_id",
+    )
+
+    def __init__(
+        self,
+        *,
+        since: Offsets,
+        min_notifications: int | str | None = None,
+        min_bytes: int | str | None = None,
+        min_records: int | str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.since = since
+        self.min_notifications = min_notifications
+        self.min_bytes = min_bytes
+        self.min_records = min_records
+        self.start_trigger_args = self._start_arguments()
+
+
+class MemqLagSensor(MemqSensor):
+    """Waits until a consumer group has at most so many Batches left to read.
+
+    Its XCom has `{"lag": {"0": 2}}` by read partition beside the rest.
+
+    Args:
+        group: the group (templated).
+        max_lag: Batches, over all read partitions (templated).
+        **kwargs: as `MemqSensor`.
+    """
+
+    condition_type = conditions.LagBelow
+    trigger_type = triggers.MemqLagTrigger
+    template_fields = ("topic", "group", "max_lag", "memq_conn_id")
+
+    def __init__(self, *, group: str, max_lag: int | str = 0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.group = group
+        self.max_lag = max_lag
+        self.start_trigger_args = self._start_arguments()

@@ -1,0 +1,174 @@
+"""Triggers that wait for something about a topic and fire once; sensors defer to them.
+
+They run in the triggerer, which runs thousands of triggers in one event loop: all they do is
+awaited. Between two looks they hold no connection. An outage is waited through, whatever it takes;
+the sensor's timeout is what ends it. An error that no waiting mends is an event too, so that the
+task fails at once and says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
+
+from airflow_provider_memq import conditions
+from airflow_provider_memq.hooks.memq import MemqHook
+from airflow_provider_memq.polling import wait_until
+from airflow_provider_memq.settings import DEFAULT_CONN_ID, explain
+from memq.errors import MemqError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from airflow_provider_memq.conditions import Condition, Offsets
+
+DEFAULT_POLL_INTERVAL_S = 10.0
+
+
+class MemqTrigger(BaseTrigger):
+    """Base of the triggers here: what they have in common.
+
+    Its event is `{"status": "success", "value": {...}}` with where the topic stands, or
+    `{"status": "error", "message": "..."}`.
+
+    Args:
+        topic: the topic.
+        memq_conn_id: connection to the brokers.
+        poll_interval: seconds between looks.
+        end_from_trigger: end the task as a success from the triggerer, with the value as its XCom,
+            instead of resuming it on a worker.
+    """
+
+    condition_type: ClassVar[Callable[..., Condition]]
+    condition_fields: ClassVar[tuple[str, ...]] = ("topic",)
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        memq_conn_id: str = DEFAULT_CONN_ID,
+        poll_interval: float = DEFAULT_POLL_INTERVAL_S,
+        end_from_trigger: bool = False,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.topic = topic
+        self.memq_conn_id = memq_conn_id
+        self.poll_interval = poll_interval
+        self.end_from_trigger = end_from_trigger
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Class path and arguments, from which the triggerer makes it again."""
+        names = (*self.condition_fields, "memq_conn_id", "poll_interval", "end_from_trigger")
+        path = f"{type(self).__module__}.{type(self).__qualname__}"
+        return path, {name: getattr(self, name) for name in names}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Wait, and fire once."""
+        from memq.client.backoff import system_randomness  # noqa: PLC0415 - loads the client
+
+        try:
+            fields = {name: getattr(self, name) for name in self.condition_fields}
+            outcome = await wait_until(
+                MemqHook(self.memq_conn_id),
+                type(self).condition_type(**fields),
+                poll_interval_s=self.poll_interval,
+                log=self.log,
+                sleep=asyncio.sleep,
+                randomness=system_randomness,
+            )
+        except (MemqError, AirflowNotFoundException) as exc:
+            text = explain(self.memq_conn_id, exc) if isinstance(exc, MemqError) else str(exc)
+            self.log.error("%s", text)  # noqa: TRY400 - the text says it all
+            yield _event(status="error", message=text)
+            return
+        if self.end_from_trigger:
+            yield TaskSuccessEvent(xcoms={"return_value": outcome.value})
+        else:
+            yield _event(status="success", value=outcome.value)
+
+
+def _event(**payload: Any) -> TriggerEvent:
+    return TriggerEvent(payload)  # type: ignore[no-untyped-call]
+
+
+class MemqOffsetTrigger(MemqTrigger):
+    """Fires when read partitions have published all offsets before those given.
+
+    Args:
+        offsets: by read partition, one past the last offset wanted.
+        **kwargs: as `MemqTrigger`.
+    """
+
+    condition_type = conditions.OffsetsReached
+    condition_fields = ("topic", "offsets")
+
+    def __init__(self, *, offsets: Offsets, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.offsets = offsets
+
+
+class MemqWatermarkTrigger(MemqTrigger):
+    """Fires when all that was received and acked before a time is published.
+
+    Args:
+        at: the time, as ISO text with a time zone.
+        **kwargs: as `MemqTrigger`.
+    """
+
+    condition_type = conditions.WatermarkPassed
+    condition_fields = ("topic", "at")
+
+    def __init__(self, *, at: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.at = at
+
+
+class MemqNewDataTrigger(MemqTrigger):
+    """Fires when so much was published since some offsets; give one of the three.
+
+    Args:
+        since: first offset that counts, by read partition; all that is held for those not named.
+        min_notifications: so many Batches.
+        min_bytes: so many bytes of objects.
+        min_records: so many LogMessages.
+        **kwargs: as `MemqTrigger`.
+    """
+
+    condition_type = conditions.NewData
+    condition_fields = ("topic", "since", "min_notifications", "min_bytes", "min_records")
+
+    def __init__(
+        self,
+        *,
+        since: Offsets,
+        min_notifications: int | str | None = None,
+        min_bytes: int | str | None = None,
+        min_records: int | str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.since = since
+        self.min_notifications = min_notifications
+        self.min_bytes = min_bytes
+        self.min_records = min_records
+
+
+class MemqLagTrigger(MemqTrigger):
+    """Fires when a consumer group has at most so many Batches left to read.
+
+    Args:
+        group: the group.
+        max_lag: Batches, over all read partitions.
+        **kwargs: as `MemqTrigger`.
+    """
+
+    condition_type = conditions.LagBelow
+    condition_fields = ("topic", "group", "max_lag")
+
+    def __init__(self, *, group: str, max_lag: int | str = 0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.group = group
+        self.max_lag = max_lag

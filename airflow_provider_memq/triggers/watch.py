@@ -1,0 +1,253 @@
+"""The trigger that wakes DAGs when something was published to a topic.
+
+Theory of operation
+-------------------
+An asset event is a wake-up and nothing more. Airflow merges events, drops them for paused DAGs and
+may lose one when a triggerer dies; so what there is to do is never taken from an event, but planned
+by the DAG that is woken (`MemqPlanRangesOperator`). The watcher's duty is only that after something
+was published there is an event, soon.
+
+It looks at the ends of the read partitions. When they moved it waits until they rest, so that a
+burst is one event, but no longer than `max_linger`; then it fires. What was announced is kept in
+the asset's state store, so that a restarted triggerer does not announce it again. It is stored
+`CONFIRM_S` after the event was handed over, not with it: Airflow stores the two apart, and a
+triggerer that is killed in between must announce twice rather than never.
+
+It never raises: Airflow starts a watcher that failed again after 2 s, for ever, and shows it to
+nobody. Instead it backs off up to a minute, and says what is wrong in `last_error`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import conf
+from airflow.triggers.base import BaseEventTrigger, TriggerEvent
+
+from airflow_provider_memq.hooks.memq import MemqHook
+from airflow_provider_memq.polling import backoff_s, interval_s
+from airflow_provider_memq.settings import DEFAULT_CONN_ID, explain
+from memq.errors import MemqError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+DEFAULT_POLL_INTERVAL_S = 5.0
+DEFAULT_LINGER_S = 1.0
+DEFAULT_MAX_LINGER_S = 10.0
+CONFIRM_S = 15.0  # Airflow stores an event about 1 s after it was handed over
+REFRESH_S = 60.0  # how old `last_poll` may get while nothing happens: each write is a request
+
+Ends = dict[int, int]
+
+
+class MemqWatchTrigger(BaseEventTrigger):
+    """Fires when something was published to a topic, once for a burst. For `AssetWatcher`.
+
+    Its event is `{"topic": "clicks", "offsets": {"0": 12}, "new": 3}`: the ends of the read
+    partitions, and how many notifications are new since the last event. In the asset's state store
+    it keeps `position` (what it has announced), `head` (what it has seen), `last_poll` and
+    `last_error` (empty when all is well).
+
+    Args:
+        topic: the topic.
+        memq_conn_id: connection to the brokers.
+        watch_name: must differ between assets: Airflow runs equal triggers as one, and such a one
+            has no state. `watched_asset` gives it the asset's name.
+        poll_interval: seconds between looks; None for `[memq] poll_interval`.
+        linger: seconds that the topic must rest before it fires.
+        max_linger: seconds after which it fires though the topic does not rest.
+    """
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        memq_conn_id: str = DEFAULT_CONN_ID,
+        watch_name: str = "",
+        poll_interval: float | None = None,
+        linger: float = DEFAULT_LINGER_S,
+        max_linger: float = DEFAULT_MAX_LINGER_S,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.topic = topic
+        self.memq_conn_id = memq_conn_id
+        self.watch_name = watch_name
+        self.poll_interval = poll_interval
+        self.linger = linger
+        self.max_linger = max_linger
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Class path and arguments, from which the triggerer makes it again."""
+        names = ("topic", "memq_conn_id", "watch_name", "poll_interval", "linger", "max_linger")
+        path = f"{type(self).__module__}.{type(self).__qualname__}"
+        return path, {name: getattr(self, name) for name in names}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Watch for ever."""
+        from memq.client.backoff import system_randomness  # noqa: PLC0415 - loads the client
+
+        poll_s = self.poll_interval
+        if poll_s is None:
+            poll_s = conf.getfloat("memq", "poll_interval", fallback=DEFAULT_POLL_INTERVAL_S)
+        watch = _Watch(time.monotonic)
+        failures = 0
+        while True:
+            try:
+                await self._load(watch)
+                ends = await self._settled(watch)
+                if ends is not None:
+                    new = watch.announce(ends)
+                    payload = {"topic": self.topic, "offsets": _as_json(ends), "new": new}
+                    yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
+                failures = 0
+                await self._save(watch)
+                delay_s = interval_s(poll_s, system_randomness)
+            except Exception as exc:  # noqa: BLE001 - see the module: raising would be worse
+                failures += 1
+                delay_s = backoff_s(failures, system_randomness)
+                await self._complain(watch, exc, failures, delay_s)
+            await asyncio.sleep(delay_s)
+
+    async def _settled(self, watch: _Watch) -> Ends | None:
+        """The ends once they rest, if they differ from what was announced."""
+        ends = await self._ends()
+        watch.saw(ends)
+        if not watch.news(ends):
+            return None
+        begun_s = time.monotonic()
+        while time.monotonic() - begun_s < self.max_linger:
+            await asyncio.sleep(self.linger)
+            before, ends = ends, await self._ends()
+            watch.saw(ends)
+            if ends == before:
+                break
+        return ends
+
+    async def _ends(self) -> Ends:
+        async with MemqHook(self.memq_conn_id).session() as session:
+            return {each.partition: each.end for each in await session.offsets(self.topic)}
+
+    # -- the asset's state store ------------------------------------------------------------
+
+    async def _load(self, watch: _Watch) -> None:
+        """What was announced before this triggerer."""
+        if watch.loaded:
+            return
+        try:
+            store = self.asset_state_store
+            stored = None if store is None else await store.aget("position")
+        except ValueError as exc:  # the trigger serves several assets, or none
+            self.log.warning("no state is kept: %s; give each asset its own watch_name", exc)
+            self.asset_state_store = None
+            stored = None
+        watch.load(_from_json(stored))
+
+    async def _save(self, watch: _Watch) -> None:
+        """Store what changed."""
+        if self.asset_state_store is None:
+            return
+        for key, value in watch.to_store(_now()).items():
+            await self.asset_state_store.aset(key, value)
+        watch.stored()
+
+    async def _complain(
+        self, watch: _Watch, error: Exception, failures: int, delay_s: float
+    ) -> None:
+        text = explain(self.memq_conn_id, error) if isinstance(error, MemqError) else repr(error)
+        self.log.warning("%d failures in a row, next try in %.1f s: %s", failures, delay_s, text)
+        if self.asset_state_store is None:
+            return
+        watch.complained()
+        try:
+            await self.asset_state_store.aset("last_error", f"{_now()} {text}")
+        except Exception as exc:  # noqa: BLE001 - Airflow's API is what fails; it was logged
+            self.log.warning("last_error could not be stored: %r", exc)
+
+
+class _Watch:
+    """What a watcher knows: what it saw, what it announced, what of that is stored."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._announced: Ends = {}
+        self._announced_s = clock()
+        self._head: Ends = {}
+        self._stored: dict[str, object] = {}
+        self._stored_s = float("-inf")
+        self._pending: dict[str, Any] = {}
+        self.loaded = False
+
+    def __repr__(self) -> str:
+        return f"<_Watch announced {self._announced}, head {self._head}>"
+
+    def load(self, announced: Ends) -> None:
+        """Begin with what an earlier triggerer announced."""
+        self._announced = announced
+        self._stored = {"position": _as_json(announced)}
+        self.loaded = True
+
+    def saw(self, ends: Ends) -> None:
+        """Take note of what there is."""
+        self._head = ends
+
+    def news(self, ends: Ends) -> int:
+        """Notifications that were not announced.
+
+        An end that moved back belongs to a topic that was made anew: all of it is news.
+        """
+        known = self._announced
+        return sum(
+            end - known.get(partition, 0) if end >= known.get(partition, 0) else max(end, 1)
+            for partition, end in ends.items()
+        )
+
+    def announce(self, ends: Ends) -> int:
+        """Take note that an event is fired; returns how many notifications are new in it."""
+        new = self.news(ends)
+        self._announced = ends
+        self._announced_s = self._clock()
+        return new
+
+    def to_store(self, now: str) -> dict[str, Any]:
+        """What should be written to the state store now, by key."""
+        wanted: dict[str, Any] = {"head": _as_json(self._head), "last_error": ""}
+        if self._clock() - self._announced_s >= CONFIRM_S:
+            wanted["position"] = _as_json(self._announced)
+        changed = {key: value for key, value in wanted.items() if self._stored.get(key) != value}
+        if changed or self._clock() - self._stored_s >= REFRESH_S:
+            changed["last_poll"] = now
+        self._pending = changed
+        return changed
+
+    def complained(self) -> None:
+        """Take note that an error is in the store, to be cleared when all is well again."""
+        self._stored.pop("last_error", None)
+
+    def stored(self) -> None:
+        """Take note that it was written."""
+        if self._pending:
+            self._stored_s = self._clock()
+        self._stored |= self._pending
+
+
+def _as_json(ends: Ends) -> dict[str, int]:
+    return {str(partition): end for partition, end in sorted(ends.items())}
+
+
+def _from_json(stored: object) -> Ends:
+    """What `_as_json` made; nothing for what a person broke: then all is announced again."""
+    if not isinstance(stored, dict):
+        return {}
+    return {
+        int(partition): end
+        for partition, end in stored.items()
+        if str(partition).isdecimal() and isinstance(end, int)
+    }
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

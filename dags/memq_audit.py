@@ -1,0 +1,93 @@
+"""Prove every hour that nothing was lost: produced against stored against consumed.
+
+`memq_audit` runs for each hour. It waits until the topic's watermark has passed the end of the
+hour, and then compares what producers reported with what is stored, and what is stored with what
+consumer groups and Spark jobs reported. When something is lost, damaged, doubled or was not
+consumed, the task fails and names the producer, the sequences and how many LogMessages. That is
+when somebody should be told: put your notifier in place of `page_somebody` below.
+
+All findings are kept as a table (CSV), one file per window. To audit another stretch of time,
+trigger the DAG with `last` (such as `6h`) or with `start` and `end`; with `deep` every byte is read
+again, not only the indexes of the Batches.
+
+What to set up: a connection `memq_default` to a broker (`memq dev` is enough), and the topic.
+
+Settings are Airflow Variables, all optional:
+
+- `memq_topic`: the topic (default `clicks`).
+- `memq_audit_consumers`: groups and jobs that must consume everything, with commas (default: all
+  that have reported).
+- `memq_audit_grace`: how long a job may take before what it left out counts (default `10m`).
+- `memq_audit_output`: folder or URI for the tables (default `/tmp/memq/audit`).
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from airflow.sdk import DAG, CronDataIntervalTimetable, Param, Variable
+
+from airflow_provider_memq.operators.memq import MemqAuditOperator
+from airflow_provider_memq.sensors.memq import MemqWatermarkSensor
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+TOPIC = Variable.get("memq_topic", default="clicks")
+
+
+def page_somebody(context: Context) -> None:
+    """Told when an audit fails; any notifier of Airflow can stand here, such as SmtpNotifier."""
+    logging.getLogger(__name__).critical("AUDIT FAILED: %s", context.get("exception"))
+
+
+with DAG(
+    dag_id="memq_audit",
+    doc_md=__doc__,
+    description="Reconciles what was produced, stored and consumed.",
+    schedule=CronDataIntervalTimetable("0 * * * *", timezone="UTC"),
+    start_date=datetime(2026, 1, 1, tzinfo=UTC),
+    catchup=False,
+    max_active_runs=1,
+    tags=["memq"],
+    params={
+        "last": Param(
+            None, type=["null", "string"], description="Audit so much up to now, such as 6h."
+        ),
+        "start": Param(
+            None,
+            type=["null", "string"],
+            format="date-time",
+            description="Or audit since this time; the data interval's start when empty.",
+        ),
+        "end": Param(
+            None,
+            type=["null", "string"],
+            format="date-time",
+            description="And up to this time; the data interval's end when empty.",
+        ),
+        "deep": Param(False, type="boolean", description="Read every byte of every Batch."),
+    },
+) as dag:
+    complete = MemqWatermarkSensor(
+        task_id="complete",
+        topic=TOPIC,
+        at="{{ params.end or data_interval_end | default(dag_run.run_after, true) }}",
+        deferrable=True,
+        timeout=6 * 3600,
+    )
+    audit = MemqAuditOperator(
+        task_id="audit",
+        topic=TOPIC,
+        consumers="{{ var.value.get('memq_audit_consumers', '') }}",
+        grace="{{ var.value.get('memq_audit_grace', '10m') }}",
+        output_dir="{{ var.value.get('memq_audit_output', '/tmp/memq/audit') }}",
+        last="{{ params.last or '' }}",
+        start="{{ params.start or '' }}",
+        end="{{ params.end or '' }}",
+        deep="{{ params.deep }}",
+        on_failure_callback=page_somebody,
+    )
+    complete >> audit

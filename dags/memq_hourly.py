@@ -1,0 +1,69 @@
+"""Process each hour of a topic once it is complete; and hours of the past, by backfill.
+
+`memq_hourly` runs for each hour. It waits, with no worker slot, until the topic's watermark has
+passed the end of the hour, so that nothing that belongs to it can still come; turns the hour into
+one exact range of offsets per read partition; and has Spark turn each into Parquet files.
+
+An hour names the same Batches whenever it is asked, so any hour that retention has not removed can
+be processed again, or for the first time (all on one line):
+
+    airflow backfill create --dag-id memq_hourly --reprocess-behavior completed
+        --from-date 2026-01-02T00:00:00Z --to-date 2026-01-02T02:00:00Z
+
+Use this, or `memq_ranges`, or both: they write to folders of their own.
+
+What to set up: a connection `memq_default` to a broker (`memq dev` is enough), and the topic. Spark
+runs on this machine unless there is a connection `memq_spark`.
+
+Settings are Airflow Variables, all optional:
+
+- `memq_topic`: the topic (default `clicks`).
+- `memq_hourly_output`: folder or URI for the Parquet files (default `/tmp/memq/hourly`).
+- `memq_hourly_cron`: when intervals begin (default `0 * * * *`, each hour).
+- `memq_spark_apps`: folder with MemQ's Spark programs (default `spark_apps` beside this folder).
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from airflow.sdk import DAG, CronDataIntervalTimetable, Variable
+
+from airflow_provider_memq.operators.memq import MemqSparkSubmitOperator, MemqWindowRangesOperator
+from airflow_provider_memq.sensors.memq import MemqWatermarkSensor
+
+TOPIC = Variable.get("memq_topic", default="clicks")
+CRON = Variable.get("memq_hourly_cron", default="0 * * * *")
+APPS = Path(__file__).resolve().parents[1] / "spark_apps"
+
+with DAG(
+    dag_id="memq_hourly",
+    doc_md=__doc__,
+    description="Turns each complete hour into Parquet files.",
+    # Other timetables make intervals of no width, which hold nothing.
+    schedule=CronDataIntervalTimetable(CRON, timezone="UTC"),
+    start_date=datetime(2026, 1, 1, tzinfo=UTC),
+    catchup=False,
+    max_active_runs=2,
+    default_args={"retries": 5, "retry_delay": timedelta(seconds=10)},
+    tags=["memq"],
+) as dag:
+    complete = MemqWatermarkSensor(
+        task_id="complete", topic=TOPIC, deferrable=True, timeout=6 * 3600
+    )
+    window = MemqWindowRangesOperator(task_id="window", topic=TOPIC)
+    process = MemqSparkSubmitOperator.partial(
+        task_id="process",
+        topic=TOPIC,
+        job="hourly",
+        application="{{ var.value.get('memq_spark_apps', '"
+        + str(APPS)
+        + "') }}/range_to_parquet.py",
+        output_dir="{{ var.value.get('memq_hourly_output', '/tmp/memq/hourly') }}",
+        conn_id="memq_spark",
+        default_master="local[2]",
+        conf={"spark.ui.enabled": "false", "spark.driver.bindAddress": "127.0.0.1"},
+        max_active_tis_per_dag=2,
+    ).expand(range_key=window.output)
+    complete >> window

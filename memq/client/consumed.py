@@ -1,0 +1,103 @@
+"""Telling the audit what a job has consumed.
+
+A job that has read a range of offsets, and has put the result where it belongs, reports the range:
+then `memq audit` can say whether everything that is stored was consumed. (A consumer of a group
+does so by itself, for what it commits.) Reporting the same range again does no harm: the audit
+counts that it was consumed again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from memq.client.audit_backlog import ReportBacklog
+from memq.client.audit_sender import ReportSender
+from memq.client.backoff import full_jitter_s, system_randomness
+from memq.client.cluster import Cluster
+from memq.client.loop import EventLoopThread
+from memq.core.audit import ConsumedReport, check_consumed
+from memq.errors import MemqError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from memq.client.audit_backlog import Outgoing
+
+MAX_MESSAGE_BYTES = 512 << 10  # of reports in one Message; the topic takes 4 MiB
+TIMEOUT_S = 30.0  # long enough to ride out the restart of a broker
+
+
+def report_consumed(
+    bootstrap: str | None,
+    reports: Sequence[ConsumedReport],
+    *,
+    token: str = "",
+    timeout_s: float = TIMEOUT_S,
+) -> None:
+    """Report what was consumed; it returns when the reports are stored.
+
+    Args:
+        bootstrap: comma separated `host:port` of some brokers; None for the environment variable
+            `MEMQ_BOOTSTRAP`, or else 127.0.0.1:6367.
+        reports: what was consumed. Those about topics that are not audited are left out.
+        token: credential; empty where the brokers ask for none.
+        timeout_s: seconds that all of it may take.
+
+    Raises:
+        InvalidRequestError: the numbers of a report make no sense.
+        UnknownTopicError: there is no such topic.
+        MemqError: the reports could not be stored by the deadline; reporting again does no harm.
+    """
+    loop = EventLoopThread("memq-report-consumed")
+    try:
+        loop.run(report_consumed_async(bootstrap, reports, token=token, timeout_s=timeout_s))
+    finally:
+        loop.close()
+
+
+async def report_consumed_async(
+    bootstrap: str | None,
+    reports: Sequence[ConsumedReport],
+    *,
+    token: str = "",
+    timeout_s: float = TIMEOUT_S,
+) -> None:
+    """Report what was consumed, from an event loop; see `report_consumed`."""
+    for report in reports:
+        check_consumed(report)
+    cluster = Cluster(bootstrap, client="memq report", token=token, request_timeout_s=timeout_s)
+    try:
+        deadline_s = asyncio.get_running_loop().time() + timeout_s
+        backlog: ReportBacklog[ConsumedReport] = ReportBacklog()
+        backlog.add(await _audited(cluster, reports))
+        sender = ReportSender(cluster)
+        while waiting := backlog.take(MAX_MESSAGE_BYTES):
+            await _deliver(sender, waiting, deadline_s)
+    finally:
+        await cluster.close()
+
+
+async def _audited(cluster: Cluster, reports: Iterable[ConsumedReport]) -> list[ConsumedReport]:
+    """The reports about topics that are audited."""
+    return [report for report in reports if (await cluster.topic(report.topic)).config.audited]
+
+
+async def _deliver(
+    sender: ReportSender, reports: Sequence[Outgoing[ConsumedReport]], deadline_s: float
+) -> None:
+    """Send until it succeeds. The audit knows a report that it gets twice."""
+    clock = asyncio.get_running_loop().time
+    attempt = 0
+    while True:
+        try:
+            left_s = max(0.0, deadline_s - clock())
+            await sender.send(reports, left_s, refresh=attempt > 0)
+        except MemqError as exc:
+            delay_s = full_jitter_s(attempt, system_randomness)
+            if not exc.retriable or clock() + delay_s >= deadline_s:
+                raise
+        else:
+            return
+        await asyncio.sleep(delay_s)
+        attempt += 1

@@ -1,0 +1,99 @@
+"""What the programs in `spark_apps/` share: how they start, speak, and end.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. An error is one line on stderr; the
+progress is in the log, on stderr as well.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+from typing import TYPE_CHECKING
+
+import click
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from memq.errors import ConfigError, MemqError
+from memq.spark.source import MemqDataSource
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+MAX_ERROR_LENGTH = 2_000  # Spark may quote whole plans
+
+_OURS = re.compile(r"memq\.errors\.\w+: (.+)")
+
+
+def run(command: click.Command, arguments: Sequence[str] | None = None) -> int:
+    """Run a program.
+
+    Args:
+        command: the program.
+        arguments: of it; None for those of the process.
+
+    Returns:
+        The exit code.
+    """
+    name = command.name or "spark app"
+    try:
+        return command.main(arguments, prog_name=name, standalone_mode=False) or 0
+    except click.UsageError as exc:
+        _complain(name, f"{exc.format_message()} (see --help)")
+        return exc.exit_code
+    except click.ClickException as exc:
+        _complain(name, exc.format_message())
+        return exc.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        return INTERRUPTED
+    except (MemqError, OSError, PySparkException, Py4JError) as exc:
+        _complain(name, one_line(exc))
+        return 1
+
+
+def one_line(error: BaseException) -> str:
+    """An error in one line: what MemQ said if it is behind it, else what Spark says first."""
+    text = str(error) or type(error).__doc__ or type(error).__name__
+    if not isinstance(error, MemqError):
+        ours = _OURS.findall(text)
+        text = ours[-1] if ours else next(iter(text.strip().splitlines()), "")
+    return " ".join(text.split())[:MAX_ERROR_LENGTH]
+
+
+def session(name: str) -> SparkSession:
+    """Spark with the data source `memq`; as `spark-submit` was told, or else on this machine."""
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    builder = SparkSession.builder.appName(name)
+    spark: SparkSession = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
+    # The log of Spark repeats each error of a task with its traces; ours names it once.
+    spark.sparkContext.setLogLevel("OFF" if _local(spark) else "ERROR")
+    spark.dataSource.register(MemqDataSource)
+    return spark
+
+
+def token_from(variable: str | None) -> str:
+    """The credential in an environment variable; empty where there is none.
+
+    Raises:
+        ConfigError: the variable is not set.
+    """
+    if variable is None:
+        return ""
+    if variable not in os.environ:
+        raise ConfigError(f"--token-env {variable}: there is no such environment variable")
+    return os.environ[variable]
+
+
+def _local(spark: SparkSession) -> bool:
+    return str(spark.sparkContext.master).startswith("local")
+
+
+def _complain(name: str, text: str) -> None:
+    click.echo(f"{name}: error: {text}", err=True)

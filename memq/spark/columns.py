@@ -1,0 +1,238 @@
+"""The columns of a read: from the Arrow schema of a topic to the rows that Spark takes.
+
+The rows are the topic's own columns, and beside them where each row comes from. Spark takes an
+Arrow batch as it is when its schema is exactly the one that Spark derives from its own types, so
+each topic type is mapped to the Spark type that holds all of its values, and each column is cast
+once where the Arrow types differ. For the default schema they do not, and nothing is copied.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+import pyarrow.types as pat
+from pyspark.errors import PySparkException
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql.types import (
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from memq.core.format.envelope import ARROW_ERRORS
+from memq.core.format.schema import DEFAULT_SCHEMA
+from memq.errors import ConfigError, SchemaMismatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from memq.core.format.index import IndexEntry
+    from memq.spark.plan import StoredBatch
+
+ORIGINS: dict[str, DataType] = {
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "batch": StringType(),
+    "producer_id": StringType(),
+    "epoch": LongType(),
+    "sequence": LongType(),
+    "position": LongType(),
+}
+"""Where a row comes from: topic, read partition, offset and id of its Batch; sender, epoch and
+sequence of its Message; its position in the Message."""
+
+_DEFAULT_ORDER = ("key", "value", "headers", "topic", "partition", "offset", "timestamp")
+
+_WIDENED = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+    pa.float16(): pa.float32(),
+    pa.date64(): pa.date32(),
+    pa.time32("s"): pa.time64("us"),
+    pa.time32("ms"): pa.time64("us"),
+}
+"""Types that Spark does not have, and the least ones that hold their values."""
+
+_MAX_POSITIONS = 1 << 16
+_POSITIONS = pa.array(range(_MAX_POSITIONS), pa.int64())
+
+
+class Shape(NamedTuple):
+    """The columns of a read.
+
+    Attributes:
+        spark: what Spark was told.
+        own: those of them that are the topic's, not the rows' origins.
+    """
+
+    spark: StructType
+    own: frozenset[str]
+
+    def arrow(self) -> pa.Schema:
+        """What each Arrow batch must have, exactly."""
+        return to_arrow_schema(self.spark, timezone="UTC")
+
+
+def shape_of(
+    topic: str, schema: pa.Schema, chosen: Sequence[str] | None, wanted: StructType | None
+) -> Shape:
+    """The columns of a read.
+
+    Args:
+        topic: the topic.
+        schema: its newest.
+        chosen: names of the columns, when there is a choice.
+        wanted: the schema that the user gave to Spark, if any; a choice as well.
+
+    Raises:
+        ConfigError: there is no such column, it has another type, or a column of the topic has the
+            name of an origin.
+        SchemaMismatchError: Spark has no type for a column.
+    """
+    own = {field.name: _spark_type(field) for field in schema}
+    taken = sorted(set(own) & set(ORIGINS))
+    if taken and chosen is None and wanted is None:
+        raise ConfigError(
+            f"topic {topic!r} has a column {taken[0]!r} of its own, which is also the name of an "
+            "origin column: choose columns by the option 'columns' or by .schema(); that name is "
+            "then the topic's column"
+        )
+    spark = choose({name: (ORIGINS | own)[name] for name in _all_names(schema)}, chosen, wanted)
+    return Shape(spark, frozenset(own))
+
+
+def choose(
+    offered: Mapping[str, DataType], chosen: Sequence[str] | None, wanted: StructType | None
+) -> StructType:
+    """The columns that are wanted of those on offer.
+
+    Args:
+        offered: the columns in their order.
+        chosen: the option `columns`.
+        wanted: the schema that the user gave to Spark, or that Spark was given before.
+
+    Raises:
+        ConfigError: there is no such column, or it has another type.
+    """
+    names = wanted.names if wanted is not None else chosen or list(offered)
+    unknown = [name for name in names if name not in offered]
+    if unknown:
+        raise ConfigError(f"no column {unknown[0]!r}; there are {', '.join(offered)}")
+    if wanted is None:
+        return StructType([StructField(name, offered[name]) for name in names])
+    for field in wanted:
+        if field.dataType.simpleString() != offered[field.name].simpleString():
+            raise ConfigError(
+                f"column {field.name!r} is {offered[field.name].simpleString()}, not "
+                f"{field.dataType.simpleString()}; read it as it is and cast it in the query"
+            )
+    return wanted
+
+
+def project(
+    target: pa.Schema,
+    own: frozenset[str],
+    rows: pa.RecordBatch,
+    origin: Mapping[str, object],
+) -> pa.RecordBatch:
+    """The rows of a Message with the columns of a read.
+
+    Args:
+        target: the columns, as `Shape.arrow` has them.
+        own: those of them that are the topic's.
+        rows: of the Message, with the schema of its Batch.
+        origin: what is the same for all rows of the Message, by origin column.
+
+    Raises:
+        SchemaMismatchError: a column has another type than the topic's newest schema says.
+    """
+    count = rows.num_rows
+    columns = []
+    for field in target:
+        if field.name not in own:
+            columns.append(_origin(field, origin, count))
+        elif (at := rows.schema.get_field_index(field.name)) >= 0:
+            columns.append(_cast(rows.column(at), field))
+        else:  # the column was added later
+            columns.append(pa.nulls(count, field.type))
+    return pa.record_batch(columns, schema=target)
+
+
+def _all_names(schema: pa.Schema) -> list[str]:
+    if schema.equals(DEFAULT_SCHEMA):
+        rest = [name for name in ORIGINS if name not in _DEFAULT_ORDER]
+        return [*_DEFAULT_ORDER, *rest]
+    return list(dict.fromkeys([*schema.names, *ORIGINS]))
+
+
+def _spark_type(field: pa.Field) -> DataType:
+    try:
+        return from_arrow_type(_widened(field.type))
+    except (PySparkException, TypeError) as exc:
+        raise SchemaMismatchError(
+            f"column {field.name!r} is {field.type}, for which Spark has no type: {exc}"
+        ) from exc
+
+
+def _widened(kind: pa.DataType) -> pa.DataType:
+    """The type with all parts replaced that Spark does not have, at any depth."""
+    if kind in _WIDENED:
+        return _WIDENED[kind]
+    if pat.is_decimal(kind):
+        return pa.decimal128(kind.precision, kind.scale)
+    if pat.is_struct(kind):
+        return pa.struct([field.with_type(_widened(field.type)) for field in kind])
+    if pat.is_map(kind):
+        item = kind.item_field
+        return pa.map_(_widened(kind.key_type), item.with_type(_widened(item.type)))
+    if pat.is_list(kind) or pat.is_large_list(kind) or pat.is_fixed_size_list(kind):
+        item = kind.value_field
+        return pa.list_(item.with_type(_widened(item.type)))
+    return kind
+
+
+def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
+    if column.type.equals(field.type):
+        return column
+    try:
+        # Not safe: times finer than a microsecond, which Spark does not have, are cut.
+        return column.cast(field.type, safe=not _may_be_finer(column.type))
+    except ARROW_ERRORS as exc:
+        raise SchemaMismatchError(
+            f"column {field.name!r} is {column.type} in this Batch, which does not become "
+            f"{field.type}: {exc}"
+        ) from exc
+
+
+def _may_be_finer(kind: pa.DataType) -> bool:
+    if pat.is_nested(kind):
+        return True
+    return bool(pat.is_timestamp(kind) or pat.is_duration(kind)) and kind.unit == "ns"
+
+
+def origin_of(topic: str, batch: StoredBatch, entry: IndexEntry) -> dict[str, object]:
+    """What is the same for all rows of a Message: all origins but the position."""
+    return {
+        "topic": topic,
+        "partition": batch.partition,
+        "offset": batch.offset,
+        "batch": batch.batch_id,
+        "producer_id": entry.producer_id,
+        "epoch": entry.epoch,
+        "sequence": entry.sequence,
+    }
+
+
+def _origin(field: pa.Field, origin: Mapping[str, object], count: int) -> pa.Array:
+    if field.name != "position":
+        return pa.repeat(pa.scalar(origin[field.name], field.type), count)
+    if count <= _MAX_POSITIONS:
+        return _POSITIONS.slice(0, count)
+    return pa.array(range(count), pa.int64())

@@ -1,0 +1,132 @@
+"""Folders and small files wherever Spark writes: through Hadoop's file systems.
+
+So `file:`, `hdfs:` and `s3a:` work alike. A folder is replaced whole: the new one is written beside
+the old one under a hidden name, then the old one is moved aside and the new one takes its place. A
+reader finds the whole old folder, for a moment none, or the whole new one; never a part. (Object
+stores rename by copying, so there a reader should go by the manifest.)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
+from memq.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+
+
+class Folders:
+    """Hadoop's file systems, through the JVM of a session.
+
+    Args:
+        spark: the session.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        context: Any = spark.sparkContext
+        self._jvm = context._jvm  # noqa: SLF001 - there is no public way to Hadoop
+        self._config = context._jsc.hadoopConfiguration()  # noqa: SLF001
+
+    def __repr__(self) -> str:
+        return "<Folders>"
+
+    def names(self, folder: str) -> list[str]:
+        """Names of what is in a folder, sorted; none where it does not exist."""
+        files, path = self._open(folder)
+        return _do(
+            f"list {folder}",
+            lambda: (
+                sorted(str(each.getPath().getName()) for each in files.listStatus(path))
+                if files.exists(path)
+                else []
+            ),
+        )
+
+    def delete(self, path: str) -> None:
+        """Delete a file, or a folder with all in it, if it exists."""
+        files, target = self._open(path)
+        _do(f"delete {path}", lambda: files.delete(target, True))
+
+    def replace(self, new: str, folder: str, aside: str) -> None:
+        """Put a new folder in the place of another one, which may exist.
+
+        Args:
+            new: path of what takes the place.
+            folder: the place.
+            aside: where the old one is moved before it is deleted.
+
+        Raises:
+            StorageError: it cannot be done.
+        """
+        files, place = self._open(folder)
+        if _do(f"look for {folder}", lambda: bool(files.exists(place))):
+            self._rename(folder, aside)
+        self._rename(new, folder)
+        self.delete(aside)
+
+    def read(self, path: str) -> bytes:
+        """The bytes of a small file."""
+        files, target = self._open(path)
+
+        def read() -> bytes:
+            stream = files.open(target)
+            try:
+                return bytes(stream.readAllBytes())
+            finally:
+                stream.close()
+
+        return _do(f"read {path}", read)
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write a small file: it is there whole, or not at all."""
+        files, target = self._open(path)
+        hidden = f"{_parent(path)}.{_name(path)}.tmp"
+
+        def write() -> None:
+            files.setWriteChecksum(False)  # else the local file system puts .crc files beside it
+            stream = files.create(self._path(hidden), True)
+            try:
+                stream.write(bytearray(data))
+                stream.hsync()
+            finally:
+                stream.close()
+            if not files.rename(self._path(hidden), target):  # some do not rename onto a file
+                files.delete(target, False)
+                self._rename(hidden, path)
+
+        _do(f"write {path}", write)
+
+    def _rename(self, old: str, new: str) -> None:
+        files, source = self._open(old)
+        if not _do(f"rename {old}", lambda: bool(files.rename(source, self._path(new)))):
+            raise StorageError(f"{old} could not be renamed to {new}")
+
+    def _open(self, path: str) -> tuple[Any, Any]:
+        target = self._path(path)
+        return _do(f"open {path}", lambda: (target.getFileSystem(self._config), target))
+
+    def _path(self, path: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(path)
+
+
+def _do(what: str, work: Callable[[], T]) -> T:
+    try:
+        return work()
+    except Py4JJavaError as exc:
+        raise StorageError(f"cannot {what}: {exc.java_exception.getMessage()}") from exc
+
+
+def _parent(path: str) -> str:
+    """The folder of a path with its last slash; empty for a bare name."""
+    return path[: path.rfind("/") + 1]
+
+
+def _name(path: str) -> str:
+    return path[path.rfind("/") + 1 :]

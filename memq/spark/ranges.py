@@ -1,0 +1,104 @@
+"""From the options of a read to offsets of each read partition."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from memq.client.notifications import Stretch
+from memq.errors import ConfigError, OffsetOutOfRangeError
+from memq.spark.options import EARLIEST, LATEST
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from memq.core.wire.messages import PartitionOffsets
+    from memq.spark.driver import Driver
+    from memq.spark.options import Bound, ReadOptions
+
+log = logging.getLogger("memq.spark")
+
+
+def resolve(driver: Driver, options: ReadOptions) -> list[Stretch]:
+    """The ranges of a read, of which every offset is held.
+
+    Raises:
+        ConfigError: there is no such read partition, or a range ends before it starts.
+        OffsetOutOfRangeError: some of it is not held, and that must not be passed over.
+        MemqError: the brokers failed.
+    """
+    held = {each.partition: each for each in driver.offsets()}
+    start = bound_offsets(driver, options.starting, held, "startingOffsets")
+    end = bound_offsets(driver, options.ending, held, "endingOffsets")
+    stretches = []
+    for partition in sorted(set(start) & set(end)):
+        stretch = Stretch(partition, start[partition], end[partition])
+        stretches.append(_checked(stretch, held[partition], options))
+    return stretches
+
+
+def bound_offsets(
+    driver: Driver, bound: Bound, held: Mapping[int, PartitionOffsets], option: str
+) -> dict[int, int]:
+    """Where a bound falls in each read partition that it speaks of.
+
+    Raises:
+        ConfigError: it speaks of a read partition that there is not.
+        MemqError: the brokers failed.
+    """
+    if bound.at_ms is not None:
+        return {
+            each.partition: each.end if each.at is None else each.at
+            for each in driver.offsets(bound.at_ms)
+        }
+    if bound.offsets is None:
+        return {partition: _offset(bound.word, each) for partition, each in held.items()}
+    unknown = sorted(set(bound.offsets) - set(held))
+    if unknown:
+        raise ConfigError(
+            f"option '{option}' names read partition {unknown[0]}; the topic has "
+            f"{', '.join(map(str, sorted(held)))}"
+        )
+    return {
+        partition: _offset(offset, held[partition]) for partition, offset in bound.offsets.items()
+    }
+
+
+def after_loss(options: ReadOptions, stretch: Stretch, first_held: int) -> Stretch:
+    """What of a range that retention has cut is still there, if the user wants to go on.
+
+    Raises:
+        OffsetOutOfRangeError: the user does not.
+    """
+    gone = Stretch(stretch.partition, stretch.start, min(first_held, stretch.end))
+    message = (
+        f"offsets {gone.start} to {gone.end - 1} of {options.topic}/{gone.partition} were removed "
+        f"by retention; {first_held} is the first that is held"
+    )
+    if options.fail_on_data_loss:
+        raise OffsetOutOfRangeError(
+            f"{message}. Start there, or set failOnDataLoss to false to read on without them"
+        )
+    log.warning("MemQ: %s: reading on without them, as failOnDataLoss is false", message)
+    return stretch._replace(start=gone.end)
+
+
+def _offset(wanted: int | None, held: PartitionOffsets) -> int:
+    if wanted == EARLIEST:
+        return held.start
+    if wanted == LATEST or wanted is None:
+        return held.end
+    return wanted
+
+
+def _checked(stretch: Stretch, held: PartitionOffsets, options: ReadOptions) -> Stretch:
+    if stretch.end > held.end or stretch.start > held.end:
+        raise OffsetOutOfRangeError(
+            f"offsets {stretch.start} to {stretch.end} of {options.topic}/{stretch.partition} are "
+            f"not published yet; {held.end} is the end"
+        )
+    if stretch.end < stretch.start:  # such as a start behind an end that is a time
+        return stretch._replace(end=stretch.start)
+    if stretch.start < min(held.start, stretch.end):
+        return after_loss(options, stretch, held.start)
+    return stretch

@@ -1,0 +1,110 @@
+"""What a task of a write does: rows become Messages that are the same in every attempt.
+
+Each Arrow batch that Spark hands over is cut into Messages by itself, and never joined with the
+next. When what makes the rows fails, Spark closes the stream, which looks just like its end; a
+Message that was waiting for more rows would then be sent short, and the next attempt could not send
+the whole one under the same name. Batches that come are always whole.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql.datasource import WriterCommitMessage
+
+from memq.client.producer import Producer
+from memq.core.format.message import TIMESTAMP_COLUMN
+from memq.errors import InvalidRequestError, SequenceConflictError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from memq.client.delivery import Delivery
+    from memq.client.producer_options import ProducerArguments
+    from memq.spark.write_plan import WritePlan
+
+
+class Identity(NamedTuple):
+    """As whom a task writes, in every attempt: producer id and epoch."""
+
+    producer_id: str
+    epoch: int = 0
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What a task wrote.
+
+    Attributes:
+        records: LogMessages.
+        messages: Messages.
+        repeated: of the Messages, those that an earlier attempt had published.
+    """
+
+    records: int = 0
+    messages: int = 0
+    repeated: int = 0
+
+
+def write_rows(plan: WritePlan, identity: Identity, batches: Iterable[pa.RecordBatch]) -> Written:
+    """Write rows, and wait until all of them are stored.
+
+    Raises:
+        SequenceConflictError: an earlier attempt published other rows.
+        InvalidRequestError: the topic has other write partitions than when the write was planned.
+        SchemaMismatchError: a row does not fit the topic.
+        MemqError: a Message could not be delivered.
+    """
+    written = Written()
+    options: ProducerArguments = {
+        **plan.producer,
+        "producer_id": identity.producer_id,
+        "epoch": identity.epoch,
+    }
+    try:
+        with Producer(plan.bootstrap, topic=plan.topic, **options) as producer:
+            _check_partitions(plan, producer)
+            deliveries: deque[Delivery] = deque()
+            for batch in batches:
+                deliveries.extend(producer.write_table(timed(batch, plan)))
+                written.records += batch.num_rows
+                while deliveries and deliveries[0].done():
+                    _settle(deliveries.popleft(), written)
+            while deliveries:
+                _settle(deliveries.popleft(), written)
+    except SequenceConflictError as exc:
+        raise SequenceConflictError(
+            f"an earlier attempt wrote other rows, or the same in another order, as producer "
+            f"{identity.producer_id!r}; nothing was doubled. Rows must come alike in each attempt: "
+            "sort them within their partitions (df.sortWithinPartitions) and take nothing from "
+            f"chance or the clock; {exc}"
+        ) from exc
+    return written
+
+
+def timed(batch: pa.RecordBatch, plan: WritePlan) -> pa.Table:
+    """The rows with the time of the write, where they have none."""
+    table = pa.Table.from_batches([batch])
+    if plan.timestamp_us is None:
+        return table
+    field = plan.schema.field(TIMESTAMP_COLUMN)
+    moment = pa.scalar(plan.timestamp_us, pa.timestamp("us", "UTC")).cast(field.type, safe=False)
+    return table.append_column(field, pa.repeat(moment, table.num_rows))
+
+
+def _check_partitions(plan: WritePlan, producer: Producer) -> None:
+    if producer.write_partitions != plan.write_partitions:
+        raise InvalidRequestError(
+            f"topic {plan.topic!r} has {producer.write_partitions} write partitions, but had "
+            f"{plan.write_partitions} when this write was planned. An attempt that spreads its "
+            "Messages over others would double rows; nothing was written by this one"
+        )
+
+
+def _settle(delivery: Delivery, written: Written) -> None:
+    stored = delivery.result()
+    written.messages += 1
+    written.repeated += stored.duplicate

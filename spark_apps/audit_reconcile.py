@@ -1,0 +1,111 @@
+"""Compare what was produced with what is stored and consumed, and keep the findings as a table.
+
+Run it with `spark-submit spark_apps/audit_reconcile.py …` or with `python`; `--help` says more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from memq.cli.audit import show_table
+from memq.cli.command import Command
+from memq.cli.options import TimeType, option
+from memq.client.audit import audit_topic
+from memq.client.offsets import time_ms
+from memq.core.topic import check_topic_name
+from memq.spark.app import run, session, token_from
+from memq.spark.audit import FINDINGS, Place, deep_on, findings
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+
+@click.command(
+    "audit_reconcile",
+    cls=Command,
+    epilog="""
+spark-submit spark_apps/audit_reconcile.py --topic clicks --from 2h --deep --output s3a://lake/audit
+python spark_apps/audit_reconcile.py --topic clicks --output /tmp/audit
+""",
+)
+@option(
+    "--bootstrap",
+    default="127.0.0.1:6367",
+    envvar="MEMQ_BOOTSTRAP",
+    metavar="HOST:PORT[,…]",
+    help="Some brokers of the cluster.",
+)
+@click.option("--topic", required=True, help="The topic.")
+@click.option("--from", "start", type=TimeType(), help="Reports since this time: ISO 8601, or 2h.")
+@click.option("--to", "end", type=TimeType(), help="Reports before this time.")
+@click.option(
+    "--deep", is_flag=True, help="Read every byte of the Batches, by all workers of Spark."
+)
+@click.option(
+    "--consumer",
+    "consumers",
+    multiple=True,
+    metavar="NAME",
+    help="Group or job to ask about; may be given several times. All that reported when left out.",
+)
+@click.option(
+    "--output", required=True, metavar="DIR", help="Folder or URI; the findings are added to it."
+)
+@click.option("--token-env", metavar="NAME", help="Environment variable that holds the credential.")
+def main(
+    *,
+    bootstrap: str,
+    topic: str,
+    start: datetime | None,
+    end: datetime | None,
+    deep: bool,
+    consumers: tuple[str, ...],
+    output: str,
+    token_env: str | None,
+) -> int:
+    """Compare what the producers of a topic reported with what is stored, and that with what
+    consumers reported, as `memq audit` does.
+
+    Prints the findings and adds them to the Parquet table in DIR: one row for each producer, epoch
+    and write partition, and one for each consumer of it. The exit code is 1 when anything is lost,
+    damaged, doubled, changed or missed.
+    """
+    check_topic_name(topic)
+    token = token_from(token_env)
+    start_ms = None if start is None else time_ms(start)
+    end_ms = None if end is None else time_ms(end)
+    spark = session("audit_reconcile")
+    try:
+        result = asyncio.run(
+            audit_topic(
+                bootstrap,
+                topic,
+                start_ms=start_ms,
+                end_ms=end_ms,
+                deep=deep,
+                consumers=consumers,
+                token=token,
+                inspect_batches=deep_on(spark, Place(bootstrap, topic, token)) if deep else None,
+            )
+        )
+        rows = findings(
+            result,
+            audited_ms=time.time_ns() // 1_000_000,
+            start_ms=start_ms,
+            end_ms=end_ms,
+            deep=deep,
+        )
+        spark.createDataFrame(rows, FINDINGS).coalesce(1).write.mode("append").parquet(output)
+    finally:
+        spark.stop()
+    show_table(result)
+    return 0 if result.clean else 1
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))

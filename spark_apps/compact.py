@@ -1,0 +1,148 @@
+"""Turn the many small Batches of a topic into few large Parquet files; run it again to go on.
+
+Run it with `spark-submit spark_apps/compact.py …` or with `python`; `--help` says more.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from memq.cli.command import Command
+from memq.cli.options import option
+from memq.core.topic import check_topic_name
+from memq.core.units import parse_size_bytes
+from memq.errors import ConfigError
+from memq.spark.app import run, session, token_from
+from memq.spark.compaction import Compaction, check_topic, compact
+
+
+class Size(click.ParamType[int]):
+    """A size such as 64MiB, in bytes."""
+
+    name = "SIZE"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        """The bytes that a text means."""
+        try:
+            return parse_size_bytes(str(value))
+        except ConfigError as exc:
+            self.fail(str(exc), param, ctx)
+
+
+@click.command(
+    "compact",
+    cls=Command,
+    epilog="""
+spark-submit spark_apps/compact.py --topic clicks --output s3a://lake/clicks
+python spark_apps/compact.py --topic clicks --output /tmp/lake --range-bytes 64MiB --min-bytes 1MiB
+""",
+)
+@option(
+    "--bootstrap",
+    default="127.0.0.1:6367",
+    envvar="MEMQ_BOOTSTRAP",
+    metavar="HOST:PORT[,…]",
+    help="Some brokers of the cluster.",
+)
+@click.option("--topic", required=True, help="The topic.")
+@click.option(
+    "--output",
+    required=True,
+    metavar="DIR",
+    help="Folder, or URI that Spark can write to, for the files and the record of what is done.",
+)
+@click.option(
+    "--partition",
+    "partitions",
+    multiple=True,
+    type=click.IntRange(0),
+    help="Read partition; may be given several times. All when it is left out.",
+)
+@click.option(
+    "--range-bytes",
+    type=Size(),
+    default="1GiB",
+    show_default=True,
+    help="Stored bytes that are compacted at a time.",
+)
+@click.option(
+    "--file-bytes",
+    type=Size(),
+    default="256MiB",
+    show_default=True,
+    help="Stored bytes that go into one file.",
+)
+@click.option(
+    "--min-bytes",
+    type=Size(),
+    default="0B",
+    show_default=True,
+    help="Leave what is less than this for a later run.",
+)
+@click.option(
+    "--job",
+    default="compact",
+    show_default=True,
+    help="Name of the job, and of the consumer that the audit knows.",
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["failfast", "permissive"]),
+    default="failfast",
+    show_default=True,
+    help="What to do when a Message is damaged or gone: fail, or leave it out and count it.",
+)
+@click.option("--token-env", metavar="NAME", help="Environment variable that holds the credential.")
+@click.option(
+    "--report/--no-report", default=True, show_default=True, help="Tell the audit what was read."
+)
+def main(
+    *,
+    bootstrap: str,
+    topic: str,
+    output: str,
+    partitions: tuple[int, ...],
+    range_bytes: int,
+    file_bytes: int,
+    min_bytes: int,
+    job: str,
+    mode: str,
+    token_env: str | None,
+    report: bool,
+) -> None:
+    """Compact all that is published of a topic by now into Parquet files below DIR.
+
+    Each run goes on where the last one ended, range after range; one that was killed is completed
+    by the next one. Nothing is left out and nothing is there twice. The record is in
+    DIR/_manifests: a manifest for each range. Run one at a time.
+    """
+    check_topic_name(topic)
+    task = Compaction(
+        name=job,
+        topic=topic,
+        output=output,
+        bootstrap=bootstrap,
+        partitions=partitions,
+        range_bytes=range_bytes,
+        file_bytes=max(1, file_bytes),
+        min_bytes=min_bytes,
+        mode=mode,
+        token=token_from(token_env),
+        report=report,
+    )
+    check_topic(task)
+    spark = session(job)
+    try:
+        done = compact(spark, task)
+    finally:
+        spark.stop()
+    records, files = sum(each.records for each in done), sum(len(each.files) for each in done)
+    click.echo(f"{records} records in {len(done)} ranges, {files} files")
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))

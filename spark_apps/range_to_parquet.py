@@ -1,0 +1,114 @@
+"""Write an exact range of offsets to Parquet, once: a run that is repeated replaces its own output.
+
+Run it with `spark-submit spark_apps/range_to_parquet.py …` or with `python`; `--help` says more.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from memq.cli.command import Command
+from memq.cli.options import option
+from memq.core.topic import check_topic_name
+from memq.errors import InvalidRequestError
+from memq.spark.app import run, session, token_from
+from memq.spark.parquet import RangeJob, check_held, range_to_parquet
+
+
+@click.command(
+    "range_to_parquet",
+    cls=Command,
+    epilog="""
+spark-submit spark_apps/range_to_parquet.py --topic clicks --partition 0 \\
+    --start 0 --end 500 --output s3a://lake/clicks --manifest clicks-0-500.json
+python spark_apps/range_to_parquet.py --topic clicks --partition 0 --start 0 --end 500 \\
+    --output /tmp/lake --manifest /tmp/clicks-0-500.json
+""",
+)
+@option(
+    "--bootstrap",
+    default="127.0.0.1:6367",
+    envvar="MEMQ_BOOTSTRAP",
+    metavar="HOST:PORT[,…]",
+    help="Some brokers of the cluster.",
+)
+@click.option("--topic", required=True, help="The topic.")
+@click.option("--partition", required=True, type=click.IntRange(0), help="Read partition.")
+@click.option("--start", required=True, type=click.IntRange(0), help="First offset.")
+@click.option("--end", required=True, type=click.IntRange(0), help="One past the last offset.")
+@click.option(
+    "--output",
+    required=True,
+    metavar="DIR",
+    help="Folder, or URI that Spark can write to. The range gets its own folder in it.",
+)
+@click.option(
+    "--manifest", required=True, metavar="FILE", help="Written last: what went into the files."
+)
+@click.option(
+    "--job",
+    default="range_to_parquet",
+    show_default=True,
+    help="Name of the job, and of the consumer that the audit knows.",
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["failfast", "permissive"]),
+    default="failfast",
+    show_default=True,
+    help="What to do when a Message is damaged or gone: fail, or leave it out and count it.",
+)
+@click.option("--token-env", metavar="NAME", help="Environment variable that holds the credential.")
+@click.option(
+    "--report/--no-report", default=True, show_default=True, help="Tell the audit what was read."
+)
+def main(
+    *,
+    bootstrap: str,
+    topic: str,
+    partition: int,
+    start: int,
+    end: int,
+    output: str,
+    manifest: str,
+    job: str,
+    mode: str,
+    token_env: str | None,
+    report: bool,
+) -> None:
+    """Write the Batches of a read partition from offset START up to, not including, END to Parquet.
+
+    The files go to DIR/topic=T/partition=N/range=START-END/. A run that is repeated, also after one
+    that was killed, replaces this folder and nothing else. The manifest is JSON with the range,
+    Batches, Messages, records, bytes and the sum of the checksums; it is written only when the
+    files hold as many records as the range must give.
+    """
+    check_topic_name(topic)
+    if end < start:
+        raise InvalidRequestError(f"--end {end} is before --start {start}")
+    task = RangeJob(
+        name=job,
+        topic=topic,
+        partition=partition,
+        start=start,
+        end=end,
+        output=output,
+        manifest=manifest,
+        bootstrap=bootstrap,
+        mode=mode,
+        token=token_from(token_env),
+        report=report,
+    )
+    check_held(task)
+    spark = session(job)
+    try:
+        done = range_to_parquet(spark, task)
+    finally:
+        spark.stop()
+    click.echo(f"{done.records} records of {done.batches} Batches in {done.output}")
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))

@@ -1,0 +1,80 @@
+"""The data source used in this process, call by call as Spark makes them, without a Spark."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from memq.spark import MemqDataSource
+
+
+def splits(address, **options):
+    """The splits of a batch read of the topic `t`."""
+    return reader(address, **options)[0].partitions()
+
+
+def reader(address, **options):
+    """A batch reader of the topic `t`, and the Arrow schema that its rows must have."""
+    source = MemqDataSource({"bootstrap": address, "topic": "t"} | options)
+    schema = source.schema()
+    return source.reader(schema), to_arrow_schema(schema, timezone="UTC")
+
+
+def read(address, **options):
+    """All rows of a batch read."""
+    found, schema = reader(address, **options)
+    return table(found, found.partitions(), schema)
+
+
+def table(found, planned, schema):
+    """The rows of some splits; every Arrow batch must have exactly the schema that Spark has."""
+    batches = [batch for split in planned for batch in found.read(split)]
+    assert all(batch.schema.equals(schema) for batch in batches)
+    return pa.Table.from_batches(batches, schema=schema)
+
+
+class Stream:
+    """A streaming query on the topic `t`, whose checkpoint is `offset`."""
+
+    def __init__(self, address, **options):
+        self._address, self._options = address, {"startingOffsets": "earliest"} | options
+        self.offset = None
+        self.restart()
+
+    def restart(self, address=None, **options):
+        """Go on from the checkpoint, in a new process of the driver so to say."""
+        if self.offset is not None:
+            self._reader.stop()
+        self._address = address or self._address
+        source = MemqDataSource(
+            {"bootstrap": self._address, "topic": "t"} | self._options | options
+        )
+        schema = source.schema()
+        self._reader = source.streamReader(schema)
+        self._schema = to_arrow_schema(schema, timezone="UTC")
+
+    def run(self):
+        """Micro-batches until there is nothing more; the rows of each."""
+        found = []
+        if self.offset is None:
+            self.offset = self._reader.initialOffset()
+        while (end := self._reader.latestOffset(self.offset, self._limit())) != self.offset:
+            found.append(self.rows(self.offset, end))
+            self.offset = end
+        return found
+
+    def rows(self, start, end):
+        """The rows of one micro-batch."""
+        return table(self._reader, self._reader.partitions(start, end), self._schema)
+
+    def _limit(self):
+        return self._reader.getDefaultReadLimit()
+
+    def all_that_is_left(self):
+        """Where a micro-batch without limits would end."""
+        return self._reader.latestOffset(self.offset, ReadAllAvailable())
+
+    def stop(self):
+        """End the query."""
+        self._reader.stop()

@@ -1,0 +1,102 @@
+"""Batches put into storage and queue behind the broker's back: repeats, gaps, and many of them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import msgspec
+
+from memq import AdminClient
+from memq.core.notification.embedded import EmbeddedQueue
+from memq.core.notification.notification import encode_notification
+from memq.core.notification.queue import Publication
+from memq.core.storage.local import LocalStorage
+from memq.testing.broker import BrokerProcess
+from tests.unit.client.batches import notify, seal
+
+if TYPE_CHECKING:
+    from memq.core.notification.notification import Notification
+
+
+class Stored:
+    """A broker of a test's own with a topic `t`, and what lies behind it.
+
+    Args:
+        folder: for all of its data.
+        partitions: read partitions of the topic.
+        options: of the topic.
+    """
+
+    def __init__(self, folder, partitions=1, **options):
+        self.folder = folder
+        self.broker = BrokerProcess(folder / "data")
+        self.storage = LocalStorage(folder / "objects")
+        with AdminClient(self.broker.address) as admin:
+            admin.create_topic("t", read_partitions=partitions, **{"batch_age": "10ms"} | options)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.broker.close()
+
+    @property
+    def address(self):
+        return self.broker.address
+
+    def batch(self, *messages, batch_id, compression=None, write_partition=0) -> Notification:
+        """Store a Batch as an object; what the queue would say of it."""
+        sealed = seal(*messages, batch_id=batch_id, compression=compression)
+        self.storage.put(batch_id, sealed.buffers, timeout_s=10)
+        found = notify(sealed, uri=self.storage.uri(batch_id))
+        return msgspec.structs.replace(found, write_partition=write_partition)
+
+    def publish(self, *placed):
+        """Publish pairs of read partition and notification, while the broker is down."""
+        self.broker.terminate()
+        asyncio.run(self._publish(placed))
+        self.broker.restart()
+
+    async def _publish(self, placed):
+        now_ms = int(time.time() * 1000)
+        queue = EmbeddedQueue(self.folder / "data" / "queue")
+        try:
+            await queue.fence("t", 0)
+            await queue.publish(
+                "t",
+                0,
+                [
+                    Publication(partition, encode_notification(notification), now_ms + number)
+                    for number, (partition, notification) in enumerate(placed)
+                ],
+            )
+        finally:
+            await queue.close()
+
+    def truncate(self, partition, offset):
+        """Forget notifications, as retention does."""
+        self.broker.terminate()
+        asyncio.run(self._truncate(partition, offset))
+        self.broker.restart()
+
+    async def _truncate(self, partition, offset):
+        queue = EmbeddedQueue(self.folder / "data" / "queue")
+        try:
+            await queue.truncate("t", partition, offset)
+        finally:
+            await queue.close()
+
+    def path(self, notification) -> Path:
+        """File of a Batch."""
+        return Path(urlsplit(notification.uri).path)
+
+
+def change_byte(path, at):
+    """Damage one byte of a file."""
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0x40
+    path.write_bytes(data)

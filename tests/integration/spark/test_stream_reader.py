@@ -1,0 +1,121 @@
+"""The stream's reader, call by call: repeats, removed offsets, new read partitions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+
+from memq.errors import OffsetOutOfRangeError
+from tests.integration.spark.here import Stream
+from tests.integration.spark.stored import Stored
+from tests.unit.client.batches import Sent, records
+
+MESSAGES = [Sent("p", number, records(b"%d" % number)) for number in range(6)]
+
+
+def values(tables):
+    """Values of each micro-batch."""
+    return [sorted(int(value) for value in table.column("value").to_pylist()) for table in tables]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_repeat_in_a_later_micro_batch_is_dropped(tmp_path, caplog, restarted):
+    """A Message that comes again is dropped and counted, also after a restart; one whose original
+    lies before the start of the stream is read.
+    """
+    with Stored(tmp_path, partitions=2) as found:
+        first = [(0, found.batch(MESSAGES[n], batch_id=f"b{n}")) for n in (0, 1)]
+        found.publish(*first, (1, found.batch(MESSAGES[2], batch_id="b2")))
+        stream = Stream(found.address, maxOffsetsPerTrigger="1", startingOffsets='{"0": 1, "1": 0}')
+        before = values(stream.run())
+        found.publish(
+            (0, found.batch(*MESSAGES[2:4], batch_id="b23")),
+            (1, found.batch(MESSAGES[0], batch_id="b0-again")),
+            (1, found.batch(MESSAGES[1], MESSAGES[4], batch_id="b14")),
+        )
+        if restarted:
+            stream.restart()
+        after = values(stream.run())
+        stream.stop()
+
+    assert before == [[1], [2]]
+    assert after == [[3], [0], [4]]
+    assert (
+        "dropped 1 repeated Messages of 1 Batches (read partition/offset: 1 at 0/2)" in caplog.text
+    )
+    assert "1 at 1/2)" in caplog.text
+
+
+def test_a_micro_batch_planned_again_has_the_same_rows(tmp_path):
+    """Spark plans a micro-batch again after a crash, and sometimes without one: it has the same
+    rows each time, and is no repeat of itself.
+    """
+    with Stored(tmp_path) as found:
+        found.publish(*((0, found.batch(each, batch_id=f"b{each.sequence}")) for each in MESSAGES))
+        stream = Stream(found.address, maxOffsetsPerTrigger="2")
+        stream.run()
+        ends = [{"0": {"from": 0, "next": at}} for at in (0, 2, 4, 6)]
+
+        once = values(stream.rows(*pair) for pair in pairwise(ends))
+        again = values(stream.rows(*pair) for pair in [ends[1:3], ends[1:3], ends[2:4]])
+        stream.stop()
+
+    assert once == [[0, 1], [2, 3], [4, 5]]
+    assert again == [[2, 3], [2, 3], [4, 5]]
+
+
+def test_removed_offsets_stop_a_stream_unless_told_otherwise(tmp_path, caplog):
+    """A stream whose next offsets retention has removed fails; failOnDataLoss=false goes on."""
+    with Stored(tmp_path) as found:
+        batches = [(0, found.batch(each, batch_id=f"b{each.sequence}")) for each in MESSAGES]
+        found.publish(*batches[:2])
+        stream = Stream(found.address)
+        assert values(stream.run()) == [[0, 1]]
+        found.publish(*batches[2:])
+        planned = (stream.offset, stream.all_that_is_left())
+        found.truncate(0, 4)
+
+        for fails in (stream.run, lambda: stream.rows(*planned)):
+            with pytest.raises(OffsetOutOfRangeError) as caught:
+                fails()
+            gone = "offsets 2 to 3 of t/0 were removed by retention; 4 is the first that is held"
+            assert gone in str(caught.value)
+        stream.restart(failOnDataLoss="false")
+        assert values([stream.rows(*planned)]) == [[4, 5]]
+        assert values(stream.run()) == [[4, 5]]
+        stream.stop()
+
+    assert gone in caplog.text
+
+
+def test_new_read_partitions_are_picked_up(tmp_path):
+    """A read partition that the checkpoint does not know is read from its earliest offset; JSON
+    offsets keep a stream to the read partitions they name.
+    """
+    with Stored(tmp_path, partitions=2) as found:
+        found.publish(*((n % 2, found.batch(MESSAGES[n], batch_id=f"b{n}")) for n in range(4)))
+        grown, kept = Stream(found.address), Stream(found.address, startingOffsets='{"0": 0}')
+        grown.offset = {"0": {"from": 0, "next": 1}}  # as a topic of one read partition left it
+
+        assert values(grown.run()) == [[1, 2, 3]]
+        assert list(grown.offset) == ["0", "1"]
+        assert values(kept.run()) == [[0, 2]]
+        grown.stop()
+        kept.stop()
+
+
+def test_everything_is_counted_once_however_it_is_cut(tmp_path):
+    """Micro-batches of any size hold each row once, with repeats in between."""
+    with Stored(tmp_path, partitions=2) as found:
+        placed = [
+            (n % 2, found.batch(MESSAGES[n], MESSAGES[(n + 1) % 6], batch_id=f"b{n}"))
+            for n in range(6)
+        ]
+        found.publish(*placed)
+        for limit in ("1", "2", "3", "6"):
+            stream = Stream(found.address, maxOffsetsPerTrigger=limit)
+            found_values = Counter(value for some in values(stream.run()) for value in some)
+            stream.stop()
+            assert found_values == Counter(range(6)), limit

@@ -1,0 +1,472 @@
+"""The consumed half of the audit, with real consumers, jobs and a real broker."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from memq import AdminClient, Consumer, Producer
+from memq.cli.main import main
+from memq.client.consumed import report_consumed
+from memq.core.audit import ConsumedReport, encode_report
+from memq.core.consumption_findings import Part
+from memq.core.topic import AUDIT_TOPIC
+from memq.errors import (
+    DataLossError,
+    InvalidRequestError,
+    OffsetOutOfRangeError,
+    UnknownTopicError,
+)
+from memq.testing.broker import BrokerProcess
+from tests.integration.test_audit import Topic
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory):
+    with BrokerProcess(tmp_path_factory.mktemp("broker")) as running:
+        yield running
+
+
+def consume(topic, batches, *, group="g", commit=True, **options):
+    """Read some Batches as a member of a group; values of their LogMessages."""
+    values = []
+    with Consumer(topic.address, topic=topic.name, group=group, **options) as consumer:
+        for _ in range(batches):
+            batch = consumer.poll(20)
+            assert batch is not None
+            values += [message.value for message in batch]
+        if commit:
+            consumer.commit()
+    return values
+
+
+def job_report(topic, start, end, /, **fields):
+    """What a job says that read offsets of read partition 0 in full."""
+    found = topic.notifications()[start:end]
+    values = {
+        "topic": topic.name,
+        "consumer": "job",
+        "partition": 0,
+        "start": start,
+        "end": end,
+        "batches": len(found),
+        "messages": sum(each.messages for each in found),
+        "records": sum(each.records for each in found),
+        "crc_sum": sum(run.crc_sum for each in found for run in each.producers),
+        "window_start_ms": start,
+        "window_end_ms": end,
+    }
+    return ConsumedReport(**(values | fields))
+
+
+def report(topic, /, *ranges, **fields):
+    """Report some ranges as a job."""
+    report_consumed(topic.address, [job_report(topic, *each, **fields) for each in ranges])
+
+
+def audited(topic, **options):
+    """The findings for the one consumer there is."""
+    result = topic.audit(**({"grace_ms": 0} | options))
+    (consumer,) = result.consumers
+    assert result.clean == (consumer.clean and not result.damage)
+    return consumer
+
+
+def records(consumer):
+    """LogMessages of every finding that there is."""
+    findings = ("stored", "consumed", "missed", "mismatched", "unreported", "behind", "again")
+    totals = {finding: consumer.total(finding).records for finding in findings}
+    return {finding: count for finding, count in totals.items() if count}
+
+
+def test_group_that_read_everything_is_clean(broker):
+    """What a group has committed is consumed, with its exact counts."""
+    topic = Topic(broker)
+    producer_id = topic.produce(5)
+    consume(topic, 5)
+    consumer = audited(topic)
+    assert (consumer.consumer, consumer.clean) == ("g", True)
+    assert records(consumer) == {"stored": 15, "consumed": 15}
+    assert [each.name.producer_id for each in consumer.producers] == [producer_id]
+
+
+def test_what_is_not_committed_is_behind(broker):
+    """A Batch that was handed out and not committed is lag: nobody knows that it was consumed."""
+    topic = Topic(broker)
+    topic.produce(4)
+    consume(topic, 2)
+    consume(topic, 1, commit=False)
+    consumer = audited(topic)
+    assert records(consumer) == {"stored": 12, "consumed": 6, "behind": 6}
+    assert consumer.clean
+
+
+def test_group_without_a_commit_reports_nothing(broker):
+    """A group that never commits is no consumer for the audit."""
+    topic = Topic(broker)
+    topic.produce(2)
+    consume(topic, 2, commit=False)
+    assert topic.audit().consumers == []
+
+
+def test_auto_commit_reports_as_well(broker):
+    """Who lets the consumer commit is reported when it closes."""
+    topic = Topic(broker)
+    topic.produce(3)
+    consume(topic, 3, commit=False, auto_commit=True)
+    assert records(audited(topic)) == {"stored": 9, "consumed": 9}
+
+
+def test_batches_stepped_over_are_missed(broker):
+    """A seek over Batches is named by producer, sequences, partition and offsets."""
+    topic = Topic(broker)
+    topic.produce(8)
+    with Consumer(topic.address, topic=topic.name, group="g") as consumer:
+        consumer.poll(20)
+        consumer.seek(0, 4)
+        for _ in range(4):
+            consumer.poll(20)
+        consumer.commit()
+    consumer = audited(topic)
+    assert not consumer.clean
+    assert records(consumer) == {"stored": 24, "consumed": 15, "missed": 9}
+    assert consumer.producers[0].missed.parts == [Part(0, 1, 4, 1, 3)]
+
+
+def test_what_was_missed_a_moment_ago_is_not_due(broker):
+    """Within the grace a gap is lag: reports of other members may be on their way."""
+    topic = Topic(broker)
+    topic.produce(3)
+    report(topic, (0, 1), (2, 3))
+    assert records(audited(topic, grace_ms=600_000)) == {"stored": 9, "consumed": 6, "behind": 3}
+    assert records(audited(topic)) == {"stored": 9, "consumed": 6, "missed": 3}
+    report(topic, (1, 2))
+    assert records(audited(topic)) == {"stored": 9, "consumed": 9}
+
+
+def test_group_moved_forward_by_hand_has_missed(broker):
+    """Offsets that an administrator steps over, between members that ended well, are missed."""
+    topic = Topic(broker)
+    topic.produce(6)
+    consume(topic, 2)
+    with AdminClient(topic.address) as admin:
+        admin.reset_offsets("g", topic.name, {0: 4})
+    consume(topic, 2)
+    consumer = audited(topic)
+    assert records(consumer) == {"stored": 18, "consumed": 12, "missed": 6}
+    assert consumer.producers[0].missed.parts == [Part(0, 2, 4, 2, 3)]
+
+
+def test_member_killed_before_its_report_is_unreported(broker):
+    """What a killed member had committed is consumed as far as anybody can tell; what its
+    successor then steps over is missed.
+    """
+    topic = Topic(broker)
+    topic.produce(9)
+    code = """
+        import os, signal, sys
+        from memq import Consumer
+        consumer = Consumer(sys.argv[1], topic=sys.argv[2], group="g", session_timeout="1s")
+        for _ in range(2):
+            consumer.poll(20)
+        consumer.commit()
+        consumer._loop.run(consumer._rim._reporter.report())  # what its interval does in time
+        for _ in range(3):
+            consumer.poll(20)
+        consumer.commit()
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    run(code, topic, expected=-signal.SIGKILL)
+    with Consumer(topic.address, topic=topic.name, group="g", auto_commit=True) as successor:
+        while not successor.assignment:
+            assert successor.poll(0) is None
+        assert successor.position(0) == 5
+        consumer = audited(topic)
+        assert records(consumer) == {"stored": 27, "consumed": 6, "behind": 21}
+        successor.seek(0, 7)
+        for _ in range(2):
+            successor.poll(20)
+    consumer = audited(topic)
+    assert records(consumer) == {"stored": 27, "consumed": 12, "unreported": 9, "missed": 6}
+    assert consumer.producers[0].unreported.parts == [Part(0, 2, 5, 2, 4)]
+    assert consumer.producers[0].missed.parts == [Part(0, 5, 7, 5, 6)]
+
+
+def test_commit_that_failed_may_be_stored(broker):
+    """After it the group may go on behind what was reported, and that is no alarm."""
+    topic = Topic(broker)
+    topic.produce(5)
+    with Consumer(topic.address, topic=topic.name, group="g") as consumer:
+        consumer.poll(20)
+        consumer.commit()
+        with pytest.raises(OffsetOutOfRangeError):
+            consumer.commit({0: 99})
+    with AdminClient(topic.address) as admin:
+        admin.reset_offsets("g", topic.name, {0: 3})
+    consume(topic, 2)
+    assert records(audited(topic)) == {"stored": 15, "consumed": 9, "unreported": 6}
+
+
+def test_reports_about_an_earlier_topic_of_the_name_are_left_out(broker):
+    """A topic that is made again owes its consumers nothing, and they nothing to it."""
+    topic = Topic(broker)
+    topic.produce(3)
+    report(topic, (0, 3))
+    with AdminClient(topic.address) as admin:
+        admin.delete_topic(topic.name)
+        admin.create_topic(topic.name, batch_age="5ms")
+    topic.produce(4)
+    assert topic.audit().consumers == []
+    report(topic, (1, 4))
+    assert records(audited(topic)) == {"stored": 9, "consumed": 9}
+
+
+def run(code, topic, *, expected):
+    """Run a program of its own against the topic."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), topic.address, topic.name],
+        cwd=Path(__file__).parents[2],
+        check=False,
+        timeout=60,
+        env=os.environ | {"PYTHONWARNINGS": "ignore"},
+    )
+    assert done.returncode == expected
+
+
+def test_rebalance_raises_no_alarm(broker):
+    """Members that come and go while Batches are read leave nothing missed or doubtful."""
+    topic = Topic(broker, read_partitions=4, write_partitions=2)
+    topic.produce(20)
+    topic.produce(20)
+    seen = 0
+    options = {"topic": topic.name, "group": "g", "auto_commit": True, "auto_commit_interval": "0s"}
+    with Consumer(topic.address, **options) as first:
+        while seen < 30:
+            seen += first.poll(20) is not None
+        with Consumer(topic.address, **options) as second:
+            while not second.assignment:
+                seen += first.poll(0.1) is not None
+                seen += second.poll(0.1) is not None
+            topic.produce(30)
+            while seen < 70:
+                seen += first.poll(0.2) is not None
+                seen += second.poll(0.2) is not None
+        topic.produce(10)
+        while seen < 80:
+            seen += first.poll(1) is not None
+    consumer = audited(topic)
+    assert records(consumer) == {"stored": 240, "consumed": 240}
+
+
+def test_object_that_is_gone_is_lost_for_the_producer_and_missed_by_the_consumer(broker):
+    """A consumer that must step over a lost Batch shows it; one that came before it does not."""
+    topic = Topic(broker)
+    topic.produce(5)
+    consume(topic, 5, group="early")
+    topic.paths()[2].unlink()
+    with Consumer(topic.address, topic=topic.name, group="late") as consumer:
+        for _ in range(2):
+            consumer.poll(20)
+        with pytest.raises(DataLossError):
+            consumer.poll(20)
+        consumer.seek(0, 3)
+        for _ in range(2):
+            consumer.poll(20)
+        consumer.commit()
+    result = topic.audit(grace_ms=0)
+    early, late = result.consumers
+    assert result.lost_records == 3
+    assert records(early) == {"stored": 15, "consumed": 15}
+    assert records(late) == {"stored": 15, "consumed": 12, "missed": 3}
+    assert late.producers[0].missed.parts == [Part(0, 2, 3, 2, 2)]
+
+
+def test_job_that_reports_its_range_is_judged(broker):
+    """Jobs report ranges in any order; together they cover all."""
+    topic = Topic(broker)
+    topic.produce(9)
+    report(topic, (6, 9), (0, 3), (3, 6))
+    consumer = audited(topic)
+    assert (consumer.consumer, consumer.reports) == ("job", 3)
+    assert records(consumer) == {"stored": 27, "consumed": 27}
+
+
+def test_job_that_ran_again_consumed_again(broker):
+    """Running a job again is counted and no fault; telling the same twice is not even counted."""
+    topic = Topic(broker)
+    topic.produce(4)
+    report(topic, (0, 4))
+    report(topic, (0, 4))
+    assert records(audited(topic)) == {"stored": 12, "consumed": 12}
+    report(topic, (1, 3), window_start_ms=99)
+    assert records(audited(topic)) == {"stored": 12, "consumed": 12, "again": 6}
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"records": 8}, "8 LogMessages where 9 are stored"),
+        ({"messages": 2}, "2 Messages where 3 are stored"),
+        ({"batches": 4}, "4 Batches where 3 are stored"),
+        ({"crc_sum": 5}, "a CRC sum that is not"),
+    ],
+)
+def test_job_that_counted_otherwise_is_mismatched(broker, fields, sentence):
+    """A report whose counts or checksums are not those of its offsets is named with both."""
+    topic = Topic(broker)
+    topic.produce(6)
+    report(topic, (0, 3))
+    report(topic, (3, 6), **fields)
+    consumer = audited(topic)
+    assert not consumer.clean
+    assert records(consumer) == {"stored": 18, "consumed": 9, "mismatched": 9}
+    assert consumer.producers[0].mismatched.parts == [Part(0, 3, 6, 3, 5)]
+    assert len(consumer.mismatches) == 1
+    assert "job reports about" in consumer.mismatches[0]
+    assert "offsets 3 to 5" in consumer.mismatches[0]
+    assert sentence in consumer.mismatches[0]
+
+
+def test_job_that_put_its_count_right_is_clean(broker):
+    """A later run with the right counts settles what an earlier one got wrong."""
+    topic = Topic(broker)
+    topic.produce(3)
+    report(topic, (0, 3), records=1)
+    report(topic, (0, 3), window_start_ms=50)
+    assert audited(topic).clean
+
+
+def test_named_consumers_alone_are_judged(broker):
+    """Who asks about one consumer is not told about others; a silent one is behind."""
+    topic = Topic(broker)
+    topic.produce(3)
+    report(topic, (0, 1), (2, 3))
+    consume(topic, 3, group="other")
+    assert [each.consumer for each in topic.audit(grace_ms=0).consumers] == ["job", "other"]
+    assert not topic.audit(grace_ms=0).clean
+    assert topic.audit(grace_ms=0, consumers=["other"]).clean
+    (silent,) = topic.audit(grace_ms=0, consumers=["nobody"]).consumers
+    assert (silent.reports, records(silent)) == (0, {"stored": 9, "behind": 9})
+
+
+def test_consumers_that_do_not_report(broker):
+    """Without the option, or about a topic that is not audited, nothing is reported."""
+    topic = Topic(broker)
+    topic.produce(2)
+    consume(topic, 2, audit=False)
+    assert topic.audit().consumers == []
+    quiet = Topic(broker, audited="false")
+    quiet.produce(2)
+    consume(quiet, 2)
+    report(quiet, (0, 2))
+    with AdminClient(quiet.address) as admin:
+        admin.alter_topic(quiet.name, audited="true")
+    assert quiet.audit().consumers == []
+
+
+def test_kind_of_report_that_is_not_known_is_left_out(broker):
+    """A report of a later version's kind is no damage; nonsense under the key is."""
+    topic = Topic(broker)
+    topic.produce(2)
+    stray = encode_report(job_report(topic, 0, 2, topic="elsewhere"))
+    with Producer(topic.address, topic=AUDIT_TOPIC) as producer:
+        for key in (topic.name, f"consumed:{topic.name}"):
+            producer.write(b'{"kind": "forgotten", "topic": 5}', key=key.encode())
+        producer.flush(30)
+        assert topic.audit().damage == []
+        producer.write(b"{}", key=f"consumed:{topic.name}".encode())
+        producer.write(stray, key=f"consumed:{topic.name}".encode())
+    damage = topic.audit().damage
+    assert len(damage) == 2
+    assert "not an audit report" in damage[0]
+    assert "about 'elsewhere' under the name" in damage[1]
+
+
+def test_report_that_makes_no_sense_is_refused(broker):
+    """Nothing is sent that no audit could read, or about a topic that is not there."""
+    topic = Topic(broker)
+    topic.produce(1)
+    with pytest.raises(InvalidRequestError, match="end must not be before start"):
+        report(topic, (0, 1), end=-1)
+    with pytest.raises(InvalidRequestError, match="name its consumer"):
+        report(topic, (0, 1), consumer="")
+    with pytest.raises(UnknownTopicError):
+        report(topic, (0, 1), topic="nowhere")
+
+
+# -- the command ----------------------------------------------------------------------------
+
+
+def command(topic, *options, capsys):
+    """Exit code and lines of `memq audit`."""
+    code = main(["audit", topic.name, "-b", topic.address, *options])
+    return code, capsys.readouterr().out.splitlines()
+
+
+def test_command_names_what_a_consumer_missed(broker, capsys):
+    """Exit code 1, a row for each consumer and producer, and ranges that can be read again."""
+    topic = Topic(broker)
+    producer_id = topic.produce(8)
+    report(topic, (0, 2), (5, 6), (7, 8))
+
+    code, lines = command(topic, "--grace", "0s", capsys=capsys)
+
+    assert code == 1
+    title, row = lines[3:5]
+    assert title.split()[:6] == [
+        "CONSUMER", "PRODUCER", "EPOCH", "WRITE-PARTITION", "STORED", "CONSUMED",
+    ]  # fmt: skip
+    assert row.split()[:11] == ["job", producer_id, *map(str, (0, 0, 24, 12, 12, 0, 0, 0, 0))]
+    assert row.endswith("missed 2-4 in 0:2-5, 6 in 0:6-7")
+    assert lines[-1] == "NOT CLEAN: 12 LogMessages missed by job in 4 Messages"
+
+
+def test_command_says_which_reports_differ(broker, capsys):
+    """A mismatch comes with both counts."""
+    topic = Topic(broker)
+    topic.produce(2)
+    report(topic, (0, 2), records=5)
+    code, lines = command(topic, capsys=capsys)
+    assert code == 1
+    assert any("5 LogMessages where 6 are stored" in line for line in lines)
+    assert lines[-1] == "NOT CLEAN: 6 LogMessages mismatched by job in 2 Messages"
+
+
+def test_command_says_what_is_no_fault(broker, capsys):
+    """Lag, and consumers nobody has heard of, are told and leave the audit clean."""
+    topic = Topic(broker)
+    topic.produce(3)
+    report(topic, (0, 1))
+    code, lines = command(topic, "--consumer", "job", "--consumer", "typo", capsys=capsys)
+    assert code == 0
+    assert "job is 6 LogMessages behind." in lines
+    assert "There is no report of 'typo': nothing is known of it." in lines
+    assert lines[-1] == "clean"
+
+
+def test_command_tells_programs_about_consumers(broker, capsys):
+    """JSON has every count and every range, by the names of Python."""
+    topic = Topic(broker)
+    topic.produce(4)
+    report(topic, (0, 1), (3, 4))
+    code, lines = command(topic, "--grace", "0s", "-o", "json", capsys=capsys)
+    found = json.loads("\n".join(lines))
+    assert (code, found["clean"]) == (1, False)
+    (consumer,) = found["consumers"]
+    assert (consumer["consumer"], consumer["reports"], consumer["clean"]) == ("job", 2, False)
+    (producer,) = consumer["producers"]
+    assert (producer["consumed_messages"], producer["missed_records"]) == (2, 6)
+    assert producer["missed"] == [{"partition": 0, "start": 1, "end": 3, "first": 1, "last": 2}]
+
+
+def test_command_refuses_a_grace_that_is_none(broker, capsys):
+    """A wrong duration is named before anything is asked."""
+    assert main(["audit", "t", "--grace", "soon"]) == 2
+    assert "soon" in capsys.readouterr().err

@@ -1,0 +1,38 @@
+"""Settings of the Airflow tests, and a fixture that gives one a folder of DAGs."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+
+import pytest
+
+from tests.system.airflow.standalone import Airflow
+
+# Airflow makes this folder when it is first imported: it must not be the one of the user.
+if "AIRFLOW_HOME" not in os.environ:
+    os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="airflow-")
+    atexit.register(shutil.rmtree, os.environ["AIRFLOW_HOME"], ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def start_airflow(tmp_path_factory):
+    """Starts an Airflow with DAG files, given as texts by name; all are stopped at the end."""
+    running: list[Airflow] = []
+
+    def start(dag_files: dict[str, str], env: dict[str, str] | None = None) -> Airflow:
+        folder = tmp_path_factory.mktemp("airflow")
+        dags = folder / "dags"
+        dags.mkdir()
+        for name, text in dag_files.items():
+            (dags / name).write_text(text)
+        airflow = Airflow(folder / "home", dags=dags, env=env)
+        airflow.start()
+        running.append(airflow)
+        return airflow
+
+    yield start
+    for airflow in running:
+        airflow.stop()

@@ -1,0 +1,127 @@
+"""`spark_apps/range_to_parquet.py` without Spark, for tests of what surrounds it.
+
+Same arguments, same layout, same manifest; a range takes a second instead of ten. It is started by
+a stand-in for `spark-submit` (`install`), so that all of `SparkSubmitOperator` runs as it does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+
+from airflow_provider_memq.published import ask, expect
+from airflow_provider_memq.ranges import PlannedRange
+from airflow_provider_memq.settings import ClientSettings
+from memq import read_range
+from memq.client.consumed import report_consumed
+from memq.core.audit import ConsumedReport
+from memq.core.manifest import Manifest, encode_manifest
+
+if TYPE_CHECKING:
+    from airflow_provider_memq.published import Expected
+
+APP = "range_to_parquet.py"
+
+
+def install(folder: Path, *, delay_s: float = 0.0) -> None:
+    """Make `folder/spark-submit` and `folder/range_to_parquet.py`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    submit = folder / "spark-submit"
+    # Whatever spark-submit itself takes stands before the program.
+    submit.write_text(
+        f"#!/bin/sh\nwhile [ $# -gt 0 ]; do case $1 in */{APP}) break;; esac; shift; done\n"
+        f'export LIGHT_DELAY_S={delay_s}\nexec {sys.executable} "$@"\n'
+    )
+    submit.chmod(0o755)
+    (folder / APP).write_text("from tests.system.airflow.light_app import main\n\nmain()\n")
+
+
+def main() -> None:
+    """One range to one file."""
+    given = _arguments()
+    started_ms = int(time.time() * 1000)
+    time.sleep(float(os.environ.get("LIGHT_DELAY_S", "0")))
+    planned = PlannedRange(given.partition, given.start, given.end)
+    settings = ClientSettings(given.bootstrap, "", 30.0, "")
+    held = ask(settings, lambda cluster: expect(cluster, given.topic, planned))
+    table = read_range(
+        given.bootstrap,
+        topic=given.topic,
+        partition=given.partition,
+        start=given.start,
+        end=given.end,
+    )
+    name = (
+        f"topic={given.topic}/partition={given.partition}/range={given.start:012d}-{given.end:012d}"
+    )
+    folder = Path(given.output) / name
+    # A folder of its own until it is whole: a job that was thought dead may still be running.
+    draft = folder.with_name(f"_{folder.name}.{os.getpid()}")
+    draft.mkdir(parents=True)
+    pq.write_table(table, draft / "part-0.parquet")
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        draft.rename(folder)
+    except OSError:  # the other one was faster, and has written the same
+        shutil.rmtree(draft)
+    _report(given, held, started_ms)
+    _write_manifest(given, held, str(folder), started_ms)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    for name in ("bootstrap", "topic", "output", "manifest", "job", "mode"):
+        parser.add_argument(f"--{name}", required=True)
+    for name in ("partition", "start", "end"):
+        parser.add_argument(f"--{name}", required=True, type=int)
+    return parser.parse_args()
+
+
+def _report(given: argparse.Namespace, held: Expected, started_ms: int) -> None:
+    report = ConsumedReport(
+        topic=given.topic,
+        consumer=given.job,
+        partition=given.partition,
+        start=given.start,
+        end=given.end,
+        batches=held.batches,
+        messages=held.messages,
+        records=held.records,
+        crc_sum=held.crc_sum,
+        window_start_ms=started_ms,
+        window_end_ms=int(time.time() * 1000),
+    )
+    report_consumed(given.bootstrap, [report])
+
+
+def _write_manifest(
+    given: argparse.Namespace, held: Expected, output: str, started_ms: int
+) -> None:
+    manifest = Manifest(
+        job=given.job,
+        topic=given.topic,
+        partition=given.partition,
+        start=given.start,
+        end=given.end,
+        batches=held.batches,
+        messages=held.messages,
+        records=held.records,
+        bytes=held.bytes,
+        crc_sum=held.crc_sum,
+        output=output,
+        files=["part-0.parquet"],
+        started_ms=started_ms,
+        finished_ms=int(time.time() * 1000),
+    )
+    path = Path(given.manifest)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(f".{os.getpid()}")
+    draft.write_bytes(encode_manifest(manifest))
+    draft.replace(path)

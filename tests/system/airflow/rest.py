@@ -1,0 +1,260 @@
+"""Airflow's REST API as a script wants it: trigger, look, wait until something is so."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from http.client import HTTPException
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+T = TypeVar("T")
+
+CALL_TIMEOUT_S = 30.0  # an API server that is starved for CPU still answers within this
+LOOK_INTERVAL_S = 0.25  # between looks; each costs the API server some milliseconds
+PAGE = 100  # what the API gives at most at a time
+ENDED = ("success", "failed")  # states that a DAG run does not leave by itself
+TASK_ENDED = ("success", "failed", "skipped", "upstream_failed", "removed")
+
+
+class RestError(Exception):
+    """The API refused a call, or did not answer it; `status` is 0 then."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class WaitError(Exception):
+    """What was waited for did not come in time."""
+
+
+def until(
+    look: Callable[[], T], timeout_s: float, what: str, *, interval_s: float = LOOK_INTERVAL_S
+) -> T:
+    """Look again and again until it gives something true, and return that.
+
+    An API that does not answer (its server may be about to be restarted) counts as nothing.
+
+    Raises:
+        WaitError: it did not within the time; the message says what was last seen.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        try:
+            seen: Any = look()
+        except RestError as exc:
+            if exc.status not in (0, 404, 500, 503):
+                raise
+            seen, shown = None, str(exc)
+        else:
+            shown = repr(seen)
+        if seen:
+            return seen
+        if time.monotonic() > deadline_s:
+            raise WaitError(f"not within {timeout_s:g} s: {what}; last seen: {shown}")
+        time.sleep(interval_s)
+
+
+class Rest:
+    """Calls to one API server where everybody is an administrator.
+
+    Args:
+        url: of the server, such as `http://127.0.0.1:8080`.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._token = ""
+
+    def __repr__(self) -> str:
+        return f"<Rest {self.url}>"
+
+    # -- calls ------------------------------------------------------------------------------
+
+    def call(self, method: str, path: str, body: object = None) -> Any:
+        """The answer to a call; `path` begins behind `/api/v2`.
+
+        Raises:
+            RestError: it was refused, or not answered.
+        """
+        try:
+            return self._call(method, f"/api/v2{path}", body)
+        except RestError as exc:
+            if exc.status != 401:
+                raise
+        self._token = self._call("GET", "/auth/token", None)["access_token"]
+        return self._call(method, f"/api/v2{path}", body)
+
+    def get(self, path: str, **query: object) -> Any:
+        """The answer to a GET."""
+        text = urllib.parse.urlencode(query)
+        return self.call("GET", f"{path}?{text}" if text else path)
+
+    def all(self, path: str, name: str, **query: object) -> list[dict[str, Any]]:
+        """Every item of a list that comes in pages."""
+        found: list[dict[str, Any]] = []
+        while True:
+            page = self.get(path, limit=PAGE, offset=len(found), **query)
+            found += page[name]
+            if not page[name] or len(found) >= page["total_entries"]:
+                return found
+
+    def health(self) -> dict[str, str]:
+        """State of each component: "healthy", "unhealthy" or "None" where it never ran."""
+        return {name: str(each["status"]) for name, each in self.get("/monitor/health").items()}
+
+    # -- DAGs and runs ----------------------------------------------------------------------
+
+    def import_errors(self) -> list[str]:
+        """Why DAG files could not be imported."""
+        return [each["stack_trace"] for each in self.all("/importErrors", "import_errors")]
+
+    def wait_for_dag(self, dag_id: str, timeout_s: float = 90.0) -> dict[str, Any]:
+        """A DAG, as soon as its file was parsed."""
+
+        def look() -> dict[str, Any]:
+            errors = self.import_errors()
+            if errors:
+                raise WaitError("\n".join(errors))
+            return self.get(f"/dags/{dag_id}")
+
+        return until(look, timeout_s, f"DAG {dag_id}")
+
+    def pause(self, dag_id: str, *, paused: bool = True) -> None:
+        """Pause a DAG, or let it go on."""
+        self.call("PATCH", f"/dags/{dag_id}", {"is_paused": paused})
+
+    def trigger(
+        self,
+        dag_id: str,
+        *,
+        conf: Mapping[str, object] | None = None,
+        logical_date: str | None = None,
+        partition_key: str | None = None,
+    ) -> str:
+        """Start a run of a DAG, and return its id."""
+        body: dict[str, object] = {"logical_date": logical_date, "conf": dict(conf or {})}
+        if partition_key is not None:
+            body["partition_key"] = partition_key
+        return self.call("POST", f"/dags/{dag_id}/dagRuns", body)["dag_run_id"]
+
+    def runs(self, dag_id: str, **query: object) -> list[dict[str, Any]]:
+        """The runs of a DAG, oldest first."""
+        return self.all(f"/dags/{dag_id}/dagRuns", "dag_runs", order_by="id", **query)
+
+    def run(self, dag_id: str, run_id: str) -> dict[str, Any]:
+        """One run."""
+        return self.get(f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}")
+
+    def tasks(self, dag_id: str, run_id: str) -> dict[str, str | None]:
+        """States of a run's tasks by task id; a mapped one is called `task[index]`."""
+        path = f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}/taskInstances"
+        return {_name(each): each["state"] for each in self.all(path, "task_instances")}
+
+    def task(self, dag_id: str, run_id: str, task_id: str) -> dict[str, Any]:
+        """One task instance: state, try_number, pid, start_date and more."""
+        return self.get(f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}/taskInstances/{task_id}")
+
+    def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
+        """What a task returned, or pushed under another key."""
+        path = f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}/taskInstances/{task_id}/xcomEntries/{key}"
+        return self.get(path, deserialize="true")["value"]
+
+    def log(self, dag_id: str, run_id: str, task_id: str, try_number: int = 1) -> str:
+        """The log of one try of a task, as JSON lines in one text."""
+        path = f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}/taskInstances/{task_id}/logs/{try_number}"
+        return "\n".join(json.dumps(line) for line in self.get(path)["content"])
+
+    def wait_for_run(
+        self, dag_id: str, run_id: str, timeout_s: float, states: Collection[str] = ENDED
+    ) -> dict[str, Any]:
+        """A run, as soon as it is in one of the states."""
+
+        def look() -> dict[str, Any] | None:
+            run = self.run(dag_id, run_id)
+            return run if run["state"] in states else None
+
+        try:
+            return until(look, timeout_s, f"run {run_id} of {dag_id} in {states}")
+        except WaitError as exc:
+            raise WaitError(f"{exc}; its tasks are {self.tasks(dag_id, run_id)}") from exc
+
+    def wait_for_task(
+        self,
+        dag_id: str,
+        run_id: str,
+        task_id: str,
+        timeout_s: float,
+        states: Collection[str] = TASK_ENDED,
+    ) -> dict[str, Any]:
+        """A task instance, as soon as it is in one of the states."""
+        last: list[object] = []
+
+        def look() -> dict[str, Any] | None:
+            task = self.task(dag_id, run_id, task_id)
+            last[:] = [task["state"]]
+            return task if task["state"] in states else None
+
+        try:
+            return until(look, timeout_s, f"{dag_id}.{task_id} in {states}")
+        except WaitError as exc:
+            raise WaitError(f"{exc}; it was {last}") from exc
+
+    # -- assets -----------------------------------------------------------------------------
+
+    def asset_id(self, name: str) -> int:
+        """The id of an asset.
+
+        Raises:
+            RestError: there is none of that name.
+        """
+        for each in self.all("/assets", "assets"):
+            if each["name"] == name:
+                return int(each["id"])
+        raise RestError(f"no asset {name!r}", 404)
+
+    def asset_events(self, name: str) -> list[dict[str, Any]]:
+        """The events of an asset, oldest first."""
+        return self.all(
+            "/assets/events", "asset_events", asset_id=self.asset_id(name), order_by="timestamp"
+        )
+
+    def asset_state(self, name: str) -> dict[str, Any]:
+        """What watchers and tasks keep in an asset's state store, by key."""
+        path = f"/assets/{self.asset_id(name)}/state-store"
+        return {each["key"]: each["value"] for each in self.all(path, "asset_state_store")}
+
+    def _call(self, method: str, path: str, body: object) -> Any:
+        request = urllib.request.Request(  # noqa: S310 - our own server
+            self.url + path,
+            None if body is None else json.dumps(body).encode(),
+            {"Content-Type": "application/json", "Accept": "application/json"},
+            method=method,
+        )
+        if self._token:
+            request.add_header("Authorization", f"Bearer {self._token}")
+        try:
+            with urllib.request.urlopen(request, timeout=CALL_TIMEOUT_S) as answer:  # noqa: S310
+                text = answer.read()
+        except urllib.error.HTTPError as exc:
+            with exc:
+                text = exc.read()
+            raise RestError(f"{method} {path}: {exc.code} {text[:2000]!r}", exc.code) from exc
+        except (OSError, HTTPException) as exc:
+            raise RestError(f"{method} {path}: {exc!r}") from exc
+        return json.loads(text) if text else None
+
+
+def _quoted(run_id: str) -> str:
+    return urllib.parse.quote(run_id, safe="")
+
+
+def _name(task: dict[str, Any]) -> str:
+    index = task["map_index"]
+    return task["task_id"] if index < 0 else f"{task['task_id']}[{index}]"

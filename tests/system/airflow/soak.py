@@ -1,0 +1,199 @@
+"""The long form of `test_pipeline`: run it by hand.
+
+    python -m tests.system.airflow.soak [--ranges 30] [--kills 3] [--seconds 900] [--light]
+
+Producers write all the time while triggerer, scheduler, a task's process and the broker are killed
+with SIGKILL in turn, each at least `--kills` times. Then three minutes of the past are processed
+again by `airflow backfill create`; then a burst of 200 notifications; then
+objects are removed, 1, 3 and 10 of them, and each time the audit must name exactly what is gone.
+Without `--light` the jobs are real Spark (`spark-submit`, local[1]).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from airflow_provider_memq.ranges import parse_key
+from memq import read_range
+from tests.system.airflow.pipeline import (
+    PLAN,
+    PROCESS,
+    TOPIC,
+    Pipeline,
+    contents_of,
+    named_by,
+)
+from tests.system.airflow.rest import ENDED, until
+
+AUDIT, HOURLY = "memq_audit", "memq_hourly"
+VICTIMS = ("triggerer", "scheduler", "task", "broker")
+
+
+def main() -> None:
+    """Run it, and print what was counted."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranges", type=int, default=30)
+    parser.add_argument("--kills", type=int, default=3)
+    parser.add_argument("--seconds", type=int, default=1800, help="give up after this")
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--light", action="store_true", help="a stand-in for Spark")
+    given = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="memq-soak-"))
+    say(f"in {folder}")
+    variables = {
+        "memq_max_range_offsets": "20",
+        "memq_audit_output": str(folder / "audit"),
+        "memq_audit_grace": "5m",
+        "memq_hourly_output": str(folder / "hourly"),
+        "memq_hourly_cron": "* * * * *",
+    }
+    with Pipeline(
+        folder,
+        dags=("memq_ranges.py", "memq_audit.py", "memq_hourly.py"),
+        light=given.light,
+        variables=variables,
+        batch_age="500ms",
+    ) as pipeline:
+        for dag_id in (PLAN, PROCESS, AUDIT, HOURLY):
+            pipeline.rest.wait_for_dag(dag_id)
+        backfill(pipeline, kill_and_check(pipeline, given))
+        burst(pipeline, given.seconds)
+        audit_clean(pipeline)
+        for count in (1, 3, 10):
+            remove_and_audit(pipeline, count)
+    say("all held")
+
+
+def kill_and_check(pipeline: Pipeline, given: argparse.Namespace) -> datetime:
+    """Kill in turn while producers write; then everything must be processed once.
+
+    Returns:
+        When the producers stopped.
+    """
+    randomness, kills = Random(given.seed), Counter()
+    begin = time.monotonic()
+    pipeline.start_writers(2, pause_s=0.2)
+    while time.monotonic() - begin < given.seconds:
+        done = len(pipeline.processed())
+        if done >= given.ranges and all(kills[each] >= given.kills for each in VICTIMS):
+            break
+        victim = min(VICTIMS, key=lambda each: (kills[each], randomness.random()))
+        if kills[victim] < given.kills:
+            kill(pipeline, victim)
+            kills[victim] += 1
+            say(f"killed {victim} for the {kills[victim]}. time; {done} ranges processed")
+        time.sleep(randomness.uniform(5, 15))
+    stopped = datetime.now(UTC)
+    pipeline.stop_writers()
+    say(f"{dict(kills)}; producers stopped, {len(pipeline.ledger.acked)} acked")
+    pipeline.wait_until_processed(given.seconds)
+    counted = pipeline.check()
+    say(json.dumps({"kills": kills, **counted}))
+    assert counted["ranges"] >= given.ranges
+    assert min(kills[each] for each in VICTIMS) >= given.kills
+    return stopped
+
+
+def kill(pipeline: Pipeline, victim: str) -> None:
+    """SIGKILL one part of the pipeline, and have it started again as a supervisor would."""
+    if victim == "task":
+        pipeline.kill_running_task(180)
+    elif victim == "broker":
+        pipeline.broker.restart()
+    else:
+        pipeline.airflow.restart(victim)
+        pipeline.airflow.wait_until_healthy()
+
+
+def burst(pipeline: Pipeline, seconds: int) -> None:
+    """200 notifications at once."""
+    plans, ranges = len(pipeline.rest.runs(PLAN)), len(pipeline.processed())
+    took_s = pipeline.burst(200)
+    pipeline.wait_until_processed(seconds)
+    pipeline.check()
+    plans, ranges = len(pipeline.rest.runs(PLAN)) - plans, len(pipeline.processed()) - ranges
+    say(f"burst of 200 in {took_s:.2f} s: {plans} plans, {ranges} ranges")
+    assert plans <= 3
+
+
+def audit(pipeline: Pipeline) -> tuple[str, dict[str, Any]]:
+    """Run the audit over everything; how it ended, and what it found."""
+    run_id = pipeline.rest.trigger(AUDIT, conf={"last": "12h"})
+    state = pipeline.rest.wait_for_run(AUDIT, run_id, 180)["state"]
+    return state, pipeline.rest.xcom(AUDIT, run_id, "audit")
+
+
+def audit_clean(pipeline: Pipeline) -> None:
+    """With nothing removed there must be no alarm, when the last reports are judged."""
+
+    def look() -> dict[str, Any] | None:
+        state, found = audit(pipeline)
+        assert state == "success", found
+        return found if not found["open_reports"] else None
+
+    say(f"audit clean: {until(look, 120, 'all reports judged', interval_s=5)}")
+
+
+def remove_and_audit(pipeline: Pipeline, count: int) -> None:
+    """Remove objects; the audit must name exactly their sequences and LogMessages; put back."""
+    victims = Random(count).sample(pipeline.objects(), count)
+    expected = contents_of(victims)
+    held = {path: path.read_bytes() for path in victims}
+    for path in victims:
+        path.unlink()
+    state, result = audit(pipeline)
+    for path, payload in held.items():
+        path.write_bytes(payload)
+    named = named_by(result)
+    say(f"{count} objects removed: audit {state}, {named[1]} of {expected[1]} LogMessages named")
+    assert state == "failed"
+    assert named == expected
+
+
+def backfill(pipeline: Pipeline, stopped: datetime) -> None:
+    """Three minutes of the past by `airflow backfill create`: the rows of the ranges' own runs."""
+    end = stopped.replace(second=0, microsecond=0)
+    pipeline.airflow.command(
+        *("backfill", "create", "--dag-id", HOURLY, "--reprocess-behavior", "completed"),
+        *("--from-date", (end - timedelta(minutes=3)).isoformat()),
+        *("--to-date", (end - timedelta(minutes=1)).isoformat()),
+    )
+
+    def look() -> list[dict[str, Any]]:
+        runs = [r for r in pipeline.rest.runs(HOURLY) if r["run_type"] == "backfill"]
+        return runs if len(runs) == 3 and all(r["state"] in ENDED for r in runs) else []
+
+    runs = until(look, 600, "three backfill runs ended", interval_s=2)
+    assert [run["state"] for run in runs] == ["success"] * 3
+    keys = {key for r in runs for key in pipeline.rest.xcom(HOURLY, r["dag_run_id"], "window")}
+    expected: Counter[int] = Counter()
+    for each in map(parse_key, keys):
+        partition, first, last = each
+        table = read_range(
+            pipeline.broker.address, topic=TOPIC, partition=partition, start=first, end=last
+        )
+        expected.update(int(value) for value in table["value"].to_pylist())
+    names = {f"{each.start:012d}-{each.end:012d}" for each in map(parse_key, keys)}
+    folder = pipeline.folder / "hourly"
+    rows = pipeline.stored_values(folder, {f"range={name}" for name in names})
+    say(f"backfill of 3 minutes: {len(keys)} ranges, {rows.total()} rows")
+    assert rows
+    assert rows == expected
+    assert not rows - pipeline.stored_values()
+
+
+def say(text: str) -> None:
+    """A line with the time."""
+    print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)  # noqa: T201 - that is its purpose
+
+
+if __name__ == "__main__":
+    main()

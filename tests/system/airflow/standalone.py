@@ -1,0 +1,357 @@
+"""A real Airflow on this machine: what `airflow standalone` runs, each part a process of its own.
+
+`airflow standalone` starts an API server, a scheduler, a DAG processor and a triggerer as child
+processes, on SQLite, and never starts one again that died. Here the same four are started by this
+class, so that each can be killed and started again as an operator's supervisor would do it. All
+listens on free ports of the loopback, everything is kept in one folder, and nothing is left running
+when the context ends: each part leads a session of its own, and all processes of it are killed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from secrets import token_urlsafe
+from typing import TYPE_CHECKING
+
+from tests.system.airflow.rest import Rest, RestError, WaitError, until
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+    from typing import Self
+
+COMPONENTS = ("api-server", "scheduler", "dag-processor", "triggerer")
+HEALTH = {
+    "scheduler": "scheduler",
+    "dag-processor": "dag_processor",
+    "triggerer": "triggerer",
+}
+"""What the health page calls each part; the page itself is that of the API server."""
+
+START_TIMEOUT_S = 180.0  # 20 s on an idle machine, 50 s on a busy one
+STOP_TIMEOUT_S = 5.0  # after SIGTERM; what does not end by then is killed
+BIN = Path(sys.executable).parent
+ROOT = Path(__file__).parents[3]
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM_FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+    "--virtual-time-budget=15000",  # the page loads its data after it was loaded itself
+)
+
+QUICK = {
+    # What a user leaves at minutes, so that a killed process is noticed while somebody waits.
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "30",
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
+    "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "10",
+    "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "15",
+    "AIRFLOW__SCHEDULER__TRIGGER_TIMEOUT_CHECK_INTERVAL": "2",
+    "AIRFLOW__WORKERS__TASK_HEARTBEAT_INTERVAL": "5",
+    "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "15",
+    "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "3",
+    "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
+    "AIRFLOW__DAG_PROCESSOR__BUNDLE_REFRESH_CHECK_INTERVAL": "2",
+    "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "30",
+}
+
+
+class Airflow:
+    """A running Airflow; it serves when `start` (or `with`) returns.
+
+    Args:
+        home: folder for its database, configuration and logs.
+        dags: folder with the DAG files; made when it is not there.
+        env: more environment for all its processes, such as `AIRFLOW_CONN_MEMQ_DEFAULT`.
+        parallelism: task processes at a time.
+
+    Attributes:
+        url: of the UI and the REST API.
+        rest: the REST API.
+        env: the environment of its processes.
+    """
+
+    def __init__(
+        self,
+        home: str | Path,
+        *,
+        dags: str | Path,
+        env: Mapping[str, str] | None = None,
+        parallelism: int = 4,
+    ) -> None:
+        self.home = Path(home).absolute()
+        self.dags = Path(dags).absolute()
+        port, trigger_log_port, worker_log_port = _free_ports(3)
+        self.url = f"http://127.0.0.1:{port}"
+        self.rest = Rest(self.url)
+        self.env = {
+            **{name: value for name, value in os.environ.items() if "AIRFLOW" not in name},
+            **QUICK,
+            "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}",
+            "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+            "NO_PROXY": "127.0.0.1,localhost",
+            "no_proxy": "127.0.0.1,localhost",
+            "AIRFLOW_HOME": str(self.home),
+            "AIRFLOW__CORE__DAGS_FOLDER": str(self.dags),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+            "AIRFLOW__CORE__PARALLELISM": str(parallelism),
+            "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+            "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
+            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
+            "AIRFLOW__CORE__FERNET_KEY": "",
+            "AIRFLOW__API__HOST": "127.0.0.1",
+            "AIRFLOW__API__PORT": str(port),
+            "AIRFLOW__API__BASE_URL": self.url,
+            "AIRFLOW__API__WORKERS": "1",
+            "AIRFLOW__API__SECRET_KEY": token_urlsafe(24),
+            "AIRFLOW__API_AUTH__JWT_SECRET": token_urlsafe(48),
+            "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(trigger_log_port),
+            "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(worker_log_port),
+            "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+            **(env or {}),
+        }
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __repr__(self) -> str:
+        alive = [name for name, each in self._processes.items() if each.poll() is None]
+        return f"<Airflow {self.url} in {self.home} [{', '.join(alive) or 'stopped'}]>"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    # -- life -------------------------------------------------------------------------------
+
+    def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Make the database, start all parts, and wait until they are healthy.
+
+        Raises:
+            WaitError: they are not within the time; the message has the end of their logs.
+        """
+        self.home.mkdir(parents=True, exist_ok=True)
+        self.dags.mkdir(parents=True, exist_ok=True)
+        self.command("db", "migrate")
+        try:
+            for component in COMPONENTS:
+                self._spawn(component)
+            self.wait_until_healthy(timeout_s)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End everything: SIGTERM, and SIGKILL for what is left. May be called again."""
+        for process in self._processes.values():
+            _signal_group(process.pid, signal.SIGTERM)
+        deadline_s = time.monotonic() + STOP_TIMEOUT_S
+        for process in self._processes.values():
+            try:
+                process.wait(max(0.0, deadline_s - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                continue
+        for component in list(self._processes):
+            self.kill(component)
+            del self._processes[component]
+
+    def kill(self, component: str) -> None:
+        """SIGKILL a part with all its processes, as the loss of its machine would.
+
+        For the scheduler that includes the tasks that run, which are its children.
+        """
+        process = self._processes[component]
+        deadline_s = time.monotonic() + STOP_TIMEOUT_S
+        while pids := _session(process.pid):
+            for pid in pids:
+                _signal(pid, signal.SIGKILL)
+            process.poll()
+            if time.monotonic() > deadline_s:
+                raise WaitError(f"{component}: {pids} outlive SIGKILL")
+            time.sleep(0.01)
+        process.wait()
+
+    def restart(self, component: str) -> None:
+        """Start a part again that was killed, or is running; does not wait until it is healthy."""
+        self.kill(component)
+        self._spawn(component)
+
+    def alive(self, component: str) -> bool:
+        """Whether the part's main process runs."""
+        return self._processes[component].poll() is None
+
+    def wait_until_healthy(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Wait until every part says that it is healthy.
+
+        Raises:
+            WaitError: a part ended, or is not healthy within the time.
+        """
+
+        def look() -> bool:
+            dead = [name for name in self._processes if not self.alive(name)]
+            if dead:
+                raise WaitError(f"{dead[0]} ended:\n{self.log(dead[0])[-4000:]}")
+            try:
+                health = self.rest.health()
+            except RestError:
+                return False
+            return all(health.get(HEALTH[name]) == "healthy" for name in HEALTH)
+
+        try:
+            until(look, timeout_s, f"all of {self!r} healthy")
+        except WaitError as exc:
+            logs = "\n".join(f"== {each}\n{self.log(each)[-1500:]}" for each in COMPONENTS)
+            raise WaitError(f"{exc}\n{logs}") from exc
+
+    # -- looking and acting -----------------------------------------------------------------
+
+    def log(self, component: str) -> str:
+        """What a part has printed so far, over all its starts."""
+        path = self._log_path(component)
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def pids(self, component: str) -> list[int]:
+        """All processes of a part, its main process first."""
+        process = self._processes[component]
+        return sorted(_session(process.pid), key=lambda pid: (pid != process.pid, pid))
+
+    def command(self, *arguments: str, timeout_s: float = 180.0) -> str:
+        """Run `airflow …` to its end, and return what it prints.
+
+        Raises:
+            WaitError: it failed; the message has all it printed.
+        """
+        done = subprocess.run(
+            [str(BIN / "airflow"), *arguments],
+            env=self.env,
+            cwd=self.home,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise WaitError(f"airflow {' '.join(arguments)}:\n{done.stdout}\n{done.stderr}")
+        return done.stdout
+
+    def kill_task(self, dag_id: str, run_id: str, task_id: str) -> bool:
+        """SIGKILL the process of a running task with what it started; False if there is none."""
+        task = self.rest.task(dag_id, run_id, task_id)
+        pid = task["pid"]
+        # The pid is only taken when it is a process of ours: it may have ended meanwhile.
+        if task["state"] != "running" or pid not in self.pids("scheduler"):
+            return False
+        # A task leads a process group, but for a moment after it was forked: then it is alone.
+        if os.getpgid(pid) == pid:
+            _signal_group(pid, signal.SIGKILL)
+        else:
+            _signal(pid, signal.SIGKILL)
+        return True
+
+    def _spawn(self, component: str) -> None:
+        with self._log_path(component).open("ab") as log:
+            self._processes[component] = subprocess.Popen(
+                [str(BIN / "airflow"), component],
+                env=self.env,
+                cwd=self.home,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def _log_path(self, component: str) -> Path:
+        return self.home / f"{component}.log"
+
+
+def find_chromium() -> str | None:
+    """The browser for screenshots, if there is one."""
+    return next((path for name in CHROMIUM if (path := shutil.which(name))), None)
+
+
+def screenshot(url: str, path: str | Path, *, width: int = 1600, height: int = 1000) -> None:
+    """Make a PNG of a page as a headless Chromium shows it.
+
+    Raises:
+        WaitError: there is no Chromium, or it made none.
+    """
+    chromium = find_chromium()
+    if chromium is None:
+        raise WaitError("no chromium; install it with apt-get install chromium")
+    with tempfile.TemporaryDirectory(prefix="chromium-") as profile:
+        done = subprocess.run(
+            [
+                chromium,
+                *CHROMIUM_FLAGS,
+                f"--user-data-dir={profile}",
+                f"--window-size={width},{height}",
+                f"--screenshot={Path(path).absolute()}",
+                url,
+            ],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    if not Path(path).exists():
+        raise WaitError(f"chromium made no screenshot of {url}:\n{done.stderr[-2000:]}")
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports of the loopback that nobody listens on now."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def _session(leader: int) -> list[int]:
+    """Processes of the session that a process leads or led, zombies left out."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            state, _, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
+        except OSError:  # it ended meanwhile
+            continue
+        if int(session) == leader and state != "Z":
+            found.append(int(entry.name))
+    return found
+
+
+def _signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:  # it ended meanwhile
+        return
+
+
+def _signal_group(pid: int, number: int) -> None:
+    try:
+        os.killpg(pid, number)
+    except ProcessLookupError:  # it ended meanwhile
+        return

@@ -1,0 +1,359 @@
+"""The operators against a real broker: what they ask, emit, commit and refuse."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_provider_memq.operators.memq import (
+    MemqAuditOperator,
+    MemqCommitOperator,
+    MemqPlanRangesOperator,
+    MemqReplayOperator,
+    MemqRetentionOperator,
+    MemqWindowRangesOperator,
+)
+from airflow_provider_memq.range_assets import plan_asset, processed_asset, ranges_asset
+from airflow_provider_memq.ranges import parse_key
+from memq import AdminClient, Producer
+from memq.errors import ConfigError, DataLossError, OffsetOutOfRangeError
+from memq.testing.broker import BrokerProcess
+from tests.system.airflow.event_store import EventStore
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory):
+    with BrokerProcess(tmp_path_factory.mktemp("broker")) as process:
+        yield process
+
+
+@pytest.fixture
+def topic(broker, request, monkeypatch):
+    """A topic of two read partitions where every flush makes a Batch."""
+    monkeypatch.setenv("AIRFLOW_CONN_MEMQ_DEFAULT", f"memq://{broker.address}")
+    name = f"t{abs(hash(request.node.name)) % 10**9}"
+    with AdminClient(broker.address) as admin:
+        admin.create_topic(name, batch_age="10ms", write_partitions=2, read_partitions=2)
+    return name
+
+
+def publish(broker, topic, batches: int, producer_id: str | None = None) -> None:
+    """Publish Batches, one record each, and wait until they can be read."""
+    with Producer(broker.address, topic=topic, acks="all") as producer:
+        for number in range(batches):
+            producer.write(b"%d" % number)
+            producer.flush(timeout=30)
+
+
+def held(broker, topic) -> dict[int, int]:
+    with AdminClient(broker.address) as admin:
+        return {each.partition: each.end for each in admin.offsets(topic)}
+
+
+def planner(topic, **options):
+    return MemqPlanRangesOperator(
+        task_id="plan", topic=topic, ranges=ranges_asset(topic), **options
+    )
+
+
+def covered(store, topic) -> dict[int, list[int]]:
+    """The offsets of all emitted ranges, in their order, by read partition."""
+    found: dict[int, list[int]] = {0: [], 1: []}
+    for key in sorted(store.keys(ranges_asset(topic))):
+        each = parse_key(key)
+        found[each.partition] += range(each.start, each.end)
+    return found
+
+
+# -- planning -------------------------------------------------------------------------------
+
+
+def test_plans_meet_through_crashes_and_retries(broker, topic):
+    """Tries that crash after they emitted leave nothing behind; the next ones leave nothing out."""
+    store, randomness = EventStore(), Random(7)
+    for _ in range(12):
+        publish(broker, topic, randomness.randrange(4))
+        limits = {"max_offsets": randomness.randrange(1, 4), "max_ranges": 2}
+        store.run(planner(topic, **limits), crash=randomness.random() < 0.4)
+    store.run(planner(topic))
+
+    assert covered(store, topic) == {p: list(range(end)) for p, end in held(broker, topic).items()}
+
+
+def test_a_plan_with_nothing_new_emits_nothing(broker, topic):
+    """A wake-up too many makes no event: an event without a range would be one that is refused."""
+    store = EventStore()
+    publish(broker, topic, 2)
+    store.run(planner(topic))
+    before = len(list(store[ranges_asset(topic)]))
+
+    assert store.run(planner(topic))["ranges"] == []
+    assert len(list(store[ranges_asset(topic)])) == before
+
+
+def test_a_preview_shows_and_emits_nothing(broker, topic):
+    """A dry run says what would be planned, and the next plan plans it."""
+    store = EventStore()
+    publish(broker, topic, 3)
+    shown = store.run(planner(topic, preview="True"))
+
+    assert store.keys(ranges_asset(topic)) == []
+    assert shown["dry_run"]
+    assert store.run(planner(topic))["ranges"] == shown["ranges"]
+    assert sum(each["batches"] for each in shown["ranges"]) == 3
+
+
+def test_latest_begins_where_the_first_plan_ran(broker, topic):
+    """What is published after an empty first plan is planned, though "latest" has moved on."""
+    store = EventStore()
+    publish(broker, topic, 3)
+    first = held(broker, topic)
+    store.run(planner(topic, start="latest"))
+    publish(broker, topic, 3)
+    store.run(planner(topic, start="latest"))
+
+    assert covered(store, topic) == {
+        p: list(range(first[p], end)) for p, end in held(broker, topic).items()
+    }
+
+
+def test_events_of_others_do_not_move_the_plan(broker, topic):
+    """Replays, and ranges that somebody emitted by hand, do not count as planned."""
+    store = EventStore()
+    publish(broker, topic, 4)
+    store.run(planner(topic))
+    planned = covered(store, topic)
+    store.add(ranges_asset(topic), "00000:000000000900-000000000950")
+    for _ in range(50):
+        store.add(plan_asset(ranges_asset(topic)), None, {"by": "hand"})
+
+    assert store.run(planner(topic))["ranges"] == []
+    assert planned == {p: list(range(end)) for p, end in held(broker, topic).items()}
+
+
+def test_a_topic_made_again_is_refused(broker, topic):
+    """Offsets of a topic that was deleted and made again are not those that were planned."""
+    store = EventStore()
+    publish(broker, topic, 2)
+    store.run(planner(topic))
+    with AdminClient(broker.address) as admin:
+        admin.delete_topic(topic)
+        admin.create_topic(topic, batch_age="10ms", read_partitions=2)
+
+    with pytest.raises(DataLossError, match="its offsets name other data"):
+        store.run(planner(topic))
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"start": "soon"}, "start = 'soon'"),
+        ({"start": '{"0": 99}'}, "partition 0"),
+        ({"max_offsets": "0"}, "limit offsets"),
+        ({"max_bytes": "lots"}, "lots"),
+        ({"on_removed": "guess"}, "on_removed"),
+        ({"preview": "perhaps"}, "preview"),
+    ],
+)
+def test_wrong_arguments_are_named(broker, topic, options, error):
+    """An argument that makes no sense fails the task and says which."""
+    with pytest.raises(ConfigError, match=error):
+        EventStore().run(planner(topic, **options))
+
+
+# -- replay ---------------------------------------------------------------------------------
+
+
+def test_a_replay_emits_whole_planned_ranges_again(broker, topic):
+    """What touches the wanted offsets is listed by a dry run, and emitted by a real one."""
+    store = EventStore()
+    publish(broker, topic, 8)
+    store.run(planner(topic, max_offsets=2))
+    keys = sorted(store.keys(ranges_asset(topic)))
+    wanted = f"{keys[0][:6]}000000000001-000000000003"
+
+    def replay(**options):
+        return MemqReplayOperator(
+            task_id="replay", topic=topic, ranges=ranges_asset(topic), keys=wanted, **options
+        )
+
+    shown = store.run(replay())
+    assert [row["key"] for row in shown["ranges"]] == keys[:2]
+    assert shown["batches"] == 4
+    assert sorted(store.keys(ranges_asset(topic))) == keys
+
+    store.run(replay(preview=False))
+    assert sorted(store.keys(ranges_asset(topic))) == sorted([*keys, *keys[:2]])
+    assert store.run(planner(topic))["ranges"] == []
+
+
+def test_a_replay_of_a_window_takes_what_was_published_in_it(broker, topic):
+    """Times become offsets, and those become the ranges that hold them."""
+    store = EventStore()
+    publish(broker, topic, 3)
+    store.run(planner(topic))
+    middle = datetime.now(UTC)
+    publish(broker, topic, 3)
+    store.run(planner(topic))
+    later = [row["key"] for row in store.xcoms.get("return_value", {}).get("ranges", [])]
+
+    def replay(**window):
+        operator = MemqReplayOperator(
+            task_id="replay", topic=topic, ranges=ranges_asset(topic), **window
+        )
+        return {row["key"] for row in store.run(operator)["ranges"]}
+
+    everything = set(store.keys(ranges_asset(topic)))
+    after, before = replay(start=middle.isoformat()), replay(end=middle.isoformat())
+    assert after | before == everything
+    assert not after & before
+    assert later == [] or set(later) == after
+
+
+@pytest.mark.parametrize("asked", [{}, {"keys": ["00000:000000000000-000000000001"], "start": "x"}])
+def test_a_replay_must_be_told_what(broker, topic, asked):
+    """Neither nothing nor two things at a time, nor a time that is none."""
+    operator = MemqReplayOperator(
+        task_id="replay", topic=topic, ranges=ranges_asset(topic), **asked
+    )
+    with pytest.raises(ConfigError):
+        EventStore().run(operator)
+
+
+# -- windows of time ------------------------------------------------------------------------
+
+
+def test_windows_that_meet_hold_each_batch_once(broker, topic):
+    """The data intervals of three runs name all offsets of their time, none twice, at any time."""
+    times = [datetime.now(UTC)]
+    for _ in range(3):
+        publish(broker, topic, 3)
+        times.append(datetime.now(UTC))
+    publish(broker, topic, 1)
+
+    def window(start, end):
+        operator = MemqWindowRangesOperator(task_id="window", topic=topic)
+        context = {"data_interval_start": start, "data_interval_end": end}
+        return EventStore().run(operator, **context)
+
+    found = [window(*times[at : at + 2]) for at in range(3)]
+    assert [window(*times[at : at + 2]) for at in range(3)] == found
+    ranges = [parse_key(key) for keys in found for key in keys]
+    assert sum(each.offsets for each in ranges) == 9
+    assert sorted(window(times[0], times[3])) == sorted(
+        key_of([each for each in ranges if each.partition == p])
+        for p in {each.partition for each in ranges}
+    )
+
+
+def key_of(ranges) -> str:
+    """The key of ranges that meet, as one."""
+    ranges = sorted(ranges)
+    assert all(a.end == b.start for a, b in pairwise(ranges))
+    return ranges[0]._replace(end=ranges[-1].end).key
+
+
+@pytest.mark.parametrize("minutes", [None, 0, -5])
+def test_a_window_of_no_width_is_refused(broker, topic, minutes):
+    """A run without a data interval, or with an empty one, would silently process nothing."""
+    now = datetime.now(UTC)
+    context = {}
+    if minutes is not None:
+        context = {
+            "data_interval_start": now,
+            "data_interval_end": now + timedelta(minutes=minutes),
+        }
+    with pytest.raises(ConfigError, match=r"no data interval|CronDataIntervalTimetable"):
+        EventStore().run(MemqWindowRangesOperator(task_id="window", topic=topic), **context)
+
+
+# -- commits --------------------------------------------------------------------------------
+
+
+def test_offsets_follow_what_is_processed_without_a_gap(broker, topic):
+    """A range that is missing holds the offset back; once it is done, all behind it count."""
+    store, done = EventStore(), processed_asset(topic, "job")
+    publish(broker, topic, 8)
+    store.run(planner(topic, max_offsets=1))
+    keys = [key for key in sorted(store.keys(ranges_asset(topic))) if key.startswith("00000")]
+    operator = MemqCommitOperator(
+        task_id="commit", topic=topic, ranges=ranges_asset(topic), done=done, group="g"
+    )
+
+    def commit_after(*more: str):
+        for key in more:
+            store.add(done, key)
+        store.run(operator)
+        with AdminClient(broker.address) as admin:
+            return admin.committed("g", topic).get(0)
+
+    assert commit_after(keys[2], keys[1]) is None
+    assert commit_after(keys[0]) == 3
+    assert commit_after(keys[0]) == 3
+    assert commit_after(*keys[3:]) == len(keys)
+
+
+# -- retention and audit --------------------------------------------------------------------
+
+
+def test_retention_warns_before_it_is_too_late(broker, topic):
+    """What is not planned and soon removed fails the task; once it is planned, it does not."""
+    store = EventStore()
+    publish(broker, topic, 4)
+
+    def look(**options):
+        return store.run(
+            MemqRetentionOperator(
+                task_id="retention", topic=topic, ranges=ranges_asset(topic), **options
+            )
+        )
+
+    assert look(warn_before="1d")["retention"] == "7d"
+    with pytest.raises(DataLossError, match=r"partition 0 \[0, \d+\) is not processed"):
+        look(warn_before="8d")
+    store.run(planner(topic))
+    assert {row["left_ms"] for row in look(warn_before="8d")["partitions"]} == {None}
+    with pytest.raises(DataLossError, match="is not processed"):
+        look(warn_before="8d", group="nobody")
+
+
+def test_removed_objects_fail_the_audit_and_are_named(broker, topic, tmp_path):
+    """An object that is gone makes the audit name its sequences; else it is clean."""
+    publish(broker, topic, 6, "p")
+
+    def audit(**options):
+        operator = MemqAuditOperator(
+            task_id="audit", topic=topic, last="1h", output_dir=str(tmp_path), **options
+        )
+        return EventStore().run(operator)
+
+    clean = audit()
+    assert clean["clean"]
+    assert clean["produced_records"] == 6
+    json.dumps(clean)
+
+    victim = sorted((tmp_path_of(broker) / "objects").glob(f"*/*/topics/{topic}/*/*.arrows"))[2]
+    victim.unlink()
+    with pytest.raises(AirflowFailException, match=r"producer .* \(1 LogMessages\)"):
+        audit(deep="true")
+    assert "findings" in next((tmp_path / f"topic={topic}").glob("*.csv")).read_text()
+
+
+def tmp_path_of(broker):
+    return Path(broker._options["data_dir"])
+
+
+def test_a_range_that_is_gone_is_refused(broker, topic):
+    """Asking what a range holds that was never published is an error that names it."""
+    from airflow_provider_memq.operators.base import ask_brokers
+    from airflow_provider_memq.published import expect
+    from airflow_provider_memq.ranges import PlannedRange
+
+    with pytest.raises(OffsetOutOfRangeError, match=r"partition 0 \[0, 5\) is not held"):
+        ask_brokers("memq_default", lambda cluster: expect(cluster, topic, PlannedRange(0, 0, 5)))

@@ -1,0 +1,139 @@
+"""The DAGs of `dags/`, unchanged, in a real Airflow against a real broker, through kills.
+
+`python -m tests.system.airflow.soak` is the long form.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.system.airflow.pipeline import PLAN, PROCESS, Pipeline, contents_of, named_by
+from tests.system.airflow.rest import until
+from tests.system.airflow.standalone import ROOT
+
+AUDIT, REPLAY, RETENTION = "memq_audit", "memq_replay", "memq_retention"
+DAG_FILES = sorted(path.name for path in (ROOT / "dags").glob("*.py"))
+PARSE_LIMIT_S = 1.0
+
+
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory):
+    """One pipeline for all tests here; they go on where the one before ended."""
+    folder = tmp_path_factory.mktemp("pipeline")
+    variables = {
+        "memq_max_range_offsets": "200",
+        "memq_audit_output": str(folder / "audit"),
+        "memq_audit_grace": "1s",
+    }
+    dags = ("memq_ranges.py", "memq_audit.py", "memq_replay.py", "memq_retention.py")
+    with Pipeline(folder, dags=dags, variables=variables) as running:
+        for dag_id in (PLAN, PROCESS, AUDIT, REPLAY, RETENTION):
+            running.rest.wait_for_dag(dag_id)
+        yield running
+
+
+def test_every_range_is_processed_once_through_kills(pipeline):
+    """Triggerer, scheduler, a task and the broker are killed: no gap, no overlap, nothing lost."""
+    pipeline.start_writers(2, pause_s=0.1)
+    until(pipeline.planned, 60, "a first range")
+    pipeline.kill_running_task()
+    pipeline.airflow.restart("triggerer")
+    pipeline.broker.restart()
+    pipeline.airflow.restart("scheduler")
+    pipeline.airflow.wait_until_healthy()
+    pipeline.stop_writers()
+    pipeline.wait_until_processed(150)
+
+    counted = pipeline.check()
+    assert counted["ranges"] >= 2
+    assert counted["acked"] > 20
+
+
+def test_a_burst_is_processed_in_few_runs(pipeline):
+    """200 notifications at once wake few plans and make few ranges, and all are processed."""
+    plans, ranges = len(pipeline.rest.runs(PLAN)), len(pipeline.processed())
+    took_s = pipeline.burst(200)
+    pipeline.wait_until_processed(120)
+
+    pipeline.check()
+    assert took_s < 5, "no burst"
+    assert len(pipeline.rest.runs(PLAN)) - plans <= 3
+    assert len(pipeline.processed()) - ranges <= 6
+
+
+def run_to_end(pipeline, dag_id: str, **conf) -> tuple[str, str]:
+    """Trigger a DAG and wait; its run and how that ended."""
+    run_id = pipeline.rest.trigger(dag_id, conf=conf)
+    return run_id, pipeline.rest.wait_for_run(dag_id, run_id, 90)["state"]
+
+
+def test_a_replay_replaces_its_own_output(pipeline):
+    """A dry run lists; the real one processes the range again, with the same rows."""
+    key = pipeline.planned()[0]
+    runs = len(pipeline.rest.runs(PROCESS))
+    run_id, state = run_to_end(pipeline, REPLAY, range_keys=key)
+    assert state == "success"
+    shown = pipeline.rest.xcom(REPLAY, run_id, "replay")
+    assert [row["key"] for row in shown["ranges"]] == [key]
+    before = pipeline.stored_values()
+
+    _, state = run_to_end(pipeline, REPLAY, range_keys=key, dry_run=False)
+    assert state == "success"
+    until(lambda: len(pipeline.rest.runs(PROCESS)) == runs + 1, 60, "a run of the replay")
+    until(lambda: not pipeline.open_runs(), 60, "its end")
+    assert pipeline.stored_values() == before
+
+
+def test_retention_and_audit_are_content(pipeline):
+    """With everything processed and nothing removed there is no alarm."""
+    assert run_to_end(pipeline, RETENTION)[1] == "success"
+    run_id, state = run_to_end(pipeline, AUDIT, last="1h")
+
+    found = pipeline.rest.xcom(AUDIT, run_id, "audit")
+    assert (state, found["findings"], found["damage"]) == ("success", [], [])
+    assert found["stored_records"] > 0
+
+
+def test_a_removed_object_fails_the_audit_by_name(pipeline):
+    """The audit names the sequences and the count of exactly what is gone."""
+    victim = pipeline.objects()[-1]
+    expected = contents_of([victim])
+    victim.unlink()
+
+    run_id, state = run_to_end(pipeline, AUDIT, last="1h")
+    found = pipeline.rest.xcom(AUDIT, run_id, "audit")
+    assert state == "failed"
+    assert named_by(found) == expected
+    assert Path(found["table"]).exists()
+    assert "AUDIT FAILED" in pipeline.rest.log(AUDIT, run_id, "audit")
+
+
+@pytest.mark.parametrize("name", DAG_FILES)
+def test_a_dag_file_parses_quickly(name, tmp_path):
+    """A DAG file costs less than a second beyond Airflow, its assets, and its Spark operator."""
+    script = textwrap.dedent(
+        """
+        import runpy, sys, time
+        from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+        from airflow.sdk import DAG, Asset, Variable
+        Asset("x://y")  # loads the handlers of all providers
+        begin = time.process_time()
+        runpy.run_path(sys.argv[1])
+        print(time.process_time() - begin)
+        """
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(ROOT / "dags" / name)],
+        env={**os.environ, "AIRFLOW_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert float(done.stdout.splitlines()[-1]) < PARSE_LIMIT_S

@@ -1,0 +1,150 @@
+"""`MemqSparkSubmitOperator` with real `spark-submit`, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+import pyarrow.parquet as pq
+import pytest
+from airflow.providers.openlineage.extractors import OperatorLineage
+
+from airflow_provider_memq.operators.base import ask_brokers
+from airflow_provider_memq.operators.memq import MemqSparkSubmitOperator
+from airflow_provider_memq.operators.spark import check, read_manifest
+from airflow_provider_memq.published import Expected, expect
+from airflow_provider_memq.ranges import PlannedRange
+from memq import AdminClient, Producer
+from memq.errors import ConfigError, DataLossError, OffsetOutOfRangeError
+from memq.testing.broker import BrokerProcess
+from tests.system.airflow import light_app
+from tests.system.airflow.event_store import EventStore
+from tests.system.airflow.standalone import ROOT
+
+# Airflow's own hook does not close the pipe of the program that it submitted.
+pytestmark = pytest.mark.filterwarnings(
+    r"ignore:Exception ignored in. <_io.FileIO:pytest.PytestUnraisableExceptionWarning"
+)
+
+TOPIC = "clicks"
+BATCHES = 4
+KEY = PlannedRange(0, 1, 3).key
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    """A broker with a topic of one read partition that holds some Batches of one record."""
+    with BrokerProcess(tmp_path_factory.mktemp("broker")) as broker:
+        with AdminClient(broker.address) as admin:
+            admin.create_topic(TOPIC, batch_age="10ms")
+        with Producer(broker.address, topic=TOPIC, acks="all") as producer:
+            for number in range(BATCHES):
+                producer.write(b"%d" % number)
+                producer.flush(timeout=30)
+        yield broker.address
+
+
+@pytest.fixture(autouse=True)
+def connection(address, monkeypatch):
+    monkeypatch.setenv("AIRFLOW_CONN_MEMQ_DEFAULT", f"memq://{address}")
+
+
+@pytest.fixture
+def light(tmp_path, monkeypatch):
+    """A stand-in for `spark-submit` on the PATH; its folder."""
+    folder = tmp_path / "light"
+    light_app.install(folder)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    return folder
+
+
+def operator(tmp_path, application, **options):
+    given = {"range_key": KEY, "default_master": "local[1]", "conn_id": "memq_spark", **options}
+    return MemqSparkSubmitOperator(
+        task_id="process",
+        topic=TOPIC,
+        application=str(application),
+        output_dir=str(tmp_path / "out"),
+        conf={"spark.ui.enabled": "false", "spark.driver.bindAddress": "127.0.0.1"},
+        **given,
+    )
+
+
+def values(tmp_path) -> list[bytes]:
+    """What stands in the output."""
+    files = sorted((tmp_path / "out").glob("topic=*/partition=*/range=*/*.parquet"))
+    return sorted(v for f in files for v in pq.ParquetFile(f).read()["value"].to_pylist())
+
+
+def test_spark_processes_exactly_the_range(tmp_path):
+    """Real Spark: the output is the range's rows, also after a second run; lineage names it."""
+    task = operator(tmp_path, ROOT / "spark_apps" / "range_to_parquet.py")
+    first = EventStore().run(task)
+    assert values(tmp_path) == [b"1", b"2"]
+
+    assert (first["partition"], first["start"], first["end"]) == (0, 1, 3)
+    assert first["records"] == first["batches"] == 2
+    assert Path(task.manifest_url).exists()
+    lineage = task.get_openlineage_facets_on_complete(None)
+    assert isinstance(lineage, OperatorLineage)
+    assert "memq_ranges" in lineage.inputs[0].inputFacets
+
+
+def test_a_second_run_gives_the_same_output(tmp_path, light):
+    """A retry replaces the range's files with the same rows, and adds none."""
+    task = operator(tmp_path, light / light_app.APP)
+    first = EventStore().run(task)
+    again = EventStore().run(operator(tmp_path, light / light_app.APP))
+
+    assert values(tmp_path) == [b"1", b"2"]
+    assert first | {"started_ms": 0, "finished_ms": 0} == again | {
+        "started_ms": 0,
+        "finished_ms": 0,
+    }
+    assert all(isinstance(each, str) for each in task.application_args)
+
+
+def test_a_job_without_a_manifest_fails(tmp_path, light):
+    """A program that ends well and says nothing has not done its work."""
+    (light / light_app.APP).write_text("")
+    with pytest.raises(DataLossError, match="without a manifest"):
+        EventStore().run(operator(tmp_path, light / light_app.APP))
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"range_key": "None"}, r"'None' is no range"),
+        ({"mode": "lenient"}, "mode = 'lenient'"),
+        ({"default_master": None}, "no Spark connection 'memq_spark'"),
+    ],
+)
+def test_wrong_arguments_are_named(tmp_path, light, options, error):
+    """A run that was not started for a range, and a missing Spark connection, say so."""
+    with pytest.raises(ConfigError, match=error):
+        EventStore().run(operator(tmp_path, light / light_app.APP, **options))
+
+
+def test_a_range_that_is_not_held_is_not_submitted(tmp_path, light):
+    """What retention removed, or was never published, fails before Spark starts."""
+    task = operator(tmp_path, light / light_app.APP, range_key=PlannedRange(0, 2, 99).key)
+    with pytest.raises(OffsetOutOfRangeError, match="not held"):
+        EventStore().run(task)
+
+
+def test_a_manifest_that_differs_from_the_plan_fails(tmp_path, light):
+    """Another range, or other counts or checksums than were published, are data loss."""
+    task = operator(tmp_path, light / light_app.APP)
+    EventStore().run(task)
+    manifest = read_manifest(task.manifest_url)
+    expected: Expected = ask_brokers(
+        "memq_default", lambda cluster: expect(cluster, TOPIC, PlannedRange(0, 1, 3))
+    )
+    check(manifest, TOPIC, expected)
+
+    for field in ("start", "end", "batches", "messages", "records", "crc_sum", "bytes"):
+        other = msgspec.structs.replace(manifest, **{field: getattr(manifest, field) - 1})
+        with pytest.raises(DataLossError, match=field):
+            check(other, TOPIC, expected)

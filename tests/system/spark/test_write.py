@@ -1,0 +1,351 @@
+"""Rows from Spark to a topic: what arrives, what is refused, and that retries double nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark import TaskContext
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documentation has it
+
+from memq import AdminClient, read_range
+from memq.client.cluster import Cluster
+from memq.client.notifications import entries_of, stretches_between
+from memq.client.queue import QueueClient
+from memq.core.notification.notification import decode_notification
+from memq.errors import SequenceConflictError
+from memq.spark.write_plan import plan_write
+from memq.spark.write_rows import Identity, write_rows
+from tests.system.spark.faulty import FaultySource, until_published
+
+MOMENT = datetime(2025, 6, 30, 12, tzinfo=UTC)
+LATE = 40  # in pieces of 200 rows; by then some rows have gone through all of Spark's buffers
+
+
+@pytest.fixture(autouse=True)
+def small_batches(spark):
+    """A task gets its rows in several pieces, so that it can fail in between."""
+    spark.dataSource.register(FaultySource)
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "200")
+    yield
+    spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+
+
+class Topic:
+    """A topic to write to, and what is in it."""
+
+    def __init__(self, name, address):
+        self.name, self.address = name, address
+
+    def save(self, rows, source="memq", mode="append", **options):
+        options = {"bootstrap": self.address, "topic": self.name} | options
+        rows.write.format(source).options(**options).mode(mode).save()
+
+    def table(self):
+        """All that can be read."""
+        with AdminClient(self.address) as admin:
+            held = admin.offsets(self.name)
+        return pa.concat_tables(
+            read_range(
+                self.address, topic=self.name, partition=p.partition, start=p.start, end=p.end
+            )
+            for p in held
+        )
+
+    def values(self):
+        return Counter(self.table()["value"].to_pylist())
+
+    def published(self):
+        """All notifications: readers drop repeats, these show them."""
+        return asyncio.run(self._published())
+
+    async def _published(self):
+        cluster = Cluster(self.address)
+        try:
+            queue = QueueClient(cluster, self.name)
+            stretches = await stretches_between(queue, None, None)
+            return [
+                decode_notification(entry.payload) async for entry in entries_of(queue, stretches)
+            ]
+        finally:
+            await cluster.close()
+
+    def published_records(self):
+        return sum(notification.records for notification in self.published())
+
+
+@pytest.fixture
+def topic(make_topic, broker):
+    return Topic(make_topic(write_partitions=2, read_partitions=2), broker.address)
+
+
+def numbered(spark, count, tasks=2):
+    """Rows that are alike in every attempt, of about 50 bytes."""
+    value = F.concat(F.lit("the value of a row, numbered "), F.col("id").cast("string"))
+    return spark.range(0, count, 1, tasks).select(value.alias("value"))
+
+
+def expected(count):
+    return Counter(b"the value of a row, numbered %d" % number for number in range(count))
+
+
+# -- what arrives ---------------------------------------------------------------------------
+
+
+def test_rows_arrive_as_they_are(spark, topic):
+    """Key, value, headers and timestamp of each row are those of its LogMessage."""
+    rows = spark.createDataFrame(
+        [("k", bytearray(b"v"), {"h": bytearray(b"x")}, MOMENT), (None, None, None, MOMENT)],
+        "key string, value binary, headers map<string, binary>, timestamp timestamp",
+    )
+
+    topic.save(rows)
+
+    found = sorted(topic.table().to_pylist(), key=lambda row: row["key"] or b"")
+    assert found == [
+        {"key": None, "value": None, "headers": None, "timestamp": MOMENT},
+        {"key": b"k", "value": b"v", "headers": [("h", b"x")], "timestamp": MOMENT},
+    ]
+
+
+def test_rows_without_a_time_get_that_of_the_write(spark, topic):
+    """All rows of a write that have no timestamp have the same one: when it was planned."""
+    before = datetime.now(UTC)
+    topic.save(numbered(spark, 1_000))
+    times = set(topic.table()["timestamp"].to_pylist())
+
+    assert len(times) == 1
+    assert before <= times.pop() <= datetime.now(UTC)
+    assert topic.values() == expected(1_000)
+
+
+def test_a_typed_topic_takes_its_own_columns(spark, make_topic, broker):
+    """Columns are cast to the topic's where that loses nothing; missing ones become nulls."""
+    schema = pa.schema([("user", pa.utf8()), ("clicks", pa.int32()), ("note", pa.utf8())])
+    topic = Topic(make_topic(schema=schema), broker.address)
+
+    topic.save(spark.createDataFrame([("a", 1), ("b", 2)], "user string, clicks long"))
+
+    found = sorted(topic.table().to_pylist(), key=lambda row: row["user"])
+    assert found == [
+        {"user": "a", "clicks": 1, "note": None},
+        {"user": "b", "clicks": 2, "note": None},
+    ]
+
+
+def test_no_rows_write_nothing(spark, topic):
+    """A DataFrame without rows is written without a Batch."""
+    topic.save(numbered(spark, 0))
+    assert topic.published() == []
+
+
+# -- retries --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", ["raise", "kill"])
+def test_a_writer_that_fails_in_the_middle_doubles_nothing(spark, topic, fault):
+    """Every task fails twice after it has published rows; each row is published exactly once."""
+    topic.save(numbered(spark, 4_000), "memq_faulty", fault=fault, messageBytes="2KiB")
+
+    assert topic.published_records() == 4_000
+    assert topic.values() == expected(4_000)
+
+
+def test_the_process_that_makes_the_rows_may_die(spark, topic):
+    """When what the rows come from is killed in mid-task, each row is published exactly once."""
+    address, name = topic.address, topic.name
+
+    def dying(batches):
+        import os
+
+        attempt = TaskContext.get().attemptNumber()
+        for number, batch in enumerate(batches):
+            if attempt == 0 and number == LATE:
+                until_published(address, name)
+                os._exit(1)
+            yield batch
+
+    rows = numbered(spark, 20_000).mapInArrow(dying, "value string")
+    topic.save(rows)
+
+    assert topic.published_records() == 20_000
+    assert topic.values() == expected(20_000)
+
+
+def test_attempts_at_the_same_time_double_nothing(spark, topic):
+    """Two attempts of a task that write at the same time publish each row once."""
+    rows = numbered(spark, 5_000, tasks=1)
+    options = {"bootstrap": topic.address, "topic": topic.name, "messageBytes": "2KiB"}
+    plan = plan_write(options, rows.schema, overwrite=False, now_us=7)
+    batches = rows.toArrow().to_batches(max_chunksize=200)
+
+    with ThreadPoolExecutor(3) as executor:
+        attempts = [executor.submit(write_rows, plan, Identity("twins"), batches) for _ in range(3)]
+        written = [attempt.result() for attempt in attempts]
+
+    assert {(each.records, each.messages) for each in written} == {(5_000, written[0].messages)}
+    assert topic.published_records() == 5_000
+    assert topic.values() == expected(5_000)
+
+
+def test_an_attempt_with_other_rows_fails_and_doubles_nothing(spark, topic):
+    """Rows that differ from attempt to attempt fail the write with a reason, and are not mixed."""
+    address, name = topic.address, topic.name
+
+    def changing(batches):
+        attempt = TaskContext.get().attemptNumber()
+        for number, batch in enumerate(batches):
+            if attempt == 0 and number == LATE:
+                until_published(address, name)
+                raise RuntimeError("this attempt fails on purpose")
+            values = [f"attempt {attempt}: {value}" for value in batch["value"].to_pylist()]
+            yield pa.record_batch([values], ["value"])
+
+    rows = numbered(spark, 10_000, tasks=1).mapInArrow(changing, "value string")
+    with pytest.raises(PySparkException, match="an earlier attempt wrote other rows"):
+        topic.save(rows)
+
+    assert all(count == 1 for count in topic.values().values())
+
+
+def test_a_named_write_that_failed_is_completed_by_its_next_run(spark, topic):
+    """After a write that failed for good, one with the same jobId adds just what is missing."""
+    address, name = topic.address, topic.name
+
+    def failing(batches):
+        for number, batch in enumerate(batches):
+            if TaskContext.get().partitionId() == 1 and number == LATE:
+                until_published(address, name)
+                raise RuntimeError("this task always fails")
+            yield batch
+
+    rows = numbered(spark, 20_000).withColumn("timestamp", F.lit(MOMENT))
+    options = {"jobId": "nightly 2025-06-30"}
+    with pytest.raises(PySparkException, match="this task always fails"):
+        topic.save(rows.mapInArrow(failing, rows.schema), **options)
+    assert 0 < topic.published_records() < 20_000
+
+    topic.save(rows, **options)
+    topic.save(rows, **options)
+
+    assert topic.published_records() == 20_000
+    assert topic.values() == expected(20_000)
+
+
+def test_two_writes_are_two_writes(spark, topic):
+    """Without a jobId the same rows written twice are there twice."""
+    for _ in range(2):
+        topic.save(numbered(spark, 500))
+    assert topic.published_records() == 1_000
+
+
+def test_write_partitions_added_meanwhile_are_refused(spark, topic):
+    """An attempt that would spread its Messages otherwise than the first one writes nothing."""
+    rows = numbered(spark, 10)
+    plan = plan_write(
+        {"bootstrap": topic.address, "topic": topic.name}, rows.schema, overwrite=False, now_us=7
+    )
+    with AdminClient(topic.address) as admin:
+        admin.alter_topic(topic.name, write_partitions=3)
+
+    with pytest.raises(Exception, match="has 3 write partitions, but had 2"):
+        write_rows(plan, Identity("late"), rows.toArrow().to_batches())
+    assert topic.published() == []
+
+
+def test_a_conflict_has_its_own_type(spark, topic):
+    """Other rows under the name of a task are a SequenceConflictError that says what to do."""
+    rows = numbered(spark, 10)
+    options = {"bootstrap": topic.address, "topic": topic.name}
+    plan = plan_write(options, rows.schema, overwrite=False, now_us=7)
+    write_rows(plan, Identity("same"), rows.toArrow().to_batches())
+
+    with pytest.raises(SequenceConflictError, match="sortWithinPartitions"):
+        write_rows(plan, Identity("same"), rows.toArrow().slice(1).to_batches())
+
+
+# -- what is refused ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "message"),
+    [
+        (["value"], {"mode": "overwrite"}, "a topic cannot be overwritten"),
+        (["value"], {"compresion": "zstd"}, "unknown option 'compresion'; a write knows bootstrap"),
+        (["value"], {"compression": "gzip"}, "compression = 'gzip': must be"),
+        (["value"], {"messageBytes": "1"}, "message_bytes"),
+        (["value"], {"jobId": "x" * 129}, "must have 1 to 128 bytes"),
+        (["value"], {"jobId": "x"}, "rows need a column 'timestamp'"),
+        (["value", "wrong"], {}, "column 'wrong' is not in the schema"),
+        (["key"], {}, "takes a column 'value' .string or binary., and may have"),
+        (["value", "timestamp"], {}, "expects column 'timestamp' as timestamp"),
+        (["value"], {"topic": "no-such-topic"}, "no-such-topic"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_at_once(spark, topic, columns, options, message):
+    """A wrong option or column is named before any task has started."""
+    rows = spark.range(3).select(*(F.lit("x").alias(name) for name in columns))
+    with pytest.raises(AnalysisException, match=message):
+        topic.save(rows, **options)
+
+
+# -- streams --------------------------------------------------------------------------------
+
+
+def test_a_micro_batch_that_is_run_again_doubles_nothing(spark, topic, tmp_path):
+    """A stream whose last commits are lost runs these micro-batches again; each row is there once.
+
+    It is what happens when the driver dies between writing a micro-batch and noting that it did.
+    """
+    source, checkpoint = tmp_path / "source", tmp_path / "checkpoint"
+    source.mkdir()
+
+    def run():
+        rows = spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(str(source))
+        timed = rows.withColumn("timestamp", F.current_timestamp())
+        writer = timed.writeStream.format("memq").option("checkpointLocation", str(checkpoint))
+        writer = writer.option("bootstrap", topic.address).option("topic", topic.name)
+        assert writer.trigger(availableNow=True).start().awaitTermination(60)
+
+    for number in range(3):
+        lines = [f"line {number * 300 + line}" for line in range(300)]
+        (source / f"{number}.txt").write_text("\n".join(lines))
+        run()
+    commits = checkpoint / "commits"
+    newest = max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
+    for path in commits.iterdir():
+        if re.fullmatch(rf"\.?{newest}(\.crc)?", path.name):
+            path.unlink()
+    run()
+
+    assert topic.published_records() == 900
+    assert topic.values() == Counter(b"line %d" % number for number in range(900))
+
+
+@pytest.mark.parametrize(
+    ("options", "timed", "message"),
+    [({}, False, "rows need a column 'timestamp'"), ({"jobId": "x"}, True, "is for batch writes")],
+)
+def test_a_stream_that_could_double_is_refused(  # noqa: PLR0917 - fixtures and a case
+    spark, topic, tmp_path, options, timed, message
+):
+    """A stream needs rows whose timestamps stay, and takes no name but its own."""
+    Path(tmp_path / "source").mkdir()
+    Path(tmp_path / "source" / "0.txt").write_text("a line")
+    rows = spark.readStream.format("text").load(str(tmp_path / "source"))
+    rows = rows.withColumn("timestamp", F.current_timestamp()) if timed else rows
+    options = {"bootstrap": topic.address, "topic": topic.name, **options}
+    query = (
+        rows.writeStream.format("memq")
+        .options(**options)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+    )
+    with pytest.raises(PySparkException, match=message):
+        query.start().awaitTermination(60)

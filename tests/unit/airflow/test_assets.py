@@ -1,0 +1,144 @@
+"""Topics as assets, as a message queue, as links and as lineage."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+import pytest
+from airflow.providers.common.messaging.triggers.msg_queue import MessageQueueTrigger
+from airflow.sdk import Asset
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_memq.assets import (
+    asset_uri,
+    convert_asset_to_openlineage,
+    create_asset,
+    sanitize_uri,
+    watched_asset,
+)
+from airflow_provider_memq.lineage import Range, range_lineage
+from airflow_provider_memq.links import MemqManifestLink, MemqTopicLink
+from airflow_provider_memq.sensors.memq import MemqOffsetSensor
+from airflow_provider_memq.triggers.watch import MemqWatchTrigger
+from memq.core.topic import check_topic_name
+from memq.errors import InvalidRequestError
+
+
+@pytest.mark.parametrize(
+    ("cluster", "topic", "uri"),
+    [
+        ("127.0.0.1:6367", "clicks", "memq://127.0.0.1:6367/clicks"),
+        ("Prod.EU", "Clicks_v1.2-x", "memq://prod.eu/Clicks_v1.2-x"),
+        ("[::1]:6367", "_memq_audit", "memq://[::1]:6367/_memq_audit"),
+    ],
+)
+def test_uri(cluster, topic, uri):
+    """The cluster in lower case, and the topic as it is; Airflow keeps it so."""
+    assert asset_uri(cluster, topic) == uri
+    assert create_asset(cluster=cluster, topic=topic).uri == uri
+    assert sanitize_uri(urlsplit(uri)) == urlsplit(uri)
+
+
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("memq:///clicks", "names no cluster"),
+        ("memq://a:1", "names no topic"),
+        ("memq://a:1/", "names no topic"),
+        ("memq://a:1/b/c", "names no topic"),
+        ("memq://a:1/-b", "names no topic"),
+        ("memq://a b/c", "names no cluster"),
+        ("memq://a:123456/c", "names no cluster"),
+        ("memq://a:1/b?start=5", "must end with the topic"),
+        ("memq://:secret@a:1/b", "must not hold credentials"),
+    ],
+)
+def test_uris_that_are_none(uri, message):
+    """What is no topic's URI is refused, with the form it should have and without secrets."""
+    with pytest.raises(ValueError, match=message) as refused:
+        sanitize_uri(urlsplit(uri))
+
+    assert "memq://<host:port or cluster>/<topic>" in str(refused.value)
+    assert "secret" not in str(refused.value)
+
+
+@given(st.text(alphabet="aZ0_.-/ é", max_size=5) | st.just("x" * 201))
+def test_topics_of_uris_are_those_of_brokers(topic):
+    """A URI can be made of exactly the names that a broker takes."""
+    try:
+        check_topic_name(topic)
+    except InvalidRequestError:
+        with pytest.raises(ValueError, match="URI"):
+            asset_uri("a:1", topic)
+    else:
+        assert asset_uri("a:1", topic) == f"memq://a:1/{topic}"
+
+
+def test_a_watched_asset():
+    """Its watcher bears the asset's name, so that it is never merged with another's."""
+    asset = watched_asset(cluster="a:1", topic="clicks", name="raw", poll_interval=2.0)
+
+    (watcher,) = asset.watchers
+    assert (asset.name, asset.uri) == ("raw", "memq://a:1/clicks")
+    path, arguments = watcher.trigger.serialize()
+    assert path == "airflow_provider_memq.triggers.watch.MemqWatchTrigger"
+    assert (arguments["watch_name"], arguments["poll_interval"]) == ("raw", 2.0)
+
+
+def test_the_queue_scheme():
+    """`MessageQueueTrigger` becomes ours, with its arguments."""
+    trigger = MessageQueueTrigger(scheme="memq", topic="clicks", watch_name="w")
+
+    assert trigger.serialize() == MemqWatchTrigger(topic="clicks", watch_name="w").serialize()
+
+
+def test_the_link_to_a_topic(monkeypatch):
+    """It leads to the admin HTTP of the connection; a wrong connection has none."""
+    monkeypatch.setenv("AIRFLOW_CONN_RIGHT", "memq://a:1?admin_url=http%3A%2F%2Fb:2")
+    monkeypatch.setenv("AIRFLOW_CONN_WRONG", "memq://")
+
+    def link(conn_id):
+        task = MemqOffsetSensor(task_id="w", topic="clicks", offsets={0: 1}, memq_conn_id=conn_id)
+        return MemqTopicLink().get_link(task, ti_key=None)
+
+    assert link("right") == "http://b:2/topics/clicks"
+    assert link("wrong") == ""
+
+
+def test_the_link_to_a_manifest():
+    """It is what the operator says, and empty before there is one."""
+    task = MemqOffsetSensor(task_id="w", topic="clicks", offsets={0: 1})
+    assert MemqManifestLink().get_link(task, ti_key=None) == ""
+
+    task.manifest_url = "https://host/manifest.json"
+
+    assert MemqManifestLink().get_link(task, ti_key=None) == "https://host/manifest.json"
+
+
+def test_lineage_of_an_asset():
+    """A topic is a dataset in the namespace of its cluster."""
+    dataset = convert_asset_to_openlineage(Asset(uri="memq://a:1/clicks", name="x"), None)
+
+    assert (dataset.namespace, dataset.name) == ("memq://a:1", "clicks")
+
+
+@pytest.mark.parametrize(
+    ("output", "namespace", "name"),
+    [
+        ("/data/out", "file", "/data/out"),
+        ("file:///data/out", "file", "/data/out"),
+        ("s3://bucket/key/part", "s3://bucket", "key/part"),
+    ],
+)
+def test_lineage_of_ranges(output, namespace, name):
+    """The exact offsets that were read stand with the input."""
+    lineage = range_lineage("a:1", "clicks", [Range(0, 5, 9), Range(1, 0, 2)], output=output)
+
+    (source,), (target,) = lineage.inputs, lineage.outputs
+    assert (source.namespace, source.name) == ("memq://a:1", "clicks")
+    assert source.inputFacets["memq_ranges"].ranges == [
+        {"partition": 0, "start": 5, "end": 9},
+        {"partition": 1, "start": 0, "end": 2},
+    ]
+    assert (target.namespace, target.name) == (namespace, name)

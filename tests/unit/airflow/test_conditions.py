@@ -1,0 +1,141 @@
+"""What can be waited for."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+from airflow_provider_memq.conditions import (
+    LagBelow,
+    NewData,
+    OffsetsReached,
+    WatermarkPassed,
+    parse_offsets,
+    parse_time_ms,
+)
+from memq.errors import ConfigError, InvalidRequestError
+from tests.unit.airflow.fakes import FakeSession
+
+
+@pytest.mark.parametrize(("ends", "done"), [({0: 4, 1: 9}, False), ({0: 5, 1: 0}, True)])
+async def test_offsets_reached(ends, done):
+    """It holds when each partition named is at its offset; others do not matter."""
+    outcome = await OffsetsReached("t", '{"0": 5}').look(FakeSession(ends, watermark_ms=7))
+
+    assert outcome.done is done
+    offsets = {str(partition): end for partition, end in ends.items()}
+    assert outcome.value == {"topic": "t", "offsets": offsets, "watermark_ms": 7}
+
+
+async def test_how_far_it_is():
+    """The note names a partition that is behind."""
+    outcome = await OffsetsReached("t", {0: 5, 1: 1}).look(FakeSession({0: 4, 1: 9}))
+
+    assert outcome.note == "1 of 2 read partitions of t reached; partition 0 is at 4 of 5"
+
+
+async def test_a_partition_that_is_not_there():
+    """Nothing would ever be published to it, so it is refused."""
+    with pytest.raises(InvalidRequestError, match="no read partition 3; it has 0 to 1"):
+        await OffsetsReached("t", {3: 1}).look(FakeSession({0: 4, 1: 9}))
+
+
+@pytest.mark.parametrize(("mark_ms", "done"), [(999, False), (1000, True), (1001, True)])
+async def test_watermark_passed(mark_ms, done):
+    """It holds from the watermark's equality on."""
+    condition = WatermarkPassed("t", "1970-01-01T00:00:01Z")
+
+    outcome = await condition.look(FakeSession({0: 1}, watermark_ms=mark_ms))
+
+    assert outcome.done is done
+    assert "awaited is 1970-01-01T00:00:01.000+00:00" in outcome.note
+
+
+@pytest.mark.parametrize(
+    ("least", "counted"),
+    [
+        ({"min_notifications": 7}, {"notifications": 7, "bytes": 700, "records": 7}),
+        ({"min_bytes": "601"}, {"notifications": 7, "bytes": 700, "records": 7}),
+        ({"min_records": 7}, {"notifications": 7, "bytes": 700, "records": 7}),
+    ],
+)
+async def test_new_data(least, counted):
+    """What was published since the offsets counts, and all of a partition that is not named."""
+    condition = NewData("t", {"0": 2}, **least)
+    session = FakeSession({0: 4, 1: 4})
+    assert not (await condition.look(session)).done
+
+    session.ends[0] = 5
+    outcome = await condition.look(session)
+
+    assert outcome.done
+    assert outcome.value["new"] == counted
+    assert session.read == 7  # none was read twice
+
+
+async def test_new_data_after_retention():
+    """Offsets that are no longer held do not count, and do not hinder."""
+    session = FakeSession({0: 8}, starts={0: 6})
+
+    outcome = await NewData("t", {0: 2}, min_notifications=3).look(session)
+
+    assert outcome.value["new"]["notifications"] == 2
+
+
+@pytest.mark.parametrize("least", [{}, {"min_bytes": 1, "min_records": 1}])
+def test_new_data_of_one_unit(least):
+    """Which of two minimums would decide is not guessed."""
+    with pytest.raises(ConfigError, match="give one of"):
+        NewData("t", {}, **least)
+
+
+@pytest.mark.parametrize(("most", "done"), [(4, False), ("5", True)])
+async def test_lag(most, done):
+    """Lag is summed over partitions; one without a commit is behind by all it holds."""
+    session = FakeSession({0: 10, 1: 4}, starts={0: 0, 1: 1}, committed={0: 8})
+
+    outcome = await LagBelow("t", "g", most).look(session)
+
+    assert outcome.done is done
+    assert outcome.value["lag"] == {"0": 2, "1": 3}
+
+
+@pytest.mark.parametrize("given", [{"0": "5"}, {0: 5}, '{"0": 5}', '{"0": "5"}'])
+def test_offsets_as_users_write_them(given):
+    """A mapping, what XCom makes of it, and JSON are the same."""
+    assert parse_offsets("offsets", given) == {0: 5}
+
+
+@pytest.mark.parametrize("given", ["5", 5, "", "{", {"0": -1}, {"a": 1}, {0: None}, {0: True}, []])
+def test_offsets_that_are_none(given):
+    """Everything else is refused by name."""
+    with pytest.raises(ConfigError, match="offsets"):
+        parse_offsets("offsets", given)
+
+
+def test_no_offsets_are_not_awaited():
+    """A sensor that waits for nothing is a mistake."""
+    with pytest.raises(ConfigError, match="names no read partition"):
+        OffsetsReached("t", {})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "2026-01-02T03:00:00Z",
+        "2026-01-02 03:00:00+00:00",
+        datetime(2026, 1, 2, 4, tzinfo=timezone(timedelta(hours=1))),
+        datetime(2026, 1, 2, 2, 59, 59, 999_001, tzinfo=UTC),  # up, not down
+    ],
+)
+def test_times_as_users_write_them(given):
+    """Templates, ISO texts and datetimes; a part of a millisecond counts as a whole one."""
+    assert parse_time_ms("at", given) == 1_767_322_800_000
+
+
+@pytest.mark.parametrize("given", ["", "None", "yesterday", "2026-01-02T03:00:00"])
+def test_times_that_are_none(given):
+    """What is no time, or has no time zone, is refused."""
+    with pytest.raises(ConfigError, match=r"at = "):
+        parse_time_ms("at", given)

@@ -1,0 +1,354 @@
+"""The planner's decisions: ranges meet, whatever happens between two plans."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_memq.ranges import (
+    MAX_GAPS,
+    MAX_OFFSET,
+    MAX_PARTITION,
+    UNBOUNDED,
+    Cutter,
+    Facts,
+    Held,
+    Ledger,
+    Limits,
+    PlannedRange,
+    Topic,
+    carried_on,
+    contiguous_end,
+    first_ledger,
+    ledger_of,
+    newest,
+    parse_key,
+    touching,
+)
+from memq.errors import ConfigError, CorruptDataError, DataLossError
+
+CREATED_MS = 1_700_000_000_000
+
+limits = st.builds(
+    Limits,
+    offsets=st.integers(1, 20),
+    size_bytes=st.integers(1, 500),
+    records=st.integers(1, 50),
+    age_ms=st.integers(0, 50),
+    linger_ms=st.integers(0, 40),
+    ranges=st.integers(1, 5),
+)
+
+
+def topic(**held: tuple[int, int]) -> Topic:
+    """A topic with read partitions p0, p1 and so on."""
+    return Topic("clicks", CREATED_MS, {int(p[1:]): Held(*each) for p, each in held.items()})
+
+
+def facts(start: int, end: int) -> list[Facts]:
+    """Notifications of a busy partition; every one differs."""
+    return [Facts(o, CREATED_MS + 3 * o, 7 * o % 90 + 1, o % 9) for o in range(start, end)]
+
+
+def cut(start: int, found: list[Facts], limits: Limits, now_ms: int = CREATED_MS) -> list:
+    cutter = Cutter(0, start, limits)
+    for each in found:
+        if cutter.full:
+            break
+        cutter.add(each)
+    return cutter.finish(now_ms)
+
+
+# -- keys -----------------------------------------------------------------------------------
+
+
+@given(st.integers(0, MAX_PARTITION - 1), st.integers(0, MAX_OFFSET - 1), st.data())
+def test_a_key_names_its_range(partition, start, data):
+    """What is made of a key is the range that it was made of, and keys sort as ranges do."""
+    end = data.draw(st.integers(start + 1, MAX_OFFSET))
+    planned = PlannedRange(partition, start, end)
+
+    assert parse_key(planned.key) == planned
+    assert planned.key < PlannedRange(partition, start, end)._replace(partition=partition + 1).key
+
+
+@pytest.mark.parametrize(
+    "key", [None, "", "0:5-9", "00000:000000000005-000000000005", "00000:000000000009-000000000005"]
+)
+def test_what_is_no_key_is_refused(key):
+    """A partition key of something else, and an empty range, are errors that show it."""
+    with pytest.raises(ConfigError, match=r"no range|empty"):
+        parse_key(key)
+
+
+# -- cutting --------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 50), st.integers(0, 80), limits, st.integers(0, 400))
+def test_ranges_meet_and_fit(start, length, limits, now):
+    """Ranges begin where the last one ended, within all limits unless they hold one Batch."""
+    ranges = cut(start, facts(start, start + length), limits, CREATED_MS + now)
+
+    assert len(ranges) <= limits.ranges
+    expected = start
+    for each in ranges:
+        assert each.range.start == expected
+        assert each.batches == each.range.offsets > 0
+        assert each.fits(limits) or each.batches == 1
+        expected = each.range.end
+
+
+@given(st.integers(0, 50), st.integers(1, 80), limits)
+def test_a_range_is_as_large_as_it_may_be(start, length, limits):
+    """A range is only cut when one more notification would not fit."""
+    found = facts(start, start + length)
+    ranges = cut(start, found, limits._replace(ranges=UNBOUNDED, linger_ms=0), 2 * CREATED_MS)
+
+    assert ranges[-1].range.end == start + length
+    for each in ranges[:-1]:
+        assert not each.with_one(found[each.range.end - start]).fits(limits)
+
+
+def test_gaps_in_offsets_belong_to_a_range():
+    """Offsets that the queue left out, as Kafka's does, are in the range that follows them."""
+    found = [Facts(o, CREATED_MS, 10, 1) for o in (3, 4, 9, 20)]
+    ranges = cut(0, found, Limits(offsets=2))
+
+    assert [each.range for each in ranges] == [PlannedRange(0, 0, 5), PlannedRange(0, 5, 21)]
+    assert [each.batches for each in ranges] == [2, 2]
+
+
+@pytest.mark.parametrize(("age_ms", "planned"), [(999, []), (1000, [PlannedRange(0, 0, 2)])])
+def test_a_small_tail_waits_for_more(age_ms, planned):
+    """A range that reached no limit is planned when its first notification has lingered."""
+    found = [Facts(0, CREATED_MS, 10, 1), Facts(1, CREATED_MS + 900, 10, 1)]
+    ranges = cut(0, found, Limits(offsets=5, linger_ms=1000), CREATED_MS + age_ms)
+
+    assert [each.range for each in ranges] == planned
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [Limits(offsets=2), Limits(size_bytes=20), Limits(records=2)],
+    ids=["offsets", "bytes", "records"],
+)
+def test_a_full_tail_does_not_wait(limits):
+    """A range that has reached a limit is planned at once."""
+    found = [Facts(o, CREATED_MS, 10, 1) for o in range(2)]
+
+    assert len(cut(0, found, limits._replace(linger_ms=10_000))) == 1
+
+
+@pytest.mark.parametrize("bad", [Limits(offsets=0), Limits(ranges=0), Limits(linger_ms=-1)])
+def test_impossible_limits_are_refused(bad):
+    """Limits that no range fits would plan nothing for ever."""
+    with pytest.raises(ConfigError, match="must be a whole number"):
+        bad.check()
+
+
+def test_a_clock_that_is_behind_holds_nothing_back():
+    """Without lingering, a notification from the future of this clock is planned at once."""
+    assert len(cut(0, facts(0, 3), Limits(), CREATED_MS - 60_000)) == 1
+
+
+# -- plan after plan ------------------------------------------------------------------------
+
+STEPS = st.lists(
+    st.tuples(
+        st.integers(0, 30),  # notifications that arrive at each partition
+        st.sampled_from(["success", "success", "crash", "removed"]),
+        limits,
+    ),
+    max_size=12,
+)
+
+
+@given(STEPS, st.integers(1, 3))
+def test_no_gap_and_no_overlap(steps, partitions):
+    """Whatever heads, crashes and retries come: what is emitted is what was published, once."""
+    ends = [0] * partitions
+    committed: Ledger | None = None
+    emitted: list[PlannedRange] = []
+    for number, (more, outcome, limits) in enumerate(steps):
+        ends = [end + more * (p + 1) for p, end in enumerate(ends)]
+        now = Topic("clicks", CREATED_MS, {p: Held(0, end) for p, end in enumerate(ends)})
+        if committed is None:
+            begin = first_ledger(now, dict.fromkeys(now.held, 0))
+        else:
+            begin = carried_on(committed, now, skip_removed=False)
+        ranges = [
+            each.range
+            for p, held in now.held.items()
+            for each in plan_of(p, begin.ends[p], held.end, limits, number)
+        ]
+        ledger = begin.advanced(ranges)
+        if outcome == "crash":  # nothing of this try is stored, whatever it had done
+            continue
+        committed = ledger_of(json.loads(json.dumps(ledger.to_extra())))
+        emitted += ranges
+
+    for p in range(partitions):
+        mine = sorted(each for each in emitted if each.partition == p)
+        planned = committed.ends[p] if committed else 0
+        assert [o for each in mine for o in range(each.start, each.end)] == list(range(planned))
+        assert planned <= ends[p]
+    if committed is not None:
+        last = carried_on(committed, now, skip_removed=False)
+        rest = [
+            each.range
+            for p, held in now.held.items()
+            for each in plan_of(p, last.ends[p], held.end, Limits(), 0)
+        ]
+        assert last.advanced(rest).ends == dict(enumerate(ends))
+
+
+def plan_of(partition, start, end, limits, number):
+    cutter = Cutter(partition, start, limits)
+    for each in facts(start, end):
+        if cutter.full:
+            break
+        cutter.add(each)
+    return cutter.finish(CREATED_MS + 50 * number)
+
+
+# -- the ledger -----------------------------------------------------------------------------
+
+
+def ledger(**changes) -> Ledger:
+    fields = {"topic": "clicks", "created_ms": CREATED_MS, "origins": {0: 0}, "ends": {0: 10}}
+    return Ledger(**{**fields, **changes})
+
+
+@given(
+    st.dictionaries(st.integers(0, 300), st.integers(0, MAX_OFFSET)),
+    st.dictionaries(st.integers(0, 300), st.integers(0, MAX_OFFSET)),
+)
+def test_a_ledger_survives_json(origins, ends):
+    """What an event's extra says after Airflow stored it is what was put into it."""
+    made = ledger(origins=origins, ends=ends)
+
+    assert ledger_of(json.loads(json.dumps(made.to_extra()))) == made
+
+
+@pytest.mark.parametrize("extra", [None, {}, {"from_trigger": True}, "text", {"memq_replay": True}])
+def test_other_events_have_no_ledger(extra):
+    """An event that no plan emitted does not count."""
+    assert ledger_of(extra) is None
+
+
+@pytest.mark.parametrize(
+    "plan", [{}, "x", {**ledger().to_extra()["memq_plan"], "version": 9}, {"ends": {"0": "many"}}]
+)
+def test_a_ledger_that_makes_no_sense_is_an_error(plan):
+    """Passing over a damaged ledger would plan everything again."""
+    with pytest.raises(CorruptDataError):
+        ledger_of({"memq_plan": plan})
+
+
+def test_the_newest_ledger_is_found_in_any_order():
+    """Events come by their time, and clocks differ: how far they reach decides."""
+    early, late = ledger(), ledger(ends={0: 20})
+    other_topic = ledger(created_ms=CREATED_MS + 1, ends={0: 1})
+
+    assert newest([late, early]) == newest([early, late]) == late
+    assert newest([late, other_topic, early]) == other_topic
+    assert newest([]) is None
+
+
+def test_a_ledger_takes_only_what_meets():
+    """A range that leaves a gap or overlaps is a bug, and never becomes part of a plan."""
+    ranges = [PlannedRange(0, 10, 12), PlannedRange(0, 12, 15)]
+    assert ledger().advanced(ranges).ends == {0: 15}
+    assert ledger().advanced(ranges).ranges == ranges
+    assert ledger().advanced(ranges).advanced([]).ranges == []
+    for start in (9, 11):
+        with pytest.raises(CorruptDataError, match="does not meet"):
+            ledger().advanced([PlannedRange(0, start, 20)])
+
+
+@pytest.mark.parametrize(
+    ("start", "ends"),
+    [("earliest", {0: 5, 1: 0}), ("latest", {0: 9, 1: 3}), ({0: 7}, {0: 7, 1: 0})],
+)
+def test_the_first_plan_begins_where_it_is_told(start, ends):
+    """At the oldest held offsets, at the ends, or at given offsets."""
+    first = first_ledger(topic(p0=(5, 9), p1=(0, 3)), start)
+
+    assert first.ends == first.origins == ends
+
+
+@pytest.mark.parametrize("start", ["newest", {0: 4}, {0: 10}, {7: 0}])
+def test_a_start_that_cannot_be_is_refused(start):
+    """A word that is none, and offsets that are not held, are errors."""
+    with pytest.raises(ConfigError, match="start"):
+        first_ledger(topic(p0=(5, 9)), start)
+
+
+def test_removed_offsets_fail_or_are_recorded():
+    """What retention removed unplanned is data loss; skipped on demand, and then on record."""
+    now = topic(p0=(12, 20))
+    with pytest.raises(DataLossError, match=r"partition 0 \[10, 12\)"):
+        carried_on(ledger(), now, skip_removed=False)
+
+    skipped = carried_on(ledger(), now, skip_removed=True)
+
+    assert skipped.ends == {0: 12}
+    assert [(gap.partition, gap.start, gap.end) for gap in skipped.skipped] == [(0, 10, 12)]
+    assert carried_on(skipped, now, skip_removed=False).skipped == skipped.skipped
+
+
+def test_the_record_of_gaps_is_bounded():
+    """A planner that is always too late does not fill its events."""
+    last = ledger(ends={0: 0})
+    for number in range(MAX_GAPS + 10):
+        last = carried_on(last, topic(p0=(number + 1, 500)), skip_removed=True)
+
+    assert len(last.skipped) == MAX_GAPS
+    assert last.skipped[-1].end == MAX_GAPS + 10
+
+
+def test_another_topic_of_the_same_name_is_refused():
+    """A topic that was made again has other data at the same offsets."""
+    again = topic(p0=(0, 50))._replace(created_ms=CREATED_MS + 1)
+    with pytest.raises(DataLossError, match="its offsets name other data"):
+        carried_on(ledger(), again, skip_removed=True)
+
+
+def test_a_queue_that_went_back_is_refused():
+    """Offsets that end before what was planned would be given to other data."""
+    with pytest.raises(DataLossError, match="lost notifications"):
+        carried_on(ledger(), topic(p0=(0, 9)), skip_removed=True)
+
+
+def test_a_new_read_partition_is_planned_whole():
+    """A partition that a plan sees for the first time begins at its first offset."""
+    assert carried_on(ledger(), topic(p0=(0, 10), p1=(0, 4)), skip_removed=False).ends == {
+        0: 10,
+        1: 0,
+    }
+
+
+# -- replay and commit ----------------------------------------------------------------------
+
+
+def test_a_replay_takes_whole_ranges():
+    """Ranges that share an offset with what is wanted, of the same partition, each once."""
+    planned = [PlannedRange(0, 0, 5), PlannedRange(0, 5, 9), PlannedRange(1, 0, 9)]
+
+    assert touching(planned, [PlannedRange(0, 4, 6), PlannedRange(0, 8, 20)]) == planned[:2]
+    assert touching(planned, [PlannedRange(0, 9, 12)]) == []
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.sets(st.integers(0, 11)))
+def test_a_commit_stops_at_the_first_missing_range(lengths, missing):
+    """Offsets are committed exactly up to the first range that is not done, in any order."""
+    bounds = [sum(lengths[:at]) for at in range(len(lengths) + 1)]
+    done = [
+        PlannedRange(0, *bounds[at : at + 2]) for at in range(len(lengths)) if at not in missing
+    ]
+    expected = next((bounds[at] for at in range(len(lengths)) if at in missing), bounds[-1])
+
+    assert contiguous_end(0, reversed(done)) == expected

@@ -1,0 +1,102 @@
+"""What an Airflow connection says, and what it must not say."""
+
+from __future__ import annotations
+
+import pytest
+from airflow.sdk import Connection
+
+from airflow_provider_memq.hooks.memq import MemqHook
+from airflow_provider_memq.settings import DEFAULT_REQUEST_TIMEOUT_S, explain, settings_of
+from memq.errors import ConfigError, InvalidRequestError, UnauthorizedError, UnavailableError
+
+
+def settings(uri):
+    return settings_of(Connection(conn_id="c", uri=uri))
+
+
+@pytest.mark.parametrize(
+    ("uri", "bootstrap"),
+    [
+        ("memq://127.0.0.1:6367", "127.0.0.1:6367"),
+        ("memq://broker-1", "broker-1:6367"),
+        ("memq://a:1?bootstrap=b:2,%20c:3", "a:1,b:2,c:3"),
+        ("memq://?bootstrap=b:2", "b:2"),
+        ("memq://[::1]:7000", "[::1]:7000"),
+    ],
+)
+def test_brokers(uri, bootstrap):
+    """Host and port, with 6367 where no port is given, and the brokers of the extra field."""
+    assert settings(uri).bootstrap == bootstrap
+
+
+def test_a_host_may_be_a_list():
+    """Several brokers in the host field are all taken, with their own ports or the port field's."""
+    connection = Connection(conn_id="c", conn_type="memq", host="a:1, b", port=7)
+
+    assert settings_of(connection).bootstrap == "a:1,b:7"
+
+
+def test_the_rest_of_it():
+    """The password is the token; timeout and admin URL have defaults and can be given."""
+    plain = settings("memq://:s%20ecret@a:1")
+    full = settings("memq://a:1?request_timeout_s=2.5&admin_url=http%3A%2F%2Fx:9/")
+
+    assert plain.token == "s ecret"  # noqa: S105 - it protects nothing
+    assert plain.request_timeout_s == DEFAULT_REQUEST_TIMEOUT_S
+    assert plain.admin_url == "http://a:6368"
+    assert (full.token, full.request_timeout_s, full.admin_url) == ("", 2.5, "http://x:9")
+    assert "ecret" not in repr(plain)
+
+
+def test_the_form_leaves_empty_fields():
+    """What the form sends for fields that nobody filled in counts as not given."""
+    extra = '{"bootstrap": "", "request_timeout_s": null, "admin_url": null}'
+    connection = Connection(conn_id="c", conn_type="memq", host="a", extra=extra)
+
+    assert settings_of(connection) == settings("memq://a")
+
+
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("memq://", "names no broker"),
+        ("memq://user@a:1", "has a login"),
+        ("memq://a:1/clicks", "'clicks'; it names brokers only"),
+        ("memq://a:1?colour=red", "unknown extra field 'colour'; there are bootstrap"),
+        ("memq://a:1?request_timeout_s=soon", "request_timeout_s = 'soon'"),
+        ("memq://a:1?request_timeout_s=0", "request_timeout_s = '0'"),
+        ("memq://a:1?bootstrap=b", "connection 'c': .*b"),
+        ("kafka://a:1", "of type 'kafka'; it must be 'memq'"),
+        ("memq://a:1?__extra__=nonsense", "extra is not JSON"),
+        ("memq://a:1?__extra__=%5B1%5D", "must be a JSON object"),
+    ],
+)
+def test_what_it_must_not_say(uri, message):
+    """Each field that is wrong or has no meaning is refused, with the connection's name."""
+    with pytest.raises(ConfigError, match=message) as refused:
+        settings(uri)
+
+    assert "'c'" in str(refused.value)
+
+
+def test_the_hook_reads_the_environment(monkeypatch):
+    """The default connection comes from `AIRFLOW_CONN_MEMQ_DEFAULT`, as Airflow has it."""
+    monkeypatch.setenv("AIRFLOW_CONN_MEMQ_DEFAULT", "memq://:t@127.0.0.1:6367")
+
+    hook = MemqHook()
+
+    assert (hook.bootstrap, hook.token) == ("127.0.0.1:6367", "t")
+    assert repr(hook) == "<MemqHook memq_default>"
+
+
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        (UnauthorizedError("no"), "connection 'c': no; put the brokers' token into its password"),
+        (UnavailableError("no"), "connection 'c': no; check its host and port"),
+        (InvalidRequestError("no"), "connection 'c': no"),
+    ],
+)
+def test_errors_name_the_connection(error, hint):
+    """An error that comes of a wrong connection says which, and what to look at."""
+    assert explain("c", error).startswith(hint)

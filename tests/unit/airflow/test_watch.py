@@ -1,0 +1,102 @@
+"""What a watcher announces, and what it stores of that when."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_memq.triggers.watch import CONFIRM_S, REFRESH_S, _from_json, _Watch
+
+
+class Clock:
+    def __init__(self):
+        self.now_s = 0.0
+
+    def __call__(self):
+        return self.now_s
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+def loaded(clock, announced=None):
+    watch = _Watch(clock)
+    watch.load(announced or {})
+    return watch
+
+
+def store(watch, now="now"):
+    """Write to the state store what should be written; returns it."""
+    written = watch.to_store(now)
+    watch.stored()
+    return written
+
+
+@pytest.mark.parametrize(
+    ("announced", "ends", "new"),
+    [
+        ({}, {0: 0}, 0),
+        ({}, {0: 3, 1: 2}, 5),
+        ({0: 3}, {0: 3}, 0),
+        ({0: 3}, {0: 5, 1: 1}, 3),
+        ({0: 9}, {0: 2}, 2),
+        ({0: 9}, {0: 0}, 1),
+    ],
+)
+def test_news(clock, announced, ends, new):
+    """News is what was not announced, a new partition, and a topic that was made anew."""
+    assert loaded(clock, announced).news(ends) == new
+
+
+def test_what_was_announced_is_no_news(clock):
+    """One event tells of all that is there; the next one only of what came after it."""
+    watch = loaded(clock)
+
+    assert watch.announce({0: 3}) == 3
+    assert watch.news({0: 3}) == 0
+    assert watch.announce({0: 5}) == 2
+
+
+def test_the_position_is_stored_late(clock):
+    """A triggerer that dies right after an event announces again: Airflow may not have it yet."""
+    watch = loaded(clock)
+    clock.now_s = CONFIRM_S
+    watch.saw({0: 3})
+    watch.announce({0: 3})
+
+    assert store(watch) == {"head": {"0": 3}, "last_error": "", "last_poll": "now"}
+    clock.now_s += CONFIRM_S
+    assert store(watch) == {"position": {"0": 3}, "last_poll": "now"}
+
+
+def test_nothing_is_written_while_nothing_happens(clock):
+    """The state store is written when something changed, and once a minute to show it is alive."""
+    watch = loaded(clock, {0: 3})
+    watch.saw({0: 3})
+    assert store(watch)
+
+    clock.now_s = REFRESH_S - 1
+    assert store(watch) == {}
+    clock.now_s = REFRESH_S
+    assert store(watch, "later") == {"last_poll": "later"}
+
+
+def test_an_error_is_cleared(clock):
+    """After a failure the next look that goes well says so."""
+    watch = loaded(clock, {0: 3})
+    watch.saw({0: 3})
+    store(watch)
+
+    watch.complained()
+
+    assert store(watch) == {"last_error": "", "last_poll": "now"}
+
+
+@pytest.mark.parametrize(
+    ("stored", "ends"),
+    [(None, {}), ("x", {}), ({"0": 3, "1": 4}, {0: 3, 1: 4}), ({"a": 1, "0": "b", "1": 2}, {1: 2})],
+)
+def test_what_a_person_stored(stored, ends):
+    """A state store that was edited by hand cannot stop the watcher."""
+    assert _from_json(stored) == ends

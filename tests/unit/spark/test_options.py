@@ -1,0 +1,125 @@
+"""The options of a read: every wrong one is named, with what is allowed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memq.errors import ConfigError
+from memq.spark.options import EARLIEST, LATEST, READ_OPTIONS, Bound, parse_read_options
+
+GIVEN = {"topic": "t"}
+
+
+def test_defaults_read_all_that_is_there():
+    """A batch read goes from the earliest to the latest; a stream begins with what is new."""
+    batch = parse_read_options(GIVEN)
+    stream = parse_read_options(GIVEN, stream=True)
+
+    assert (batch.starting, batch.ending) == (Bound(word=EARLIEST), Bound(word=LATEST))
+    assert (stream.starting, stream.ending) == (Bound(word=LATEST), Bound(word=LATEST))
+    assert (batch.permissive, batch.tolerant, batch.read_through) == (False, False, "storage")
+
+
+def test_every_option_arrives_in_any_case():
+    """Names are taken in any case, and values become what they mean."""
+    found = parse_read_options(
+        {
+            "TOPIC": "t",
+            "Bootstrap": "a:1,b:2",
+            "startingoffsets": '{"0": 5, "1": -2}',
+            "ENDINGOFFSETS": '{"1": -1, "0": 9}',
+            "columns": "value, key",
+            "view": "records",
+            "mode": "PERMISSIVE",
+            "failOnDataLoss": "False",
+            "minPartitions": "12",
+            "maxBytesPerPartition": "64MiB",
+            "maxOffsetsPerTrigger": "7",
+            "maxBytesPerTrigger": "1000",
+            "token": "secret",
+            "readThrough": "broker",
+        }
+    )
+
+    assert found.starting == Bound(offsets={0: 5, 1: EARLIEST})
+    assert found.ending == Bound(offsets={0: 9, 1: LATEST})
+    assert (found.bootstrap, found.columns) == ("a:1,b:2", ("value", "key"))
+    assert (found.permissive, found.tolerant, found.fail_on_data_loss) == (True, True, False)
+    assert (found.min_partitions, found.max_bytes_per_partition) == (12, 64 << 20)
+    assert (found.max_offsets_per_trigger, found.max_bytes_per_trigger) == (7, 1000)
+    assert (found.token, found.read_through) == ("secret", "broker")
+
+
+def test_times_are_milliseconds_or_iso():
+    """A time is given as milliseconds or as ISO 8601 with its zone."""
+    by_number = parse_read_options(GIVEN | {"startingTimestamp": "1751284800000"})
+    by_text = parse_read_options(GIVEN | {"startingTimestamp": "2025-06-30T14:00:00+02:00"})
+
+    assert by_number.starting == by_text.starting == Bound(at_ms=1_751_284_800_000)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"offsets": "1"}, "unknown option 'offsets'; a read knows bootstrap, topic, starting"),
+        ({"topic": "a b"}, "option 'topic' = 'a b': topic name"),
+        ({"bootstrap": "nowhere"}, "option 'bootstrap' = 'nowhere'"),
+        ({"startingOffsets": "first"}, "'startingOffsets' = 'first': must be earliest, latest, or"),
+        ({"startingOffsets": "{}"}, "must be earliest, latest, or JSON"),
+        ({"startingOffsets": "[1]"}, "must be earliest, latest, or JSON"),
+        ({"startingOffsets": '{"0": "x"}'}, "must be earliest, latest, or JSON"),
+        ({"startingOffsets": '{"0": -3}'}, "must be earliest, latest, or JSON"),
+        ({"startingOffsets": '{"-1": 3}'}, "must be earliest, latest, or JSON"),
+        ({"startingOffsets": '{"0": true}'}, "must be earliest, latest, or JSON"),
+        (
+            {"startingOffsets": '{"0": 1}', "endingOffsets": '{"1": 2}'},
+            "name different read partitions: [0] and [1]",
+        ),
+        (
+            {"startingOffsets": '{"0": 5}', "endingOffsets": '{"0": 4}'},
+            "'endingOffsets' = 4 for read partition 0: it is before 'startingOffsets' = 5",
+        ),
+        ({"endingOffsets": "earliest", "startingOffsets": "latest"}, "ends before the read starts"),
+        (
+            {"startingOffsets": "latest", "startingTimestamp": "5"},
+            "'startingOffsets' and 'startingTimestamp' exclude each other",
+        ),
+        (
+            {"endingTimestamp": "yesterday"},
+            "option 'endingTimestamp' = 'yesterday': must be millis",
+        ),
+        ({"endingTimestamp": "2025-06-30"}, "has no time zone; write 2025-06-30Z for UTC"),
+        ({"minPartitions": "0"}, "option 'minPartitions' = '0': must be a whole number, 1 or more"),
+        ({"maxOffsetsPerTrigger": "many"}, "must be a whole number, 1 or more"),
+        ({"maxBytesPerPartition": "0"}, "must be more than 0"),
+        ({"maxBytesPerTrigger": "64 MB"}, "option 'maxBytesPerTrigger' = '64 MB'"),
+        ({"mode": "dropmalformed"}, "option 'mode' = 'dropmalformed': must be failfast or permis"),
+        ({"failOnDataLoss": "no"}, "option 'failOnDataLoss' = 'no': must be true or false"),
+        ({"view": "batches"}, "option 'view' = 'batches': must be records or messages"),
+        ({"readThrough": "air"}, "option 'readThrough' = 'air': must be storage or broker"),
+        ({"columns": " , "}, "option 'columns' = ' , ': must name columns"),
+        ({"columns": "a,b,a"}, "names a column twice"),
+    ],
+)
+def test_a_wrong_option_is_named(given, message):
+    """The error has the option, its value, and what is allowed."""
+    with pytest.raises(ConfigError) as caught:
+        parse_read_options(GIVEN | given)
+
+    assert message in str(caught.value)
+
+
+def test_the_topic_must_be_named():
+    """There is no read without a topic."""
+    with pytest.raises(ConfigError, match="option 'topic' is missing"):
+        parse_read_options({})
+
+
+def test_every_option_is_explained():
+    """The page for Spark users has each option, its default and its sentence."""
+    page = (Path(__file__).parents[3] / "docs" / "spark.md").read_text()
+
+    for option in READ_OPTIONS:
+        assert f"| `{option.name}` | {option.default} | {option.doc} |" in page

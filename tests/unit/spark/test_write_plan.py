@@ -1,0 +1,73 @@
+"""What a write checks before it starts, and how rows become the same Messages each time."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from memq.core.format.schema import DEFAULT_SCHEMA
+from memq.errors import ConfigError, SchemaMismatchError
+from memq.spark.write_plan import WritePlan, check_rows, given_options, lacks_timestamp
+from memq.spark.write_rows import timed
+
+
+def test_options_have_any_case_and_those_of_spark_are_left_out():
+    """Options come under their own names; what Spark adds for itself is not one of them."""
+    options = {"TOPIC": "t", "jobid": "j", "checkpointLocation": "x", "queryName": "q"}
+    assert given_options(options) == {"topic": "t", "jobId": "j"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "option 'topic' is missing"),
+        ({"topic": "t", "topics": "u"}, "unknown option 'topics'"),
+        ({"topic": "t", "jobId": ""}, "must have 1 to 128 bytes"),
+        ({"topic": "no/topic"}, "no/topic"),
+    ],
+)
+def test_wrong_options_are_named(options, message):
+    """What is missing, unknown or out of its limits is named."""
+    with pytest.raises(Exception, match=message) as caught:
+        given_options(options)
+    assert type(caught.value).__module__ == "memq.errors"
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"key": pa.utf8()}, "takes a column 'value'"),
+        ({"value": pa.int64()}, "expects column 'value'"),
+        ({"value": pa.utf8(), "timestamp": pa.int64()}, "cast it to a timestamp"),
+        ({"value": pa.utf8(), "timestamp": pa.utf8()}, "cast it to a timestamp"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused(columns, message):
+    """A column that is missing, or cannot become the topic's, is named."""
+    with pytest.raises(SchemaMismatchError, match=message):
+        check_rows(pa.schema(list(columns.items())), DEFAULT_SCHEMA, "t")
+
+
+def test_texts_and_times_of_spark_fit():
+    """Strings for bytes and times of any zone are what a default topic takes."""
+    rows = pa.schema([("key", pa.utf8()), ("value", pa.utf8()), ("timestamp", pa.timestamp("us"))])
+    check_rows(rows, DEFAULT_SCHEMA, "t")
+    assert not lacks_timestamp(rows.names, DEFAULT_SCHEMA)
+    assert lacks_timestamp(["value"], DEFAULT_SCHEMA)
+    assert not lacks_timestamp(["value"], pa.schema([("value", pa.utf8())]))
+
+
+def test_rows_without_a_time_get_the_one_of_the_plan():
+    """The time of a plan is the same for all rows and all attempts; without one rows stay."""
+    batch = pa.record_batch([["a", "b"]], ["value"])
+    plan = WritePlan(None, "t", DEFAULT_SCHEMA, 1, 7, {})
+    times = timed(batch, plan)["timestamp"].cast(pa.int64()).to_pylist()
+    assert times == [7, 7]
+    assert timed(batch, WritePlan(None, "t", DEFAULT_SCHEMA, 1, None, {})).column_names == ["value"]
+
+
+def test_a_missing_job_id_is_no_error():
+    """Without a jobId a write is one of its own."""
+    assert "jobId" not in given_options({"topic": "t"})
+    with pytest.raises(ConfigError):
+        given_options({"topic": "t", "jobId": "x" * 129})
