@@ -15,7 +15,7 @@ export UV_HTTP_TIMEOUT ?= 180
 COMPILE := $(BIN)/uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 \
 	--custom-compile-command "make requirements" --quiet --output-file requirements.txt
 
-.PHONY: help setup requirements test test-unit lint format chaos fuzz bench demo docs clean
+.PHONY: help setup requirements test test-unit lint format chaos fuzz soak bench demo docs clean
 
 help: ## Show these words
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -59,6 +59,9 @@ chaos: $(INSTALLED) ## Kill brokers while producers write, and check; RUNS=200 S
 
 fuzz: $(INSTALLED) ## Send hostile frames to a broker, and check; FRAMES=1000000 SEED=random
 	$(BIN)/python -m tests.system.fuzz --frames $(or $(FRAMES),1000000) $(if $(SEED),--seed $(SEED))
+
+soak: $(INSTALLED) ## Airflow, Spark and brokers that are killed while producers write, and check
+	$(BIN)/python -m tests.system.airflow.soak $(ARGS)
 
 bench: $(INSTALLED) ## Run the benchmarks and print their figures
 	$(BIN)/python -m benchmarks $(ARGS)

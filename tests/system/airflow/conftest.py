@@ -9,7 +9,7 @@ import tempfile
 
 import pytest
 
-from tests.system.airflow.standalone import Airflow
+from airflow_provider_memq.testing.standalone import Airflow
 
 # Airflow makes this folder when it is first imported: it must not be the one of the user.
 if "AIRFLOW_HOME" not in os.environ:

@@ -17,13 +17,13 @@ import pyarrow.parquet as pq
 
 from airflow_provider_memq.range_assets import processed_asset, ranges_asset
 from airflow_provider_memq.ranges import parse_key
+from airflow_provider_memq.testing.rest import ENDED, until
+from airflow_provider_memq.testing.standalone import BIN, ROOT, Airflow
 from memq import AdminClient, Producer
 from memq.core.format.reader import BatchReader
 from memq.errors import MemqError
 from memq.testing.broker import BrokerProcess
 from tests.system.airflow import light_app
-from tests.system.airflow.rest import ENDED, until
-from tests.system.airflow.standalone import BIN, ROOT, Airflow
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -22,6 +22,7 @@ from random import Random
 from typing import Any
 
 from airflow_provider_memq.ranges import parse_key
+from airflow_provider_memq.testing.rest import ENDED, until
 from memq import read_range
 from tests.system.airflow.pipeline import (
     PLAN,
@@ -31,7 +32,6 @@ from tests.system.airflow.pipeline import (
     contents_of,
     named_by,
 )
-from tests.system.airflow.rest import ENDED, until
 
 AUDIT, HOURLY = "memq_audit", "memq_hourly"
 VICTIMS = ("triggerer", "scheduler", "task", "broker")

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_memq.testing.rest import until
+from airflow_provider_memq.testing.standalone import ROOT, find_chromium, screenshot
 from tests.system.airflow.pipeline import PLAN, PROCESS, Pipeline, contents_of, named_by
-from tests.system.airflow.rest import until
-from tests.system.airflow.standalone import ROOT
 
 AUDIT, REPLAY, RETENTION = "memq_audit", "memq_replay", "memq_retention"
 DAG_FILES = sorted(path.name for path in (ROOT / "dags").glob("*.py"))
@@ -112,6 +112,26 @@ def test_a_removed_object_fails_the_audit_by_name(pipeline):
     assert named_by(found) == expected
     assert Path(found["table"]).exists()
     assert "AUDIT FAILED" in pipeline.rest.log(AUDIT, run_id, "audit")
+
+
+@pytest.mark.skipif(find_chromium() is None, reason="needs chromium: apt-get install chromium")
+@pytest.mark.parametrize("page", ["assets", "run"])
+def test_the_ui_shows_it(pipeline, page, tmp_path):
+    """A browser shows the graph of the assets, and a finished run; the pictures in the docs.
+
+    `MEMQ_PICTURES=docs/images` in the environment makes them anew.
+    """
+    path = Path(os.environ.get("MEMQ_PICTURES", tmp_path)).absolute() / f"airflow-{page}.png"
+    if page == "assets":
+        asset = next(a for a in pipeline.rest.all("/assets", "assets") if a["scheduled_dags"])
+        url = f"{pipeline.airflow.url}/assets/{asset['id']}"
+    else:
+        run = next(r for r in pipeline.rest.runs(PROCESS) if r["state"] == "success")
+        url = f"{pipeline.airflow.url}/dags/{PROCESS}/runs/{run['dag_run_id']}"
+    screenshot(url, path)
+    data = path.read_bytes()
+    assert data.startswith(b"\x89PNG")
+    assert len(data) > 20_000  # an empty page compresses to less
 
 
 @pytest.mark.parametrize("name", DAG_FILES)

@@ -15,12 +15,12 @@ from airflow_provider_memq.operators.memq import MemqSparkSubmitOperator
 from airflow_provider_memq.operators.spark import check, read_manifest
 from airflow_provider_memq.published import Expected, expect
 from airflow_provider_memq.ranges import PlannedRange
+from airflow_provider_memq.testing.standalone import ROOT
 from memq import AdminClient, Producer
 from memq.errors import ConfigError, DataLossError, OffsetOutOfRangeError
 from memq.testing.broker import BrokerProcess
 from tests.system.airflow import light_app
 from tests.system.airflow.event_store import EventStore
-from tests.system.airflow.standalone import ROOT
 
 # Airflow's own hook does not close the pipe of the program that it submitted.
 pytestmark = pytest.mark.filterwarnings(

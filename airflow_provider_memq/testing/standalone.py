@@ -21,7 +21,7 @@ from pathlib import Path
 from secrets import token_urlsafe
 from typing import TYPE_CHECKING
 
-from tests.system.airflow.rest import Rest, RestError, WaitError, until
+from airflow_provider_memq.testing.rest import Rest, RestError, WaitError, until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,7 +39,7 @@ HEALTH = {
 START_TIMEOUT_S = 180.0  # 20 s on an idle machine, 50 s on a busy one
 STOP_TIMEOUT_S = 5.0  # after SIGTERM; what does not end by then is killed
 BIN = Path(sys.executable).parent
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM_FLAGS = (
     "--headless",

@@ -35,7 +35,11 @@ class WaitError(Exception):
 
 
 def until(
-    look: Callable[[], T], timeout_s: float, what: str, *, interval_s: float = LOOK_INTERVAL_S
+    look: Callable[[], T | None],
+    timeout_s: float,
+    what: str,
+    *,
+    interval_s: float = LOOK_INTERVAL_S,
 ) -> T:
     """Look again and again until it gives something true, and return that.
 
@@ -47,7 +51,7 @@ def until(
     deadline_s = time.monotonic() + timeout_s
     while True:
         try:
-            seen: Any = look()
+            seen = look()
         except RestError as exc:
             if exc.status not in (0, 404, 500, 503):
                 raise
@@ -122,7 +126,7 @@ class Rest:
             errors = self.import_errors()
             if errors:
                 raise WaitError("\n".join(errors))
-            return self.get(f"/dags/{dag_id}")
+            return dict(self.get(f"/dags/{dag_id}"))
 
         return until(look, timeout_s, f"DAG {dag_id}")
 
@@ -142,7 +146,7 @@ class Rest:
         body: dict[str, object] = {"logical_date": logical_date, "conf": dict(conf or {})}
         if partition_key is not None:
             body["partition_key"] = partition_key
-        return self.call("POST", f"/dags/{dag_id}/dagRuns", body)["dag_run_id"]
+        return str(self.call("POST", f"/dags/{dag_id}/dagRuns", body)["dag_run_id"])
 
     def runs(self, dag_id: str, **query: object) -> list[dict[str, Any]]:
         """The runs of a DAG, oldest first."""
@@ -150,7 +154,7 @@ class Rest:
 
     def run(self, dag_id: str, run_id: str) -> dict[str, Any]:
         """One run."""
-        return self.get(f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}")
+        return dict(self.get(f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}"))
 
     def tasks(self, dag_id: str, run_id: str) -> dict[str, str | None]:
         """States of a run's tasks by task id; a mapped one is called `task[index]`."""
@@ -159,7 +163,7 @@ class Rest:
 
     def task(self, dag_id: str, run_id: str, task_id: str) -> dict[str, Any]:
         """One task instance: state, try_number, pid, start_date and more."""
-        return self.get(f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}/taskInstances/{task_id}")
+        return dict(self.get(f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}/taskInstances/{task_id}"))
 
     def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
         """What a task returned, or pushed under another key."""
