@@ -11,7 +11,8 @@ from memq.core.audit import ProducerName, Run
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from memq.core.audit import AuditResult, ProducerAudit
+    from memq.core.audit import ProducerAudit
+    from memq.core.audit_result import AuditResult
     from memq.core.consumption_findings import Amount, ConsumedAudit, ConsumerAudit
 
 FAULTS = ("lost", "damaged", "doubled", "changed")

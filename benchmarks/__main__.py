@@ -25,6 +25,7 @@ NAMES = (
     "notification",
     "format",
     "wire",
+    "plan",
     "spark",
 )
 

@@ -7,10 +7,11 @@ consumed, the task fails and names the producer, the sequences and how many LogM
 when somebody should be told: put your notifier in place of `page_somebody` below.
 
 All findings are kept as a table (CSV), one file per window. To audit another stretch of time,
-trigger the DAG with `last` (such as `6h`) or with `start` and `end`; with `deep` every byte is read
-again, not only the indexes of the Batches.
+trigger the DAG with `last` (such as `6h`) or with `start` and `end`; with `deep` Spark reads every
+byte again, not only the indexes of the Batches, and adds its findings to a Parquet table as well.
 
-What to set up: a connection `memq_default` to a broker (`memq dev` is enough), and the topic.
+What to set up: a connection `memq_default` to a broker (`memq dev` is enough), and the topic. Spark
+runs on this machine unless there is a connection `memq_spark`.
 
 Settings are Airflow Variables, all optional:
 
@@ -19,12 +20,14 @@ Settings are Airflow Variables, all optional:
   that have reported).
 - `memq_audit_grace`: how long a job may take before what it left out counts (default `10m`).
 - `memq_audit_output`: folder or URI for the tables (default `/tmp/memq/audit`).
+- `memq_spark_apps`: folder with MemQ's Spark programs (default `spark_apps` beside this folder).
 """
 
 from __future__ import annotations
 
 import logging
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow.sdk import DAG, CronDataIntervalTimetable, Param, Variable
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 TOPIC = Variable.get("memq_topic", default="clicks")
+APPS = Path(__file__).resolve().parents[1] / "spark_apps"
 
 
 def page_somebody(context: Context) -> None:
@@ -88,6 +92,11 @@ with DAG(
         start="{{ params.start or '' }}",
         end="{{ params.end or '' }}",
         deep="{{ params.deep }}",
+        application="{{ var.value.get('memq_spark_apps', '"
+        + str(APPS)
+        + "') }}/audit_reconcile.py",
+        default_master="local[2]",
+        spark_conf={"spark.ui.enabled": "false", "spark.driver.bindAddress": "127.0.0.1"},
         on_failure_callback=page_somebody,
     )
     complete >> audit

@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memq.cli.audit import show_table
+from memq.cli.audit import GRACE, show_table
 from memq.cli.command import Command
-from memq.cli.options import TimeType, option
+from memq.cli.options import RowType, TimeType, option
 from memq.client.audit import audit_topic
 from memq.client.offsets import time_ms
+from memq.core.audit_result import encode_result
 from memq.core.topic import check_topic_name
 from memq.spark.app import run, session, token_from
 from memq.spark.audit import FINDINGS, Place, deep_on, findings
+from memq.spark.folders import Folders
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -53,8 +55,14 @@ python spark_apps/audit_reconcile.py --topic clicks --output /tmp/audit
     metavar="NAME",
     help="Group or job to ask about; may be given several times. All that reported when left out.",
 )
+@option("--grace", type=RowType(GRACE), default=GRACE.default_text, help=GRACE.doc)
 @click.option(
     "--output", required=True, metavar="DIR", help="Folder or URI; the findings are added to it."
+)
+@click.option(
+    "--result",
+    metavar="FILE",
+    help="Written last: everything that was found, as JSON for another program.",
 )
 @click.option("--token-env", metavar="NAME", help="Environment variable that holds the credential.")
 def main(
@@ -65,7 +73,9 @@ def main(
     end: datetime | None,
     deep: bool,
     consumers: tuple[str, ...],
+    grace: str,
     output: str,
+    result: str | None,
     token_env: str | None,
 ) -> int:
     """Compare what the producers of a topic reported with what is stored, and that with what
@@ -81,7 +91,7 @@ def main(
     end_ms = None if end is None else time_ms(end)
     spark = session("audit_reconcile")
     try:
-        result = asyncio.run(
+        found = asyncio.run(
             audit_topic(
                 bootstrap,
                 topic,
@@ -89,22 +99,25 @@ def main(
                 end_ms=end_ms,
                 deep=deep,
                 consumers=consumers,
+                grace_ms=GRACE.parse(grace),
                 token=token,
                 inspect_batches=deep_on(spark, Place(bootstrap, topic, token)) if deep else None,
             )
         )
         rows = findings(
-            result,
+            found,
             audited_ms=time.time_ns() // 1_000_000,
             start_ms=start_ms,
             end_ms=end_ms,
             deep=deep,
         )
         spark.createDataFrame(rows, FINDINGS).coalesce(1).write.mode("append").parquet(output)
+        if result is not None:
+            Folders(spark).write(result, encode_result(found))
     finally:
         spark.stop()
-    show_table(result)
-    return 0 if result.clean else 1
+    show_table(found)
+    return 0 if found.clean else 1
 
 
 if __name__ == "__main__":

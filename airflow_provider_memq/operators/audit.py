@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk import ObjectStoragePath
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_memq.operators.base import (
     MemqTopicOperator,
@@ -15,6 +17,11 @@ from airflow_provider_memq.operators.base import (
     shown,
 )
 from airflow_provider_memq.operators.window import window_of
+from airflow_provider_memq.submitting import (
+    program_arguments,
+    program_environment,
+    set_master,
+)
 from memq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,7 +29,8 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from memq.core.audit import AuditResult
+    from airflow_provider_memq.settings import ClientSettings
+    from memq.core.audit_result import AuditResult
 
 MAX_FINDINGS = 50  # in the error and the XCom; the table has all
 DEFAULT_GRACE = "1m"
@@ -47,6 +55,14 @@ class MemqAuditOperator(MemqTopicOperator):
         end: its end, not included (templated).
         last: or else a window up to now, such as "2h" (templated).
         deep: read every byte of every Batch (templated); otherwise their indexes.
+        application: `spark_apps/audit_reconcile.py`, which a deep audit is submitted to, so that a
+            cluster reads the bytes (templated); without it the task reads them itself. It needs an
+            `output_dir` that Spark can write to, and adds its findings to a Parquet table in
+            `_findings` there.
+        spark_conn_id: connection to Spark.
+        default_master: the Spark master where there is no such connection, such as "local[2]"
+            (templated).
+        spark_conf: settings of Spark for the submitted program (templated).
         grace: how long a job may take: what a consumer left out is a fault only when something
             behind it was reported so long ago (templated).
         output_dir: folder or URI where the findings are kept as a CSV table (templated); empty for
@@ -71,6 +87,9 @@ class MemqAuditOperator(MemqTopicOperator):
         "deep",
         "grace",
         "output_dir",
+        "application",
+        "default_master",
+        "spark_conf",
     )
 
     def __init__(
@@ -83,6 +102,10 @@ class MemqAuditOperator(MemqTopicOperator):
         deep: bool | str = False,
         grace: str = DEFAULT_GRACE,
         output_dir: str = "",
+        application: str = "",
+        spark_conn_id: str = "memq_spark",
+        default_master: str | None = None,
+        spark_conf: dict[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -93,13 +116,21 @@ class MemqAuditOperator(MemqTopicOperator):
         self.deep = deep
         self.grace = grace
         self.output_dir = output_dir
+        self.application = application
+        self.spark_conn_id = spark_conn_id
+        self.default_master = default_master
+        self.spark_conf = spark_conf
+        self._submitted: SparkSubmitHook | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Audit, keep the result, and fail when something does not match."""
         from airflow_provider_memq import audit_table  # noqa: PLC0415 - DAGs parse sooner
 
         start_ms, end_ms = self._window(context)
-        result = self._audit(start_ms, end_ms)
+        deep = flag_of("deep", self.deep)
+        submit = deep and bool(self.application)
+        audit = self._audit_by_spark if submit else partial(self._audit, deep=deep)
+        result = audit(start_ms, end_ms)
         plain = {
             **audit_table.to_json(result, MAX_FINDINGS),
             "start": shown(start_ms),
@@ -115,6 +146,11 @@ class MemqAuditOperator(MemqTopicOperator):
             )
         return plain
 
+    def on_kill(self) -> None:
+        """Stop the program that was submitted."""
+        if self._submitted is not None:
+            self._submitted.on_kill()
+
     def _window(self, context: Context) -> tuple[int, int]:
         last_ms = duration_of(self.last, 0)
         if not last_ms:
@@ -124,7 +160,7 @@ class MemqAuditOperator(MemqTopicOperator):
         now = now_ms()
         return now - last_ms, now
 
-    def _audit(self, start_ms: int, end_ms: int) -> AuditResult:
+    def _audit(self, start_ms: int, end_ms: int, *, deep: bool) -> AuditResult:
         from memq.client.audit import audit_topic  # noqa: PLC0415 - DAGs parse sooner
 
         return self.ask(
@@ -133,11 +169,51 @@ class MemqAuditOperator(MemqTopicOperator):
                 self.topic,
                 start_ms=start_ms,
                 end_ms=end_ms,
-                deep=flag_of("deep", self.deep),
+                deep=deep,
                 consumers=names_of(self.consumers),
                 grace_ms=duration_of(self.grace, 0),
             )
         )
+
+    def _audit_by_spark(self, start_ms: int, end_ms: int) -> AuditResult:
+        """Submit the program; what it found is in the file that it writes last."""
+        from airflow_provider_memq.hooks.memq import MemqHook  # noqa: PLC0415 - parse sooner
+        from memq.core.audit_result import decode_result  # noqa: PLC0415 - likewise
+
+        if not self.output_dir:
+            raise ConfigError("a deep audit by Spark needs output_dir, to find its result there")
+        settings = MemqHook(self.memq_conn_id).settings()
+        file = self._file(start_ms, end_ms, "json")
+        file.unlink(missing_ok=True)  # of an earlier try
+        hook = SparkSubmitHook(
+            conn_id=self.spark_conn_id,
+            name="memq-audit",
+            conf=self.spark_conf,
+            env_vars=program_environment(settings, self.default_master),
+            application_args=self._arguments(settings, start_ms, end_ms, str(file)),
+        )
+        set_master(hook, self.spark_conn_id, self.default_master)
+        self._submitted = hook
+        try:
+            hook.submit(self.application)
+        except AirflowException:  # so it ends when it finds something, too: then it says what
+            if not file.exists():
+                raise
+        return decode_result(file.read_bytes())
+
+    def _arguments(
+        self, settings: ClientSettings, start_ms: int, end_ms: int, result: str
+    ) -> list[str]:
+        arguments = {
+            "--topic": self.topic,
+            "--from": str(shown(start_ms)),
+            "--to": str(shown(end_ms)),
+            "--grace": self.grace,
+            "--output": f"{self.output_dir.rstrip('/')}/_findings",
+            "--result": result,
+        }
+        consumers = [text for name in names_of(self.consumers) for text in ("--consumer", name)]
+        return [*program_arguments(settings, arguments), "--deep", *consumers]
 
     def _keep(self, result: AuditResult, start_ms: int, end_ms: int) -> str | None:
         """Write the table; an audit of the same window that is run again replaces it."""
@@ -145,11 +221,15 @@ class MemqAuditOperator(MemqTopicOperator):
 
         if not self.output_dir:
             return None
-        folder = ObjectStoragePath(self.output_dir) / f"topic={self.topic}"
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"audit-{start_ms:013d}-{end_ms:013d}.csv"
+        path = self._file(start_ms, end_ms, "csv")
         path.write_text(to_csv(to_rows(result)))
         return str(path)
+
+    def _file(self, start_ms: int, end_ms: int, suffix: str) -> ObjectStoragePath:
+        """The file of a window, in a folder that exists."""
+        folder = ObjectStoragePath(self.output_dir) / f"topic={self.topic}"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / f"audit-{start_ms:013d}-{end_ms:013d}.{suffix}"
 
 
 def names_of(consumers: Sequence[str] | str) -> list[str]:

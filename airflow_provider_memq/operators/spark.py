@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import ObjectStoragePath
-from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider_memq.links import MemqManifestLink, MemqTopicLink
 from airflow_provider_memq.operators.base import ask_brokers
 from airflow_provider_memq.ranges import parse_key
 from airflow_provider_memq.settings import DEFAULT_CONN_ID
+from airflow_provider_memq.submitting import (
+    program_arguments,
+    program_environment,
+    set_master,
+)
 from memq.errors import ConfigError, DataLossError
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from airflow_provider_memq.ranges import PlannedRange
     from memq.core.manifest import Manifest
 
-TOKEN_VARIABLE = "MEMQ_TOKEN"  # noqa: S105 - the name of a variable
 MODES = ("failfast", "permissive")
 
 
@@ -139,7 +139,6 @@ class MemqSparkSubmitOperator(SparkSubmitOperator):
 
         settings = MemqHook(self.memq_conn_id).settings()
         arguments = {
-            "--bootstrap": settings.bootstrap,
             "--topic": self.topic,
             "--partition": str(planned.partition),
             "--start": str(planned.start),
@@ -149,33 +148,16 @@ class MemqSparkSubmitOperator(SparkSubmitOperator):
             "--job": self.job,
             "--mode": self.mode,
         }
-        if settings.token:
-            arguments["--token-env"] = TOKEN_VARIABLE
-            self.env_vars = {**(self.env_vars or {}), TOKEN_VARIABLE: settings.token}
-        if (self.default_master or "").startswith("local"):
-            # Spark runs on this machine, with the Python that has memq.
-            folder = str(Path(sys.executable).parent)
-            path = os.pathsep.join([os.environ.get("PATH", ""), folder])
-            self.env_vars = {
-                "PATH": path,
-                "PYSPARK_PYTHON": sys.executable,
-                **(self.env_vars or {}),
-            }
-        pairs = [text for pair in arguments.items() for text in pair]
-        self.application_args = [*pairs, *map(str, self.job_args)]
+        self.application_args = [
+            *program_arguments(settings, arguments),
+            *map(str, self.job_args),
+        ]
+        environment = program_environment(settings, self.default_master)
+        self.env_vars = environment | (self.env_vars or {})
 
     def _get_hook(self) -> SparkSubmitHook:
-        """The hook, which would take a connection that is missing for YARN."""
         hook = super()._get_hook()
-        try:
-            hook.get_connection(self._conn_id)
-        except AirflowNotFoundException as exc:
-            if not self.default_master:
-                raise ConfigError(
-                    f"there is no Spark connection {self._conn_id!r}; add it, or give "
-                    "default_master, such as 'local[2]'"
-                ) from exc
-            hook._connection["master"] = self.default_master  # noqa: SLF001 - nothing else takes it
+        set_master(hook, self._conn_id, self.default_master)
         return hook
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ARG002

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from memq.cli.output import Row
     from memq.client.audit import Progress
-    from memq.core.audit import AuditResult, ProducerAudit, Run
+    from memq.core.audit import ProducerAudit, Run
+    from memq.core.audit_result import AuditResult
 
 MAX_RUNS_SHOWN = 5  # of each finding in a cell of the table; JSON has all
 FINDINGS = ("lost", "damaged", "doubled", "changed", "recovered")

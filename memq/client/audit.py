@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 
     from memq.client.audit_batches import InspectBatches
     from memq.client.audit_reports import StoredReport
-    from memq.core.audit import AuditResult, ProducedReport
+    from memq.core.audit import ProducedReport
+    from memq.core.audit_result import AuditResult
     from memq.core.coverage import StoredConsumed
     from memq.core.wire.messages import TopicInfo, WatermarkAnswer
 

@@ -47,8 +47,6 @@ from memq.errors import CorruptDataError, InvalidRequestError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from memq.core.consumption_findings import ConsumerAudit
-
 REPORT_VERSION = 1
 MAX_REPORT_MESSAGES = 10_000_000  # of one report; each costs the audit one byte
 MAX_FAILED_RUNS = 10_000  # of one joined report; about 20 bytes each, well within a Message
@@ -367,49 +365,6 @@ class ProducerAudit:
     def clean(self) -> bool:
         """Nothing lost, damaged, doubled or changed."""
         return not (self.lost or self.damaged or self.doubled or self.changed)
-
-
-@dataclass
-class AuditResult:
-    """The findings for one topic and window.
-
-    Attributes:
-        topic: the topic.
-        producers: one for each producer and write partition, sorted by name.
-        damage: what could not be read, in plain sentences: object, place and cause.
-        open_reports: reports that were left out because they are not closed yet.
-        expired_reports: reports that were left out because retention removes their Messages.
-        consumers: one for each consumer, sorted by name.
-    """
-
-    topic: str
-    producers: list[ProducerAudit]
-    damage: list[str] = field(default_factory=list)
-    open_reports: int = 0
-    expired_reports: int = 0
-    consumers: list[ConsumerAudit] = field(default_factory=list)
-
-    @property
-    def clean(self) -> bool:
-        """Nothing lost, damaged, doubled or changed; nothing missed or mismatched."""
-        produced = all(producer.clean for producer in self.producers)
-        consumed = all(consumer.clean for consumer in self.consumers)
-        return not self.damage and produced and consumed
-
-    @property
-    def lost_records(self) -> int:
-        """LogMessages that are nowhere, over all producers."""
-        return sum(producer.lost_records for producer in self.producers)
-
-    @property
-    def unreported_messages(self) -> int:
-        """Messages stored in the window but in no report, over all producers."""
-        return sum(producer.unreported_messages for producer in self.producers)
-
-    @property
-    def unreported_records(self) -> int:
-        """LogMessages in them."""
-        return sum(producer.unreported_records for producer in self.producers)
 
 
 def runs(sequences: Iterable[int]) -> list[Run]:

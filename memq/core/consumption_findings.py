@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from memq.core.audit import ProducerName
+from memq.core.audit import ProducerName  # noqa: TC001 - msgspec reads the annotations
 
 
 class Part(NamedTuple):

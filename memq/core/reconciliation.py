@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from memq.core.audit import (
     CRC_MODULUS,
-    AuditResult,
     ProducedReport,
     ProducerAudit,
     ProducerName,
     Run,
     joined_runs,
 )
+from memq.core.audit_result import AuditResult
 from memq.errors import InvalidRequestError
 
 if TYPE_CHECKING:

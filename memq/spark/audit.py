@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from memq.client.audit_batches import InspectBatches, Seen
-    from memq.core.audit import AuditResult, ProducerAudit
+    from memq.core.audit import ProducerAudit
+    from memq.core.audit_result import AuditResult
     from memq.core.consumption_findings import ConsumedAudit
 
 log = logging.getLogger("memq.spark")

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from memq.core.audit import (
     REPORT_VERSION,
-    AuditResult,
     ConsumedReport,
     ProducedReport,
     ProducerAudit,
@@ -25,7 +24,8 @@ from memq.core.audit import (
     report_key,
     runs,
 )
-from memq.core.consumption_findings import Amount, ConsumedAudit, ConsumerAudit
+from memq.core.audit_result import AuditResult, decode_result, encode_result
+from memq.core.consumption_findings import Amount, ConsumedAudit, ConsumerAudit, Part
 from memq.core.topic import check_topic_name
 from memq.errors import CorruptDataError, InvalidRequestError
 
@@ -206,3 +206,19 @@ def test_audit_is_clean_only_if_consumers_are(finding, is_clean) -> None:
     consumer = ConsumerAudit("g", 1, [found])
     assert AuditResult("t", [], consumers=[consumer]).clean == is_clean
     assert consumer.total(finding) == Amount(1, 7)
+
+
+def test_a_result_comes_back_from_its_json() -> None:
+    """Another program reads exactly what the audit found, down to the sequences and offsets."""
+    producer = ProducerAudit(ProducerName(1, "p", 2), lost=[Run(3, 5)], lost_records=2**40)
+    missed = Amount(messages=1, records=7, parts=[Part(0, 4, 5, 6, 6)])
+    consumer = ConsumerAudit("g", 1, [ConsumedAudit(producer.name, missed=missed)], ["differs"])
+    result = AuditResult("t", [producer], ["object gone"], 1, 2, [consumer])
+    assert decode_result(encode_result(result)) == result
+
+
+@pytest.mark.parametrize("payload", [b"", b"{}", b"[1]", b'{"topic": "t", "producers": [{}]}'])
+def test_what_is_no_result_is_refused(payload) -> None:
+    """A file that another program wrote is a clear error, not a traceback."""
+    with pytest.raises(CorruptDataError, match="not the result of an audit"):
+        decode_result(payload)

@@ -1,0 +1,145 @@
+"""A plan of Spark over 100,000 notifications: `python -m benchmarks.plan`.
+
+The topic has four read partitions; each notification names ten producers, as those of busy topics
+do. A plan is what Spark's driver waits for at `load()`: fetch all notifications from the broker,
+look at every one, find repeats, cut the splits. Beside it stands the mere fetch of the same
+notifications, which nothing can be quicker than.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memq import AdminClient
+from memq.client.cluster import Cluster
+from memq.client.notifications import Stretch, entries_of
+from memq.client.queue import QueueClient
+from memq.core.format.batch import ProducerRun
+from memq.core.notification.embedded import EmbeddedQueue
+from memq.core.notification.notification import (
+    NOTIFICATION_VERSION,
+    Notification,
+    encode_notification,
+)
+from memq.core.notification.queue import Publication
+from memq.spark import MemqDataSource
+from memq.testing.broker import BrokerProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+COUNT = 100_000
+PARTITIONS = 4
+PRODUCERS = 10
+ROUNDS = 3
+AIM_S = 5
+TOPIC = "t"
+
+Row = tuple[str, str, str]
+
+
+def notification(number: int) -> bytes:
+    """What a Batch of 8 MiB says."""
+    now_ms = 1_700_000_000_000 + number
+    return encode_notification(
+        Notification(
+            version=NOTIFICATION_VERSION,
+            topic=TOPIC,
+            write_partition=0,
+            batch_id=f"{number:026d}",
+            uri=f"s3://bucket/ab/memq/topics/{TOPIC}/0/{now_ms}-{number:026d}.arrows",
+            size_bytes=8 << 20,
+            index_offset=8_380_000,
+            messages=PRODUCERS,
+            records=1_000,
+            min_timestamp_us=now_ms * 1_000,
+            max_timestamp_us=now_ms * 1_000 + 999,
+            producers=[
+                ProducerRun(f"producer-{n}", 0, number, number, 100, number)
+                for n in range(PRODUCERS)
+            ],
+            schema_id="0" * 16,
+            broker_id="broker-1",
+            sealed_ms=now_ms,
+            stored_through_ms=now_ms,
+        )
+    )
+
+
+async def publish(folder: Path) -> None:
+    """Put all notifications into the files of a broker that is down."""
+    queue = EmbeddedQueue(folder)
+    try:
+        await queue.fence(TOPIC, 0)
+        for at in range(0, COUNT, 1_000):
+            numbers = range(at, at + 1_000)
+            await queue.publish(
+                TOPIC, 0, [Publication(n % PARTITIONS, notification(n), n + 1) for n in numbers]
+            )
+    finally:
+        await queue.close()
+
+
+def plan(address: str) -> int:
+    """Plan a read of the whole topic; how many Batches it has."""
+    source = MemqDataSource({"bootstrap": address, "topic": TOPIC})
+    splits = source.reader(source.schema()).partitions()
+    return sum(len(split.pieces) for split in splits)
+
+
+def fetch(address: str) -> int:
+    """Fetch the same notifications, and look at none."""
+
+    async def run() -> int:
+        cluster = Cluster(address, client="benchmark")
+        try:
+            stretches = [Stretch(each, 0, COUNT // PARTITIONS) for each in range(PARTITIONS)]
+            return sum([1 async for _ in entries_of(QueueClient(cluster, TOPIC), stretches)])
+        finally:
+            await cluster.close()
+
+    return asyncio.run(run())
+
+
+def best_s(work: Callable[[str], int], address: str) -> float:
+    """Seconds of the quickest round."""
+    found = []
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        assert work(address) == COUNT
+        found.append(time.perf_counter() - start)
+    return min(found)
+
+
+def run() -> list[Row]:
+    """Measure both."""
+    with (
+        tempfile.TemporaryDirectory(prefix="memq-bench-") as name,
+        BrokerProcess(Path(name)) as broker,
+    ):
+        with AdminClient(broker.address) as admin:
+            admin.create_topic(TOPIC, read_partitions=PARTITIONS)
+        broker.terminate()
+        asyncio.run(publish(Path(name) / "queue"))
+        broker.restart()
+        fetch_s = best_s(fetch, broker.address)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        plan_s = best_s(plan, broker.address)
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    return [
+        (
+            f"plan over {COUNT:,} notifications",
+            f"{plan_s:.2f} s (aim: at most {AIM_S}), peak memory + {grown / 1024:.0f} MiB",
+            f"{fetch_s / plan_s:.2f} of the mere fetch of them ({fetch_s:.2f} s)",
+        )
+    ]
+
+
+if __name__ == "__main__":
+    for row in run():
+        print(*row, sep="\n    ")

@@ -1,0 +1,97 @@
+"""The deep audit, submitted to real Spark: what it finds, and what is no finding."""
+
+from __future__ import annotations
+
+import gc
+
+import pyarrow.parquet as pq
+import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from airflow_provider_memq.operators.memq import MemqAuditOperator
+from airflow_provider_memq.testing.standalone import ROOT
+from memq import AdminClient, Producer
+from memq.errors import ConfigError
+from memq.testing.broker import BrokerProcess
+from tests.system.airflow.event_store import EventStore
+
+# Airflow's own hook does not close the pipe of the program that it submitted.
+pytestmark = pytest.mark.filterwarnings(
+    r"ignore:Exception ignored in. <_io.FileIO:pytest.PytestUnraisableExceptionWarning"
+)
+
+TOPIC = "clicks"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The data of a broker with three Batches of one record each."""
+    folder = tmp_path_factory.mktemp("broker")
+    with BrokerProcess(folder) as broker, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AIRFLOW_CONN_MEMQ_DEFAULT", f"memq://{broker.address}")
+        with AdminClient(broker.address) as admin:
+            admin.create_topic(TOPIC, batch_age="10ms")
+        with Producer(broker.address, topic=TOPIC, acks="all") as producer:
+            for number in range(3):
+                producer.write(b"value %d" % number)
+                producer.flush(timeout=30)
+        yield folder
+
+
+@pytest.fixture
+def audit(folder, tmp_path):
+    """Runs the operator over the last hour."""
+
+    def run(**options):
+        given = {
+            "output_dir": str(tmp_path / "audit"),
+            "application": str(ROOT / "spark_apps" / "audit_reconcile.py"),
+            "default_master": "local[1]",
+            "spark_conf": {
+                "spark.ui.enabled": "false",
+                "spark.driver.bindAddress": "127.0.0.1",
+            },
+            **options,
+        }
+        return EventStore().run(
+            MemqAuditOperator(task_id="audit", topic=TOPIC, last="1h", deep="true", **given)
+        )
+
+    yield run
+    gc.collect()  # the pipe of Airflow's hook, while its warning is expected
+
+
+def test_every_byte_is_read(audit, folder, tmp_path):
+    """All is clean; then one changed byte in a Message is named, and both tables have it."""
+    clean = audit()
+    assert clean["clean"]
+    assert clean["produced_records"] == clean["stored_records"] == 3
+
+    objects = (folder / "objects").glob(f"*/*/topics/{TOPIC}/*/*.arrows")
+    (victim,) = (path for path in objects if b"value 1" in path.read_bytes())
+    sound = victim.read_bytes()
+    victim.write_bytes(sound.replace(b"value 1", b"value 2"))  # no index tells of it
+    try:
+        with pytest.raises(AirflowFailException, match=r"damaged: producer .* \(1 LogMessages\)"):
+            audit()
+    finally:
+        victim.write_bytes(sound)
+    tables = [path.read_text() for path in (tmp_path / "audit").rglob("*.csv")]
+    assert len(tables) == 2  # the windows differ
+    assert sum("damaged 1" in text for text in tables) == 1
+    rows = pq.read_table(tmp_path / "audit" / "_findings").to_pylist()
+    assert sum(row["damaged_records"] or 0 for row in rows) == 1
+
+
+def test_a_program_that_cannot_run_is_no_finding(audit, tmp_path):
+    """It fails the task, but not as data loss: a retry may help."""
+    with pytest.raises(AirflowException, match="spark-submit") as raised:
+        audit(application=str(tmp_path / "none.py"))
+    assert not isinstance(raised.value, AirflowFailException)
+    del raised
+
+
+def test_the_result_needs_a_place(audit):
+    """Without a folder that Spark and the task both know there is no way to get it."""
+    with pytest.raises(ConfigError, match="needs output_dir"):
+        audit(output_dir="")
