@@ -175,6 +175,13 @@ class Rest:
         path = f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}/taskInstances/{task_id}/logs/{try_number}"
         return "\n".join(json.dumps(line) for line in self.get(path)["content"])
 
+    def wait_for_log(
+        self, dag_id: str, run_id: str, task_id: str, text: str, timeout_s: float
+    ) -> None:
+        """Wait until the log of a task's first try has a text; it may be written late."""
+        what = f"{text!r} in the log of {task_id}"
+        until(lambda: text in self.log(dag_id, run_id, task_id), timeout_s, what)
+
     def wait_for_run(
         self, dag_id: str, run_id: str, timeout_s: float, states: Collection[str] = ENDED
     ) -> dict[str, Any]:

@@ -7,6 +7,7 @@ indexes tell which Messages are repeats.
 
 from __future__ import annotations
 
+import heapq
 import logging
 import os
 from typing import TYPE_CHECKING, NamedTuple
@@ -72,6 +73,7 @@ def plan(driver: Driver, options: ReadOptions, wanted: Range) -> list[Split]:
     tasks = task_count(
         total_bytes, options.max_bytes_per_partition, options.min_partitions, os.cpu_count() or 1
     )
+    batches.sort(key=_place)
     splits = cut(batches, repeats, tasks)
     log.info("MemQ topic %s: %d Batches in %d splits", options.topic, len(batches), len(splits))
     return splits
@@ -115,8 +117,20 @@ def _suspects(driver: Driver, stretches: Sequence[Stretch], seen: Names) -> list
 def _entries(
     driver: Driver, stretches: Iterable[Stretch]
 ) -> Iterable[tuple[NotificationEntry, Notification]]:
-    for partition, start, end in stretches:
-        yield from driver.notifications(partition, start, end)
+    """In the order of publication, as far as clocks tell it.
+
+    The producers' sequences then come nearly in order, which is what `Seen` is quick at.
+    """
+    partitions = [driver.notifications(*stretch) for stretch in stretches]
+    return heapq.merge(*partitions, key=_published)
+
+
+def _published(found: tuple[NotificationEntry, Notification]) -> int:
+    return found[0].timestamp_ms
+
+
+def _place(batch: StoredBatch) -> tuple[int, int]:
+    return batch.partition, batch.offset
 
 
 def _stored(

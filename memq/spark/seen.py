@@ -90,6 +90,9 @@ class Seen:
     def __repr__(self) -> str:
         return f"<Seen [{len(self._senders)} senders, {self._count} intervals]>"
 
+    def __bool__(self) -> bool:
+        return bool(self._senders)
+
     def compare(self, notification: Notification, names: Names) -> None:
         """Note in `names` which Messages of a Batch are known by their names."""
         for run in notification.producers:
@@ -147,7 +150,8 @@ class History:
             self._since_ms = timestamp_ms
         elif timestamp_ms - self._since_ms > self._window_ms:
             self._old, self._young, self._since_ms = self._young, Seen(), timestamp_ms
-        self._old.compare(notification, names)
+        if self._old:
+            self._old.compare(notification, names)
         self._young.compare(notification, names)
         self._young.add(notification)
 

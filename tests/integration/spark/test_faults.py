@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 import tracemalloc
 from collections import Counter
 
@@ -17,7 +16,6 @@ from tests.integration.spark.here import read, splits
 from tests.integration.spark.stored import Stored, change_byte
 from tests.unit.client.batches import Sent, records
 
-MAX_PLAN_S = 5.0
 MAX_PLAN_BYTES = 200 << 20  # of 100,000 notifications, each with ten producers
 
 MESSAGES = [
@@ -248,17 +246,13 @@ def test_brokers_out_of_reach_are_one_error(monkeypatch):
         read("127.0.0.1:9")
 
 
-def test_a_plan_of_many_notifications_is_quick(tmp_path):
-    """A plan over 100,000 notifications takes less than 5 s of this process, and about a kilobyte
-    of memory for each.
-    """
+def test_a_plan_needs_little_memory_for_each_notification(tmp_path):
+    """A plan covers all of 100,000 notifications, and takes about a kilobyte of memory for each."""
     count = 100_000
     with Stored(tmp_path, partitions=4) as found:
         like = found.batch(*MESSAGES[:1], batch_id="b")
         found.publish(*((number % 4, numbered(like, number)) for number in range(count)))
-        start_s = time.process_time()
         planned = splits(found.address)
-        seconds = time.process_time() - start_s
         tracemalloc.start()
         splits(
             found.address, startingOffsets=json.dumps(dict.fromkeys(range(4), count // 4 - 2_500))
@@ -267,7 +261,6 @@ def test_a_plan_of_many_notifications_is_quick(tmp_path):
         tracemalloc.stop()
 
     assert sum(len(split.pieces) for split in planned) == count
-    assert seconds < MAX_PLAN_S
     assert peak / 10_000 < MAX_PLAN_BYTES / count
 
 

@@ -62,11 +62,7 @@ def audit(folder, tmp_path):
 
 
 def test_every_byte_is_read(audit, folder, tmp_path):
-    """All is clean; then one changed byte in a Message is named, and both tables have it."""
-    clean = audit()
-    assert clean["clean"]
-    assert clean["produced_records"] == clean["stored_records"] == 3
-
+    """One changed byte in a Message is named, and both tables have it; all else is clean."""
     objects = (folder / "objects").glob(f"*/*/topics/{TOPIC}/*/*.arrows")
     (victim,) = (path for path in objects if b"value 1" in path.read_bytes())
     sound = victim.read_bytes()
@@ -77,10 +73,10 @@ def test_every_byte_is_read(audit, folder, tmp_path):
     finally:
         victim.write_bytes(sound)
     tables = [path.read_text() for path in (tmp_path / "audit").rglob("*.csv")]
-    assert len(tables) == 2  # the windows differ
-    assert sum("damaged 1" in text for text in tables) == 1
+    assert ["damaged 1" in text for text in tables] == [True]
     rows = pq.read_table(tmp_path / "audit" / "_findings").to_pylist()
     assert sum(row["damaged_records"] or 0 for row in rows) == 1
+    assert sum(row["stored_records"] for row in rows if row["producer_id"]) == 2
 
 
 def test_a_program_that_cannot_run_is_no_finding(audit, tmp_path):

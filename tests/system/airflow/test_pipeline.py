@@ -20,6 +20,7 @@ from tests.system.airflow.pipeline import PLAN, PROCESS, Pipeline, contents_of, 
 AUDIT, REPLAY, RETENTION = "memq_audit", "memq_replay", "memq_retention"
 DAG_FILES = sorted(path.name for path in (ROOT / "dags").glob("*.py"))
 PARSE_LIMIT_S = 1.0
+LOG_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +112,7 @@ def test_a_removed_object_fails_the_audit_by_name(pipeline):
     assert state == "failed"
     assert named_by(found) == expected
     assert Path(found["table"]).exists()
-    assert "AUDIT FAILED" in pipeline.rest.log(AUDIT, run_id, "audit")
+    pipeline.rest.wait_for_log(AUDIT, run_id, "audit", "AUDIT FAILED", LOG_S)
 
 
 @pytest.mark.skipif(find_chromium() is None, reason="needs chromium: apt-get install chromium")

@@ -124,7 +124,7 @@ def test_a_timeout_fires_when_deferred(airflow):
         "wait_softly": "skipped",
         "wait_without_worker": "failed",
     }
-    assert "AirflowSensorTimeout" in rest.log("timeout", run, "wait")
+    rest.wait_for_log("timeout", run, "wait", "AirflowSensorTimeout", TIMEOUT_S)
 
 
 def test_a_wrong_connection_fails_at_once(airflow, guarded):
@@ -146,7 +146,7 @@ def test_a_wrong_connection_fails_at_once(airflow, guarded):
         task = rest.task("wrong", run, task_id)
         assert task["state"] == "failed", task_id
         assert task["try_number"] == 1, task_id
-        assert text in rest.log("wrong", run, task_id), task_id
+        rest.wait_for_log("wrong", run, task_id, text, TIMEOUT_S)
         assert task["duration"] < 100, task_id  # a busy machine; one retry comes after 5 minutes
 
 
@@ -161,11 +161,10 @@ def test_an_outage_of_the_broker_is_ridden_out(airflow, broker):
     states = {"offsets": "deferred", "poke": "running", "reschedule": "up_for_reschedule"}
     for dag, state in states.items():
         rest.wait_for_task(dag, runs[dag], "wait", TIMEOUT_S, [state])
-    until(lambda: "partitions of clicks" in rest.log("poke", runs["poke"], "wait"), 30, "a look")
+    rest.wait_for_log("poke", runs["poke"], "wait", "partitions of clicks", TIMEOUT_S)
 
     broker.kill()
-    seen = "looking again later"
-    until(lambda: seen in rest.log("poke", runs["poke"], "wait"), TIMEOUT_S, seen)
+    rest.wait_for_log("poke", runs["poke"], "wait", "looking again later", TIMEOUT_S)
     broker.restart()
     publish(broker, "clicks")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import sys
 from pathlib import Path
@@ -53,6 +54,8 @@ def spark():
     session.dataSource.register(MemqDataSource)
     yield session
     session.stop()
+    # Its last connections are closed when the interpreter ends, and pytest's streams are gone.
+    logging.getLogger("py4j").setLevel(logging.WARNING)
 
 
 @pytest.fixture(scope="session")
