@@ -8,20 +8,17 @@ templates are not rendered.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from airflow_provider_memq.values import iso, parse_count, parse_offsets, parse_time_ms
 from memq.errors import ConfigError, InvalidRequestError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
     from airflow_provider_memq.session import Session, TopicState
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-Offsets = Mapping[int, int] | Mapping[str, int] | str
-"""Offsets by read partition: a mapping, or its JSON such as `{"0": 5}`."""
+    from airflow_provider_memq.values import Offsets
 
 
 class Outcome(NamedTuple):
@@ -82,8 +79,8 @@ class WatermarkPassed:
         """Whether the watermark passed the time; see `Condition`."""
         state = await session.state(self._topic)
         note = (
-            f"{self._topic} is stored through {iso_ms(state.watermark_ms)}, awaited is "
-            f"{iso_ms(self._at_ms)}"
+            f"{self._topic} is stored through {iso(state.watermark_ms)}, awaited is "
+            f"{iso(self._at_ms)}"
         )
         return Outcome(state.watermark_ms >= self._at_ms, state.as_json(), note)
 
@@ -158,69 +155,6 @@ class LagBelow:
             note += ", and has committed nothing yet"
         value = state.as_json() | {"lag": {str(p): each for p, each in lag.items()}}
         return Outcome(total <= self._max_lag, value, note)
-
-
-# -- values as users write them -------------------------------------------------------------
-
-
-def parse_offsets(name: str, given: Offsets) -> dict[int, int]:
-    """Offsets by partition, from a mapping or its JSON.
-
-    Raises:
-        ConfigError: it is neither, or holds something else than whole numbers from 0 on.
-    """
-    offsets: object = given
-    if isinstance(given, str):
-        try:
-            offsets = json.loads(given)
-        except ValueError:
-            offsets = None
-    if not isinstance(offsets, Mapping):
-        raise ConfigError(
-            f"{name} = {given!r}: must be a mapping of read partition to offset, or JSON such as "
-            '{"0": 5}'
-        )
-    return {
-        parse_count(f"a read partition of {name}", partition): parse_count(
-            f"{name} of partition {partition}", offset
-        )
-        for partition, offset in offsets.items()
-    }
-
-
-def parse_count(name: str, given: object) -> int:
-    """A whole number from 0 on, or the text of one.
-
-    Raises:
-        ConfigError: it is none.
-    """
-    text = str(given).strip()
-    if isinstance(given, bool) or not (text.isascii() and text.isdecimal()):
-        raise ConfigError(f"{name} = {given!r}: must be a whole number, 0 or more")
-    return int(text)
-
-
-def parse_time_ms(name: str, given: datetime | str) -> int:
-    """Milliseconds since 1970 UTC of a time or its ISO text, rounded up.
-
-    Raises:
-        ConfigError: it is no time, or has no time zone.
-    """
-    try:
-        at = given if isinstance(given, datetime) else datetime.fromisoformat(given.strip())
-    except ValueError as exc:
-        raise ConfigError(
-            f"{name} = {given!r}: must be a time such as 2026-01-02T03:00:00Z. A run that an asset "
-            "or a person started has no data interval: give such a sensor a time of its own"
-        ) from exc
-    if at.tzinfo is None:
-        raise ConfigError(f"{name} = {given!r} has no time zone; add one, such as Z or +00:00")
-    return -((_EPOCH - at) // timedelta(milliseconds=1))  # up, so that nothing is left out
-
-
-def iso_ms(time_ms: int) -> str:
-    """A time as ISO text in UTC."""
-    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def check_partitions(state: TopicState, named: Mapping[int, int]) -> None:

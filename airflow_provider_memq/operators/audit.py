@@ -9,19 +9,14 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk import ObjectStoragePath
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_provider_memq.operators.base import (
-    MemqTopicOperator,
-    duration_of,
-    flag_of,
-    now_ms,
-    shown,
-)
+from airflow_provider_memq.operators.base import MemqTopicOperator, now_ms
 from airflow_provider_memq.operators.window import window_of
 from airflow_provider_memq.submitting import (
     program_arguments,
     program_environment,
     set_master,
 )
+from airflow_provider_memq.values import duration_ms_or, iso, parse_flag
 from memq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -127,14 +122,14 @@ class MemqAuditOperator(MemqTopicOperator):
         from airflow_provider_memq import audit_table  # noqa: PLC0415 - DAGs parse sooner
 
         start_ms, end_ms = self._window(context)
-        deep = flag_of("deep", self.deep)
+        deep = parse_flag("deep", self.deep)
         submit = deep and bool(self.application)
         audit = self._audit_by_spark if submit else partial(self._audit, deep=deep)
         result = audit(start_ms, end_ms)
         plain = {
             **audit_table.to_json(result, MAX_FINDINGS),
-            "start": shown(start_ms),
-            "end": shown(end_ms),
+            "start": iso(start_ms),
+            "end": iso(end_ms),
             "table": self._keep(result, start_ms, end_ms),
         }
         context["ti"].xcom_push("return_value", plain)
@@ -152,7 +147,7 @@ class MemqAuditOperator(MemqTopicOperator):
             self._submitted.on_kill()
 
     def _window(self, context: Context) -> tuple[int, int]:
-        last_ms = duration_of(self.last, 0)
+        last_ms = duration_ms_or(0, self.last)
         if not last_ms:
             return window_of(context, self.start, self.end)
         if self.start or self.end:
@@ -171,7 +166,7 @@ class MemqAuditOperator(MemqTopicOperator):
                 end_ms=end_ms,
                 deep=deep,
                 consumers=names_of(self.consumers),
-                grace_ms=duration_of(self.grace, 0),
+                grace_ms=duration_ms_or(0, self.grace),
             )
         )
 
@@ -206,8 +201,8 @@ class MemqAuditOperator(MemqTopicOperator):
     ) -> list[str]:
         arguments = {
             "--topic": self.topic,
-            "--from": str(shown(start_ms)),
-            "--to": str(shown(end_ms)),
+            "--from": iso(start_ms),
+            "--to": iso(end_ms),
             "--grace": self.grace,
             "--output": f"{self.output_dir.rstrip('/')}/_findings",
             "--result": result,

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_memq.emitted import last_ledger
-from airflow_provider_memq.operators.base import (
-    MemqTopicOperator,
-    duration_of,
-    flag_of,
-    now_ms,
-    number_of,
-    size_of,
-)
+from airflow_provider_memq.operators.base import MemqTopicOperator, now_ms
 from airflow_provider_memq.range_assets import plan_asset
 from airflow_provider_memq.ranges import (
     UNBOUNDED,
@@ -25,13 +17,21 @@ from airflow_provider_memq.ranges import (
     carried_on,
     first_ledger,
 )
+from airflow_provider_memq.values import (
+    bytes_or,
+    count_or,
+    duration_ms_or,
+    parse_flag,
+    parse_offsets,
+)
 from memq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from airflow.sdk import Asset, Context
 
+    from airflow_provider_memq.values import Offsets
     from memq.client.cluster import Cluster
 
 DEFAULT_RANGES = 100  # per read partition and plan; each becomes a DAG run
@@ -98,7 +98,7 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         self,
         *,
         ranges: Asset,
-        start: str | Mapping[int | str, int] = "earliest",
+        start: Offsets = "earliest",
         on_removed: str = "fail",
         max_offsets: int | str | None = None,
         max_bytes: int | str | None = None,
@@ -125,7 +125,7 @@ class MemqPlanRangesOperator(MemqTopicOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Plan, and emit."""
-        limits, dry_run = self._limits(), flag_of("preview", self.preview)
+        limits, dry_run = self._limits(), parse_flag("preview", self.preview)
         last = last_ledger(context["inlet_events"], plan_asset(self.ranges))
         begin, ranges = self.ask(lambda cluster: self._plan(cluster, last, limits))
         ledger = begin.advanced(each.range for each in ranges)
@@ -156,12 +156,12 @@ class MemqPlanRangesOperator(MemqTopicOperator):
     def _limits(self) -> Limits:
         self._skips()
         limits = Limits(
-            offsets=number_of("max_offsets", self.max_offsets, UNBOUNDED),
-            size_bytes=size_of("max_bytes", self.max_bytes, UNBOUNDED),
-            records=number_of("max_records", self.max_records, UNBOUNDED),
-            age_ms=duration_of(self.max_age, UNBOUNDED),
-            linger_ms=duration_of(self.linger, 0),
-            ranges=number_of("max_ranges", self.max_ranges, DEFAULT_RANGES),
+            offsets=count_or(UNBOUNDED, "max_offsets", self.max_offsets),
+            size_bytes=bytes_or(UNBOUNDED, "max_bytes", self.max_bytes),
+            records=count_or(UNBOUNDED, "max_records", self.max_records),
+            age_ms=duration_ms_or(UNBOUNDED, self.max_age),
+            linger_ms=duration_ms_or(0, self.linger),
+            ranges=count_or(DEFAULT_RANGES, "max_ranges", self.max_ranges),
         )
         limits.check()
         return limits
@@ -180,7 +180,7 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         self.log.info("%d ranges of topic %s", len(result["ranges"]), self.topic)
 
 
-def start_of(value: str | Mapping[int | str, int]) -> str | dict[int, int]:
+def start_of(value: Offsets) -> str | dict[int, int]:
     """Where to begin: a word, or offsets by read partition, also as the text of a JSON object.
 
     Raises:
@@ -188,13 +188,7 @@ def start_of(value: str | Mapping[int | str, int]) -> str | dict[int, int]:
     """
     if isinstance(value, str) and not value.lstrip().startswith("{"):
         return value
-    try:
-        given = json.loads(value) if isinstance(value, str) else value
-        return {int(partition): int(offset) for partition, offset in given.items()}
-    except ValueError as exc:
-        raise ConfigError(
-            f"start = {value!r}: must be 'earliest', 'latest' or offsets such as {{\"0\": 5}}"
-        ) from exc
+    return parse_offsets("start", value)
 
 
 def _result(

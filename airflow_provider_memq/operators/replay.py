@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_memq.emitted import planned_ranges
-from airflow_provider_memq.operators.base import MemqTopicOperator, flag_of, time_of
+from airflow_provider_memq.operators.base import MemqTopicOperator
 from airflow_provider_memq.range_assets import plan_asset
 from airflow_provider_memq.ranges import parse_key, touching
+from airflow_provider_memq.values import parse_flag, time_ms_or_none
 from memq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class MemqReplayOperator(MemqTopicOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Find the ranges, list them, and emit them."""
-        dry_run = flag_of("preview", self.preview)
+        dry_run = parse_flag("preview", self.preview)
         planned = planned_ranges(context["inlet_events"], plan_asset(self.ranges))
         found = self.ask(lambda cluster: self._find(cluster, planned))
         rows = [each.to_row() for each in found]
@@ -105,7 +106,7 @@ class MemqReplayOperator(MemqTopicOperator):
         from airflow_provider_memq import published  # noqa: PLC0415 - DAGs parse sooner
 
         wanted = keys_of(self.keys)
-        start_ms, end_ms = time_of("start", self.start), time_of("end", self.end)
+        start_ms, end_ms = time_ms_or_none("start", self.start), time_ms_or_none("end", self.end)
         timed = start_ms is not None or end_ms is not None
         if timed == bool(wanted):
             raise ConfigError("give either keys of ranges, or a window with start, end or both")

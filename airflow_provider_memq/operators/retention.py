@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_provider_memq.emitted import last_ledger
-from airflow_provider_memq.operators.base import MemqTopicOperator, duration_of, now_ms
+from airflow_provider_memq.operators.base import MemqTopicOperator, now_ms
 from airflow_provider_memq.range_assets import plan_asset
+from airflow_provider_memq.values import duration_ms_or
 from memq.core.units import format_duration_ms
 from memq.errors import DataLossError
 
@@ -92,7 +93,7 @@ class MemqRetentionOperator(MemqTopicOperator):
         for each in standings:
             self.log.info("%s", each)
         context["ti"].xcom_push("return_value", result)
-        margin_ms = duration_of(self.warn_before, int(retention_ms * DEFAULT_PART))
+        margin_ms = duration_ms_or(int(retention_ms * DEFAULT_PART), self.warn_before)
         alarms = [text for each in standings if (text := _alarm(each, margin_ms))]
         if alarms:
             raise DataLossError(f"topic {self.topic!r}: " + "; ".join(alarms))

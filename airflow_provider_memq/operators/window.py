@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_memq.operators.base import MemqTopicOperator, shown, time_of
+from airflow_provider_memq.operators.base import MemqTopicOperator
+from airflow_provider_memq.values import iso, time_ms_or_none
 from memq.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
 
     from airflow.sdk import Context
 
@@ -55,7 +57,7 @@ class MemqWindowRangesOperator(MemqTopicOperator):
         """Ask the brokers for the offsets of the times."""
         start_ms, end_ms = window_of(context, self.start, self.end)
         found = self.ask(lambda cluster: self._find(cluster, start_ms, end_ms))
-        self.log.info("window %s to %s of %s", shown(start_ms), shown(end_ms), self.topic)
+        self.log.info("window %s to %s of %s", iso(start_ms), iso(end_ms), self.topic)
         for each in found:
             self.log.info(
                 "%s: %d Batches, %d records, %d bytes",
@@ -74,22 +76,24 @@ class MemqWindowRangesOperator(MemqTopicOperator):
         return await published.expect_all(cluster, self.topic, ranges)
 
 
-def window_of(context: Context, start: object, end: object) -> tuple[int, int]:
+def window_of(
+    context: Context, start: datetime | str | None, end: datetime | str | None
+) -> tuple[int, int]:
     """A window in milliseconds since 1970 UTC: what is given, or else the run's data interval.
 
     Raises:
         ConfigError: there is none, or it does not end after it starts.
     """
-    start_ms, end_ms = time_of("start", start), time_of("end", end)
+    start_ms, end_ms = time_ms_or_none("start", start), time_ms_or_none("end", end)
     if start_ms is None:
-        start_ms = time_of("data_interval_start", context.get("data_interval_start"))
+        start_ms = time_ms_or_none("data_interval_start", context.get("data_interval_start"))
     if end_ms is None:
-        end_ms = time_of("data_interval_end", context.get("data_interval_end"))
+        end_ms = time_ms_or_none("data_interval_end", context.get("data_interval_end"))
     if start_ms is None or end_ms is None:
         raise ConfigError("the run has no data interval; give start and end")
     if end_ms <= start_ms:
         raise ConfigError(
-            f"the window from {shown(start_ms)} to {shown(end_ms)} is empty. Of the timetables, "
+            f"the window from {iso(start_ms)} to {iso(end_ms)} is empty. Of the timetables, "
             "CronDataIntervalTimetable makes intervals that have a width"
         )
     return start_ms, end_ms

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from airflow_provider_memq.conditions import Condition, Offsets, Outcome
+    from airflow_provider_memq.conditions import Condition, Outcome
+    from airflow_provider_memq.values import Offsets
 
 
 class MemqSensor(BaseSensorOperator):

@@ -23,7 +23,8 @@ from memq.errors import MemqError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from airflow_provider_memq.conditions import Condition, Offsets
+    from airflow_provider_memq.conditions import Condition
+    from airflow_provider_memq.values import Offsets
 
 DEFAULT_POLL_INTERVAL_S = 10.0
 

@@ -54,6 +54,21 @@ class Folders:
         files, target = self._open(path)
         _do(f"delete {path}", lambda: files.delete(target, True))
 
+    def discard(self, folder: str, aside: str) -> None:
+        """Delete a folder that its owner, if it still lives, could be about to rename.
+
+        It is moved aside first: a rename finds it whole, or not at all.
+
+        Args:
+            folder: the folder.
+            aside: a name that nothing else has.
+
+        Raises:
+            StorageError: it cannot be done; its owner may have renamed it.
+        """
+        self._rename(folder, aside)
+        self.delete(aside)
+
     def replace(self, new: str, folder: str, aside: str) -> None:
         """Put a new folder in the place of another one, which may exist.
 

@@ -12,7 +12,9 @@ nothing else. In order:
    fails here.
 4. The folder takes its place, the consumed range is reported, and the manifest is written, last.
 
-A job that is killed leaves at most the hidden folder, which the next run of the range deletes.
+A job that is killed leaves at most the hidden folder, which the next run of the range deletes. One
+that was only thought dead loses its hidden folder to the next run in the same way, and fails: a
+folder changes hands by a rename, so no part of one can take the place.
 Columns `topic` and `partition` are not in the files: they stand in the path, from where Spark and
 others take them.
 """
@@ -147,11 +149,11 @@ def range_to_parquet(spark: SparkSession, job: RangeJob) -> Manifest:
     log.info("expecting %d records in %d Batches", counts.records, counts.batches)
     folders = Folders(spark)
     mark = f".{job.folder_name}-"
+    hidden = f"{job.parent}/{mark}{spark.sparkContext.applicationId}"
     for stale in folders.names(job.parent):
         if stale.startswith(mark):
             log.info("deleting %s, left by a run that did not finish", stale)
-            folders.delete(f"{job.parent}/{stale}")
-    hidden = f"{job.parent}/{mark}{spark.sparkContext.applicationId}"
+            folders.discard(f"{job.parent}/{stale}", aside=f"{hidden}-stale")
     rows = spark.read.format("memq").options(**job.read_options(), columns=",".join(columns))
     rows.load().write.option("compression", "zstd").mode("overwrite").parquet(hidden)
     _check(spark, job, hidden, counts)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta, timezone
-
 import pytest
 
 from airflow_provider_memq.conditions import (
@@ -11,8 +9,6 @@ from airflow_provider_memq.conditions import (
     NewData,
     OffsetsReached,
     WatermarkPassed,
-    parse_offsets,
-    parse_time_ms,
 )
 from memq.errors import ConfigError, InvalidRequestError
 from tests.unit.airflow.fakes import FakeSession
@@ -101,41 +97,7 @@ async def test_lag(most, done):
     assert outcome.value["lag"] == {"0": 2, "1": 3}
 
 
-@pytest.mark.parametrize("given", [{"0": "5"}, {0: 5}, '{"0": 5}', '{"0": "5"}'])
-def test_offsets_as_users_write_them(given):
-    """A mapping, what XCom makes of it, and JSON are the same."""
-    assert parse_offsets("offsets", given) == {0: 5}
-
-
-@pytest.mark.parametrize("given", ["5", 5, "", "{", {"0": -1}, {"a": 1}, {0: None}, {0: True}, []])
-def test_offsets_that_are_none(given):
-    """Everything else is refused by name."""
-    with pytest.raises(ConfigError, match="offsets"):
-        parse_offsets("offsets", given)
-
-
 def test_no_offsets_are_not_awaited():
     """A sensor that waits for nothing is a mistake."""
     with pytest.raises(ConfigError, match="names no read partition"):
         OffsetsReached("t", {})
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        "2026-01-02T03:00:00Z",
-        "2026-01-02 03:00:00+00:00",
-        datetime(2026, 1, 2, 4, tzinfo=timezone(timedelta(hours=1))),
-        datetime(2026, 1, 2, 2, 59, 59, 999_001, tzinfo=UTC),  # up, not down
-    ],
-)
-def test_times_as_users_write_them(given):
-    """Templates, ISO texts and datetimes; a part of a millisecond counts as a whole one."""
-    assert parse_time_ms("at", given) == 1_767_322_800_000
-
-
-@pytest.mark.parametrize("given", ["", "None", "yesterday", "2026-01-02T03:00:00"])
-def test_times_that_are_none(given):
-    """What is no time, or has no time zone, is refused."""
-    with pytest.raises(ConfigError, match=r"at = "):
-        parse_time_ms("at", given)

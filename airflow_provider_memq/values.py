@@ -1,0 +1,143 @@
+"""Values as users write them, or as templates make them: text, mostly, or nothing at all.
+
+Each is read here and nowhere else, so that sensors and operators take the same things and refuse
+them in the same words. "Nothing" is None, and what templates make of it: an empty text, or "None".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+from memq.core import units
+from memq.errors import ConfigError
+
+Offsets = Mapping[int, int] | Mapping[str, int] | str
+"""Offsets by read partition: a mapping, or its JSON such as `{"0": 5}`."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+# -- what must be given ---------------------------------------------------------------------
+
+
+def parse_offsets(name: str, given: Offsets) -> dict[int, int]:
+    """Offsets by partition, from a mapping or its JSON.
+
+    Raises:
+        ConfigError: it is neither, or holds something else than whole numbers from 0 on.
+    """
+    offsets: object = given
+    if isinstance(given, str):
+        try:
+            offsets = json.loads(given)
+        except ValueError:
+            offsets = None
+    if not isinstance(offsets, Mapping):
+        raise ConfigError(
+            f"{name} = {given!r}: must be a mapping of read partition to offset, or JSON such as "
+            '{"0": 5}'
+        )
+    return {
+        parse_count(f"a read partition of {name}", partition): parse_count(
+            f"{name} of partition {partition}", offset
+        )
+        for partition, offset in offsets.items()
+    }
+
+
+def parse_count(name: str, given: object) -> int:
+    """A whole number from 0 on, or the text of one.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    text = str(given).strip()
+    if isinstance(given, bool) or not (text.isascii() and text.isdecimal()):
+        raise ConfigError(f"{name} = {given!r}: must be a whole number, 0 or more")
+    return int(text)
+
+
+def parse_time_ms(name: str, given: datetime | str) -> int:
+    """Milliseconds since 1970 UTC of a time or its ISO text, rounded up.
+
+    Raises:
+        ConfigError: it is no time, or has no time zone.
+    """
+    try:
+        at = given if isinstance(given, datetime) else datetime.fromisoformat(given.strip())
+    except ValueError as exc:
+        raise ConfigError(
+            f"{name} = {given!r}: must be a time such as 2026-01-02T03:00:00Z. A run that an asset "
+            "or a person started has no data interval: give it a time of its own"
+        ) from exc
+    if at.tzinfo is None:
+        raise ConfigError(f"{name} = {given!r} has no time zone; add one, such as Z or +00:00")
+    return -((_EPOCH - at) // timedelta(milliseconds=1))  # up, so that nothing is left out
+
+
+def parse_flag(name: str, given: object) -> bool:
+    """A flag, or the text of one.
+
+    Raises:
+        ConfigError: it is neither true nor false.
+    """
+    text = str(given).strip().lower()
+    if text not in ("true", "false"):
+        raise ConfigError(f"{name} = {given!r}: must be true or false")
+    return text == "true"
+
+
+# -- what may be left out -------------------------------------------------------------------
+
+
+def count_or(default: int, name: str, given: object) -> int:
+    """A whole number from 0 on.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    return default if _is_nothing(given) else parse_count(name, given)
+
+
+def bytes_or(default: int, name: str, given: object) -> int:
+    """Bytes: a whole number, or a text such as "64MiB".
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    text = str(given).strip()
+    if _is_nothing(given) or not text[-1:].isalpha():
+        return count_or(default, name, given)
+    return units.parse_size_bytes(text)
+
+
+def duration_ms_or(default: int, given: object) -> int:
+    """Milliseconds of a text such as "10m".
+
+    Raises:
+        ConfigError: it is no duration.
+    """
+    return default if _is_nothing(given) else units.parse_duration_ms(str(given))
+
+
+def time_ms_or_none(name: str, given: datetime | str | None) -> int | None:
+    """Milliseconds since 1970 UTC of a time or its ISO text.
+
+    Raises:
+        ConfigError: it is no time, or has no time zone.
+    """
+    return None if given is None or _is_nothing(given) else parse_time_ms(name, given)
+
+
+def _is_nothing(given: object) -> bool:
+    return given is None or str(given).strip() in ("", "None")
+
+
+# -- the other way --------------------------------------------------------------------------
+
+
+def iso(time_ms: int) -> str:
+    """A time as ISO text in UTC."""
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
