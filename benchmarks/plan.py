@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.broker import broker_process
 from memq import AdminClient
 from memq.client.cluster import Cluster
 from memq.client.notifications import Stretch, entries_of
@@ -28,7 +29,6 @@ from memq.core.notification.notification import (
 )
 from memq.core.notification.queue import Publication
 from memq.spark import MemqDataSource
-from memq.testing.broker import BrokerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -118,18 +118,15 @@ def best_s(work: Callable[[str], int], address: str) -> float:
 
 def run() -> list[Row]:
     """Measure both."""
-    with (
-        tempfile.TemporaryDirectory(prefix="memq-bench-") as name,
-        BrokerProcess(Path(name)) as broker,
-    ):
-        with AdminClient(broker.address) as admin:
+    with tempfile.TemporaryDirectory(prefix="memq-bench-") as name:
+        folder = Path(name)
+        with broker_process("local", folder) as (address, _), AdminClient(address) as admin:
             admin.create_topic(TOPIC, read_partitions=PARTITIONS)
-        broker.terminate()
-        asyncio.run(publish(Path(name) / "queue"))
-        broker.restart()
-        fetch_s = best_s(fetch, broker.address)
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        plan_s = best_s(plan, broker.address)
+        asyncio.run(publish(folder / "queue"))
+        with broker_process("local", folder) as (address, _):
+            fetch_s = best_s(fetch, address)
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            plan_s = best_s(plan, address)
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     return [
         (

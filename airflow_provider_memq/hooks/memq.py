@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_memq.session import Found, Session, TopicState
     from airflow_provider_memq.settings import ClientSettings
-    from memq import AdminClient, AsyncAdminClient
+    from memq.client.admin import AdminClient, AsyncAdminClient
     from memq.core.wire.messages import PartitionOffsets
 
 T = TypeVar("T")
@@ -72,7 +72,7 @@ class MemqHook(BaseHook):
 
     def get_conn(self) -> AdminClient:
         """A client that administers the cluster; close it, or use it with `with`."""
-        from memq import AdminClient  # noqa: PLC0415 - loads the client
+        from memq.client.admin import AdminClient  # noqa: PLC0415 - loads the client
 
         settings = self.settings()
         return AdminClient(

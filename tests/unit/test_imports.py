@@ -24,6 +24,8 @@ ALLOWED = {
     "memq.broker": ("memq.core", "memq.errors"),
     "memq.testing": ("memq.broker", "memq.client", "memq.core", "memq.errors"),
     "memq.spark": ("memq.client", "memq.core", "memq.errors"),
+    "pyspark_memq": ("memq.spark",),
+    "airflow_provider_memq": ("memq.client", "memq.core", "memq.errors"),
     "memq.__main__": ("memq.cli",),
     "memq.cli": ("memq",),
 }
