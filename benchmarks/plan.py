@@ -43,9 +43,8 @@ TOPIC = "t"
 Row = tuple[str, str, str]
 
 
-def notification(number: int) -> bytes:
+def notification(number: int, now_ms: int) -> bytes:
     """What a Batch of 8 MiB says."""
-    now_ms = 1_700_000_000_000 + number
     return encode_notification(
         Notification(
             version=NOTIFICATION_VERSION,
@@ -73,13 +72,18 @@ def notification(number: int) -> bytes:
 
 async def publish(folder: Path) -> None:
     """Put all notifications into the files of a broker that is down."""
-    queue = EmbeddedQueue(folder)
+    queue, first_ms = EmbeddedQueue(folder), time.time_ns() // 1_000_000 - COUNT
     try:
         await queue.fence(TOPIC, 0)
         for at in range(0, COUNT, 1_000):
             numbers = range(at, at + 1_000)
             await queue.publish(
-                TOPIC, 0, [Publication(n % PARTITIONS, notification(n), n + 1) for n in numbers]
+                TOPIC,
+                0,
+                [
+                    Publication(n % PARTITIONS, notification(n, first_ms + n), first_ms + n)
+                    for n in numbers
+                ],
             )
     finally:
         await queue.close()
