@@ -39,8 +39,8 @@ $(INSTALLED): pyproject.toml requirements.txt
 requirements: $(INSTALLED) ## Pin what pyproject.toml asks for; UPGRADE=1 takes the newest
 	$(COMPILE) $(if $(UPGRADE),--upgrade)
 
-test: $(INSTALLED) ## Run the whole test suite; ARGS="-k name" passes options to pytest
-	$(BIN)/python -m pytest $(ARGS)
+test: $(INSTALLED) ## Run the whole test suite, in two processes; ARGS="-k name" is for pytest
+	$(BIN)/python -m pytest $(or $(ARGS),-n 2 --dist loadgroup --no-loadscope-reorder)
 
 test-unit: $(INSTALLED) ## Run the quick tests, which need no service
 	$(BIN)/python -m pytest tests/unit $(ARGS)
