@@ -15,6 +15,7 @@ settings.load_profile("default")
 AIRFLOW = Path(__file__).parent / "system" / "airflow"
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(config, items):
     """With `-n 2`: one process for Airflow, where most of the time is waiting, from the start; and
     one for the rest, file by file.
