@@ -15,6 +15,7 @@ import click
 from memq.cli.audit import GRACE, show_table
 from memq.cli.command import Command
 from memq.cli.options import RowType, TimeType, option
+from memq.cli.spark_options import topic_options
 from memq.client.audit import audit_topic
 from memq.client.offsets import time_ms
 from memq.core.audit_result import encode_result
@@ -35,14 +36,7 @@ spark-submit spark_apps/audit_reconcile.py --topic clicks --from 2h --deep --out
 python spark_apps/audit_reconcile.py --topic clicks --output /tmp/audit
 """,
 )
-@option(
-    "--bootstrap",
-    default="127.0.0.1:6367",
-    envvar="MEMQ_BOOTSTRAP",
-    metavar="HOST:PORT[,…]",
-    help="Some brokers of the cluster.",
-)
-@click.option("--topic", required=True, help="The topic.")
+@topic_options
 @click.option("--from", "start", type=TimeType(), help="Reports since this time: ISO 8601, or 2h.")
 @click.option("--to", "end", type=TimeType(), help="Reports before this time.")
 @click.option(
@@ -64,7 +58,6 @@ python spark_apps/audit_reconcile.py --topic clicks --output /tmp/audit
     metavar="FILE",
     help="Written last: everything that was found, as JSON for another program.",
 )
-@click.option("--token-env", metavar="NAME", help="Environment variable that holds the credential.")
 def main(
     *,
     bootstrap: str,

@@ -10,7 +10,7 @@ import sys
 import click
 
 from memq.cli.command import Command
-from memq.cli.options import option
+from memq.cli.spark_options import job_options, topic_options
 from memq.core.topic import check_topic_name
 from memq.core.units import parse_size_bytes
 from memq.errors import ConfigError
@@ -41,14 +41,7 @@ spark-submit spark_apps/compact.py --topic clicks --output s3a://lake/clicks
 python spark_apps/compact.py --topic clicks --output /tmp/lake --range-bytes 64MiB --min-bytes 1MiB
 """,
 )
-@option(
-    "--bootstrap",
-    default="127.0.0.1:6367",
-    envvar="MEMQ_BOOTSTRAP",
-    metavar="HOST:PORT[,…]",
-    help="Some brokers of the cluster.",
-)
-@click.option("--topic", required=True, help="The topic.")
+@topic_options
 @click.option(
     "--output",
     required=True,
@@ -83,23 +76,7 @@ python spark_apps/compact.py --topic clicks --output /tmp/lake --range-bytes 64M
     show_default=True,
     help="Leave what is less than this for a later run.",
 )
-@click.option(
-    "--job",
-    default="compact",
-    show_default=True,
-    help="Name of the job, and of the consumer that the audit knows.",
-)
-@click.option(
-    "--mode",
-    type=click.Choice(["failfast", "permissive"]),
-    default="failfast",
-    show_default=True,
-    help="What to do when a Message is damaged or gone: fail, or leave it out and count it.",
-)
-@click.option("--token-env", metavar="NAME", help="Environment variable that holds the credential.")
-@click.option(
-    "--report/--no-report", default=True, show_default=True, help="Tell the audit what was read."
-)
+@job_options("compact")
 def main(
     *,
     bootstrap: str,

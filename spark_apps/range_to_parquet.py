@@ -10,7 +10,7 @@ import sys
 import click
 
 from memq.cli.command import Command
-from memq.cli.options import option
+from memq.cli.spark_options import job_options, topic_options
 from memq.core.topic import check_topic_name
 from memq.errors import InvalidRequestError
 from memq.spark.app import run, session, token_from
@@ -27,14 +27,7 @@ python spark_apps/range_to_parquet.py --topic clicks --partition 0 --start 0 --e
     --output /tmp/lake --manifest /tmp/clicks-0-500.json
 """,
 )
-@option(
-    "--bootstrap",
-    default="127.0.0.1:6367",
-    envvar="MEMQ_BOOTSTRAP",
-    metavar="HOST:PORT[,…]",
-    help="Some brokers of the cluster.",
-)
-@click.option("--topic", required=True, help="The topic.")
+@topic_options
 @click.option("--partition", required=True, type=click.IntRange(0), help="Read partition.")
 @click.option("--start", required=True, type=click.IntRange(0), help="First offset.")
 @click.option("--end", required=True, type=click.IntRange(0), help="One past the last offset.")
@@ -47,23 +40,7 @@ python spark_apps/range_to_parquet.py --topic clicks --partition 0 --start 0 --e
 @click.option(
     "--manifest", required=True, metavar="FILE", help="Written last: what went into the files."
 )
-@click.option(
-    "--job",
-    default="range_to_parquet",
-    show_default=True,
-    help="Name of the job, and of the consumer that the audit knows.",
-)
-@click.option(
-    "--mode",
-    type=click.Choice(["failfast", "permissive"]),
-    default="failfast",
-    show_default=True,
-    help="What to do when a Message is damaged or gone: fail, or leave it out and count it.",
-)
-@click.option("--token-env", metavar="NAME", help="Environment variable that holds the credential.")
-@click.option(
-    "--report/--no-report", default=True, show_default=True, help="Tell the audit what was read."
-)
+@job_options("range_to_parquet")
 def main(
     *,
     bootstrap: str,
