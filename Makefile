@@ -40,7 +40,7 @@ requirements: $(INSTALLED) ## Pin what pyproject.toml asks for; UPGRADE=1 takes 
 	$(COMPILE) $(if $(UPGRADE),--upgrade)
 
 test: $(INSTALLED) ## Run the whole test suite, in two processes; ARGS="-k name" is for pytest
-	$(BIN)/python -m pytest $(or $(ARGS),-n 2 --dist loadgroup --no-loadscope-reorder)
+	$(BIN)/python -m $(if $(ARGS),pytest $(ARGS),tests)
 
 test-unit: $(INSTALLED) ## Run the quick tests, which need no service
 	$(BIN)/python -m pytest tests/unit $(ARGS)

@@ -123,7 +123,7 @@ def test_a_timeout_fires_when_deferred(airflow):
         "wait": "failed",
         "wait_softly": "skipped",
         "wait_without_worker": "failed",
-    }
+    }, rest.log("timeout", run, "wait_softly")
     rest.wait_for_log("timeout", run, "wait", "AirflowSensorTimeout", TIMEOUT_S)
 
 
