@@ -120,6 +120,20 @@ for command in (
     cli.add_command(command)
 
 
+class _WithoutPandas:
+    """Keeps pandas out of this process, where it is installed: nothing here needs it.
+
+    Arrow imports it as soon as it is given a list. That would take a broker half a second in the
+    middle of its first Batch, and tens of MB.
+    """
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:  # noqa: ARG004
+        """Say that pandas is not there, and nothing about anything else."""
+        if name == "pandas":
+            raise ModuleNotFoundError("the command memq leaves out pandas", name=name)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command.
 
@@ -129,6 +143,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
+    if arguments is None:
+        sys.meta_path.insert(0, _WithoutPandas)
     try:
         return cli.main(arguments, prog_name="memq", standalone_mode=False) or 0
     except click.exceptions.NoArgsIsHelpError as exc:

@@ -147,6 +147,13 @@ def test_version(monkeypatch):
     assert run("topic", "--help").stdout.startswith("Usage: memq topic")
 
 
+def test_pandas_stays_out():
+    """A process of ours does not pay for pandas, though Arrow would take it where it is there."""
+    code = "import sys; from memq.cli.main import main; sys.argv = ['memq', '--version']; main()"
+    code += "; import pyarrow; pyarrow.array([1]); sys.exit('pandas' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
 def test_reader_that_goes_away(tmp_path):
     """`memq … | head` is no error and leaves no noise."""
     path = tmp_path / "batch.arrows"
