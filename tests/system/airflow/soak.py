@@ -79,18 +79,19 @@ def kill_and_check(pipeline: Pipeline, given: argparse.Namespace) -> datetime:
         When the producers stopped.
     """
     randomness, kills = Random(given.seed), Counter()
+    planned = len(VICTIMS) * given.kills  # spread over the ranges
     begin = time.monotonic()
     pipeline.start_writers(2, pause_s=0.2)
     while time.monotonic() - begin < given.seconds:
         done = len(pipeline.processed())
         if done >= given.ranges and all(kills[each] >= given.kills for each in VICTIMS):
             break
-        victim = min(VICTIMS, key=lambda each: (kills[each], randomness.random()))
-        if kills[victim] < given.kills:
+        if kills.total() < planned and done * planned >= kills.total() * given.ranges:
+            victim = min(VICTIMS, key=lambda each: (kills[each], randomness.random()))
             kill(pipeline, victim)
             kills[victim] += 1
             say(f"killed {victim} for the {kills[victim]}. time; {done} ranges processed")
-        time.sleep(randomness.uniform(5, 15))
+        time.sleep(randomness.uniform(1, 5))
     stopped = datetime.now(UTC)
     pipeline.stop_writers()
     say(f"{dict(kills)}; producers stopped, {len(pipeline.ledger.acked)} acked")
