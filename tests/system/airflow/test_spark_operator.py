@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
 import pyarrow.parquet as pq
 import pytest
 from airflow.providers.openlineage.extractors import OperatorLineage
+from airflow.sdk.exceptions import AirflowException
 
 from airflow_provider_memq.operators.base import ask_brokers
 from airflow_provider_memq.operators.memq import MemqSparkSubmitOperator
 from airflow_provider_memq.operators.spark import check, read_manifest
 from airflow_provider_memq.published import Expected, expect
 from airflow_provider_memq.ranges import PlannedRange
+from airflow_provider_memq.testing.rest import until
 from airflow_provider_memq.testing.standalone import ROOT
 from memq import AdminClient, Producer
 from memq.errors import ConfigError, DataLossError, OffsetOutOfRangeError
@@ -48,6 +53,8 @@ def address(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def connection(address, monkeypatch):
     monkeypatch.setenv("AIRFLOW_CONN_MEMQ_DEFAULT", f"memq://{address}")
+    yield
+    gc.collect()  # that pipe, while its warning is expected
 
 
 @pytest.fixture
@@ -111,6 +118,22 @@ def test_a_job_without_a_manifest_fails(tmp_path, light):
     (light / light_app.APP).write_text("")
     with pytest.raises(DataLossError, match="without a manifest"):
         EventStore().run(operator(tmp_path, light / light_app.APP))
+
+
+def test_killing_the_task_ends_the_program(tmp_path, light):
+    """What Airflow calls when a task is killed ends the submitted program; it writes nothing."""
+    light_app.install(light, delay_s=300)
+    task = operator(tmp_path, light / light_app.APP)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(EventStore().run, task)
+        program = until(
+            lambda: task._hook and getattr(task._hook, "_submit_sp", None), 60, "a program"
+        )
+        task.on_kill()
+        with pytest.raises(AirflowException, match="spark-submit"):
+            running.result(timeout=60)
+    assert program.poll() == -signal.SIGKILL
+    assert not list((tmp_path / "out").rglob("*.*"))
 
 
 @pytest.mark.parametrize(
