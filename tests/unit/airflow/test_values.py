@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
 
+import pendulum
 import pytest
 
 from airflow_provider_memq.values import (
@@ -39,6 +40,7 @@ def test_offsets_that_are_none(given):
         "2026-01-02 03:00:00+00:00",
         datetime(2026, 1, 2, 4, tzinfo=timezone(timedelta(hours=1))),
         datetime(2026, 1, 2, 2, 59, 59, 999_001, tzinfo=UTC),  # up, not down
+        pendulum.datetime(2026, 1, 2, 3),  # what a data interval is made of
     ],
 )
 def test_times_as_users_write_them(given):
