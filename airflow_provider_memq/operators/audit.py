@@ -203,7 +203,7 @@ class MemqAuditOperator(MemqTopicOperator):
             "--topic": self.topic,
             "--from": iso(start_ms),
             "--to": iso(end_ms),
-            "--grace": self.grace,
+            "--grace": f"{duration_ms_or(0, self.grace)}ms",
             "--output": f"{self.output_dir.rstrip('/')}/_findings",
             "--result": result,
         }

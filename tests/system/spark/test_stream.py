@@ -50,12 +50,11 @@ def test_a_stream_that_is_stopped_and_killed_reads_each_row_once(
     for number in range(2):
         fill(broker.address, topic, number)
 
-    for number in range(2, 3):
-        with Follower(
-            broker.address, topic, folder, "maxOffsetsPerTrigger=1", "minPartitions=2"
-        ) as job:
-            job.wait_for_batches(2)
-        fill(broker.address, topic, number)
+    with Follower(
+        broker.address, topic, folder, "maxOffsetsPerTrigger=1", "minPartitions=2"
+    ) as job:
+        job.wait_for_batches(2)
+    fill(broker.address, topic, 2)
     for number in range(3, 7):
         limits = {"maxOffsetsPerTrigger": "2"} if number % 2 else {"maxBytesPerTrigger": "9KiB"}
         query = start(spark, broker.address, topic, folder, **limits).start()
