@@ -66,6 +66,7 @@ def json_object(message: LogMessage) -> dict[str, Any]:
         "timestamp": iso_us(message.timestamp_us),
         "partition": message.partition,
         "offset": message.offset,
+        "write_partition": message.write_partition,
         "producer_id": message.producer_id,
         "epoch": message.epoch,
         "sequence": message.sequence,

@@ -44,11 +44,11 @@ class LogMessage(NamedTuple):
         topic: the topic.
         partition: read partition of its Batch.
         offset: of its Batch.
+        write_partition: that its Message belongs to.
         producer_id: who sent it.
         epoch: of the producer.
-        sequence: of its Message.
-        position: in its Message, from 0. Producer id, epoch, sequence and position together name a
-            LogMessage for ever.
+        sequence: of its Message; a producer counts by write partition.
+        position: in its Message, from 0. The last five together name a LogMessage for ever.
     """
 
     key: bytes | None
@@ -58,6 +58,7 @@ class LogMessage(NamedTuple):
     topic: str
     partition: int
     offset: int
+    write_partition: int
     producer_id: str
     epoch: int
     sequence: int
@@ -165,6 +166,7 @@ class Batch:
                 repeat(self.topic),
                 repeat(self.partition),
                 repeat(self.offset),
+                repeat(self.notification.write_partition),
                 section.producer_ids,
                 section.epochs,
                 section.sequences,

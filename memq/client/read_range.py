@@ -41,9 +41,18 @@ FETCHES = 4  # Batches fetched at a time; the table holds them all in the end
 PAGE_ENTRIES = 500  # notifications asked for at a time
 TIMEOUT_S = 300.0  # a gigabyte over a slow link
 
-ORIGIN_COLUMNS = ("partition", "offset", "batch", "producer_id", "epoch", "sequence", "position")
-"""Columns that `metadata=True` adds: read partition, offset and id of the Batch; sender and
-sequence of the Message; position of the LogMessage in it."""
+ORIGIN_COLUMNS = (
+    "partition",
+    "offset",
+    "batch",
+    "write_partition",
+    "producer_id",
+    "epoch",
+    "sequence",
+    "position",
+)
+"""Columns that `metadata=True` adds: read partition, offset and id of the Batch; write partition,
+sender and sequence of the Message; position of the LogMessage in it. The last five name it."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +79,16 @@ _ORIGINS = [
     pa.field(name, kind)
     for name, kind in zip(
         ORIGIN_COLUMNS,
-        (pa.int32(), pa.int64(), pa.utf8(), pa.utf8(), pa.int64(), pa.int64(), pa.int64()),
+        (
+            pa.int32(),
+            pa.int64(),
+            pa.utf8(),
+            pa.int32(),
+            pa.utf8(),
+            pa.int64(),
+            pa.int64(),
+            pa.int64(),
+        ),
         strict=True,
     )
 ]
@@ -256,6 +274,7 @@ def _with_origin(batch: Batch, entry: IndexEntry, rows: pa.RecordBatch) -> pa.Re
         batch.partition,
         batch.offset,
         batch.notification.batch_id,
+        batch.notification.write_partition,
         entry.producer_id,
         entry.epoch,
         entry.sequence,

@@ -38,13 +38,14 @@ ORIGINS: dict[str, DataType] = {
     "partition": IntegerType(),
     "offset": LongType(),
     "batch": StringType(),
+    "write_partition": IntegerType(),
     "producer_id": StringType(),
     "epoch": LongType(),
     "sequence": LongType(),
     "position": LongType(),
 }
-"""Where a row comes from: topic, read partition, offset and id of its Batch; sender, epoch and
-sequence of its Message; its position in the Message."""
+"""Where a row comes from: topic, read partition, offset and id of its Batch; write partition,
+sender, epoch and sequence of its Message; its position in the Message. The last five name it."""
 
 _DEFAULT_ORDER = ("key", "value", "headers", "topic", "partition", "offset", "timestamp")
 
@@ -224,6 +225,7 @@ def origin_of(topic: str, batch: StoredBatch, entry: IndexEntry) -> dict[str, ob
         "partition": batch.partition,
         "offset": batch.offset,
         "batch": batch.batch_id,
+        "write_partition": batch.write_partition,
         "producer_id": entry.producer_id,
         "epoch": entry.epoch,
         "sequence": entry.sequence,

@@ -16,9 +16,9 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from tests.system.spark.conftest import SPARK_CONFIG
+from tests.system.spark.reading import ROW
 
 ROOT = Path(__file__).parents[3]
-CHOSEN = ("producer_id", "epoch", "sequence", "position", "value")
 START_S = 120  # Spark starts in a few seconds, on a busy machine in many more
 
 
@@ -68,7 +68,7 @@ def start(spark, address, topic, folder, **options):
     return (
         reader.options(**options)
         .load()
-        .select(*CHOSEN)
+        .select(*ROW)
         .writeStream.format("parquet")
         .option("path", str(folder / "output"))
         .option("checkpointLocation", str(folder / "checkpoint"))

@@ -8,16 +8,14 @@ import pyarrow as pa
 
 from memq import AdminClient, Producer, read_range
 
-NAME = ("producer_id", "epoch", "sequence", "position")
+NAME = ("write_partition", "producer_id", "epoch", "sequence", "position")
 ROW = (*NAME, "value")
 """What makes a row: who sent it, where in which Message, and what it says."""
 
 
 def rows_of(frame):
     """Rows of a DataFrame as a multiset."""
-    return Counter(
-        (row[0], row[1], row[2], row[3], bytes(row[4])) for row in frame.select(*ROW).collect()
-    )
+    return Counter((*row[:-1], bytes(row[-1])) for row in frame.select(*ROW).collect())
 
 
 def rows_of_table(table):

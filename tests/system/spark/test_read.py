@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from memq import AdminClient, Producer, read_range
-from tests.system.spark.reading import ends_of, produce, read_all, rows_of, rows_of_table
+from tests.system.spark.reading import NAME, ends_of, produce, read_all, rows_of, rows_of_table
 
 VALUES = [b"value-%04d" % number for number in range(3_000)]
 ENDING = '{"0": 3, "1": 3, "2": 3}'  # what is there for sure
@@ -20,9 +20,9 @@ SMALL = {"batch_bytes": "16KiB", "message_bytes": "16KiB"}
 
 @pytest.fixture(scope="module")
 def topic(broker):
-    """A topic with three read partitions, two producers and a few dozen Batches."""
+    """A topic with two write and three read partitions, two producers and dozens of Batches."""
     with AdminClient(broker.address) as admin:
-        admin.create_topic("read", read_partitions=3, batch_age="10ms", **SMALL)
+        admin.create_topic("read", write_partitions=2, read_partitions=3, batch_age="10ms", **SMALL)
     for half in (VALUES[:1_500], VALUES[1_500:]):
         produce(broker.address, "read", half, message_bytes=4096)
     return "read"
@@ -54,16 +54,25 @@ def test_rows_are_those_of_read_range(load, broker, topic):
         "offset",
         "timestamp",
         "batch",
+        "write_partition",
         "producer_id",
         "epoch",
         "sequence",
         "position",
     ]
     assert set(found.column("topic").to_pylist()) == {topic}
-    order = [(name, "ascending") for name in ("producer_id", "sequence", "position")]
+    order = [(name, "ascending") for name in NAME]
     names = expected.column_names
     assert found.select(names).sort_by(order).to_pylist() == expected.sort_by(order).to_pylist()
     assert sorted(found.column("value").to_pylist()) == VALUES
+
+
+def test_a_row_has_a_name_of_its_own(load, topic):
+    """Two rows never have the same name, though producers count in each write partition anew."""
+    names = load(topic, columns=",".join(NAME)).toArrow().to_pylist()
+
+    assert {name["write_partition"] for name in names} == {0, 1}
+    assert len({tuple(name.values()) for name in names}) == len(names)
 
 
 def test_a_range_stays_the_same_when_more_arrives(load, broker, topic):
@@ -98,7 +107,7 @@ def test_splits_hold_each_row_once(load, topic, tasks):
     found = load(topic, endingOffsets=ENDING, minPartitions=str(tasks))
 
     assert rows_of(found) == whole
-    messages = found.select("producer_id", "sequence").distinct().count()
+    messages = found.select("write_partition", "producer_id", "sequence").distinct().count()
     assert found.rdd.getNumPartitions() == min(tasks, messages)
 
 

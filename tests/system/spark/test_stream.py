@@ -45,7 +45,7 @@ def test_a_stream_that_is_stopped_and_killed_reads_each_row_once(
     """Stopped and restarted from its checkpoint five times, one of them by SIGKILL in mid-batch, a
     stream writes exactly the rows that `read_range` and `spark.read` give.
     """
-    topic = make_topic(read_partitions=2, **SMALL)
+    topic = make_topic(write_partitions=2, read_partitions=2, **SMALL)
     folder = tmp_path
     for number in range(2):
         fill(broker.address, topic, number)

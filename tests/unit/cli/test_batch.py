@@ -135,6 +135,7 @@ def test_cat(path, capsys):
         "value": "value 0 ............",
         "headers": [["n", "0"]],
         "timestamp": "2023-11-14T22:13:20.000000Z",
+        "write_partition": 3,
         "producer_id": "producer-1",
         "epoch": 2,
         "sequence": 1,

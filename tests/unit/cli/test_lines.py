@@ -16,7 +16,7 @@ from memq.client.batch import LogMessage
 from memq.core.format.message import encode_records
 from memq.errors import InvalidRequestError
 
-ORIGIN = ("topic", 1, 2, "producer", 3, 4, 5)
+ORIGIN = ("topic", 1, 2, 6, "producer", 3, 4, 5)
 
 
 def raw(rows):
@@ -59,6 +59,7 @@ def test_json_names_the_message():
             "timestamp": "1970-01-01T00:00:01.500000Z",
             "partition": 1,
             "offset": 2,
+            "write_partition": 6,
             "producer_id": "producer",
             "epoch": 3,
             "sequence": 4,

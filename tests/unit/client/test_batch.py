@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -17,7 +18,8 @@ from tests.unit.client.batches import Sent, notify, object_bytes, records, seal
 def open_batch(*messages, order="none", compression=None):
     """A Batch of these Messages, as a consumer hands it out."""
     sealed = seal(*messages, compression=compression)
-    return decode(object_bytes(sealed), notify(sealed), Place(3, 7), order).batch
+    notification = msgspec.structs.replace(notify(sealed), write_partition=4)
+    return decode(object_bytes(sealed), notification, Place(3, 7), order).batch
 
 
 def test_iterates_log_messages():
@@ -31,11 +33,11 @@ def test_iterates_log_messages():
         ),
         Sent("q", 0, records(b"v2", times_us=[30])),
     )
-    first = LogMessage(b"k", b"v0", [("h", b"x")], 10, "t", 3, 7, "p", 2, 5, 0)
+    first = LogMessage(b"k", b"v0", [("h", b"x")], 10, "t", 3, 7, 4, "p", 2, 5, 0)
     assert list(batch) == [
         first,
-        LogMessage(None, None, None, 20, "t", 3, 7, "p", 2, 5, 1),
-        LogMessage(None, b"v2", None, 30, "t", 3, 7, "q", 0, 0, 0),
+        LogMessage(None, None, None, 20, "t", 3, 7, 4, "p", 2, 5, 1),
+        LogMessage(None, b"v2", None, 30, "t", 3, 7, 4, "q", 0, 0, 0),
     ]
     assert type(next(iter(batch))) is LogMessage
     assert first.timestamp == datetime(1970, 1, 1, 0, 0, 0, 10, tzinfo=UTC)
