@@ -119,6 +119,8 @@ def compact(spark: SparkSession, job: Compaction) -> list[Manifest]:
         for held in _chosen(job, driver.offsets()):
             record = read_record(folders, job.record(held.partition))
             for start, end in _ranges(driver, job, held, record):
+                if (start, end) != record.intended:  # one that is intended is never without it
+                    folders.write(f"{_record_name(job, held.partition, start, end)}.intended", b"")
                 done.append(_compact_range(spark, folders, job, held.partition, start, end))
     return done
 
@@ -209,11 +211,14 @@ def _ranges(
     yield from cut_ranges(sizes, start, held.end, job.range_bytes, job.min_bytes)
 
 
+def _record_name(job: Compaction, partition: int, start: int, end: int) -> str:
+    return f"{job.record(partition)}/{start:012d}-{end:012d}"
+
+
 def _compact_range(  # noqa: PLR0917 - a range is three numbers
     spark: SparkSession, folders: Folders, job: Compaction, partition: int, start: int, end: int
 ) -> Manifest:
-    name = f"{job.record(partition)}/{start:012d}-{end:012d}"
-    folders.write(f"{name}.intended", b"")
+    name = _record_name(job, partition, start, end)
     manifest = range_to_parquet(
         spark,
         RangeJob(

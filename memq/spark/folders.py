@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_FILE_EXISTS = "org.apache.hadoop.fs.FileAlreadyExistsException"
+
 
 class Folders:
     """Hadoop's file systems, through the JVM of a session.
@@ -100,7 +102,11 @@ class Folders:
         return _do(f"read {path}", read)
 
     def write(self, path: str, data: bytes) -> None:
-        """Write a small file: it is there whole, or not at all."""
+        """Write a small file: it is there whole, or not at all.
+
+        Where one of that name was before, a reader may find none for a moment: not every file
+        system renames onto a file.
+        """
         files, target = self._open(path)
         hidden = f"{_parent(path)}.{_name(path)}.tmp"
 
@@ -112,7 +118,7 @@ class Folders:
                 stream.hsync()
             finally:
                 stream.close()
-            if not files.rename(self._path(hidden), target):  # some do not rename onto a file
+            if not _renames_onto(files, self._path(hidden), target):
                 files.delete(target, False)
                 self._rename(hidden, path)
 
@@ -129,6 +135,19 @@ class Folders:
 
     def _path(self, path: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(path)
+
+
+def _renames_onto(files: Any, source: Any, target: Any) -> bool:
+    """Rename a file onto another one; False when the file system does not do that.
+
+    HDFS says so by its answer, S3A by an exception.
+    """
+    try:
+        return bool(files.rename(source, target))
+    except Py4JJavaError as exc:
+        if exc.java_exception.getClass().getName() != _FILE_EXISTS:
+            raise
+        return False
 
 
 def _do(what: str, work: Callable[[], T]) -> T:

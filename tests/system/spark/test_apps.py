@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from click.testing import CliRunner
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from memq import Producer, read_range
@@ -260,6 +261,44 @@ def test_a_record_that_cannot_be_is_refused(spark, broker, clicks, tmp_path):
         compact(spark, task)
     with pytest.raises(OffsetOutOfRangeError, match="no partition 7"):
         compact(spark, compaction(broker.address, clicks, tmp_path, partitions=(7,)))
+
+
+class Unwilling:
+    """A Hadoop file system that refuses to rename onto a file, as HDFS or S3A do."""
+
+    def __init__(self, files, refuse):
+        self._files = files
+        self._refuse = refuse
+
+    def __getattr__(self, name):
+        return getattr(self._files, name)
+
+    def rename(self, source, target):
+        if self._files.exists(target):
+            return self._refuse()
+        return self._files.rename(source, target)
+
+
+@pytest.mark.parametrize("kind", ["hdfs", "s3a"])
+def test_a_manifest_is_replaced_on_every_file_system(spark, tmp_path, monkeypatch, kind):
+    """A small file is written again also where nothing can be renamed onto a file."""
+
+    def refuse():
+        if kind == "hdfs":
+            return False
+        exists = spark._jvm.org.apache.hadoop.fs.FileAlreadyExistsException("is there")
+        raise Py4JJavaError("rename", exists)
+
+    folders = Folders(spark)
+    opened = folders._open
+    monkeypatch.setattr(
+        folders, "_open", lambda path: (Unwilling((found := opened(path))[0], refuse), found[1])
+    )
+
+    for data in (b"one", b"two"):
+        folders.write(f"{tmp_path}/manifest.json", data)
+        assert folders.read(f"{tmp_path}/manifest.json") == data
+    assert folders.names(str(tmp_path)) == ["manifest.json"]
 
 
 # -- audit_reconcile ------------------------------------------------------------------------
