@@ -241,7 +241,7 @@ async def _fetch_all(plan: list[tuple[Notification, Place]], source: BatchSource
     finally:
         for task in tasks:
             task.cancel()
-    window = RepeatWindow()
+    window = RepeatWindow(sum(len(each.entries) for each in fetched))  # none may be forgotten
     return [_Found(each, frozenset(_repeats(window, each))) for each in fetched]
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from memq.client.cluster import parse_bootstrap
 from memq.core.topic import check_topic_name
 from memq.core.units import parse_size_bytes
-from memq.errors import ConfigError, MemqError
+from memq.errors import ConfigError, CorruptDataError, DataLossError, MemqError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -69,10 +69,11 @@ class ReadOptions:
         """Whether what cannot be read is skipped and counted."""
         return self.mode == "permissive"
 
-    @property
-    def tolerant(self) -> bool:
-        """Whether a Batch that is gone is skipped and counted."""
-        return self.permissive or not self.fail_on_data_loss
+    def passes(self, error: MemqError) -> bool:
+        """Whether a Batch that cannot be read because of this error is skipped and counted."""
+        if isinstance(error, DataLossError):
+            return self.permissive or not self.fail_on_data_loss
+        return self.permissive and isinstance(error, CorruptDataError)
 
 
 class ReadOption(NamedTuple):

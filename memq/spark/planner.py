@@ -84,7 +84,7 @@ def _repeats(driver: Driver, options: ReadOptions, wanted: Range, seen: Names) -
     earlier = _suspects(driver, wanted.before, seen)
     current = _suspects(driver, wanted.stretches, seen)
     with Objects(options) as objects:
-        found = find_repeats([*earlier, *current], objects, tolerant=options.tolerant)
+        found = find_repeats([*earlier, *current], objects, options.passes)
     places = {(batch.partition, batch.offset) for batch in current}
     repeats = {place: positions for place, positions in found.items() if place in places}
     if repeats:

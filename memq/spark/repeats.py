@@ -17,7 +17,7 @@ from memq.errors import MemqError
 from memq.spark.objects import read_index
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from memq.core.format.index import IndexEntry
     from memq.spark.objects import Objects
@@ -31,21 +31,23 @@ Repeats = dict[tuple[int, int], frozenset[int]]
 """Positions of Messages that are repeats, by read partition and offset of their Batch."""
 
 
-def find_repeats(suspects: Iterable[StoredBatch], objects: Objects, *, tolerant: bool) -> Repeats:
+def find_repeats(
+    suspects: Sequence[StoredBatch], objects: Objects, passes: Callable[[MemqError], bool]
+) -> Repeats:
     """Compare Batches that hold Messages of the same names.
 
     Args:
         suspects: the Batches, in the order in which a reader is to have seen them.
         objects: to read their indexes.
-        tolerant: whether to leave out a Batch whose index cannot be read: it will not be read
-            either, so nothing repeats it.
+        passes: whether a Batch that fails with this error is passed over by the read as well:
+            then nothing repeats it.
 
     Raises:
         MemqError: an index cannot be read.
     """
-    window = RepeatWindow()
+    window = RepeatWindow(sum(batch.messages for batch in suspects))  # none may be forgotten
     repeats: Repeats = {}
-    for batch, entries in _indexes(list(suspects), objects, tolerant=tolerant):
+    for batch, entries in _indexes(suspects, objects, passes):
         place = (batch.partition, batch.offset)
         found = window.find(place, batch.write_partition, entries)
         if found:
@@ -54,7 +56,7 @@ def find_repeats(suspects: Iterable[StoredBatch], objects: Objects, *, tolerant:
 
 
 def _indexes(
-    batches: list[StoredBatch], objects: Objects, *, tolerant: bool
+    batches: Sequence[StoredBatch], objects: Objects, passes: Callable[[MemqError], bool]
 ) -> Iterator[tuple[StoredBatch, list[IndexEntry]]]:
     """Each Batch with its Messages, a few read at a time."""
     with ThreadPoolExecutor(INDEX_READS, "memq-index") as executor:
@@ -65,6 +67,6 @@ def _indexes(
                 try:
                     yield batch, read.result().entries
                 except MemqError as exc:
-                    if not tolerant:
+                    if not passes(exc):
                         raise
                     log.warning("MemQ did not look for repeats in a Batch: %s", exc)

@@ -16,7 +16,7 @@ from crc32c import crc32c
 from memq.core.format.envelope import view_bytes
 from memq.core.format.reader import message_from_range, schema_from_range
 from memq.core.format.schema import deserialize_schema
-from memq.errors import CorruptDataError, DataLossError, MemqError
+from memq.errors import DataLossError, MemqError
 from memq.spark.columns import Shape, origin_of, project
 from memq.spark.messages import (
     CHECKED,
@@ -86,8 +86,8 @@ class Task:
             for piece in split.pieces:
                 try:
                     yield from view(target, piece, objects)
-                except (CorruptDataError, DataLossError) as exc:
-                    if not self._passes(exc):
+                except MemqError as exc:
+                    if not self._options.passes(exc):
                         raise
                     yield from self._unread(target, piece, exc)
         if self._skipped:
@@ -162,11 +162,6 @@ class Task:
             return _deserialized(known)
         data = objects.get_range(piece.batch.uri, 0, index.schema_length)
         return schema_from_range(data, index)
-
-    def _passes(self, error: MemqError) -> bool:
-        """Whether a Batch that cannot be read is to be passed over."""
-        gone = isinstance(error, DataLossError)
-        return self._options.tolerant if gone else self._options.permissive
 
     def _unread(
         self, target: pa.Schema, piece: Piece, error: MemqError

@@ -9,8 +9,15 @@ import msgspec
 import pytest
 
 from memq import read_range
+from memq.client.repeats import RepeatWindow
 from memq.core.format.batch import ProducerRun
-from memq.errors import CorruptDataError, DataLossError, OffsetOutOfRangeError, UnavailableError
+from memq.errors import (
+    CorruptDataError,
+    DataLossError,
+    OffsetOutOfRangeError,
+    StorageError,
+    UnavailableError,
+)
 from tests.integration.spark.here import read, splits
 from tests.integration.spark.stored import Stored, change_byte
 from tests.unit.client.batches import Sent, records
@@ -143,6 +150,28 @@ def test_repeats_are_counted(load, caplog):
 def test_a_repeat_outside_the_range_is_none(load):
     """A Message whose original lies before the range is read."""
     assert firsts(load(startingOffsets='{"1": 1}', endingOffsets='{"1": 2}')) == {b"5"}
+
+
+def test_no_repeat_is_forgotten_in_a_large_range(load, monkeypatch):
+    """However many Batches share names, a repeat of the first of them is found."""
+    monkeypatch.setattr(RepeatWindow.__init__, "__defaults__", (1,))  # runs that a window holds
+
+    assert Counter(load(view="messages").column("status").to_pylist())["repeat"] == 2
+
+
+def test_a_batch_that_only_the_driver_cannot_read_fails_the_plan(
+    load, stored, damaged, monkeypatch
+):
+    """When repeats cannot be looked for, because storage fails, nothing is read without that."""
+    monkeypatch.setattr("memq.spark.objects.REQUEST_TIMEOUT_S", 0.2)
+    path = stored.path(damaged("b34"))
+    path.symlink_to(path)  # what cannot be opened, and is not gone
+    try:
+        for options in ({"mode": "permissive"}, {"failOnDataLoss": "false"}):
+            with pytest.raises(StorageError, match="Batch b34"):
+                load(**options)
+    finally:
+        path.unlink()
 
 
 # -- damage ---------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from memq.errors import ConfigError
+from memq.errors import ConfigError, CorruptDataError, DataLossError, StorageError
 from memq.spark.options import EARLIEST, LATEST, READ_OPTIONS, Bound, parse_read_options
 
 GIVEN = {"topic": "t"}
@@ -19,7 +19,7 @@ def test_defaults_read_all_that_is_there():
 
     assert (batch.starting, batch.ending) == (Bound(word=EARLIEST), Bound(word=LATEST))
     assert (stream.starting, stream.ending) == (Bound(word=LATEST), Bound(word=LATEST))
-    assert (batch.permissive, batch.tolerant, batch.read_through) == (False, False, "storage")
+    assert (batch.permissive, batch.read_through) == (False, "storage")
 
 
 def test_every_option_arrives_in_any_case():
@@ -46,7 +46,7 @@ def test_every_option_arrives_in_any_case():
     assert found.starting == Bound(offsets={0: 5, 1: EARLIEST})
     assert found.ending == Bound(offsets={0: 9, 1: LATEST})
     assert (found.bootstrap, found.columns) == ("a:1,b:2", ("value", "key"))
-    assert (found.permissive, found.tolerant, found.fail_on_data_loss) == (True, True, False)
+    assert (found.permissive, found.fail_on_data_loss) == (True, False)
     assert (found.min_partitions, found.max_bytes_per_partition) == (12, 64 << 20)
     assert (found.max_offsets_per_trigger, found.max_bytes_per_trigger) == (7, 1000)
     assert (found.token, found.read_through) == ("secret", "broker")
@@ -109,6 +109,23 @@ def test_a_wrong_option_is_named(given, message):
         parse_read_options(GIVEN | given)
 
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "gone", "damaged"),
+    [
+        ({}, False, False),
+        ({"failOnDataLoss": "false"}, True, False),
+        ({"mode": "permissive"}, True, True),
+    ],
+)
+def test_only_what_was_allowed_is_passed_over(given, gone, damaged):
+    """A Batch that is gone or damaged is passed over when that was said, any other never."""
+    options = parse_read_options({"topic": "t"} | given)
+
+    assert options.passes(DataLossError()) is gone
+    assert options.passes(CorruptDataError()) is damaged
+    assert not options.passes(StorageError())
 
 
 def test_the_topic_must_be_named():
