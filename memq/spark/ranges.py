@@ -42,14 +42,21 @@ def bound_offsets(
 ) -> dict[int, int]:
     """Where a bound falls in each read partition that it speaks of.
 
+    Args:
+        driver: asks the brokers for times.
+        bound: an option's value.
+        held: what is held. A time is looked up later than this was asked for, and more may be
+            published by then; what is not in here does not count.
+        option: its name.
+
     Raises:
         ConfigError: it speaks of a read partition that there is not.
         MemqError: the brokers failed.
     """
     if bound.at_ms is not None:
+        found = {each.partition: each.at for each in driver.offsets(bound.at_ms)}
         return {
-            each.partition: each.end if each.at is None else each.at
-            for each in driver.offsets(bound.at_ms)
+            partition: _at_most(found.get(partition), each.end) for partition, each in held.items()
         }
     if bound.offsets is None:
         return {partition: _offset(bound.word, each) for partition, each in held.items()}
@@ -91,12 +98,25 @@ def _offset(wanted: int | None, held: PartitionOffsets) -> int:
     return wanted
 
 
-def _checked(stretch: Stretch, held: PartitionOffsets, options: ReadOptions) -> Stretch:
-    if stretch.end > held.end or stretch.start > held.end:
+def _at_most(offset: int | None, end: int) -> int:
+    return end if offset is None else min(offset, end)
+
+
+def check_published(topic: str, stretch: Stretch, held: PartitionOffsets) -> None:
+    """Refuse offsets that do not exist yet.
+
+    Raises:
+        OffsetOutOfRangeError: the stretch begins or ends behind what is published.
+    """
+    if max(stretch.start, stretch.end) > held.end:
         raise OffsetOutOfRangeError(
-            f"offsets {stretch.start} to {stretch.end} of {options.topic}/{stretch.partition} are "
+            f"offsets {stretch.start} to {stretch.end} of {topic}/{stretch.partition} are "
             f"not published yet; {held.end} is the end"
         )
+
+
+def _checked(stretch: Stretch, held: PartitionOffsets, options: ReadOptions) -> Stretch:
+    check_published(options.topic, stretch, held)
     if stretch.end < stretch.start:  # such as a start behind an end that is a time
         return stretch._replace(end=stretch.start)
     if stretch.start < min(held.start, stretch.end):

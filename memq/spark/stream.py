@@ -16,6 +16,7 @@ notifications once, and then keeps them.
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader
@@ -28,7 +29,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from memq.client.notifications import Stretch
-from memq.errors import OffsetOutOfRangeError
+from memq.errors import ConfigError, OffsetOutOfRangeError
 from memq.spark.admission import (
     Position,
     Positions,
@@ -40,7 +41,7 @@ from memq.spark.driver import Driver
 from memq.spark.options import LATEST
 from memq.spark.plan import Split
 from memq.spark.planner import Range, plan
-from memq.spark.ranges import after_loss, bound_offsets
+from memq.spark.ranges import after_loss, bound_offsets, check_published
 from memq.spark.seen import History, Names
 
 if TYPE_CHECKING:
@@ -80,18 +81,22 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a stream without a checkpoint begins.
 
         Raises:
-            ConfigError: there is no such read partition.
+            ConfigError: there is no such read partition, or the start is a time to come.
+            OffsetOutOfRangeError: the start is an offset that is not published yet.
             MemqError: the brokers failed.
         """
-        start = bound_offsets(self._driver, self._options.starting, self._held(), "startingOffsets")
-        chosen = self._options.ending.offsets
-        return encode_positions(
-            {
-                partition: Position(offset, offset)
-                for partition, offset in start.items()
-                if chosen is None or partition in chosen
-            }
-        )
+        self._check_start_time(time.time() * 1000)
+        held = self._held()
+        start = bound_offsets(self._driver, self._options.starting, held, "startingOffsets")
+        positions = {
+            partition: Position(offset, offset)
+            for partition, offset in start.items()
+            if self._reads(partition)
+        }
+        for partition, position in positions.items():
+            stretch = Stretch(partition, position.next, position.next)
+            check_published(self._options.topic, stretch, held[partition])
+        return encode_positions(positions)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """That there is a limit; `latestOffset` takes both of them from the options."""
@@ -158,6 +163,21 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Close the connections."""
         self._driver.close()
 
+    def _check_start_time(self, now_ms: float) -> None:
+        """Refuse a start in the future: its offsets are not known, and a checkpoint keeps them."""
+        at_ms = self._options.starting.at_ms
+        if at_ms is not None and at_ms > now_ms:
+            raise ConfigError(
+                f"option 'startingTimestamp' is {(at_ms - now_ms) / 1000:.0f} s in the future; a "
+                "stream can begin at now, at the latest: leave the option out and set "
+                "startingOffsets to latest"
+            )
+
+    def _reads(self, partition: int) -> bool:
+        """Whether the stream reads this read partition: endingOffsets may name those it reads."""
+        chosen = self._options.ending.offsets
+        return chosen is None or partition in chosen
+
     def _held(self) -> dict[int, PartitionOffsets]:
         return {each.partition: each for each in self._driver.offsets()}
 
@@ -193,7 +213,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 position = position._replace(next=lost.start)  # noqa: PLW2901
             positions[partition] = position
         if self._options.starting.offsets is None:
-            for partition in set(held) - set(positions):
+            for partition in filter(self._reads, set(held) - set(positions)):
                 first = held[partition].start
                 log.info("MemQ topic %s: new read partition %d", self._options.topic, partition)
                 positions[partition] = Position(first, first)

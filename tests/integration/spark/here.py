@@ -38,7 +38,9 @@ class Stream:
     """A streaming query on the topic `t`, whose checkpoint is `offset`."""
 
     def __init__(self, address, **options):
-        self._address, self._options = address, {"startingOffsets": "earliest"} | options
+        given = {"startingOffsets": "earliest"} | options
+        self._address = address
+        self._options = {name: value for name, value in given.items() if value is not None}
         self.offset = None
         self.restart()
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import pytest
 
-from memq.errors import OffsetOutOfRangeError
+from memq.errors import ConfigError, OffsetOutOfRangeError
 from tests.integration.spark.here import Stream
 from tests.integration.spark.stored import Stored
 from tests.unit.client.batches import Sent, records
@@ -104,6 +105,40 @@ def test_new_read_partitions_are_picked_up(tmp_path):
         assert values(kept.run()) == [[0, 2]]
         grown.stop()
         kept.stop()
+
+
+def test_an_end_keeps_a_stream_to_the_read_partitions_it_names(tmp_path):
+    """Retention of a read partition that `endingOffsets` does not name never stops the stream."""
+    with Stored(tmp_path, partitions=2) as found:
+        found.publish(*((n % 2, found.batch(MESSAGES[n], batch_id=f"b{n}")) for n in range(4)))
+        stream = Stream(found.address, endingOffsets='{"0": 3}')
+        assert values(stream.run()) == [[0, 2]]
+        assert list(stream.offset) == ["0"]
+
+        found.truncate(1, 2)
+        found.publish((0, found.batch(MESSAGES[4], batch_id="b4")))
+
+        assert values(stream.run()) == [[4]]
+        stream.stop()
+
+
+def test_a_stream_begins_at_what_is_published(tmp_path):
+    """A start behind the end or in the future is refused, and the message says which it is."""
+    with Stored(tmp_path) as found:
+        found.publish((0, found.batch(MESSAGES[0], batch_id="b0")))
+        behind = Stream(found.address, startingOffsets='{"0": 9}')
+        future = Stream(
+            found.address,
+            startingOffsets=None,
+            startingTimestamp=(datetime.now(UTC) + timedelta(hours=1)).isoformat(),
+        )
+
+        with pytest.raises(OffsetOutOfRangeError, match="not published yet; 1 is the end"):
+            behind.run()
+        with pytest.raises(ConfigError, match=r"'startingTimestamp' is 3\d\d\d s in the future"):
+            future.run()
+        behind.stop()
+        future.stop()
 
 
 def test_everything_is_counted_once_however_it_is_cut(tmp_path):
