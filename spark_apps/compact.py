@@ -67,7 +67,7 @@ python spark_apps/compact.py --topic clicks --output /tmp/lake --range-bytes 64M
     type=Size(),
     default="256MiB",
     show_default=True,
-    help="Stored bytes that go into one file.",
+    help="Stored bytes that go into one file: with fewer files, fewer processors work.",
 )
 @click.option(
     "--min-bytes",

@@ -68,7 +68,8 @@ class RangeJob:
         mode: "failfast", or "permissive" to leave out what is damaged or gone.
         token: credential; empty where the brokers ask for none.
         report: tell the audit what was consumed.
-        file_bytes: most stored bytes that go into one file.
+        file_bytes: stored bytes that go into one file, as few files as that makes; None for as
+            many files as tasks that read the range fast.
     """
 
     name: str
@@ -82,7 +83,7 @@ class RangeJob:
     mode: str = "failfast"
     token: str = ""
     report: bool = True
-    file_bytes: int = 128 << 20
+    file_bytes: int | None = None
 
     @property
     def parent(self) -> str:
@@ -102,8 +103,9 @@ class RangeJob:
             "startingOffsets": json.dumps({self.partition: self.start}),
             "endingOffsets": json.dumps({self.partition: self.end}),
             "mode": self.mode,
-            "maxBytesPerPartition": str(self.file_bytes),
         }
+        if self.file_bytes is not None:  # else small ranges are cut finer, to use every processor
+            options |= {"maxBytesPerPartition": str(self.file_bytes), "minPartitions": "1"}
         return options | ({"token": self.token} if self.token else {})
 
 

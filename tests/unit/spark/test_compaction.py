@@ -8,6 +8,9 @@ from hypothesis import strategies as st
 
 from memq.errors import CorruptDataError
 from memq.spark.compaction import Record, cut_ranges, read_record
+from memq.spark.options import parse_read_options
+from memq.spark.parquet import RangeJob
+from memq.spark.plan import task_count
 
 
 class Names:
@@ -40,6 +43,16 @@ def test_ranges_follow_each_other_and_keep_to_their_size(sizes, start, range_byt
         assert len(inside) == 1 or sum(inside) <= range_bytes
     left = [size for offset, size in batches if offset >= edges[-1]]
     assert sum(left) < max(1, min_bytes)
+
+
+def test_a_compacted_range_has_files_of_the_size_asked_for():
+    """A gigabyte becomes four files of 256 MiB, however many processors the driver has."""
+    job = RangeJob("j", "t", 0, 0, 9, "/lake", "/m.json", "b:1", file_bytes=256 << 20)
+    options = parse_read_options(job.read_options())
+
+    tasks = task_count(1 << 30, options.max_bytes_per_partition, options.min_partitions, slots=64)
+
+    assert tasks == 4
 
 
 def test_a_record_says_where_to_go_on():
