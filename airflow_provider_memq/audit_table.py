@@ -109,6 +109,21 @@ def in_words(result: AuditResult, most: int) -> list[str]:
     return lines if left <= 0 else [*lines[:most], f"and {left} more, see the table"]
 
 
+def late_in_words(result: AuditResult, consumers: Sequence[str]) -> list[str]:
+    """A sentence for each of some consumers that has not come to the end of the window."""
+    return [_lateness(each) for each in result.consumers if _is_late(each, consumers)]
+
+
+def _is_late(consumer: ConsumerAudit, consumers: Sequence[str]) -> bool:
+    return consumer.consumer in consumers and bool(consumer.total("behind").messages)
+
+
+def _lateness(consumer: ConsumerAudit) -> str:
+    behind = consumer.total("behind").records
+    text = f"consumer {consumer.consumer!r} has not come to {behind} LogMessages"
+    return text if consumer.reports else f"{text}: there is no report of it"
+
+
 def to_csv(rows: Iterable[dict[str, Any]]) -> str:
     """The table as CSV, which any spreadsheet opens."""
     text = io.StringIO()
@@ -190,4 +205,4 @@ def to_json(result: AuditResult, most: int) -> dict[str, Any]:
 def _consumer_json(consumer: ConsumerAudit) -> dict[str, Any]:
     names = ("stored", "consumed", *CONSUMER_FAULTS, "unreported", "behind", "again")
     counts = {f"{name}_records": consumer.total(name).records for name in names}
-    return {"clean": consumer.clean, **counts}
+    return {"clean": consumer.clean, "reports": consumer.reports, **counts}

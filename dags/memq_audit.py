@@ -2,9 +2,15 @@
 
 `memq_audit` runs for each hour. It waits until the topic's watermark has passed the end of the
 hour, and then compares what producers reported with what is stored, and what is stored with what
-consumer groups and Spark jobs reported. When something is lost, damaged, doubled or was not
-consumed, the task fails and names the producer, the sequences and how many LogMessages. That is
-when somebody should be told: put your notifier in place of `page_somebody` below.
+consumer groups and Spark jobs reported. When something is lost, damaged, doubled or left out, the
+task `audit` fails and names the producer, the sequences and how many LogMessages. Consumers have
+some more time: an hour later the task `consumed` looks at the hour again, and fails when one of
+`memq_audit_consumers` has not come to its end. That is when somebody should be told: put your
+notifier in place of `page_somebody` below.
+
+Hours that wait for the watermark, in an outage, cost no worker slot, and are audited when it moves
+on. Hours that pass while Airflow is down or the DAG is paused are made up for when
+`memq_audit_since` says since when every hour is wanted; else use `airflow backfill create`.
 
 All findings are kept as a table (CSV), one file per window. To audit another stretch of time,
 trigger the DAG with `last` (such as `6h`) or with `start` and `end`; with `deep` Spark reads every
@@ -16,8 +22,11 @@ runs on this machine unless there is a connection `memq_spark`.
 Settings are Airflow Variables, all optional:
 
 - `memq_topic`: the topic (default `clicks`).
-- `memq_audit_consumers`: groups and jobs that must consume everything, with commas (default: all
-  that have reported).
+- `memq_audit_consumers`: groups and jobs that must consume everything, with commas, such as
+  `range_to_parquet,hourly` (default: all that have reported, but then one that has stopped is not
+  missed).
+- `memq_audit_consumed_within`: the time that they have (default `1h`).
+- `memq_audit_since`: every hour since this time (such as `2026-01-01T00:00:00Z`) gets its run.
 - `memq_audit_grace`: how long a job may take before what it left out counts (default `10m`).
 - `memq_audit_output`: folder or URI for the tables (default `/tmp/memq/audit`).
 - `memq_spark_apps`: folder with MemQ's Spark programs (default `spark_apps` beside this folder).
@@ -26,7 +35,7 @@ Settings are Airflow Variables, all optional:
 from __future__ import annotations
 
 import logging
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +48,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 TOPIC = Variable.get("memq_topic", default="clicks")
+SINCE = Variable.get("memq_audit_since", default="")
 APPS = Path(__file__).resolve().parents[1] / "spark_apps"
 
 
@@ -52,9 +62,9 @@ with DAG(
     doc_md=__doc__,
     description="Reconciles what was produced, stored and consumed.",
     schedule=CronDataIntervalTimetable("0 * * * *", timezone="UTC"),
-    start_date=datetime(2026, 1, 1, tzinfo=UTC),
-    catchup=False,
-    max_active_runs=1,
+    start_date=datetime.fromisoformat(SINCE or "2026-01-01T00:00:00Z"),
+    catchup=bool(SINCE),
+    max_active_runs=24,  # at this limit hours would be left out; those that wait cost little
     tags=["memq"],
     params={
         "last": Param(
@@ -97,6 +107,20 @@ with DAG(
         + "') }}/audit_reconcile.py",
         default_master="local[2]",
         spark_conf={"spark.ui.enabled": "false", "spark.driver.bindAddress": "127.0.0.1"},
+        max_active_tis_per_dag=1,
         on_failure_callback=page_somebody,
     )
-    complete >> audit
+    consumed = MemqAuditOperator(
+        task_id="consumed",
+        topic=TOPIC,
+        consumers="{{ var.value.get('memq_audit_consumers', '') }}",
+        settled_for="{{ var.value.get('memq_audit_consumed_within', '1h') }}",
+        grace="{{ var.value.get('memq_audit_grace', '10m') }}",
+        output_dir="{{ var.value.get('memq_audit_output', '/tmp/memq/audit') }}",
+        last="{{ params.last or '' }}",
+        start="{{ params.start or '' }}",
+        end="{{ params.end or '' }}",
+        max_active_tis_per_dag=1,
+        on_failure_callback=page_somebody,
+    )
+    complete >> [audit, consumed]

@@ -10,6 +10,9 @@ be processed again, or for the first time (all on one line):
     airflow backfill create --dag-id memq_hourly --reprocess-behavior completed
         --from-date 2026-01-02T00:00:00Z --to-date 2026-01-02T02:00:00Z
 
+Hours that pass while Airflow is down or the DAG is paused are left out, unless `memq_hourly_since`
+says since when every hour is wanted.
+
 Use this, or `memq_ranges`, or both: they write to folders of their own.
 
 What to set up: a connection `memq_default` to a broker (`memq dev` is enough), and the topic. Spark
@@ -19,13 +22,14 @@ Settings are Airflow Variables, all optional:
 
 - `memq_topic`: the topic (default `clicks`).
 - `memq_hourly_output`: folder or URI for the Parquet files (default `/tmp/memq/hourly`).
+- `memq_hourly_since`: every hour since this time (such as `2026-01-01T00:00:00Z`) gets its run.
 - `memq_hourly_cron`: when intervals begin (default `0 * * * *`, each hour).
 - `memq_spark_apps`: folder with MemQ's Spark programs (default `spark_apps` beside this folder).
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from airflow.sdk import DAG, CronDataIntervalTimetable, Variable
@@ -34,6 +38,7 @@ from airflow_provider_memq.operators.memq import MemqSparkSubmitOperator, MemqWi
 from airflow_provider_memq.sensors.memq import MemqWatermarkSensor
 
 TOPIC = Variable.get("memq_topic", default="clicks")
+SINCE = Variable.get("memq_hourly_since", default="")
 CRON = Variable.get("memq_hourly_cron", default="0 * * * *")
 APPS = Path(__file__).resolve().parents[1] / "spark_apps"
 
@@ -43,9 +48,9 @@ with DAG(
     description="Turns each complete hour into Parquet files.",
     # Other timetables make intervals of no width, which hold nothing.
     schedule=CronDataIntervalTimetable(CRON, timezone="UTC"),
-    start_date=datetime(2026, 1, 1, tzinfo=UTC),
-    catchup=False,
-    max_active_runs=2,
+    start_date=datetime.fromisoformat(SINCE or "2026-01-01T00:00:00Z"),
+    catchup=bool(SINCE),
+    max_active_runs=24,  # at this limit hours would be left out; those that wait cost little
     default_args={"retries": 5, "retry_delay": timedelta(seconds=10)},
     tags=["memq"],
 ) as dag:

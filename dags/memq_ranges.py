@@ -17,6 +17,8 @@ Settings are Airflow Variables, all optional:
 - `memq_output`: folder or URI for the Parquet files (default `/tmp/memq/parquet`).
 - `memq_spark_apps`: folder with MemQ's Spark programs (default `spark_apps` beside this folder).
 - `memq_max_range_bytes`, `memq_max_range_offsets`: how large a range may get.
+- `memq_plan_every`: how many seconds pass between two plans while much arrives all the time
+  (default 10). Let Spark have more in each range when it cannot keep up.
 
 To run a range again, clear its DAG run, or use `memq_replay`: it replaces its own files with the
 same rows, and no others. To see what would be planned, trigger `memq_plan_ranges` with `dry_run`.
@@ -48,7 +50,8 @@ TOPIC = Variable.get("memq_topic", default="clicks")
 JOB = "range_to_parquet"
 APPS = Path(__file__).resolve().parents[1] / "spark_apps"
 
-PUBLISHED = watched_asset(cluster="memq", topic=TOPIC)
+EVERY_S = float(Variable.get("memq_plan_every", default="10"))
+PUBLISHED = watched_asset(cluster="memq", topic=TOPIC, max_linger=EVERY_S)
 RANGES = ranges_asset(TOPIC)
 PROCESSED = processed_asset(TOPIC, JOB)
 

@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk import ObjectStoragePath
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSkipException,
+)
 
 from airflow_provider_memq.operators.base import MemqTopicOperator, now_ms
 from airflow_provider_memq.operators.window import window_of
@@ -38,6 +42,9 @@ class MemqAuditOperator(MemqTopicOperator):
     producers belong to the window in which they were stored, so windows that meet judge each once;
     a window should be stored through before it is judged: put a `MemqWatermarkSensor` before it.
 
+    A job may consume a window after it is audited: what a consumer has not come to yet is no fault
+    then. So let a second task audit it again with `settled_for`, when consumers had that time.
+
     The failure names producer, epoch, write partition, sequences and counts of everything that is
     lost, damaged, doubled or changed, and what a consumer missed. It is not retried. The result
     is pushed before the failure, so that an `on_failure_callback`, which any notifier can be, has
@@ -58,6 +65,10 @@ class MemqAuditOperator(MemqTopicOperator):
         default_master: the Spark master where there is no such connection, such as "local[2]"
             (templated).
         spark_conf: settings of Spark for the submitted program (templated).
+        settled_for: audit what was consumed, and nothing else, of the window that ended so long
+            before this one, such as "1h" (templated): what one of `consumers` has not come to by
+            now is a fault, too. Only for data intervals: with `start`, `end` or `last` the task is
+            skipped.
         grace: how long a job may take: what a consumer left out is a fault only when something
             behind it was reported so long ago (templated).
         output_dir: folder or URI where the findings are kept as a CSV table (templated); empty for
@@ -70,7 +81,8 @@ class MemqAuditOperator(MemqTopicOperator):
 
     Raises:
         AirflowFailException: something does not match.
-        ConfigError: no window is given, or it is none.
+        AirflowSkipException: `settled_for` is given, and a window as well.
+        ConfigError: no window is given, or it is none; or `deep` is to be settled.
     """
 
     template_fields: Sequence[str] = (
@@ -80,6 +92,7 @@ class MemqAuditOperator(MemqTopicOperator):
         "end",
         "last",
         "deep",
+        "settled_for",
         "grace",
         "output_dir",
         "application",
@@ -95,6 +108,7 @@ class MemqAuditOperator(MemqTopicOperator):
         end: Any = None,
         last: str | None = None,
         deep: bool | str = False,
+        settled_for: str | None = None,
         grace: str = DEFAULT_GRACE,
         output_dir: str = "",
         application: str = "",
@@ -109,6 +123,7 @@ class MemqAuditOperator(MemqTopicOperator):
         self.end = end
         self.last = last
         self.deep = deep
+        self.settled_for = settled_for
         self.grace = grace
         self.output_dir = output_dir
         self.application = application
@@ -123,6 +138,8 @@ class MemqAuditOperator(MemqTopicOperator):
 
         start_ms, end_ms = self._window(context)
         deep = parse_flag("deep", self.deep)
+        if deep and self.settled_for:
+            raise ConfigError("deep is about what is stored; with settled_for only reports count")
         submit = deep and bool(self.application)
         audit = self._audit_by_spark if submit else partial(self._audit, deep=deep)
         result = audit(start_ms, end_ms)
@@ -134,8 +151,9 @@ class MemqAuditOperator(MemqTopicOperator):
         }
         context["ti"].xcom_push("return_value", plain)
         self.log.info("%s", {name: each for name, each in plain.items() if name != "findings"})
-        if not result.clean:
-            lines = audit_table.in_words(result, MAX_FINDINGS)
+        late = audit_table.late_in_words(result, self._must_be_done())
+        if late or not result.clean:
+            lines = late + audit_table.in_words(result, MAX_FINDINGS)
             raise AirflowFailException(
                 f"topic {self.topic!r}, {plain['start']} to {plain['end']}: " + "; ".join(lines)
             )
@@ -147,7 +165,12 @@ class MemqAuditOperator(MemqTopicOperator):
             self._submitted.on_kill()
 
     def _window(self, context: Context) -> tuple[int, int]:
-        last_ms = duration_ms_or(0, self.last)
+        last_ms, shift_ms = duration_ms_or(0, self.last), duration_ms_or(0, self.settled_for)
+        if shift_ms:
+            if last_ms or self.start or self.end:
+                raise AirflowSkipException("only data intervals are audited a second time")
+            start_ms, end_ms = window_of(context, None, None)
+            return start_ms - shift_ms, end_ms - shift_ms
         if not last_ms:
             return window_of(context, self.start, self.end)
         if self.start or self.end:
@@ -167,8 +190,13 @@ class MemqAuditOperator(MemqTopicOperator):
                 deep=deep,
                 consumers=names_of(self.consumers),
                 grace_ms=duration_ms_or(0, self.grace),
+                only_consumed=bool(self.settled_for),
             )
         )
+
+    def _must_be_done(self) -> list[str]:
+        """Consumers that must have come to the end of the window."""
+        return names_of(self.consumers) if self.settled_for else []
 
     def _audit_by_spark(self, start_ms: int, end_ms: int) -> AuditResult:
         """Submit the program; what it found is in the file that it writes last."""
@@ -224,7 +252,8 @@ class MemqAuditOperator(MemqTopicOperator):
         """The file of a window, in a folder that exists."""
         folder = ObjectStoragePath(self.output_dir) / f"topic={self.topic}"
         folder.mkdir(parents=True, exist_ok=True)
-        return folder / f"audit-{start_ms:013d}-{end_ms:013d}.{suffix}"
+        kind = "consumed" if self.settled_for else "audit"
+        return folder / f"{kind}-{start_ms:013d}-{end_ms:013d}.{suffix}"
 
 
 def names_of(consumers: Sequence[str] | str) -> list[str]:

@@ -30,6 +30,7 @@ from memq.client.audit_reports import ReportReader
 from memq.client.cluster import Cluster
 from memq.client.notifications import stretches_beside, stretches_between
 from memq.client.queue import QueueClient
+from memq.core.audit_result import AuditResult
 from memq.core.reconciliation import Reconciliation
 from memq.core.topic import AUDIT_TOPIC
 from memq.core.wire.messages import FetchWatermark
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from memq.client.audit_batches import InspectBatches
     from memq.client.audit_reports import StoredReport
     from memq.core.audit import ProducedReport
-    from memq.core.audit_result import AuditResult
     from memq.core.coverage import StoredConsumed
     from memq.core.wire.messages import TopicInfo, WatermarkAnswer
 
@@ -92,6 +92,7 @@ async def audit_topic(
     deep: bool = False,
     consumers: Sequence[str] = (),
     grace_ms: int = GRACE_MS,
+    only_consumed: bool = False,
     token: str = "",
     progress: Progress | None = None,
     inspect_batches: InspectBatches | None = None,
@@ -110,6 +111,7 @@ async def audit_topic(
         consumers: groups and jobs whose reports are judged; all that reported when there are none.
         grace_ms: what a consumer has left out is judged only when it reported something behind it
             so long ago; as long as a job takes where jobs run side by side.
+        only_consumed: leave out what producers reported.
         token: credential, where a cluster is not given.
         progress: told how many Batches were looked at, and of how many.
         inspect_batches: looks deep into Batches in another way, such as on a cluster.
@@ -121,7 +123,7 @@ async def audit_topic(
         MemqError: neither storage nor brokers could be asked, so nothing can be said.
     """
     question = _Question(
-        topic, Window(start_ms, end_ms), deep, consumers, grace_ms, inspect_batches
+        topic, Window(start_ms, end_ms), deep, consumers, grace_ms, only_consumed, inspect_batches
     )
     if isinstance(cluster, Cluster):
         return await _audit(cluster, question, progress)
@@ -140,11 +142,12 @@ class _Question(NamedTuple):
     deep: bool
     consumers: Sequence[str]
     grace_ms: int
+    only_consumed: bool
     inspect_batches: InspectBatches | None
 
 
 async def _audit(cluster: Cluster, question: _Question, progress: Progress | None) -> AuditResult:
-    topic, window, deep, consumers, grace_ms, inspect_batches = question
+    topic, window, deep, consumers, grace_ms, only_consumed, inspect_batches = question
     info = await cluster.topic(topic)
     _check(info, window)
     slack_ms = SLACK_MS + info.config.dedup_window_ms  # repeats and late reports come within
@@ -157,6 +160,17 @@ async def _audit(cluster: Cluster, question: _Question, progress: Progress | Non
         held = await stretches_between(queue, None, None)  # has all that the watermark promises
         reader = ReportReader(audit_queue, topic, executor, report_damage)
         found = await reader.read(*window.widened(slack_ms))
+        consumed = await audit_consumed(
+            queue,
+            _about(found.consumed, info.created_ms),
+            named=consumers,
+            start_ms=window.start_ms,
+            end_ms=window.end_ms,
+            due_ms=reported_ms - grace_ms,
+        )
+        if only_consumed:
+            lines = report_damage.lines(await _starts(audit_queue))
+            return AuditResult(topic, producers=[], consumers=consumed, damage=lines)
         expiry_ms = await _expiry_ms(queue, info, watermark)
         reports = _sort(found.produced, window, watermark, info.created_ms, expiry_ms)
         judged = [report for report, _ in reports.judged]
@@ -176,14 +190,6 @@ async def _audit(cluster: Cluster, question: _Question, progress: Progress | Non
         if check.any_unseen():
             await look.at(stretches_beside(held, near))
         await _check_not_overtaken(queue, info, watermark, judged)
-        consumed = await audit_consumed(
-            queue,
-            _about(found.consumed, info.created_ms),
-            named=consumers,
-            start_ms=window.start_ms,
-            end_ms=window.end_ms,
-            due_ms=reported_ms - grace_ms,
-        )
         lines = damage.lines(await _starts(queue))
         lines += report_damage.lines(await _starts(audit_queue))
         return check.result(

@@ -49,7 +49,7 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="memq-soak-"))
     say(f"in {folder}")
     variables = {
-        "memq_max_range_offsets": "60",  # so that Spark keeps up with the producers
+        "memq_plan_every": "45",  # so that Spark keeps up with the producers
         "memq_audit_output": str(folder / "audit"),
         "memq_audit_grace": "5m",
         "memq_hourly_output": str(folder / "hourly"),

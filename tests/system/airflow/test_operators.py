@@ -9,8 +9,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from airflow_provider_memq.operators.base import ask_brokers
 from airflow_provider_memq.operators.memq import (
     MemqAuditOperator,
     MemqCommitOperator,
@@ -22,6 +23,10 @@ from airflow_provider_memq.operators.memq import (
 from airflow_provider_memq.range_assets import plan_asset, processed_asset, ranges_asset
 from airflow_provider_memq.ranges import parse_key
 from memq import AdminClient, Producer
+from memq.client.consumed import report_consumed
+from memq.client.queue import QueueClient
+from memq.core.audit import ConsumedReport
+from memq.core.notification.notification import decode_notification
 from memq.errors import ConfigError, DataLossError, OffsetOutOfRangeError
 from memq.testing.broker import BrokerProcess
 from tests.system.airflow.event_store import EventStore
@@ -345,13 +350,77 @@ def test_removed_objects_fail_the_audit_and_are_named(broker, topic, tmp_path):
     assert "findings" in next((tmp_path / f"topic={topic}").glob("*.csv")).read_text()
 
 
+@pytest.fixture
+def hour(broker, topic):
+    """Five Batches of an hour, of which a job has consumed the first of partition 0; the contexts
+    of the run for the hour, and of the next one's.
+    """
+    publish(broker, topic, 5)
+    report_consumed(broker.address, [consumed(topic, 0, 0, 1)])
+    begin = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)
+    edges = [begin + timedelta(hours=2 * number) for number in range(3)]
+    return [{"data_interval_start": a, "data_interval_end": b} for a, b in pairwise(edges)]
+
+
+def consumed(topic, partition, start, end):
+    """The report that `job` has read some Batches of one record each."""
+    page = ask_brokers(
+        "memq_default",
+        lambda cluster: QueueClient(cluster, topic).page({partition: start}, max_entries=100),
+    )
+    found = [decode_notification(entry.payload) for entry in page.entries][: end - start]
+    return ConsumedReport(
+        topic=topic,
+        consumer="job",
+        partition=partition,
+        start=start,
+        end=end,
+        batches=end - start,
+        messages=len(found),
+        records=len(found),
+        crc_sum=sum(run.crc_sum for each in found for run in each.producers),
+        window_start_ms=1,
+        window_end_ms=2,
+        final=True,
+    )
+
+
+def settled(topic, **options):
+    return MemqAuditOperator(task_id="consumed", topic=topic, settled_for="2h", **options)
+
+
+def test_what_a_named_consumer_has_not_come_to_fails_when_it_had_the_time(broker, topic, hour):
+    """A job that has stopped is no fault at first; the task that looks again names it."""
+    now, later = hour
+    audit = MemqAuditOperator(task_id="audit", topic=topic, consumers="job")
+    at_once = EventStore().run(audit, **now)
+    assert at_once["clean"]
+    assert at_once["consumers"]["job"]["behind_records"] == 4
+
+    with pytest.raises(AirflowFailException, match="'job' has not come to 4 LogMessages"):
+        EventStore().run(settled(topic, consumers="job"), **later)
+    with pytest.raises(AirflowFailException, match=r"'jbo' has not .* there is no report of it"):
+        EventStore().run(settled(topic, consumers="job,jbo"), **later)
+    assert EventStore().run(settled(topic), **later)["clean"]  # nobody was named
+
+    rest = [(0, 1, held(broker, topic)[0]), (1, 0, held(broker, topic)[1])]
+    reports = [consumed(topic, *place) for place in rest]
+    report_consumed(broker.address, reports)
+    assert EventStore().run(settled(topic, consumers="job"), **later)["clean"]
+
+
+def test_a_window_that_was_asked_for_is_not_audited_again(topic):
+    """Only data intervals are settled later; a run over another window leaves that out."""
+    with pytest.raises(AirflowSkipException):
+        settled(topic, last="1h").execute({})
+
+
 def tmp_path_of(broker):
     return Path(broker._options["data_dir"])
 
 
 def test_a_range_that_is_gone_is_refused(broker, topic):
     """Asking what a range holds that was never published is an error that names it."""
-    from airflow_provider_memq.operators.base import ask_brokers
     from airflow_provider_memq.published import expect
     from airflow_provider_memq.ranges import PlannedRange
 
