@@ -1,4 +1,10 @@
-"""How Spark programs are submitted: with the credential, and where there is no Spark connection."""
+"""How Spark programs are submitted: with the credential, and where there is no Spark connection.
+
+The credential travels in the environment of `spark-submit`. A command line can be read by everybody
+on the machine, and stands in logs and errors. In client modes, and on this machine, the driver has
+that environment. In cluster modes it has not, and there is no way there that others cannot see: the
+cluster must give its drivers the variable `MEMQ_TOKEN`, and the log of the task says so.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +33,23 @@ def program_arguments(settings: ClientSettings, arguments: dict[str, str]) -> li
     return [text for pair in given.items() for text in pair]
 
 
-def program_environment(settings: ClientSettings, default_master: str | None) -> dict[str, str]:
+def prepare(hook: SparkSubmitHook, settings: ClientSettings, default_master: str | None) -> None:
+    """Give a hook what its program needs beside arguments: a master, and an environment.
+
+    Raises:
+        ConfigError: there is neither a Spark connection nor a default.
+    """
+    _set_master(hook, default_master)
+    _carry(hook, _environment(settings, default_master))
+    if settings.token and hook._connection["deploy_mode"] == "cluster":  # noqa: SLF001 - see below
+        hook.log.warning(
+            "the driver runs in the cluster, where the token of the connection does not reach it: "
+            "its environment must have %s",
+            TOKEN_VARIABLE,
+        )
+
+
+def _environment(settings: ClientSettings, default_master: str | None) -> dict[str, str]:
     """Environment of a program: the credential, and on this machine the Python that has memq."""
     environment = {TOKEN_VARIABLE: settings.token} if settings.token else {}
     if (default_master or "").startswith("local"):
@@ -37,12 +59,9 @@ def program_environment(settings: ClientSettings, default_master: str | None) ->
     return environment
 
 
-def set_master(hook: SparkSubmitHook, conn_id: str, default_master: str | None) -> None:
-    """Give a hook whose connection is missing a master; by itself it would take YARN.
-
-    Raises:
-        ConfigError: there is neither a connection nor a default.
-    """
+def _set_master(hook: SparkSubmitHook, default_master: str | None) -> None:
+    """Give a hook whose connection is missing a master; by itself it would take YARN."""
+    conn_id = hook._conn_id  # noqa: SLF001 - nothing else tells or takes these
     try:
         hook.get_connection(conn_id)
     except AirflowNotFoundException as exc:
@@ -51,4 +70,22 @@ def set_master(hook: SparkSubmitHook, conn_id: str, default_master: str | None) 
                 f"there is no Spark connection {conn_id!r}; add it, or give default_master, such "
                 "as 'local[2]'"
             ) from exc
-        hook._connection["master"] = default_master  # noqa: SLF001 - nothing else takes it
+        hook._connection["master"] = default_master  # noqa: SLF001 - likewise
+        # What the hook has concluded from YARN: where variables of the user's own go, and more.
+        hook._is_yarn = "yarn" in default_master  # noqa: SLF001 - likewise
+        hook._is_kubernetes = "k8s" in default_master  # noqa: SLF001 - likewise
+
+
+def _carry(hook: SparkSubmitHook, variables: dict[str, str]) -> None:
+    """Put variables into the environment of `spark-submit`, whatever the master.
+
+    Airflow's hook writes its `env_vars` onto the command line for YARN and Kubernetes.
+    """
+    build = hook._build_spark_submit_command  # noqa: SLF001 - nothing else comes after `_env` is set
+
+    def build_and_carry(application: str) -> list[str]:
+        command = build(application)
+        hook._env = variables | (hook._env or {})  # noqa: SLF001 - likewise
+        return command
+
+    hook._build_spark_submit_command = build_and_carry  # type: ignore[method-assign]  # noqa: SLF001

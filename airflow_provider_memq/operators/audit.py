@@ -15,11 +15,7 @@ from airflow.sdk.exceptions import (
 
 from airflow_provider_memq.operators.base import MemqTopicOperator, now_ms
 from airflow_provider_memq.operators.window import window_of
-from airflow_provider_memq.submitting import (
-    program_arguments,
-    program_environment,
-    set_master,
-)
+from airflow_provider_memq.submitting import prepare, program_arguments
 from airflow_provider_memq.values import duration_ms_or, iso, parse_flag
 from memq.errors import ConfigError
 
@@ -212,10 +208,9 @@ class MemqAuditOperator(MemqTopicOperator):
             conn_id=self.spark_conn_id,
             name="memq-audit",
             conf=self.spark_conf,
-            env_vars=program_environment(settings, self.default_master),
             application_args=self._arguments(settings, start_ms, end_ms, str(file)),
         )
-        set_master(hook, self.spark_conn_id, self.default_master)
+        prepare(hook, settings, self.default_master)
         self._submitted = hook
         try:
             hook.submit(self.application)

@@ -12,11 +12,7 @@ from airflow_provider_memq.links import MemqManifestLink, MemqTopicLink
 from airflow_provider_memq.operators.base import ask_brokers
 from airflow_provider_memq.ranges import parse_key
 from airflow_provider_memq.settings import DEFAULT_CONN_ID
-from airflow_provider_memq.submitting import (
-    program_arguments,
-    program_environment,
-    set_master,
-)
+from airflow_provider_memq.submitting import prepare, program_arguments
 from memq.errors import ConfigError, DataLossError
 
 if TYPE_CHECKING:
@@ -37,9 +33,10 @@ class MemqSparkSubmitOperator(SparkSubmitOperator):
 
     The program gets the arguments of `spark_apps/range_to_parquet.py`: `--bootstrap --topic
     --partition --start --end --output --manifest --job --mode`, and `--token-env` when the
-    connection has a token, which travels in the environment. It writes the range to a folder of
-    its own below `output_dir`, so that running it again replaces the same files with the same rows,
-    and its manifest last.
+    connection has a token, which travels in the environment of `spark-submit`: a driver in a
+    cluster does not get it from there (see `submitting`). The program writes the range to a folder
+    of its own below `output_dir`, so that running it again replaces the same files with the same
+    rows, and its manifest last.
 
     Before the submit, the brokers are asked what the range holds: a range that retention has
     removed fails at once. After it, the manifest must be of this range, and its counts and CRC sum
@@ -152,12 +149,13 @@ class MemqSparkSubmitOperator(SparkSubmitOperator):
             *program_arguments(settings, arguments),
             *map(str, self.job_args),
         ]
-        environment = program_environment(settings, self.default_master)
-        self.env_vars = environment | (self.env_vars or {})
 
     def _get_hook(self) -> SparkSubmitHook:
+        from airflow_provider_memq.hooks.memq import MemqHook  # noqa: PLC0415 - parse sooner
+
+        settings = MemqHook(self.memq_conn_id).settings()
         hook = super()._get_hook()
-        set_master(hook, self._conn_id, self.default_master)
+        prepare(hook, settings, self.default_master)
         return hook
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ARG002
