@@ -64,7 +64,7 @@ with DAG(
     ),
     start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,
-    max_active_runs=1,  # two plans at a time would plan the same
+    max_active_runs=1,  # more would wait: the operator makes one plan at a time
     tags=["memq"],
     params={
         "start": Param(

@@ -52,7 +52,11 @@ class MemqPlanRangesOperator(MemqTopicOperator):
     the range's key as `dag_run.partition_key`. Ranges of a read partition meet: they go on where
     the last *committed* event of the plan says that planning ended (`plan_asset`), which is stored
     together with the ranges. So a try that crashes has planned nothing, and a plan is never made
-    twice. Give its DAG `max_active_runs=1`: two plans at a time would plan the same.
+    twice.
+
+    Two plans at a time would read the same last event, and plan the same. So one such task runs at
+    a time in all runs of the DAG: `max_active_tis_per_dag=1` is set, and nothing else is taken.
+    The DAG's own `max_active_runs` cannot do that, for runs of a backfill are counted apart.
 
     With nothing new the task is skipped, for a successful task always emits.
 
@@ -109,6 +113,12 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         preview: bool | str = False,
         **kwargs: Any,
     ) -> None:
+        plans = kwargs.setdefault("max_active_tis_per_dag", 1)
+        if plans != 1:
+            raise ConfigError(
+                f"max_active_tis_per_dag = {plans!r}: must be 1, for two plans at a time would "
+                "plan the same; leave it out"
+            )
         inlets, outlets = kwargs.pop("inlets", None) or [], kwargs.pop("outlets", None) or []
         plan = plan_asset(ranges)
         super().__init__(inlets=[*inlets, plan], outlets=[*outlets, ranges, plan], **kwargs)
