@@ -1,10 +1,15 @@
-"""Looking again and again in the triggerer, through outages, holding nothing meanwhile."""
+"""Looking again and again, through outages, holding nothing meanwhile.
+
+The connection is read for each look, so that a new token is taken. Of every look-up that fails,
+also by an outage of a secrets backend or of its own API, Airflow says that the connection is not
+defined. So that is an answer while the connection was never read, and an outage afterwards.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow.sdk.exceptions import AirflowRuntimeError
+from airflow.sdk.exceptions import AirflowNotFoundException, AirflowRuntimeError
 
 from memq.errors import MemqError
 
@@ -36,9 +41,16 @@ def interval_s(poll_interval_s: float, randomness: Callable[[], float]) -> float
     return poll_interval_s * (1.0 - JITTER + 2.0 * JITTER * randomness())
 
 
-def may_pass(error: Exception) -> bool:
-    """Whether an error may go away by itself: an outage of brokers, or of Airflow's own API."""
-    return error.retriable if isinstance(error, MemqError) else True
+def may_pass(error: Exception, *, known: bool) -> bool:
+    """Whether an error may go away by itself: an outage of brokers, or of what Airflow asks.
+
+    Args:
+        error: of a look.
+        known: an earlier look has read the connection.
+    """
+    if isinstance(error, MemqError):
+        return error.retriable
+    return known or not isinstance(error, AirflowNotFoundException)
 
 
 async def wait_until(
@@ -56,7 +68,7 @@ async def wait_until(
     `BACKOFF_CAP_S`; the log says when that began and when it ended.
 
     Args:
-        hook: names the connection; it is read for each look, so that a new token is taken.
+        hook: names the connection.
         condition: what is waited for.
         poll_interval_s: between looks.
         log: of the task.
@@ -65,21 +77,24 @@ async def wait_until(
 
     Raises:
         MemqError: what no waiting mends: a refused token, an unknown topic, a wrong value.
-        AirflowNotFoundException: there is no such connection.
+        AirflowNotFoundException: there is no such connection, and was none before.
     """
+    known = False
     failures = 0
     last_note = ""
     while True:
         try:
             async with hook.session() as session:
                 outcome = await condition.look(session)
-        except (MemqError, AirflowRuntimeError) as exc:
-            if not may_pass(exc):
+        except (MemqError, AirflowNotFoundException, AirflowRuntimeError) as exc:
+            if not may_pass(exc, known=known):
                 raise
+            known = known or isinstance(exc, MemqError)  # of a broker that the connection named
             failures += 1
             delay_s = backoff_s(failures, randomness)
             log.warning("no answer (%d in a row), next try in %.1f s: %s", failures, delay_s, exc)
         else:
+            known = True
             if failures:
                 log.info("brokers answer again after %d failures", failures)
             failures = 0

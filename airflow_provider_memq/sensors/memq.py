@@ -5,8 +5,8 @@ Each can wait in three ways, as Airflow's own sensors do: `mode="poke"` in a wor
 with no worker slot while it waits. With `start_from_trigger=True` it never sees a worker at all.
 
 The first look tells a wrong connection from an outage: it must succeed within the connection's
-request timeout, or the task fails and says why. From then on brokers that do not answer are waited
-for, until the sensor's own timeout.
+request timeout, or the task fails and says why. From then on brokers that do not answer, and a
+connection that Airflow cannot get, are waited for, until the sensor's own timeout.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from airflow.triggers.base import StartTriggerArgs
 from airflow_provider_memq import conditions
 from airflow_provider_memq.hooks.memq import MemqHook
 from airflow_provider_memq.links import MemqTopicLink
+from airflow_provider_memq.polling import may_pass
 from airflow_provider_memq.settings import DEFAULT_CONN_ID, explain
 from airflow_provider_memq.triggers import memq as triggers
 from memq.errors import MemqError, UnavailableError
@@ -98,13 +99,12 @@ class MemqSensor(BaseSensorOperator):
             self._condition = self._make_condition()
         try:
             outcome = self._look(self._condition)
-        except AirflowNotFoundException as exc:  # the connection
-            raise AirflowFailException(str(exc)) from exc
-        except MemqError as exc:
-            text = explain(self.memq_conn_id, exc)
-            if not exc.retriable:
+        except (MemqError, AirflowNotFoundException) as exc:
+            answered = self._answered or self._rescheduled(context)
+            text = explain(self.memq_conn_id, exc) if isinstance(exc, MemqError) else str(exc)
+            if not may_pass(exc, known=answered):
                 raise AirflowFailException(text) from exc
-            if not (self._answered or self._rescheduled(context)):
+            if not answered:
                 raise UnavailableError(text) from exc
             self.log.warning("no answer, looking again later: %s", text)
             return PokeReturnValue(is_done=False)

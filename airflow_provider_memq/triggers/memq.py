@@ -3,7 +3,7 @@
 They run in the triggerer, which runs thousands of triggers in one event loop: all they do is
 awaited. Between two looks they hold no connection. An outage is waited through, whatever it takes;
 the sensor's timeout is what ends it. An error that no waiting mends is an event too, so that the
-task fails at once and says why.
+task fails at once and says why; so is a connection that the first look of a triggerer cannot get.
 """
 
 from __future__ import annotations

@@ -6,9 +6,11 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from airflow.sdk.exceptions import AirflowFailException
 from airflow.triggers.base import TaskSuccessEvent
 
 from airflow_provider_memq.hooks.memq import MemqHook
+from airflow_provider_memq.sensors.memq import MemqOffsetSensor
 from airflow_provider_memq.triggers.memq import MemqNewDataTrigger, MemqOffsetTrigger
 from airflow_provider_memq.triggers.watch import MemqWatchTrigger
 from memq import AdminClient, Consumer, Producer
@@ -145,6 +147,33 @@ def test_a_topic_that_is_not_there(hook):
     """An unknown topic is an error at once."""
     with pytest.raises(UnknownTopicError):
         hook.state("nothing")
+
+
+class Rescheduled:
+    """A try of a task, that was first rescheduled at a time, if it was."""
+
+    def __init__(self, first):
+        self.first = first
+
+    def get_first_reschedule_date(self, context):
+        return self.first
+
+
+def test_a_look_up_that_fails_is_waited_through(broker, topic, hook, monkeypatch):
+    """A connection that a sensor has used once, and cannot get for a while, is an outage to it."""
+    sensor = MemqOffsetSensor(task_id="wait", topic=topic, offsets={0: 1})
+    assert not sensor.poke({}).is_done
+
+    with monkeypatch.context() as outage:
+        outage.delenv("AIRFLOW_CONN_MEMQ_DEFAULT")
+        assert not sensor.poke({}).is_done
+        again = MemqOffsetSensor(task_id="wait", topic=topic, offsets={0: 1}, mode="reschedule")
+        assert not again.poke({"ti": Rescheduled(datetime.now(UTC))}).is_done
+        with pytest.raises(AirflowFailException, match="isn't defined"):
+            again.poke({"ti": Rescheduled(None)})
+    publish(broker, topic, 1)
+
+    assert sensor.poke({}).is_done
 
 
 async def fire(trigger):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
+from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider_memq.conditions import OffsetsReached
 from airflow_provider_memq.polling import BACKOFF_CAP_S, backoff_s, interval_s, wait_until
@@ -59,6 +60,28 @@ async def test_what_no_waiting_mends_is_raised():
 
     with pytest.raises(UnauthorizedError):
         await wait(FakeHook(UnauthorizedError("no")), sleeps)
+
+    assert sleeps == []
+
+
+@pytest.mark.parametrize("first", [FakeSession({0: 4}), UnavailableError("down")])
+async def test_a_connection_that_was_read_once_is_waited_for(caplog, first):
+    """Airflow says "not defined" of any look-up that failed, so a later one is an outage."""
+    sleeps = []
+    gone = [AirflowNotFoundException("The conn_id `c` isn't defined")] * 2
+
+    await wait(FakeHook(first, *gone, FakeSession({0: 5})), sleeps)
+
+    assert len(sleeps) == 3
+    assert caplog.text.count("s: The conn_id `c` isn't defined") == 2
+
+
+async def test_a_connection_that_was_never_read_is_none():
+    """The first look tells a wrong connection at once."""
+    sleeps = []
+
+    with pytest.raises(AirflowNotFoundException):
+        await wait(FakeHook(AirflowNotFoundException("c"), FakeSession({0: 5})), sleeps)
 
     assert sleeps == []
 
