@@ -39,8 +39,9 @@ class MemqSparkSubmitOperator(SparkSubmitOperator):
     rows, and its manifest last.
 
     Before the submit, the brokers are asked what the range holds: a range that retention has
-    removed fails at once. After it, the manifest must be of this range, and its counts and CRC sum
-    those of the notifications. Killing the task kills the submitted program.
+    removed fails at once. After it, the manifest must be of this range, written since the submit,
+    and its counts and CRC sum those of the notifications. Killing the task kills the submitted
+    program.
 
     Args:
         topic: the topic (templated).
@@ -55,6 +56,10 @@ class MemqSparkSubmitOperator(SparkSubmitOperator):
         memq_conn_id: connection to the brokers (templated).
         default_master: the Spark master where there is no connection `conn_id`, such as
             "local[2]" (templated); without one that is an error, and not YARN.
+        durable: False submits in each try, and when the task is cleared; what an earlier try left
+            running in a cluster may run beside it, and does no harm. True, the default of
+            `SparkSubmitOperator`, waits for that instead; but when it has succeeded, a task that is
+            cleared takes its manifest for good and submits nothing.
         **kwargs: as `SparkSubmitOperator`, but for `application_args`.
 
     Returns:
@@ -62,7 +67,8 @@ class MemqSparkSubmitOperator(SparkSubmitOperator):
         `files`.
 
     Raises:
-        DataLossError: the manifest is missing, or not of this range, or its counts differ.
+        DataLossError: the manifest is missing, or of an earlier run or another range, or its counts
+            differ.
         OffsetOutOfRangeError: some of the range is not held.
         ConfigError: the key names no range, or an argument makes no sense.
     """
@@ -94,10 +100,11 @@ class MemqSparkSubmitOperator(SparkSubmitOperator):
         job_args: Sequence[str] = (),
         memq_conn_id: str = DEFAULT_CONN_ID,
         default_master: str | None = None,
+        durable: bool = False,
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("name", "memq-range")
-        super().__init__(application=application, **kwargs)
+        super().__init__(application=application, durable=durable, **kwargs)
         self.topic = topic
         self.output_dir = output_dir
         self.range_key = range_key
@@ -124,8 +131,10 @@ class MemqSparkSubmitOperator(SparkSubmitOperator):
             self.output_dir, self.topic, planned
         )
         self._prepare(planned, path)
+        # It is not removed: a run of the same range that has just ended may not have checked it.
+        earlier = None if self.durable else _payload_if_any(path)
         super().execute(context)
-        manifest = read_manifest(path)
+        manifest = read_manifest(path, earlier)
         check(manifest, self.topic, expected)
         self.log.info("%d records in %s", manifest.records, manifest.output)
         return _result(manifest, path)
@@ -174,11 +183,16 @@ def default_manifest(output: str, topic: str, planned: PlannedRange) -> str:
     return f"{output.rstrip('/')}/_manifests/topic={topic}/partition={planned.partition}/{name}"
 
 
-def read_manifest(path: str) -> Manifest:
+def read_manifest(path: str, earlier: bytes | None = None) -> Manifest:
     """A manifest from a file or URI.
 
+    Args:
+        path: the file or URI.
+        earlier: what stood there before the job. Two runs never write the same, for each writes
+            when it began and ended.
+
     Raises:
-        DataLossError: there is none.
+        DataLossError: there is none, or still the earlier one.
         CorruptDataError: it is not a manifest.
     """
     from memq.core.manifest import decode_manifest  # noqa: PLC0415 - DAGs parse sooner
@@ -187,7 +201,19 @@ def read_manifest(path: str) -> Manifest:
         payload = ObjectStoragePath(path).read_bytes()
     except OSError as exc:
         raise DataLossError(f"the job ended without a manifest at {path}: {exc}") from exc
+    if payload == earlier:
+        raise DataLossError(
+            f"the job ended without a manifest of its own: the one at {path} was there before"
+        )
     return decode_manifest(payload)
+
+
+def _payload_if_any(path: str) -> bytes | None:
+    """What stands at a path; stores have many errors for nothing, and reading it later tells."""
+    try:
+        return ObjectStoragePath(path).read_bytes()
+    except OSError:
+        return None
 
 
 def check(manifest: Manifest, topic: str, expected: Expected) -> None:

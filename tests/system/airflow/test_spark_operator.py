@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
+import shutil
 import signal
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pyarrow.parquet as pq
@@ -35,6 +40,15 @@ pytestmark = pytest.mark.filterwarnings(
 TOPIC = "clicks"
 BATCHES = 4
 KEY = PlannedRange(0, 1, 3).key
+
+# `spark-submit` for a cluster: it names the driver that it started, and can be asked about it.
+CLUSTER_SUBMIT = """#!/bin/sh
+case " $* " in *" --status "*)
+    printf '"submissionId" : "driver-1"\\n"driverState" : "FINISHED"\\n'; exit;;
+esac
+echo driver-1
+exec {submit} "$@"
+"""
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +79,44 @@ def light(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     return folder
+
+
+class Finished(BaseHTTPRequestHandler):
+    """A master of Spark that says of every driver that it has finished its work."""
+
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"success": true, "driverState": "FINISHED"}')
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def cluster(light, monkeypatch):
+    """A stand-in for a cluster whose drivers Airflow tracks, behind the connection `memq_spark`."""
+    submit = light / "cluster" / "spark-submit"
+    submit.parent.mkdir()
+    submit.write_text(CLUSTER_SUBMIT.format(submit=light / "spark-submit"))
+    submit.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{submit.parent}{os.pathsep}{os.environ['PATH']}")
+    with HTTPServer(("127.0.0.1", 0), Finished) as master:
+        threading.Thread(target=master.serve_forever).start()
+        connection = {
+            "conn_type": "spark",
+            "host": "spark://127.0.0.1:7077,127.0.0.1:7078",
+            "extra": {"deploy-mode": "cluster", "rest-port": master.server_port},
+        }
+        monkeypatch.setenv("AIRFLOW_CONN_MEMQ_SPARK", json.dumps(connection))
+        yield
+        master.shutdown()
+
+
+class TaskState(dict):
+    """What Airflow keeps for a task over its tries, also when it is cleared."""
+
+    set = dict.__setitem__
 
 
 def operator(tmp_path, application, **options):
@@ -118,6 +170,39 @@ def test_a_job_without_a_manifest_fails(tmp_path, light):
     (light / light_app.APP).write_text("")
     with pytest.raises(DataLossError, match="without a manifest"):
         EventStore().run(operator(tmp_path, light / light_app.APP))
+
+
+def test_a_manifest_of_an_earlier_run_is_none(tmp_path, light):
+    """A second run that says nothing has not done its work either, though the first one had."""
+    EventStore().run(operator(tmp_path, light / light_app.APP))
+    (light / light_app.APP).write_text("")
+    with pytest.raises(DataLossError, match="was there before"):
+        EventStore().run(operator(tmp_path, light / light_app.APP))
+
+
+def test_a_manifest_stands_until_the_next_one_replaces_it(tmp_path, light):
+    """A second run does not take the manifest from under a first that is about to be checked."""
+    task = operator(tmp_path, light / light_app.APP)
+    EventStore().run(task)
+    program = light / light_app.APP
+    text = program.read_text()
+    program.write_text(f"import os\n\nos.stat({task.manifest_url!r})\n{text}")
+
+    EventStore().run(operator(tmp_path, program))
+
+    assert values(tmp_path) == [b"1", b"2"]
+
+
+def test_a_cleared_task_runs_again_in_a_cluster(tmp_path, light, cluster):
+    """It is submitted anew, whatever became of the driver of an earlier try; then rows are back."""
+    state, store = TaskState(), EventStore()
+    for _ in range(2):
+        task = operator(tmp_path, light / light_app.APP)
+        ti = SimpleNamespace(xcom_push=store.xcoms.__setitem__, stats_tags={})
+        store.run(task, ti=ti, task_state_store=state)
+
+        assert values(tmp_path) == [b"1", b"2"]
+        shutil.rmtree(tmp_path / "out" / f"topic={TOPIC}")
 
 
 def test_killing_the_task_ends_the_program(tmp_path, light):
