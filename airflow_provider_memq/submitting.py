@@ -40,7 +40,7 @@ def prepare(hook: SparkSubmitHook, settings: ClientSettings, default_master: str
         ConfigError: there is neither a Spark connection nor a default.
     """
     _set_master(hook, default_master)
-    _carry(hook, _environment(settings, default_master))
+    _carry(hook, _environment(settings, hook._connection["master"] or ""))  # noqa: SLF001 - below
     if settings.token and hook._connection["deploy_mode"] == "cluster":  # noqa: SLF001 - see below
         hook.log.warning(
             "the driver runs in the cluster, where the token of the connection does not reach it: "
@@ -49,13 +49,16 @@ def prepare(hook: SparkSubmitHook, settings: ClientSettings, default_master: str
         )
 
 
-def _environment(settings: ClientSettings, default_master: str | None) -> dict[str, str]:
-    """Environment of a program: the credential, and on this machine the Python that has memq."""
-    environment = {TOKEN_VARIABLE: settings.token} if settings.token else {}
-    if (default_master or "").startswith("local"):
-        folder = str(Path(sys.executable).parent)
-        path = os.pathsep.join([os.environ.get("PATH", ""), folder])
-        environment |= {"PATH": path, "PYSPARK_PYTHON": sys.executable}
+def _environment(settings: ClientSettings, master: str) -> dict[str, str]:
+    """Environment of a program: the credential; where `spark-submit` may be found, which comes with
+    pyspark; and, for a Spark on this machine, the Python that has memq.
+    """
+    folder = str(Path(sys.executable).parent)
+    environment = {"PATH": os.pathsep.join([os.environ.get("PATH", ""), folder])}
+    if settings.token:
+        environment[TOKEN_VARIABLE] = settings.token
+    if master.startswith("local"):
+        environment["PYSPARK_PYTHON"] = sys.executable
     return environment
 
 

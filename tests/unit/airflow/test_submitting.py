@@ -155,3 +155,19 @@ def test_a_failed_audit_does_not_tell_the_token(submitted, tmp_path):
     assert TOKEN not in str(raised.value)
     assert TOKEN not in started_with()[0]
     assert started_with()[1][TOKEN_VARIABLE] == TOKEN
+
+
+@pytest.mark.parametrize("connection", CONNECTIONS.values(), ids=CONNECTIONS)
+def test_only_spark_on_this_machine_uses_its_python(submitted, monkeypatch, connection):
+    """A cluster has a Python of its own, wherever that is."""
+    started_with = submitted()
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    if connection is not None:
+        monkeypatch.setenv("AIRFLOW_CONN_MEMQ_SPARK", connection)
+    hook = hook_of(operator())
+    hook._spark_exit_code = 0  # of a pod; the stand-in has none
+
+    hook.submit("/apps/range_to_parquet.py")
+
+    here = connection in {None, CONNECTIONS["local"]}
+    assert ("PYSPARK_PYTHON" in started_with()[1]) is here
