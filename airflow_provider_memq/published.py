@@ -9,7 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from airflow_provider_memq.ranges import Cutter, Facts, Held, PlannedRange, Sized, Topic
+from airflow_provider_memq.values import iso
 from memq.client.cluster import Cluster
+from memq.client.held import held_since
 from memq.client.loop import EventLoopThread
 from memq.client.notifications import Stretch, entries_of, stretches_between
 from memq.client.queue import QueueClient
@@ -164,9 +166,44 @@ async def _check_held(queue: QueueClient, wanted: PlannedRange) -> None:
 async def between(
     cluster: Cluster, topic: str, start_ms: int | None, end_ms: int | None
 ) -> list[PlannedRange]:
-    """The offsets published from one time up to, not including, another one; None is no bound."""
+    """The offsets published from one time up to, not including, another one.
+
+    None is no bound: without a start they begin with the first that are held. What retention has
+    removed is not among them; see `check_held_since`.
+    """
     stretches = await stretches_between(QueueClient(cluster, topic), start_ms, end_ms)
     return [PlannedRange(*stretch) for stretch in stretches if stretch.entries > 0]
+
+
+async def check_held_since(cluster: Cluster, topic: str, start_ms: int, end_ms: int | None) -> None:
+    """Make sure that retention has removed nothing of a window of time.
+
+    Nobody knows when the last removed Batch was published, so a window is refused when it may have
+    been in it. To be asked after the offsets of the window: then nothing is removed in between.
+
+    Raises:
+        OffsetOutOfRangeError: it may have; the message names a read partition, and since when it is
+            held.
+    """
+    info = await cluster.topic(topic)
+    if end_ms is not None and end_ms <= info.created_ms:
+        return
+    queue = QueueClient(cluster, topic)
+    mark = await _watermark(queue)
+    found = await held_since(queue, info.config.retention_ms, max(mark.write_partitions))
+    last = max(found, key=lambda each: each.since_ms)
+    if start_ms >= last.since_ms:
+        return
+    since = iso(int(last.since_ms))
+    if last.first is None:
+        left = f"nothing is left, and retention has come to {since}"
+    else:
+        left = f"all is held since {since} only, from offset {last.first} on"
+    raise OffsetOutOfRangeError(
+        f"retention may have removed Batches of the window of {topic!r} from {iso(start_ms)} to "
+        f"{'now' if end_ms is None else iso(end_ms)}: of partition {last.partition} {left}. Let "
+        "the window begin then or later"
+    )
 
 
 async def check_closed(cluster: Cluster, topic: str, end_ms: int) -> None:
@@ -175,13 +212,18 @@ async def check_closed(cluster: Cluster, topic: str, end_ms: int) -> None:
     Raises:
         UnavailableError: the watermark has not passed its end yet; try again later.
     """
-    answer: WatermarkAnswer
-    answer, _ = await QueueClient(cluster, topic).ask(FetchWatermark(topic=topic))
+    answer = await _watermark(QueueClient(cluster, topic))
     if answer.stored_through_ms < end_ms:
         raise UnavailableError(
             f"topic {topic!r} is stored through {answer.stored_through_ms} ms, and the window ends "
             f"at {end_ms} ms: its last Batches may still come. Wait with MemqWatermarkSensor"
         )
+
+
+async def _watermark(queue: QueueClient) -> WatermarkAnswer:
+    answer: WatermarkAnswer
+    answer, _ = await queue.ask(FetchWatermark(topic=queue.topic))
+    return answer
 
 
 async def committed(cluster: Cluster, topic: str, group: str) -> Mapping[int, int]:

@@ -88,6 +88,17 @@ def parse_flag(name: str, given: object) -> bool:
     return text == "true"
 
 
+def skips_removed(on_removed: str) -> bool:
+    """Whether to go on without what retention has removed, in place of failing.
+
+    Raises:
+        ConfigError: it is neither "fail" nor "skip".
+    """
+    if on_removed not in ("fail", "skip"):
+        raise ConfigError(f"on_removed = {on_removed!r}: must be 'fail' or 'skip'")
+    return on_removed == "skip"
+
+
 # -- what may be left out -------------------------------------------------------------------
 
 

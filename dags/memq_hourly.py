@@ -24,6 +24,8 @@ Settings are Airflow Variables, all optional:
 - `memq_hourly_output`: folder or URI for the Parquet files (default `/tmp/memq/hourly`).
 - `memq_hourly_since`: every hour since this time (such as `2026-01-01T00:00:00Z`) gets its run.
 - `memq_hourly_cron`: when intervals begin (default `0 * * * *`, each hour).
+- `memq_hourly_on_removed`: `fail` when retention may have removed Batches of an hour (the default),
+  or `skip` to take what is left.
 - `memq_spark_apps`: folder with MemQ's Spark programs (default `spark_apps` beside this folder).
 """
 
@@ -57,7 +59,11 @@ with DAG(
     complete = MemqWatermarkSensor(
         task_id="complete", topic=TOPIC, deferrable=True, timeout=6 * 3600
     )
-    window = MemqWindowRangesOperator(task_id="window", topic=TOPIC)
+    window = MemqWindowRangesOperator(
+        task_id="window",
+        topic=TOPIC,
+        on_removed="{{ var.value.get('memq_hourly_on_removed', 'fail') }}",
+    )
     process = MemqSparkSubmitOperator.partial(
         task_id="process",
         topic=TOPIC,

@@ -23,6 +23,7 @@ from airflow_provider_memq.values import (
     duration_ms_or,
     parse_flag,
     parse_offsets,
+    skips_removed,
 )
 from memq.errors import ConfigError
 
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from memq.client.cluster import Cluster
 
 DEFAULT_RANGES = 100  # per read partition and plan; each becomes a DAG run
-ON_REMOVED = ("fail", "skip")
 
 
 class _Plan(NamedTuple):
@@ -155,16 +155,12 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         if last is None:
             begin = first_ledger(topic, start_of(self.start))
         else:
-            begin = carried_on(last, topic, skip_removed=self._skips())
+            skip_removed = skips_removed(self.on_removed)
+            begin = carried_on(last, topic, skip_removed=skip_removed)
         return _Plan(begin, await plan(cluster, topic, begin, limits, now_ms()))
 
-    def _skips(self) -> bool:
-        if self.on_removed not in ON_REMOVED:
-            raise ConfigError(f"on_removed = {self.on_removed!r}: must be 'fail' or 'skip'")
-        return self.on_removed == "skip"
-
     def _limits(self) -> Limits:
-        self._skips()
+        skips_removed(self.on_removed)
         limits = Limits(
             offsets=count_or(UNBOUNDED, "max_offsets", self.max_offsets),
             size_bytes=bytes_or(UNBOUNDED, "max_bytes", self.max_bytes),

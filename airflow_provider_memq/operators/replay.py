@@ -34,7 +34,8 @@ class MemqReplayOperator(MemqTopicOperator):
     Args:
         ranges: the asset to which the ranges were emitted.
         keys: offsets wanted, as range keys: a list, or its text with commas or as JSON (templated).
-        start: or else a window of time: its start, with a time zone (templated).
+        start: or else a window of time: its start, with a time zone (templated). Without one, it
+            begins with what is held.
         end: and its end, not included (templated).
         preview: a dry run: only list what would be replayed, and skip (templated). It is the
             default, since a replay costs as much as the first run.
@@ -46,7 +47,8 @@ class MemqReplayOperator(MemqTopicOperator):
         "bytes"}, …], "batches", "bytes", "dry_run"}`.
 
     Raises:
-        OffsetOutOfRangeError: retention removed some of the Batches.
+        OffsetOutOfRangeError: retention removed some of the Batches, or may have removed some of
+            the window; the message names a read partition, and since when it is held.
         ConfigError: nothing or too much is asked for, or an argument makes no sense.
     """
 
@@ -112,6 +114,8 @@ class MemqReplayOperator(MemqTopicOperator):
             raise ConfigError("give either keys of ranges, or a window with start, end or both")
         if timed:
             wanted = await published.between(cluster, self.topic, start_ms, end_ms)
+        if start_ms is not None:
+            await published.check_held_since(cluster, self.topic, start_ms, end_ms)
         return await published.expect_all(cluster, self.topic, touching(planned, wanted))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_memq.operators.base import MemqTopicOperator
-from airflow_provider_memq.values import iso, time_ms_or_none
+from airflow_provider_memq.values import iso, skips_removed, time_ms_or_none
 from memq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,7 +25,9 @@ class MemqWindowRangesOperator(MemqTopicOperator):
     past hours: schedule its DAG with `CronDataIntervalTimetable`, for other timetables make
     intervals of no width. A Batch belongs to the window in which it was published. Windows that
     meet hold each Batch exactly once, and a window names the same Batches whenever it is asked,
-    as its end must be stored through: put a `MemqWatermarkSensor` before it.
+    as its end must be stored through: put a `MemqWatermarkSensor` before it. One from which
+    retention may have removed Batches is refused: what is left of it would be another range, whose
+    output stands beside that of the whole one and holds the same rows.
 
     Map a `MemqSparkSubmitOperator` over the result:
     `MemqSparkSubmitOperator.partial(…).expand(range_key=window.output)`.
@@ -34,6 +36,9 @@ class MemqWindowRangesOperator(MemqTopicOperator):
         start: where the window begins: a time with a zone or its ISO text (templated); None for
             the start of the data interval.
         end: where it ends, not included (templated); None for the end of the data interval.
+        on_removed: "fail", or "skip" to take what retention has left of the window (templated).
+            For topics that are idle for longer than their retention: there a window is refused
+            because of Batches from long before it, since nobody knows when they were published.
         topic: the topic (templated).
         memq_conn_id: connection to the brokers (templated).
 
@@ -42,20 +47,30 @@ class MemqWindowRangesOperator(MemqTopicOperator):
 
     Raises:
         UnavailableError: the topic is not stored through the end of the window.
-        OffsetOutOfRangeError: retention removed Batches of the window.
+        OffsetOutOfRangeError: retention removed Batches of the window, or may have; the message
+            names a read partition, and since when it is held.
         ConfigError: the run has no data interval and no window was given, or it is none.
     """
 
-    template_fields: Sequence[str] = (*MemqTopicOperator.template_fields, "start", "end")
+    template_fields: Sequence[str] = (
+        *MemqTopicOperator.template_fields,
+        "start",
+        "end",
+        "on_removed",
+    )
 
-    def __init__(self, *, start: Any = None, end: Any = None, **kwargs: Any) -> None:
+    def __init__(
+        self, *, start: Any = None, end: Any = None, on_removed: str = "fail", **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.start = start
         self.end = end
+        self.on_removed = on_removed
 
     def execute(self, context: Context) -> list[str]:
         """Ask the brokers for the offsets of the times."""
         start_ms, end_ms = window_of(context, self.start, self.end)
+        skips_removed(self.on_removed)
         found = self.ask(lambda cluster: self._find(cluster, start_ms, end_ms))
         self.log.info("window %s to %s of %s", iso(start_ms), iso(end_ms), self.topic)
         for each in found:
@@ -73,6 +88,8 @@ class MemqWindowRangesOperator(MemqTopicOperator):
 
         await published.check_closed(cluster, self.topic, end_ms)
         ranges = await published.between(cluster, self.topic, start_ms, end_ms)
+        if not skips_removed(self.on_removed):
+            await published.check_held_since(cluster, self.topic, start_ms, end_ms)
         return await published.expect_all(cluster, self.topic, ranges)
 
 

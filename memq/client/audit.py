@@ -18,7 +18,6 @@ reports are read up to now, since they consume later.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
@@ -28,6 +27,7 @@ from memq.client.audit_consumed import GRACE_MS, audit_consumed
 from memq.client.audit_damage import Damage
 from memq.client.audit_reports import ReportReader
 from memq.client.cluster import Cluster
+from memq.client.held import held_since
 from memq.client.notifications import stretches_beside, stretches_between
 from memq.client.queue import QueueClient
 from memq.core.audit_result import AuditResult
@@ -279,17 +279,8 @@ async def _starts(queue: QueueClient) -> dict[int, int]:
 
 async def _held_since_ms(queue: QueueClient, info: TopicInfo, watermark: WatermarkAnswer) -> float:
     """What was published from this time on is held in full."""
-    since_ms = -math.inf
-    for held in await queue.offsets():
-        if held.start == 0:
-            continue
-        page = await queue.page({held.partition: held.start}, max_entries=1)
-        if page.entries:
-            since_ms = max(since_ms, page.entries[0].timestamp_ms)
-        else:
-            newest_ms = max(watermark.write_partitions)
-            since_ms = max(since_ms, newest_ms - info.config.retention_ms)
-    return since_ms
+    found = await held_since(queue, info.config.retention_ms, max(watermark.write_partitions))
+    return max(each.since_ms for each in found)
 
 
 async def _expiry_ms(queue: QueueClient, info: TopicInfo, watermark: WatermarkAnswer) -> float:

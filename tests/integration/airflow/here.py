@@ -1,0 +1,78 @@
+"""A broker in the test process, beside it Airflow's memory of events, and operators run on both."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+
+from memq.broker.retention import expire
+from memq.core.ring import Now
+from tests.integration.broker.support import broker, client
+from tests.system.airflow.event_store import EventStore
+
+TOPIC = "t"
+RETENTION_S = 10
+SHORT = {"retention": f"{RETENTION_S}s", "dedup_window": "10s", "upload_deadline": "100ms"}
+
+
+class World:
+    """A topic of one read partition whose retention is short, by a clock that the test moves.
+
+    Attributes:
+        store: what Airflow remembers of asset events.
+    """
+
+    def __init__(self, running, writer):
+        self.broker, self._writer = running, writer
+        self._real, self._ahead_s, self._sequence = running.services.now, 0.0, 0
+        self.store = EventStore()
+
+    async def create(self):
+        await self._writer.create(TOPIC, **SHORT)
+
+    async def create_again(self):
+        """Delete the topic, and make another one of its name."""
+        await self.delete()
+        await self.create()
+
+    async def delete(self):
+        from memq.client.admin import AsyncAdminClient
+
+        async with AsyncAdminClient(self.broker.address) as admin:
+            await admin.delete_topic(TOPIC)
+
+    async def publish(self, batches):
+        """Publish Batches of one record each; each at a later time than the one before."""
+        for _ in range(batches):
+            self.later(0.01)
+            await self._writer.write(self._sequence)
+            self._sequence += 1
+
+    def later(self, seconds):
+        """Let the broker's clock stand later from now on."""
+        self._ahead_s += seconds
+        ahead_ms = round(self._ahead_s * 1000)
+        self.broker.services.now = lambda: Now(*(ms + ahead_ms for ms in self._real()))
+
+    async def expire(self):
+        """Have retention remove what it may by now."""
+        return await expire(self.broker.topics.get(TOPIC), self.broker.services)
+
+    def at(self, seconds=0.0):
+        """A time by the broker's clock, so much from now."""
+        return datetime.fromtimestamp(time.time() + self._ahead_s + seconds, UTC)
+
+    async def run(self, operator, **context):
+        """Try a task once, in a thread as a worker would."""
+        return await asyncio.to_thread(self.store.run, operator, **context)
+
+
+@asynccontextmanager
+async def world(tmp_path, monkeypatch):
+    async with broker(tmp_path) as running, client(running) as writer:
+        monkeypatch.setenv("AIRFLOW_CONN_MEMQ_DEFAULT", f"memq://{running.address}")
+        here = World(running, writer)
+        await here.create()
+        yield here

@@ -1,0 +1,116 @@
+"""Windows of time that retention has reached."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_memq.operators.memq import (
+    MemqPlanRangesOperator,
+    MemqReplayOperator,
+    MemqWindowRangesOperator,
+)
+from airflow_provider_memq.range_assets import ranges_asset
+from memq.errors import ConfigError, OffsetOutOfRangeError
+from tests.integration.airflow.here import RETENTION_S, TOPIC, world
+
+
+def window(start, end, **options):
+    return MemqWindowRangesOperator(task_id="window", topic=TOPIC, start=start, end=end, **options)
+
+
+async def half_removed(here):
+    """Publish two Batches that retention removes and, much later, one that it does not.
+
+    Returns:
+        Times before the first Batch, before the last one, and after it.
+    """
+    begin = here.at(-1)
+    await here.publish(2)
+    here.later(RETENTION_S + 1)
+    middle = here.at()
+    await here.publish(1)
+    assert await here.expire() == 2
+    return begin, middle, here.at()
+
+
+async def test_a_window_that_retention_removed_is_refused(tmp_path, monkeypatch):
+    """A window with nothing left of it fails, and the error says since when Batches are held."""
+    async with world(tmp_path, monkeypatch) as here:
+        begin, middle, _ = await half_removed(here)
+
+        with pytest.raises(
+            OffsetOutOfRangeError,
+            match=r"'t' from .* to .*: of partition 0 .* since .*the window begin then or later",
+        ):
+            await here.run(window(begin, middle))
+
+
+async def test_a_window_that_retention_cut_is_refused(tmp_path, monkeypatch):
+    """What is left of a window is not taken for all of it; behind what is removed, all is held."""
+    async with world(tmp_path, monkeypatch) as here:
+        begin, middle, end = await half_removed(here)
+
+        with pytest.raises(OffsetOutOfRangeError, match="partition 0"):
+            await here.run(window(begin, end))
+        first_ms = (
+            await here.broker.services.queue.fetch(TOPIC, 0, 2, max_entries=1, max_bytes=1)
+        )[0].timestamp_ms
+        begin_again = here.at().fromtimestamp(first_ms / 1000, middle.tzinfo)
+        assert await here.run(window(begin_again, end)) == ["00000:000000000002-000000000003"]
+
+
+async def test_what_is_left_of_a_window_on_demand(tmp_path, monkeypatch):
+    """Who asks for what retention has left gets it; a word that is none is refused."""
+    async with world(tmp_path, monkeypatch) as here:
+        begin, middle, end = await half_removed(here)
+
+        key = "00000:000000000002-000000000003"
+        assert await here.run(window(begin, end, on_removed="skip")) == [key]
+        assert await here.run(window(begin, middle, on_removed="skip")) == []
+        with pytest.raises(ConfigError, match="on_removed = 'guess'"):
+            await here.run(window(begin, end, on_removed="guess"))
+
+
+async def test_where_nothing_is_left_retention_says_what_is_complete(tmp_path, monkeypatch):
+    """Without a Batch left, windows are refused as far back as retention reaches, and no others."""
+    async with world(tmp_path, monkeypatch) as here:
+        begin = here.at(-1)
+        await here.publish(2)
+        here.later(2 * RETENTION_S)
+        assert await here.expire() == 2
+
+        with pytest.raises(OffsetOutOfRangeError, match="of partition 0 nothing is left, and"):
+            await here.run(window(begin, here.at()))
+        assert await here.run(window(here.at(-RETENTION_S / 2), here.at())) == []
+
+
+async def test_a_window_from_before_the_topic(tmp_path, monkeypatch):
+    """Nothing was published before a topic was made, so nothing of it was removed."""
+    async with world(tmp_path, monkeypatch) as here:
+        before = here.at(-7200), here.at(-3600)
+        await here.publish(1)
+        assert await here.run(window(*before)) == []
+        assert await here.run(window(before[0], here.at())) == ["00000:000000000000-000000000001"]
+        here.later(2 * RETENTION_S)
+        assert await here.expire() == 1
+
+        assert await here.run(window(*before)) == []
+
+
+async def test_a_replay_of_a_window_that_retention_cut_is_refused(tmp_path, monkeypatch):
+    """A time from which Batches were removed is not replayed; without a start, the rest is."""
+    async with world(tmp_path, monkeypatch) as here:
+        begin, middle, end = await half_removed(here)
+        await here.run(
+            MemqPlanRangesOperator(task_id="plan", topic=TOPIC, ranges=ranges_asset(TOPIC))
+        )
+
+        def replay(**asked):
+            return MemqReplayOperator(
+                task_id="replay", topic=TOPIC, ranges=ranges_asset(TOPIC), **asked
+            )
+
+        for start, until in [(begin, end), (begin, middle), (begin, None)]:
+            with pytest.raises(OffsetOutOfRangeError, match="partition 0"):
+                await here.run(replay(start=start, end=until))
+        assert [row["start"] for row in (await here.run(replay(end=end)))["ranges"]] == [2]
