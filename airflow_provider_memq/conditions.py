@@ -148,7 +148,9 @@ class LagBelow:
         # First the offsets of the group: it may go on meanwhile, and is then only nearer.
         committed = await session.committed(self._group, self._topic)
         state = await session.state(self._topic)
-        lag = {p: end - committed.get(p, state.starts[p]) for p, end in state.ends.items()}
+        # What retention removed is not left to read, for whoever committed before it.
+        starts = {p: max(start, committed.get(p, 0)) for p, start in state.starts.items()}
+        lag = {p: end - starts[p] for p, end in state.ends.items()}
         total = sum(lag.values())
         note = f"group {self._group} is {total} Batches behind in {self._topic}"
         if not committed:

@@ -244,6 +244,8 @@ class MemqNewDataSensor(MemqSensor):
 class MemqLagSensor(MemqSensor):
     """Waits until a consumer group has at most so many Batches left to read.
 
+    What retention has removed cannot be read, and does not count.
+
     Its XCom has `{"lag": {"0": 2}}` by read partition beside the rest.
 
     Args:

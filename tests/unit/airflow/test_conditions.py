@@ -97,6 +97,16 @@ async def test_lag(most, done):
     assert outcome.value["lag"] == {"0": 2, "1": 3}
 
 
+async def test_lag_is_what_can_be_read():
+    """A group that was idle until retention removed what came next is not behind by that."""
+    session = FakeSession({0: 500, 1: 20}, starts={0: 500, 1: 12}, committed={0: 5, 1: 10})
+
+    outcome = await LagBelow("t", "g", 8).look(session)
+
+    assert outcome.done
+    assert outcome.value["lag"] == {"0": 0, "1": 8}
+
+
 def test_no_offsets_are_not_awaited():
     """A sensor that waits for nothing is a mistake."""
     with pytest.raises(ConfigError, match="names no read partition"):
