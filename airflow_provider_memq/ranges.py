@@ -264,6 +264,11 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
             for bounds in pairwise(cuts)
         ]
 
+    @property
+    def gaps(self) -> list[PlannedRange]:
+        """What was skipped, as ranges in which there is nothing to process."""
+        return [PlannedRange(gap.partition, gap.start, gap.end) for gap in self.skipped]
+
     def advanced(self, ranges: Iterable[PlannedRange]) -> Ledger:
         """The ledger when these ranges are planned as well.
 
@@ -417,6 +422,21 @@ def touching(ranges: Iterable[PlannedRange], wanted: Iterable[PlannedRange]) -> 
             )
         }
     )
+
+
+def settled(ledger: Ledger, stored: Mapping[int, int]) -> dict[int, int]:
+    """Up to where nothing is left to process, by read partition.
+
+    That is what is stored as processed, what lies before the first plan, and the gaps behind them
+    that a plan has skipped.
+    """
+    return {
+        partition: contiguous_end(
+            max(origin, stored.get(partition, 0)),
+            (gap for gap in ledger.gaps if gap.partition == partition),
+        )
+        for partition, origin in ledger.origins.items()
+    }
 
 
 def contiguous_end(start: int, done: Iterable[PlannedRange]) -> int:

@@ -9,15 +9,15 @@ from airflow.sdk.exceptions import AirflowSkipException
 from airflow_provider_memq.emitted import last_ledger, ranges_behind
 from airflow_provider_memq.operators.base import MemqTopicOperator
 from airflow_provider_memq.range_assets import plan_asset
-from airflow_provider_memq.ranges import PlannedRange, contiguous_end
+from airflow_provider_memq.ranges import contiguous_end
 from memq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from airflow.sdk import Asset, Context
 
-    from airflow_provider_memq.ranges import Ledger
+    from airflow_provider_memq.ranges import Ledger, PlannedRange
 
 
 class MemqCommitOperator(MemqTopicOperator):
@@ -73,15 +73,14 @@ class MemqCommitOperator(MemqTopicOperator):
 
 
 def _moved(
-    ledger: Ledger, stored: Mapping[int, int], done: Iterable[PlannedRange]
+    ledger: Ledger, stored: Mapping[int, int], done: Collection[PlannedRange]
 ) -> dict[int, int]:
     """Next offsets of the read partitions that may move on."""
-    skipped = (PlannedRange(gap.partition, gap.start, gap.end) for gap in ledger.skipped)
-    settled = [*done, *skipped]  # there is nothing to process in what retention removed
     moved = {}
     for partition, origin in ledger.origins.items():
         start = max(origin, stored.get(partition, 0))
-        end = contiguous_end(start, (each for each in settled if each.partition == partition))
+        passed = [each for each in (*done, *ledger.gaps) if each.partition == partition]
+        end = contiguous_end(start, passed)
         if end > start:
             moved[partition] = end
     return moved

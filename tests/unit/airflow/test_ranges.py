@@ -15,6 +15,7 @@ from airflow_provider_memq.ranges import (
     UNBOUNDED,
     Cutter,
     Facts,
+    Gap,
     Held,
     Ledger,
     Limits,
@@ -26,6 +27,7 @@ from airflow_provider_memq.ranges import (
     ledger_of,
     newest,
     parse_key,
+    settled,
     touching,
 )
 from memq.errors import ConfigError, CorruptDataError, DataLossError
@@ -329,6 +331,19 @@ def test_a_new_read_partition_is_planned_whole():
         0: 10,
         1: 0,
     }
+
+
+# -- what is settled ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stored", "expected"), [({}, 5), ({0: 3}, 5), ({0: 8}, 8), ({0: 10}, 14), ({0: 20}, 20)]
+)
+def test_nothing_is_left_to_process_in_what_was_left_out(stored, expected):
+    """What lies before the first plan, and the gaps that meet what is stored, are settled."""
+    gaps = [Gap(0, 12, 14), Gap(0, 10, 12), Gap(1, 14, 90)]
+
+    assert settled(ledger(origins={0: 5}, skipped=gaps), stored) == {0: expected}
 
 
 # -- replay and commit ----------------------------------------------------------------------

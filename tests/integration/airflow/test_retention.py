@@ -1,0 +1,78 @@
+"""What `MemqRetentionOperator` warns of, and what it knows to be left out on purpose."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_memq.operators.memq import MemqPlanRangesOperator, MemqRetentionOperator
+from airflow_provider_memq.range_assets import ranges_asset
+from memq.errors import DataLossError
+from tests.integration.airflow.here import RETENTION_S, TOPIC, world
+
+
+def plan(**options):
+    return MemqPlanRangesOperator(
+        task_id="plan", topic=TOPIC, ranges=ranges_asset(TOPIC), **options
+    )
+
+
+def look(**options):
+    return MemqRetentionOperator(
+        task_id="retention",
+        topic=TOPIC,
+        ranges=ranges_asset(TOPIC),
+        **{"group": "g", "warn_before": "1s"} | options,
+    )
+
+
+async def remove_all(here):
+    here.later(RETENTION_S + 1)
+    assert await here.expire()
+
+
+async def test_what_was_removed_before_the_first_plan_is_no_loss(tmp_path, monkeypatch):
+    """An older topic raises no alarm, neither before the first plan nor after it."""
+    async with world(tmp_path, monkeypatch) as here:
+        await here.publish(3)
+        await remove_all(here)
+
+        assert (await here.run(look()))["partitions"][0]["removed"] == 0
+        await here.run(plan(start="latest"))  # emits where planning begins
+        assert (await here.run(look()))["partitions"][0]["removed"] == 0
+
+
+async def test_what_was_left_out_at_the_start_is_no_loss(tmp_path, monkeypatch):
+    """What lies before the first plan is nobody's to process, whether it is held or removed."""
+    async with world(tmp_path, monkeypatch) as here:
+        await here.publish(3)
+        await here.run(plan(start="latest"))
+
+        assert (await here.run(look(warn_before="1h")))["partitions"][0]["left_ms"] is None
+        await remove_all(here)
+        assert (await here.run(look()))["partitions"][0]["removed"] == 0
+
+
+async def test_a_gap_that_was_skipped_is_no_loss(tmp_path, monkeypatch):
+    """What a plan has recorded as removed raises no more alarms; before that, it does."""
+    async with world(tmp_path, monkeypatch) as here:
+        await here.run(plan())
+        await here.publish(3)
+        await remove_all(here)
+
+        with pytest.raises(DataLossError, match=r"partition 0 \[0, 3\) was removed before"):
+            await here.run(look())
+        await here.run(plan(on_removed="skip"))
+        assert (await here.run(look()))["partitions"][0]["removed"] == 0
+
+
+async def test_planned_ranges_that_were_removed_unprocessed_are_lost(tmp_path, monkeypatch):
+    """What was planned, not processed, and is gone fails the task until the group is moved on."""
+    async with world(tmp_path, monkeypatch) as here:
+        await here.publish(2)
+        await here.run(plan())
+        await remove_all(here)
+
+        with pytest.raises(DataLossError, match=r"\[0, 2\) was removed .* reset-offsets"):
+            await here.run(look())
+        await here.broker.services.queue.commit("g", TOPIC, {0: 2})
+        assert (await here.run(look()))["partitions"][0]["removed"] == 0
