@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_memq.ranges import PlannedRange, ledger_of, newest, parse_key
+from airflow_provider_memq.ranges import PlannedRange, ledger_of, newest, parse_key, settled
 from memq.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from datetime import datetime
 
     from airflow.sdk import Asset
 
     from airflow_provider_memq.ranges import Ledger
 
+CLOCKS_APART = timedelta(minutes=10)  # how far the clocks of API servers may be
 LEDGER_EVENTS = 20  # looked at for the last plan: clocks of API servers may be a little apart
+PLAN_EVENTS = 100  # asked for at a time of a plan: each holds up to some hundred ranges
 PAGE_EVENTS = 1_000  # asked for at a time
 
 
@@ -66,17 +70,44 @@ def range_of(event: Any) -> PlannedRange | None:
         return None
 
 
-def ranges_behind(inlet_events: Any, asset: Asset, offsets: Mapping[int, int]) -> set[PlannedRange]:
-    """The ranges emitted to an asset that reach behind some offsets by read partition.
+def ranges_behind(
+    inlet_events: Any, plan: Asset, done: Asset, ledger: Ledger, stored: Mapping[int, int]
+) -> set[PlannedRange]:
+    """The processed ranges that reach behind what is stored and what is left out on purpose.
 
-    Ranges are processed nearly in their order. So it looks back until a whole page of events has
-    nothing that is new.
+    A range may be processed long after those behind it, and an old one once more. So it looks back
+    to the last plan that has nothing behind: what was processed before that plan was planned before
+    it. A range that stays unprocessed makes it look at more events, `PAGE_EVENTS` at a time, as far
+    as Airflow remembers.
+
+    Args:
+        inlet_events: of the task.
+        plan: asset of the plan.
+        done: asset of processed ranges.
+        ledger: how far is planned.
+        stored: next offsets by read partition.
     """
+    starts = settled(ledger, stored)
+    since = _settled_since(inlet_events, plan, ledger, starts)
     found: set[PlannedRange] = set()
-    for page in _pages(inlet_events, asset, PAGE_EVENTS):
+    for page in _pages(inlet_events, done, PAGE_EVENTS):
         ranges = {each for event in page if (each := range_of(event)) is not None}
-        behind = {each for each in ranges if each.end > offsets.get(each.partition, 0)}
-        if ranges and not behind:
+        found |= {each for each in ranges if each.end > starts.get(each.partition, 0)}
+        if since is not None and page[-1].timestamp < since:
             break
-        found |= behind
     return found
+
+
+def _settled_since(
+    inlet_events: Any, plan: Asset, ledger: Ledger, starts: Mapping[int, int]
+) -> datetime | None:
+    """Before which time no range behind some offsets was planned; None when nobody remembers."""
+    for page in _pages(inlet_events, plan, PLAN_EVENTS):
+        for event in page:
+            found = ledger_of(event.extra)
+            if found is None or found.created_ms != ledger.created_ms:
+                continue
+            if all(end <= starts.get(partition, 0) for partition, end in found.ends.items()):
+                time: datetime = event.timestamp
+                return time - CLOCKS_APART
+    return None

@@ -29,6 +29,9 @@ class MemqCommitOperator(MemqTopicOperator):
     stands. A range that is still missing holds the offset back, however many behind it are done,
     so nothing is ever committed that was not processed. Offsets never move back.
 
+    It reads back to the plan of the oldest range that is missing: while one stays unprocessed, each
+    commit takes longer.
+
     One such task runs at a time (`max_active_tis_per_dag=1` is set), so the last one sees all.
 
     Args:
@@ -58,11 +61,12 @@ class MemqCommitOperator(MemqTopicOperator):
         """Find how far is processed, and commit it."""
         from airflow_provider_memq import published  # noqa: PLC0415 - DAGs parse sooner
 
-        ledger = last_ledger(context["inlet_events"], plan_asset(self.ranges))
+        events, plan = context["inlet_events"], plan_asset(self.ranges)
+        ledger = last_ledger(events, plan)
         if ledger is None:
             raise ConfigError(f"nothing was planned yet to asset {self.ranges.name!r}")
         stored = self.ask(lambda cluster: published.committed(cluster, self.topic, self.group))
-        moved = _moved(ledger, stored, ranges_behind(context["inlet_events"], self.done, stored))
+        moved = _moved(ledger, stored, ranges_behind(events, plan, self.done, ledger, stored))
         result = {"group": self.group, "committed": {str(p): end for p, end in moved.items()}}
         if not moved:
             context["ti"].xcom_push("return_value", result)

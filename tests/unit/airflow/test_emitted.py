@@ -1,0 +1,149 @@
+"""What Airflow remembers of ranges, however many events lie between them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from airflow_provider_memq import emitted
+from airflow_provider_memq.emitted import ranges_behind
+from airflow_provider_memq.operators.commit import _moved
+from airflow_provider_memq.range_assets import plan_asset, processed_asset, ranges_asset
+from airflow_provider_memq.ranges import Gap, Ledger, PlannedRange
+from tests.system.airflow.event_store import EventStore
+
+PLAN, DONE = plan_asset(ranges_asset("t")), processed_asset("t", "job")
+CREATED_MS = 1_700_000_000_000
+
+
+class CountingStore(EventStore):
+    """Counts how often events of what is done were asked for."""
+
+    pages_done = 0
+
+    def __getitem__(self, asset):
+        self.pages_done += asset.name == DONE.name
+        return super().__getitem__(asset)
+
+
+class World:
+    """Plans of a topic, and what was processed of them."""
+
+    def __init__(self):
+        self.store = CountingStore()
+        self.ledger = Ledger(
+            topic="t", created_ms=CREATED_MS, origins={0: 0, 1: 0}, ends={0: 0, 1: 0}
+        )
+
+    def plan(self, partition, lengths):
+        """Emit ranges of these lengths by one plan; returns them."""
+        ranges, end = [], self.ledger.ends[partition]
+        for length in lengths:
+            ranges.append(PlannedRange(partition, end, end + length))
+            end += length
+        self.ledger = self.ledger.advanced(ranges)
+        self.store.add(PLAN, None, self.ledger.to_extra())
+        return ranges
+
+    def process(self, *ranges):
+        for each in ranges:
+            self.store.add(DONE, each.key)
+
+    def behind(self, stored):
+        return ranges_behind(self.store, PLAN, DONE, self.ledger, stored)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_pages():
+    """Pages of three events, so that few are many."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(emitted, "PAGE_EVENTS", 3)
+        patch.setattr(emitted, "PLAN_EVENTS", 3)
+        yield
+
+
+def test_a_late_range_finds_those_behind_it():
+    """Ranges behind one that was missing are found, however many of others came in between."""
+    world = World()
+    late, *behind = world.plan(0, [5] * 4)
+    world.process(*behind)
+    for _ in range(9):
+        world.process(*world.plan(1, [1]))
+    world.process(late)
+
+    assert world.behind({0: 0, 1: 9}) == {late, *behind}
+
+
+def test_a_replayed_range_hides_nothing():
+    """That an old range was processed once more does not end the search."""
+    world = World()
+    first, late, behind = world.plan(0, [5] * 3)
+    world.process(first, behind)
+    world.process(*[first] * 9)
+    world.process(late)
+
+    assert world.behind({0: 5}) == {late, behind}
+
+
+def test_the_search_ends_where_nothing_can_come():
+    """What was processed long before the ranges in question were planned is not looked at."""
+    world = World()
+    for _ in range(20):
+        world.process(*world.plan(0, [1]), *world.plan(1, [1]))
+        world.store.clock += emitted.CLOCKS_APART
+    late = world.plan(0, [1])
+    world.process(*late)
+
+    assert world.behind({0: 20, 1: 20}) == set(late)
+    assert world.store.pages_done <= 2
+
+
+def test_a_gap_does_not_prolong_the_search():
+    """What a plan has skipped is not waited for."""
+    world = World()
+    for _ in range(20):
+        world.process(*world.plan(0, [1]))
+    world.ledger = replace(world.ledger, ends={0: 30, 1: 0}, skipped=[Gap(0, 20, 30)])
+    world.store.clock += emitted.CLOCKS_APART
+    late = world.plan(1, [1])
+    world.process(*late)
+
+    assert world.behind({0: 20}) == set(late)
+    world.store.clock += emitted.CLOCKS_APART
+    later = world.plan(1, [1])
+    world.process(*later)
+    world.store.pages_done = 0
+    assert world.behind({0: 20, 1: 1}) == set(later)
+    assert world.store.pages_done <= 2
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1), st.integers(1, 3)), min_size=1, max_size=25),
+    st.randoms(use_true_random=False),
+)
+def test_whatever_the_order_everything_is_committed_in_the_end(plans, randomness):
+    """In any order of processing, what is stored moves on until all that was planned is stored."""
+    world, stored = World(), {0: 0, 1: 0}
+    world.store.clock += emitted.CLOCKS_APART
+    todo = []
+    for partition, ranges in plans:
+        todo += world.plan(partition, [2] * ranges)
+        if randomness.random() < 0.5:
+            continue
+        randomness.shuffle(todo)
+        commit(world, stored, todo[: len(todo) // 2])
+        del todo[: len(todo) // 2]
+    randomness.shuffle(todo)
+    for each in todo:
+        commit(world, stored, [each])
+
+    assert stored == world.ledger.ends
+
+
+def commit(world, stored, done):
+    """Process some ranges, and move what is stored as far as it goes."""
+    world.process(*done)
+    world.store.clock += emitted.CLOCKS_APART
+    stored.update(_moved(world.ledger, stored, world.behind(stored)))
