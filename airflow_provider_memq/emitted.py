@@ -5,19 +5,20 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk import Asset
+
 from airflow_provider_memq.ranges import PlannedRange, ledger_of, newest, parse_key, settled
 from memq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from datetime import datetime
-
-    from airflow.sdk import Asset
 
     from airflow_provider_memq.ranges import Ledger
 
 CLOCKS_APART = timedelta(minutes=10)  # how far the clocks of API servers may be
 LEDGER_EVENTS = 20  # looked at for the last plan: clocks of API servers may be a little apart
+TOPIC_MARK = "memq_topic_created_ms"  # in the extra of an event about a processed range
 PLAN_EVENTS = 100  # asked for at a time of a plan: each holds up to some hundred ranges
 PAGE_EVENTS = 1_000  # asked for at a time
 
@@ -70,6 +71,20 @@ def range_of(event: Any) -> PlannedRange | None:
         return None
 
 
+def mark_events(outlet_events: Any, outlets: Iterable[Any], created_ms: int) -> None:
+    """Have the events of a task say which topic its range is of, by when that was made."""
+    for asset in outlets:
+        if isinstance(asset, Asset):
+            accessor = outlet_events[asset]
+            accessor.extra = {**accessor.extra, TOPIC_MARK: created_ms}
+
+
+def _is_of(event: Any, created_ms: int) -> bool:
+    """Whether an event is about the topic made at some time; one that does not say is."""
+    extra = event.extra
+    return not isinstance(extra, dict) or extra.get(TOPIC_MARK, created_ms) == created_ms
+
+
 def ranges_behind(
     inlet_events: Any, plan: Asset, done: Asset, ledger: Ledger, stored: Mapping[int, int]
 ) -> set[PlannedRange]:
@@ -77,7 +92,9 @@ def ranges_behind(
 
     A range may be processed long after those behind it, and an old one once more. So it looks back
     to the last plan that has nothing behind: what was processed before that plan was planned before
-    it. A range that stays unprocessed makes it look at more events, `PAGE_EVENTS` at a time, as far
+    it. Events about an earlier topic of the same name are passed over (`mark_events`).
+
+    A range that stays unprocessed makes it look at more events, `PAGE_EVENTS` at a time, as far
     as Airflow remembers.
 
     Args:
@@ -91,7 +108,8 @@ def ranges_behind(
     since = _settled_since(inlet_events, plan, ledger, starts)
     found: set[PlannedRange] = set()
     for page in _pages(inlet_events, done, PAGE_EVENTS):
-        ranges = {each for event in page if (each := range_of(event)) is not None}
+        now = (event for event in page if _is_of(event, ledger.created_ms))
+        ranges = {each for event in now if (each := range_of(event)) is not None}
         found |= {each for each in ranges if each.end > starts.get(each.partition, 0)}
         if since is not None and page[-1].timestamp < since:
             break

@@ -365,6 +365,20 @@ def _check_start(topic: Topic, partition: int, offset: int) -> None:
         )
 
 
+def check_same_topic(last: Ledger, topic: Topic) -> None:
+    """Make sure that what was planned is about the topic that there is.
+
+    Raises:
+        DataLossError: the topic was deleted and made again, or it is another one.
+    """
+    if (last.topic, last.created_ms) != (topic.name, topic.created_ms):
+        raise DataLossError(
+            f"what was planned belongs to topic {last.topic!r} made at {last.created_ms} ms, and "
+            f"{topic.name!r} was made at {topic.created_ms} ms: its offsets name other data. Give "
+            "the assets of planned and processed ranges other names, and the jobs another folder"
+        )
+
+
 def carried_on(last: Ledger, topic: Topic, *, skip_removed: bool) -> Ledger:
     """The ledger that the next plan goes on from, checked against what the topic holds now.
 
@@ -372,12 +386,7 @@ def carried_on(last: Ledger, topic: Topic, *, skip_removed: bool) -> Ledger:
         DataLossError: retention removed offsets that were not planned, or the topic is not the one
             that was planned, or it lost its newest notifications.
     """
-    if (last.topic, last.created_ms) != (topic.name, topic.created_ms):
-        raise DataLossError(
-            f"what was planned belongs to topic {last.topic!r} made at {last.created_ms} ms, and "
-            f"{topic.name!r} was made at {topic.created_ms} ms: its offsets name other data. Let "
-            "the planner emit to an asset of another name"
-        )
+    check_same_topic(last, topic)
     ends, origins = dict(last.ends), dict(last.origins)
     gaps: list[Gap] = []
     for partition, held in topic.held.items():

@@ -9,7 +9,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from airflow_provider_memq.emitted import last_ledger, ranges_behind
 from airflow_provider_memq.operators.base import MemqTopicOperator
 from airflow_provider_memq.range_assets import plan_asset
-from airflow_provider_memq.ranges import contiguous_end
+from airflow_provider_memq.ranges import check_same_topic, contiguous_end
 from memq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Asset, Context
 
     from airflow_provider_memq.ranges import Ledger, PlannedRange
+    from memq.client.cluster import Cluster
 
 
 class MemqCommitOperator(MemqTopicOperator):
@@ -28,6 +29,8 @@ class MemqCommitOperator(MemqTopicOperator):
     those events, and moves each read partition's offset over the ranges that meet, from where it
     stands. A range that is still missing holds the offset back, however many behind it are done,
     so nothing is ever committed that was not processed. Offsets never move back.
+    `MemqSparkSubmitOperator` has its events say which topic they are about, so that those of one
+    that was deleted and made again do not count; events that do not say always count.
 
     It reads back to the plan of the oldest range that is missing: while one stays unprocessed, each
     commit takes longer.
@@ -45,6 +48,10 @@ class MemqCommitOperator(MemqTopicOperator):
     Returns:
         `{"group", "committed": {read partition: next offset}}`, with what was moved; the task is
         skipped when nothing is to be moved.
+
+    Raises:
+        DataLossError: the topic was made again since it was planned.
+        ConfigError: nothing was planned yet.
     """
 
     template_fields: Sequence[str] = (*MemqTopicOperator.template_fields, "group")
@@ -59,21 +66,28 @@ class MemqCommitOperator(MemqTopicOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Find how far is processed, and commit it."""
-        from airflow_provider_memq import published  # noqa: PLC0415 - DAGs parse sooner
+        from airflow_provider_memq.published import commit  # noqa: PLC0415 - DAGs parse sooner
 
         events, plan = context["inlet_events"], plan_asset(self.ranges)
         ledger = last_ledger(events, plan)
         if ledger is None:
             raise ConfigError(f"nothing was planned yet to asset {self.ranges.name!r}")
-        stored = self.ask(lambda cluster: published.committed(cluster, self.topic, self.group))
+        stored = self.ask(lambda cluster: self._stored(cluster, ledger))
         moved = _moved(ledger, stored, ranges_behind(events, plan, self.done, ledger, stored))
         result = {"group": self.group, "committed": {str(p): end for p, end in moved.items()}}
         if not moved:
             context["ti"].xcom_push("return_value", result)
             raise AirflowSkipException("an earlier range is not processed yet, or all is committed")
-        self.ask(lambda cluster: published.commit(cluster, self.topic, self.group, moved))
+        self.ask(lambda cluster: commit(cluster, self.topic, self.group, moved))
         self.log.info("group %s: next offsets %s", self.group, moved)
         return result
+
+    async def _stored(self, cluster: Cluster, ledger: Ledger) -> Mapping[int, int]:
+        """The group's next offsets, if the plan is about the topic that they are of."""
+        from airflow_provider_memq import published  # noqa: PLC0415 - DAGs parse sooner
+
+        check_same_topic(ledger, (await published.look_up(cluster, self.topic)).topic)
+        return await published.committed(cluster, self.topic, self.group)
 
 
 def _moved(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from airflow_provider_memq.emitted import last_ledger
 from airflow_provider_memq.operators.base import MemqTopicOperator, now_ms
 from airflow_provider_memq.range_assets import plan_asset
-from airflow_provider_memq.ranges import settled
+from airflow_provider_memq.ranges import check_same_topic, settled
 from airflow_provider_memq.values import duration_ms_or
 from memq.core.units import format_duration_ms
 from memq.errors import DataLossError
@@ -66,7 +66,8 @@ class MemqRetentionOperator(MemqTopicOperator):
         `{"topic", "retention", "partitions": [{…}, …]}`, one row per read partition.
 
     Raises:
-        DataLossError: Batches were removed unprocessed, or soon will be; the message names them.
+        DataLossError: Batches were removed unprocessed, or soon will be; the message names them. Or
+            the topic was made again since it was planned.
     """
 
     template_fields: Sequence[str] = (*MemqTopicOperator.template_fields, "group", "warn_before")
@@ -123,6 +124,8 @@ class MemqRetentionOperator(MemqTopicOperator):
         from airflow_provider_memq import published  # noqa: PLC0415 - DAGs parse sooner
 
         info, topic = await published.look_up(cluster, self.topic)
+        if ledger is not None:
+            check_same_topic(ledger, topic)
         planned = {} if ledger is None else ledger.ends
         stored: Mapping[int, int] = planned
         if self._watched:

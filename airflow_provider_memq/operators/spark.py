@@ -8,6 +8,7 @@ import msgspec
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import ObjectStoragePath
 
+from airflow_provider_memq.emitted import mark_events
 from airflow_provider_memq.links import MemqManifestLink, MemqTopicLink
 from airflow_provider_memq.operators.base import ask_brokers
 from airflow_provider_memq.ranges import parse_key
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_memq.published import Expected
     from airflow_provider_memq.ranges import PlannedRange
+    from memq.client.cluster import Cluster
     from memq.core.manifest import Manifest
 
 MODES = ("failfast", "permissive")
@@ -41,7 +43,8 @@ class MemqSparkSubmitOperator(SparkSubmitOperator):
     Before the submit, the brokers are asked what the range holds: a range that retention has
     removed fails at once. After it, the manifest must be of this range, written since the submit,
     and its counts and CRC sum those of the notifications. Killing the task kills the submitted
-    program.
+    program. The events of its outlets say, in their extra, when the topic was made
+    (`memq_topic_created_ms`), which tells it from another one of the same name.
 
     Args:
         topic: the topic (templated).
@@ -118,13 +121,11 @@ class MemqSparkSubmitOperator(SparkSubmitOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         """Submit, wait, and check the manifest."""
-        from airflow_provider_memq.published import expect  # noqa: PLC0415 - DAGs parse sooner
-
         if self.mode not in MODES:
             raise ConfigError(f"mode = {self.mode!r}: must be one of {', '.join(MODES)}")
         planned = parse_key(self.range_key)
-        expected = ask_brokers(
-            self.memq_conn_id, lambda cluster: expect(cluster, self.topic, planned)
+        created_ms, expected = ask_brokers(
+            self.memq_conn_id, lambda cluster: self._expect(cluster, planned)
         )
         self.log.info("%s %s holds %s", self.topic, planned, expected.to_row())
         path = self.manifest_url = self.manifest or default_manifest(
@@ -137,7 +138,15 @@ class MemqSparkSubmitOperator(SparkSubmitOperator):
         manifest = read_manifest(path, earlier)
         check(manifest, self.topic, expected)
         self.log.info("%d records in %s", manifest.records, manifest.output)
+        mark_events(context["outlet_events"], self.outlets, created_ms)
         return _result(manifest, path)
+
+    async def _expect(self, cluster: Cluster, planned: PlannedRange) -> tuple[int, Expected]:
+        """When the topic was made, and what the range holds."""
+        from airflow_provider_memq.published import expect  # noqa: PLC0415 - DAGs parse sooner
+
+        info = await cluster.topic(self.topic)
+        return info.created_ms, await expect(cluster, self.topic, planned)
 
     def _prepare(self, planned: PlannedRange, manifest: str) -> None:
         """Fill in what `SparkSubmitOperator` submits; every argument is text."""

@@ -8,7 +8,9 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 from memq.broker.retention import expire
+from memq.client.admin import AsyncAdminClient
 from memq.core.ring import Now
+from memq.core.storage.local import LocalStorage
 from tests.integration.broker.support import broker, client
 from tests.system.airflow.event_store import EventStore
 
@@ -34,14 +36,9 @@ class World:
 
     async def create_again(self):
         """Delete the topic, and make another one of its name."""
-        await self.delete()
-        await self.create()
-
-    async def delete(self):
-        from memq.client.admin import AsyncAdminClient
-
         async with AsyncAdminClient(self.broker.address) as admin:
             await admin.delete_topic(TOPIC)
+        await self.create()
 
     async def publish(self, batches):
         """Publish Batches of one record each; each at a later time than the one before."""
@@ -71,7 +68,8 @@ class World:
 
 @asynccontextmanager
 async def world(tmp_path, monkeypatch):
-    async with broker(tmp_path) as running, client(running) as writer:
+    storage = LocalStorage(tmp_path / "objects")  # where the programs of tasks can read it too
+    async with broker(tmp_path / "data", storage=storage) as running, client(running) as writer:
         monkeypatch.setenv("AIRFLOW_CONN_MEMQ_DEFAULT", f"memq://{running.address}")
         here = World(running, writer)
         await here.create()

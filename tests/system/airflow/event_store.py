@@ -61,8 +61,21 @@ class EventStore:
         event = SimpleNamespace(timestamp=self.clock, partition_key=key, extra=extra)
         self.events.setdefault(asset.name, []).append(event)
 
-    def run(self, operator: Any, *, crash: bool = False, **context: Any) -> Any:
+    def run(
+        self,
+        operator: Any,
+        *,
+        crash: bool = False,
+        partition_key: str | None = None,
+        **context: Any,
+    ) -> Any:
         """Try a task once. Only a success commits events; one that crashes at its end does not.
+
+        Args:
+            operator: the task.
+            crash: at its end.
+            partition_key: of its DAG run, which events have whose keys the task does not name.
+            **context: of the task, beside what is always there.
 
         Returns:
             What the task returned, or pushed before it was skipped.
@@ -83,6 +96,6 @@ class EventStore:
         if not crash:
             for asset in operator.outlets:
                 accessor = outlets[asset]
-                for key in accessor.partition_keys or {None}:
+                for key in accessor.partition_keys or {partition_key}:
                     self.add(asset, key, accessor.extra)
         return result
