@@ -178,8 +178,10 @@ async def between(
 async def check_held_since(cluster: Cluster, topic: str, start_ms: int, end_ms: int | None) -> None:
     """Make sure that retention has removed nothing of a window of time.
 
-    Nobody knows when the last removed Batch was published, so a window is refused when it may have
-    been in it. To be asked after the offsets of the window: then nothing is removed in between.
+    Nobody knows when the last removed Batch was published: before the first one that is left, and
+    longer ago than retention reaches. A window that begins before both is refused. (After a
+    retention was made longer, the second is too early for as long.) To be asked after the offsets
+    of the window: then nothing is removed in between.
 
     Raises:
         OffsetOutOfRangeError: it may have; the message names a read partition, and since when it is
@@ -190,19 +192,17 @@ async def check_held_since(cluster: Cluster, topic: str, start_ms: int, end_ms: 
         return
     queue = QueueClient(cluster, topic)
     mark = await _watermark(queue)
-    found = await held_since(queue, info.config.retention_ms, max(mark.write_partitions))
+    newest_ms = max(mark.write_partitions)
+    found = await held_since(queue, info.config.retention_ms, newest_ms)
     last = max(found, key=lambda each: each.since_ms)
-    if start_ms >= last.since_ms:
+    since_ms = min(last.since_ms, newest_ms - info.config.retention_ms)
+    if start_ms >= since_ms:
         return
-    since = iso(int(last.since_ms))
-    if last.first is None:
-        left = f"nothing is left, and retention has come to {since}"
-    else:
-        left = f"all is held since {since} only, from offset {last.first} on"
+    since = iso(int(since_ms))
     raise OffsetOutOfRangeError(
         f"retention may have removed Batches of the window of {topic!r} from {iso(start_ms)} to "
-        f"{'now' if end_ms is None else iso(end_ms)}: of partition {last.partition} {left}. Let "
-        "the window begin then or later"
+        f"{'now' if end_ms is None else iso(end_ms)}: of partition {last.partition} all is held "
+        f"since {since} only. Let the window begin then or later"
     )
 
 

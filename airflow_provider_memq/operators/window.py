@@ -37,8 +37,6 @@ class MemqWindowRangesOperator(MemqTopicOperator):
             the start of the data interval.
         end: where it ends, not included (templated); None for the end of the data interval.
         on_removed: "fail", or "skip" to take what retention has left of the window (templated).
-            For topics that are idle for longer than their retention: there a window is refused
-            because of Batches from long before it, since nobody knows when they were published.
         topic: the topic (templated).
         memq_conn_id: connection to the brokers (templated).
 

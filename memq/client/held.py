@@ -20,15 +20,13 @@ class HeldSince(NamedTuple):
     Attributes:
         partition: read partition.
         since_ms: what was published at this time or later is held, milliseconds since 1970 UTC;
-            minus infinity where nothing was ever removed.
-        first: the offset that was published then; None where nothing is left, and the time is how
-            far retention has come by now. It is too early for as long as a retention that was
-            made longer has not come back to where it was.
+            minus infinity where nothing was ever removed. Where nothing is left it is how far
+            retention has come by now, which is too early for as long as a retention that was made
+            longer has not come back to where it was.
     """
 
     partition: int
     since_ms: float
-    first: int | None
 
 
 async def held_since(queue: QueueClient, retention_ms: int, newest_ms: int) -> list[HeldSince]:
@@ -44,7 +42,7 @@ async def held_since(queue: QueueClient, retention_ms: int, newest_ms: int) -> l
         MemqError: the broker failed until the deadline.
     """
     return [
-        HeldSince(held.partition, -math.inf, 0)
+        HeldSince(held.partition, -math.inf)
         if held.start == 0
         else await _since(queue, held.partition, held.start, newest_ms - retention_ms)
         for held in await queue.offsets()
@@ -55,5 +53,5 @@ async def _since(queue: QueueClient, partition: int, start: int, reached_ms: int
     """Since when a read partition is held of which something was removed."""
     page = await queue.page({partition: start}, max_entries=1)
     if page.entries:
-        return HeldSince(partition, page.entries[0].timestamp_ms, page.entries[0].offset)
-    return HeldSince(partition, reached_ms, None)
+        return HeldSince(partition, page.entries[0].timestamp_ms)
+    return HeldSince(partition, reached_ms)

@@ -11,8 +11,8 @@ from memq.broker.retention import expire
 from memq.client.admin import AsyncAdminClient
 from memq.core.ring import Now
 from memq.core.storage.local import LocalStorage
+from tests.integration.airflow.event_store import EventStore
 from tests.integration.broker.support import broker, client
-from tests.system.airflow.event_store import EventStore
 
 TOPIC = "t"
 RETENTION_S = 10

@@ -13,7 +13,7 @@ from airflow_provider_memq.testing.standalone import ROOT
 from memq import AdminClient, Producer
 from memq.errors import ConfigError
 from memq.testing.broker import BrokerProcess
-from tests.system.airflow.event_store import EventStore
+from tests.integration.airflow.event_store import EventStore
 
 # Airflow's own hook does not close the pipe of the program that it submitted.
 pytestmark = pytest.mark.filterwarnings(

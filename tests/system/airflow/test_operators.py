@@ -29,7 +29,7 @@ from memq.core.audit import ConsumedReport
 from memq.core.notification.notification import decode_notification
 from memq.errors import ConfigError, DataLossError, OffsetOutOfRangeError
 from memq.testing.broker import BrokerProcess
-from tests.system.airflow.event_store import EventStore
+from tests.integration.airflow.event_store import EventStore
 
 
 @pytest.fixture(scope="module")

@@ -29,8 +29,8 @@ from airflow_provider_memq.testing.standalone import ROOT
 from memq import AdminClient, Producer
 from memq.errors import ConfigError, DataLossError, OffsetOutOfRangeError
 from memq.testing.broker import BrokerProcess
+from tests.integration.airflow.event_store import EventStore
 from tests.system.airflow import light_app
-from tests.system.airflow.event_store import EventStore
 
 # Airflow's own hook does not close the pipe of the program that it submitted.
 pytestmark = pytest.mark.filterwarnings(

@@ -12,7 +12,7 @@ from airflow_provider_memq.emitted import ranges_behind
 from airflow_provider_memq.operators.commit import _moved
 from airflow_provider_memq.range_assets import plan_asset, processed_asset, ranges_asset
 from airflow_provider_memq.ranges import Gap, Ledger, PlannedRange
-from tests.system.airflow.event_store import EventStore
+from tests.integration.airflow.event_store import EventStore
 
 PLAN, DONE = plan_asset(ranges_asset("t")), processed_asset("t", "job")
 CREATED_MS = 1_700_000_000_000
