@@ -22,7 +22,7 @@ from random import Random
 from typing import Any
 
 from airflow_provider_memq.ranges import parse_key
-from airflow_provider_memq.testing.rest import ENDED, until
+from airflow_provider_memq.testing.rest import ENDED, WaitError, until
 from memq import read_range
 from tests.system.airflow.pipeline import (
     PLAN,
@@ -34,6 +34,7 @@ from tests.system.airflow.pipeline import (
 )
 
 AUDIT, HOURLY = "memq_audit", "memq_hourly"
+CREATE_TRIES = 5
 VICTIMS = ("triggerer", "scheduler", "task", "broker")
 
 
@@ -162,17 +163,8 @@ def remove_and_audit(pipeline: Pipeline, count: int) -> None:
 def backfill(pipeline: Pipeline, stopped: datetime) -> None:
     """Three minutes of the past by `airflow backfill create`: the rows of the ranges' own runs."""
     end = stopped.replace(second=0, microsecond=0)
-    pipeline.airflow.command(
-        *("backfill", "create", "--dag-id", HOURLY, "--reprocess-behavior", "completed"),
-        *("--from-date", (end - timedelta(minutes=3)).isoformat()),
-        *("--to-date", (end - timedelta(minutes=1)).isoformat()),
-    )
-
-    def look() -> list[dict[str, Any]]:
-        runs = [r for r in pipeline.rest.runs(HOURLY) if r["run_type"] == "backfill"]
-        return runs if len(runs) == 3 and all(r["state"] in ENDED for r in runs) else []
-
-    runs = until(look, 600, "three backfill runs ended", interval_s=2)
+    create_backfill(pipeline, end - timedelta(minutes=3), end - timedelta(minutes=1))
+    runs = until(lambda: backfilled(pipeline, 3), 600, "three backfill runs ended", interval_s=2)
     assert [run["state"] for run in runs] == ["success"] * 3
     keys = {key for r in runs for key in pipeline.rest.xcom(HOURLY, r["dag_run_id"], "window")}
     expected: Counter[int] = Counter()
@@ -189,6 +181,35 @@ def backfill(pipeline: Pipeline, stopped: datetime) -> None:
     assert rows
     assert rows == expected
     assert not rows - pipeline.stored_values()
+
+
+def create_backfill(pipeline: Pipeline, first: datetime, last: datetime) -> None:
+    """`airflow backfill create`, which SQLite may refuse half-way while the scheduler writes: then
+    what was created is cancelled, and created again.
+    """
+    asked = ("--from-date", first.isoformat(), "--to-date", last.isoformat())
+    command = ("backfill", "create", "--dag-id", HOURLY, "--reprocess-behavior", "completed")
+    for _ in range(CREATE_TRIES):
+        try:
+            pipeline.airflow.command(*command, *asked)
+        except WaitError as exc:
+            if "database is locked" not in str(exc):
+                raise
+            say("SQLite was locked: the backfill is created again")
+            for each in pipeline.rest.get("/backfills", dag_id=HOURLY)["backfills"]:
+                if each["completed_at"] is None:
+                    pipeline.rest.call("PUT", f"/backfills/{each['id']}/cancel")
+            until(lambda: backfilled(pipeline), 600, "what was created has ended", interval_s=2)
+        else:
+            return
+    raise AssertionError(f"no backfill could be created in {CREATE_TRIES} tries")
+
+
+def backfilled(pipeline: Pipeline, count: int = 0) -> list[dict[str, Any]] | bool:
+    """The backfill's runs, when there are so many and all have ended; True when there are none."""
+    runs = [run for run in pipeline.rest.runs(HOURLY) if run["run_type"] == "backfill"]
+    ended = len(runs) >= count and all(run["state"] in ENDED for run in runs)
+    return ended and (runs or True)
 
 
 def say(text: str) -> None:
