@@ -20,6 +20,9 @@ Settings are Airflow Variables, all optional:
 - `memq_plan_every`: how many seconds pass between two plans while much arrives all the time
   (default 10). Let Spark have more in each range when it cannot keep up.
 
+To stop for a while, pause `memq_plan_ranges`: for ranges that are planned while
+`memq_process_ranges` is paused Airflow makes no runs, and `memq_replay` has to make good for them.
+
 To run a range again, clear its DAG run, or use `memq_replay`: it replaces its own files with the
 same rows, and no others. To see what would be planned, trigger `memq_plan_ranges` with `dry_run`.
 """
