@@ -139,16 +139,17 @@ class MemqAuditOperator(MemqTopicOperator):
         submit = deep and bool(self.application)
         audit = self._audit_by_spark if submit else partial(self._audit, deep=deep)
         result = audit(start_ms, end_ms)
+        late = audit_table.late_in_words(result, self._must_be_done())
         plain = {
             **audit_table.to_json(result, MAX_FINDINGS),
+            "clean": result.clean and not late,
             "start": iso(start_ms),
             "end": iso(end_ms),
             "table": self._keep(result, start_ms, end_ms),
         }
         context["ti"].xcom_push("return_value", plain)
         self.log.info("%s", {name: each for name, each in plain.items() if name != "findings"})
-        late = audit_table.late_in_words(result, self._must_be_done())
-        if late or not result.clean:
+        if not plain["clean"]:
             lines = late + audit_table.in_words(result, MAX_FINDINGS)
             raise AirflowFailException(
                 f"topic {self.topic!r}, {plain['start']} to {plain['end']}: " + "; ".join(lines)

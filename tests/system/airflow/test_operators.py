@@ -397,8 +397,10 @@ def test_what_a_named_consumer_has_not_come_to_fails_when_it_had_the_time(broker
     assert at_once["clean"]
     assert at_once["consumers"]["job"]["behind_records"] == 4
 
+    store = EventStore()
     with pytest.raises(AirflowFailException, match="'job' has not come to 4 LogMessages"):
-        EventStore().run(settled(topic, consumers="job"), **later)
+        store.run(settled(topic, consumers="job"), **later)
+    assert store.xcoms["return_value"]["clean"] is False
     with pytest.raises(AirflowFailException, match=r"'jbo' has not .* there is no report of it"):
         EventStore().run(settled(topic, consumers="job,jbo"), **later)
     assert EventStore().run(settled(topic), **later)["clean"]  # nobody was named
