@@ -170,15 +170,16 @@ class Rest:
         path = f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}/taskInstances/{task_id}/xcomEntries/{key}"
         return self.get(path, deserialize="true")["value"]
 
-    def log(self, dag_id: str, run_id: str, task_id: str, try_number: int = 1) -> str:
-        """The log of one try of a task, as JSON lines in one text."""
+    def log(self, dag_id: str, run_id: str, task_id: str) -> str:
+        """The log of a task's last try, as JSON lines in one text."""
+        try_number = max(1, self.task(dag_id, run_id, task_id)["try_number"])
         path = f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}/taskInstances/{task_id}/logs/{try_number}"
         return "\n".join(json.dumps(line) for line in self.get(path)["content"])
 
     def wait_for_log(
         self, dag_id: str, run_id: str, task_id: str, text: str, timeout_s: float
     ) -> None:
-        """Wait until the log of a task's first try has a text; it may be written late."""
+        """Wait until the log of a task's last try has a text; it may be written late."""
         what = f"{text!r} in the log of {task_id}"
         until(lambda: text in self.log(dag_id, run_id, task_id), timeout_s, what)
 
