@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import random
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memq.broker.config import BrokerConfig
+from memq.broker.limits import ALLOCATOR
 from memq.broker.main import serve
 from memq.broker.server import Broker
 from memq.core.storage.local import LocalStorage
@@ -90,7 +92,9 @@ def broker_process(storage: str, data_dir: Path, **options: str) -> Iterator[tup
     """
     command = [sys.executable, "-m", "benchmarks.broker", storage, str(data_dir)]
     command += [f"{name}={value}" for name, value in options.items()]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=ALLOCATOR | os.environ
+    )
     assert process.stdout is not None
     try:
         yield process.stdout.readline().strip(), process.pid

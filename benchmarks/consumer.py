@@ -14,9 +14,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from crc32c import crc32c
-
 from memq.client.source import Place, decode
+from memq.core.checksum import crc32c
 from memq.core.format.batch import BatchBuilder, SealedBatch
 from memq.core.format.message import encode_message, encode_records
 from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema

@@ -9,8 +9,7 @@ import random
 import time
 from typing import TYPE_CHECKING
 
-from crc32c import crc32c
-
+from memq.core.checksum import crc32c
 from memq.core.format.batch import BatchBuilder
 from memq.core.format.message import (
     check_message,

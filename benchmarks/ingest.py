@@ -11,9 +11,8 @@ import subprocess
 import sys
 import time
 
-from crc32c import crc32c
-
 from benchmarks.broker import broker_process, scratch_directory
+from memq.core.checksum import crc32c
 from memq.core.format.message import check_message, encode_message, encode_records
 from memq.core.format.schema import DEFAULT_SCHEMA
 from memq.core.topic import TopicConfig
@@ -23,6 +22,8 @@ from memq.core.wire.frame import FrameReader
 from memq.core.wire.messages import CreateTopic, TopicAnswer, Write
 
 WINDOW = 64  # requests in flight
+BATCH_BYTES = "16MiB"
+ROUNDS = 5  # of bare copy and broker by turns, for the machine is not always equally fast
 TOPIC = "ingest"
 
 
@@ -53,7 +54,7 @@ class Loader:
 
     def create(self) -> str:
         """Make the topic; its schema id."""
-        config = TopicConfig.create(TOPIC, batch_age="1s", batch_bytes="32MiB", audited=False)
+        config = TopicConfig.create(TOPIC, batch_age="1s", batch_bytes=BATCH_BYTES, audited=False)
         self.socket.sendall(b"".join(self.wire.request(CreateTopic(config=config))[1]))
         answer = self.receive()[0]
         assert isinstance(answer, Answer), answer
@@ -149,19 +150,24 @@ def run() -> list[tuple[str, str, str]]:
         schema_id = loader.create()
         for label, size, count in (
             ("1 MiB", 1 << 20, 3_000),
-            ("64 KiB", 64 << 10, 20_000),
-            ("4 KiB", 4 << 10, 100_000),
+            ("64 KiB", 64 << 10, 10_000),
+            ("4 KiB", 4 << 10, 20_000),
         ):
             body = body_of(size)
             loader.write(body, count // 10, schema_id)
-            bare = count * len(body) / loopback_copy(len(body), count)
-            took = loader.write(body, count, schema_id)
-            rate = count * len(body) / took
+            rounds = [
+                (loopback_copy(len(body), count), loader.write(body, count, schema_id))
+                for _ in range(ROUNDS)
+            ]
+            bare, took = sorted(rounds, key=lambda each: each[0] / each[1])[ROUNDS // 2]
+            rate, limit = (count * len(body) / each / 1e6 for each in (took, bare))
             rows.append(
                 (
-                    f"broker ingest, {label} Messages, acks=1, {WINDOW} in flight",
-                    f"{rate / 1e6:,.0f} MB/s, {count / took:,.0f} requests/s",
-                    f"{rate / bare:.2f} of a bare loopback copy ({bare / 1e6:,.0f} MB/s)",
+                    f"broker ingest, {label} Messages, acks=1, {WINDOW} in flight, Batches of "
+                    f"{BATCH_BYTES}",
+                    f"{rate:,.0f} MB/s, {count / took:,.0f} requests/s",
+                    f"{bare / took:.2f} of a bare loopback copy ({limit:,.0f} MB/s), median of "
+                    f"{ROUNDS} rounds",
                 )
             )
     return rows

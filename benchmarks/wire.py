@@ -11,8 +11,8 @@ import time
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from crc32c import crc32c
 
+from memq.core.checksum import crc32c
 from memq.core.wire import (
     CLIENT_MAX_BODY_BYTES,
     CLIENT_MAX_HEADER_BYTES,

@@ -71,6 +71,7 @@ class AdminServer:
         metrics.memory.set(memory.used_bytes)
         metrics.memory_limit.set(memory.limit_bytes)
         for hosted in broker.topics.hosted():
+            hosted.count_received(metrics)
             mark_ms = min(partition.stored_through_ms() for partition in hosted.partitions)
             metrics.watermark.labels(hosted.topic.name).set(mark_ms / 1000)
         return web.Response(

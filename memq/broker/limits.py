@@ -14,6 +14,11 @@ log = logging.getLogger(__name__)
 
 FILES_BESIDE_CONNECTIONS = 2_000  # page files, objects being written, logs
 
+ALLOCATOR = {"MIMALLOC_PURGE_DELAY": "-1"}
+"""Environment of a broker's process; it must be set before Arrow is loaded. Arrow's allocator gives
+freed memory back to the system soon, only to ask for it again with the next Message. A broker needs
+what it needed before, and `memory_bytes` bounds that."""
+
 
 def raise_file_limit(connections: int) -> None:
     """Raise the soft limit of open files so that the connections fit, up to the hard limit."""

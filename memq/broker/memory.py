@@ -56,7 +56,8 @@ class MemoryBudget:
     def admit(self, size_bytes: int) -> None:
         """Charge a body. Allowed when full too, for a connection learns of it too late."""
         self.used_bytes += size_bytes
-        self.peak_bytes = max(self.peak_bytes, self.used_bytes)
+        if self.used_bytes > self.peak_bytes:  # noqa: PLR1730 - this is done for every Message
+            self.peak_bytes = self.used_bytes
         if not self._full and self.used_bytes >= self.limit_bytes:
             self._turn(full=True)
 

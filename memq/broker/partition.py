@@ -34,6 +34,9 @@ RETRY_CAP_S = 5.0
 RESOLVE_MARGIN_MS = 60_000  # how far before its Batch's seal a notification is looked for
 
 
+_RECEIVED = WriteAnswer()  # the ack of a Message that is not published yet
+
+
 class Reply(Protocol):
     """How a write is answered; a connection implements it."""
 
@@ -171,7 +174,7 @@ class WritePartition:
             if not outcome.kept:
                 self._services.memory.release(len(body))
             if request.acks != ACKS_ALL:
-                reply.answer(WriteAnswer())
+                reply.answer(_RECEIVED)
         else:
             self._services.memory.release(len(body))
             self._services.metrics.repeats.labels(self.processor.config.name).inc()

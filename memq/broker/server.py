@@ -273,8 +273,8 @@ class Broker:
             self.services.memory.release(len(body))
             reply.fail(exc)
             return
-        hosted.messages_received.inc()
-        hosted.bytes_received.inc(len(body))
+        hosted.messages_received += 1
+        hosted.bytes_received += len(body)
         hosted.partitions[request.write_partition].write(request, body, event.body_crc, reply)
 
     # -- background -------------------------------------------------------------------------

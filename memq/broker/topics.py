@@ -48,16 +48,22 @@ class HostedTopic:
         topic: its configuration and schemas.
         schemas: the schemas it accepts, ready for checking, by schema id.
         partitions: its write partitions, by number.
-        messages_received: counter of its Messages.
-        bytes_received: counter of their bytes.
+        messages_received: Messages that came since they were last counted.
+        bytes_received: their bytes.
     """
 
-    def __init__(self, topic: Topic, repeats: RepeatChecker, metrics: Metrics) -> None:
+    def __init__(self, topic: Topic, repeats: RepeatChecker) -> None:
         self.repeats = repeats
-        self.messages_received = metrics.messages.labels(topic.name)
-        self.bytes_received = metrics.bytes.labels(topic.name)
+        self.messages_received = 0
+        self.bytes_received = 0
         self.partitions: list[WritePartition] = []
         self.set(topic)
+
+    def count_received(self, metrics: Metrics) -> None:
+        """Add what came to the counters, which would cost too much for each Message."""
+        metrics.messages.labels(self.topic.name).inc(self.messages_received)
+        metrics.bytes.labels(self.topic.name).inc(self.bytes_received)
+        self.messages_received = self.bytes_received = 0
 
     def set(self, topic: Topic) -> None:
         """Take over an altered configuration."""
@@ -209,9 +215,7 @@ class Topics:
 
     async def _host(self, topic: Topic) -> HostedTopic:
         await self._services.queue.create_topic(topic.name, topic.config.read_partitions)
-        hosted = HostedTopic(
-            topic, RepeatChecker(topic.config, self._services), self._services.metrics
-        )
+        hosted = HostedTopic(topic, RepeatChecker(topic.config, self._services))
         await self._grow(hosted)
         self._hosted[topic.name] = hosted
         return hosted

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from memq.broker.config import BROKER_OPTIONS, BrokerConfig, load_file
+from memq.broker.limits import ALLOCATOR
 from memq.cli.command import Command
 from memq.cli.options import DEFAULT_BOOTSTRAP, option, output_option, table_options
 
@@ -52,6 +53,8 @@ def broker(ctx: click.Context, given: dict[str, str], config: Path | None, outpu
 
 
 def _run(config: BrokerConfig, output: str) -> int:
+    for name, value in ALLOCATOR.items():
+        os.environ.setdefault(name, value)
     from memq.broker.main import run  # noqa: PLC0415 - loads Arrow and HTTP
 
     return run(config, _print_json if output == "json" else _print_welcome)

@@ -34,10 +34,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from crc32c import crc32c
 
 from memq.client.delivery import Delivery
 from memq.client.records import ENVELOPE_BYTES, RECORD_BYTES, Record, check_record
+from memq.core.checksum import crc32c
 from memq.core.format.message import encode_message, encode_records, timestamp_range_us
 from memq.errors import ClosedError, InvalidRequestError, MemqError, MessageTooLargeError
 

@@ -12,9 +12,8 @@ import secrets
 import time
 from typing import TYPE_CHECKING
 
-from crc32c import crc32c
-
 from memq.core.audit import report_key
+from memq.core.checksum import crc32c
 from memq.core.format.message import encode_message, encode_records
 from memq.core.topic import AUDIT_TOPIC
 from memq.core.wire.messages import Write

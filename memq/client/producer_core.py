@@ -42,8 +42,6 @@ import math
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from crc32c import crc32c
-
 from memq.client.backoff import full_jitter_s
 from memq.client.delivery import StoredAt
 from memq.client.producer_state import (
@@ -56,6 +54,7 @@ from memq.client.producer_state import (
     Refresh,
     Send,
 )
+from memq.core.checksum import crc32c
 from memq.core.wire.messages import Write
 from memq.errors import (
     DeliveryTimeoutError,

@@ -169,7 +169,9 @@ class TopicProcessor:
 
     def take_effects(self) -> list[Effect]:
         """What has to be done now; each effect is handed out once."""
-        effects, self._effects = self._effects, []
+        effects = self._effects
+        if effects:
+            self._effects = []
         return effects
 
     # -- events -----------------------------------------------------------------------------
@@ -308,7 +310,11 @@ class TopicProcessor:
         batch.note_sequence(request.producer_id, request.epoch, request.sequence)
         pending = self._pending[key] = batch.pending[key] = Pending(crc)
         self.window.admit(*key, now.wall_ms)
-        if not self._takes(1, request.schema_id):
+        if (
+            batch.builder.size_bytes >= self.config.batch_bytes
+            or batch.builder.messages >= self.config.batch_messages
+            or batch.notification_bytes >= MAX_NOTIFICATION_BYTES
+        ):
             self.seal(now)
         return pending
 
@@ -318,8 +324,6 @@ class TopicProcessor:
         return (
             batch is not None
             and batch.schema_id == schema_id
-            and batch.builder.messages < self.config.batch_messages
-            and batch.notification_bytes < MAX_NOTIFICATION_BYTES
             and batch.builder.size_bytes + size_bytes <= self.config.batch_bytes
         )
 

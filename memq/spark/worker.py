@@ -11,8 +11,7 @@ import logging
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from crc32c import crc32c
-
+from memq.core.checksum import crc32c
 from memq.core.format.envelope import view_bytes
 from memq.core.format.reader import message_from_range, schema_from_range
 from memq.core.format.schema import deserialize_schema

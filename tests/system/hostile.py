@@ -12,8 +12,8 @@ import typing
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
-from crc32c import crc32c
 
+from memq.core.checksum import crc32c
 from memq.core.format.schema import DEFAULT_SCHEMA, schema_id, serialize_schema
 from memq.core.topic import TopicConfig
 from memq.core.wire import messages as m

@@ -19,7 +19,7 @@ ALLOWED = {
     "memq": ("memq.client", "memq.core", "memq.errors"),
     "memq.errors": (),
     "memq.core": ("memq.errors",),
-    "memq.core.bigqueue": ("memq.errors",),  # a library by itself
+    "memq.core.bigqueue": ("memq.core.checksum", "memq.errors"),  # a library by itself
     "memq.client": ("memq.core", "memq.errors"),
     "memq.broker": ("memq.core", "memq.errors"),
     "memq.testing": ("memq.broker", "memq.client", "memq.core", "memq.errors"),
@@ -33,7 +33,7 @@ ALLOWED = {
 
 IMPORT_LIMIT_US = 300_000  # `import memq` is paid by every command and every Airflow parse
 
-LIGHT = {"memq", "msgspec", "crc32c"}
+LIGHT = {"memq", "msgspec"}
 """All that `import memq` may load beside the standard library; the rest waits until it is used."""
 
 

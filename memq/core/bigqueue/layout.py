@@ -11,9 +11,8 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from crc32c import crc32c
-
 from memq.core.bigqueue.files import failure, write_whole
+from memq.core.checksum import crc32c
 from memq.errors import ConfigError, CorruptDataError
 
 if TYPE_CHECKING:

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
-from crc32c import crc32c
-
 from memq.core.bigqueue.layout import (
     DATA,
     ENTRY,
@@ -26,6 +24,7 @@ from memq.core.bigqueue.layout import (
     Layout,
     seed_of,
 )
+from memq.core.checksum import crc32c
 from memq.errors import InvalidRequestError, MessageTooLargeError
 
 if TYPE_CHECKING:

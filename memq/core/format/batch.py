@@ -12,9 +12,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import msgspec
-from crc32c import crc32c
 
-from memq.core.format.envelope import ALIGNMENT, END_OF_STREAM, BytesLike, view_bytes
+from memq.core.checksum import crc32c
+from memq.core.format.envelope import ALIGNMENT, END_OF_STREAM, BytesLike
 from memq.core.format.index import (
     FOOTER_BYTES,
     MAX_MESSAGES,
@@ -25,7 +25,7 @@ from memq.core.format.index import (
     encode_index,
 )
 from memq.core.format.message import UNKNOWN_RANGE
-from memq.errors import ClosedError, InvalidRequestError
+from memq.errors import ClosedError, InvalidRequestError, MemqError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -129,6 +129,8 @@ class BatchBuilder:
         self._sealed = False
         self.size_bytes = len(schema_bytes)
         """Bytes gathered so far: what the object has before its end-of-stream marker."""
+        self.messages = 0
+        """Messages gathered so far."""
         self.records = 0
         """LogMessages gathered so far."""
 
@@ -138,11 +140,6 @@ class BatchBuilder:
             f"<BatchBuilder {self._metadata.batch_id} [{state}, {self.messages} messages, "
             f"{self.records} records, {self.size_bytes} bytes]>"
         )
-
-    @property
-    def messages(self) -> int:
-        """Messages gathered so far."""
-        return len(self._entries)
 
     def add(
         self,
@@ -166,21 +163,17 @@ class BatchBuilder:
             InvalidRequestError: a number or the producer id does not fit the index, the body is no
                 whole Message, or the Batch is full.
         """
-        length = len(view_bytes(body))
-        entry = IndexEntry(
-            producer_id,
-            epoch,
-            sequence,
-            self.size_bytes,
-            length,
-            records,
-            min_timestamp_us,
-            max_timestamp_us,
-            crc32c,
+        if self._sealed or self.messages == MAX_MESSAGES:
+            raise self._closed()
+        length = memoryview(body).nbytes
+        numbers = (
+            *(epoch, sequence, self.size_bytes, length),
+            *(records, min_timestamp_us, max_timestamp_us, crc32c),
         )
-        self._check(entry)
+        _check(producer_id, length, records, numbers)
         self._buffers.append(body)
-        self._entries.append(entry)
+        self._entries.append(IndexEntry(producer_id, *numbers))
+        self.messages += 1
         self.size_bytes += length
         self.records += records
 
@@ -191,7 +184,8 @@ class BatchBuilder:
             ClosedError: it is sealed already.
             InvalidRequestError: it has no Message.
         """
-        self._check_open()
+        if self._sealed:
+            raise self._closed()
         if not self._entries:
             raise InvalidRequestError(f"Batch {self._metadata.batch_id} has no Message to seal")
         self._sealed = True
@@ -206,31 +200,29 @@ class BatchBuilder:
             records=self.records,
         )
 
-    def _check_open(self) -> None:
+    def _closed(self) -> MemqError:
         if self._sealed:
-            raise ClosedError(f"Batch {self._metadata.batch_id} is sealed; start another")
+            return ClosedError(f"Batch {self._metadata.batch_id} is sealed; start another")
+        return InvalidRequestError(
+            f"Batch {self._metadata.batch_id} has {MAX_MESSAGES} Messages, the most; seal it"
+        )
 
-    def _check(self, entry: IndexEntry) -> None:
-        """Refuse what would make the Batch impossible to seal, now, while only one is concerned."""
-        self._check_open()
-        if self.messages == MAX_MESSAGES:
-            raise InvalidRequestError(
-                f"Batch {self._metadata.batch_id} has {MAX_MESSAGES} Messages, the most; seal it"
-            )
-        if entry.length % ALIGNMENT or entry.length == 0 or entry.records < 1:
-            raise InvalidRequestError(
-                f"{entry.length} bytes with {entry.records} records are no whole Message"
-            )
-        producer_id, *numbers = msgspec.structs.astuple(entry)
-        if not 0 < len(producer_id.encode(errors="replace")) <= MAX_PRODUCER_ID_BYTES:
-            raise InvalidRequestError(
-                f"producer id {producer_id[:MAX_PRODUCER_ID_BYTES]!r} does not have "
-                f"1 to {MAX_PRODUCER_ID_BYTES} bytes"
-            )
-        try:
-            _NUMBERS.pack(*numbers)
-        except struct.error as exc:
-            raise InvalidRequestError(f"{entry} has a number that is out of range: {exc}") from exc
+
+def _check(producer_id: str, length: int, records: int, numbers: tuple[int, ...]) -> None:
+    """Refuse what would make the Batch impossible to seal, now, while only one is concerned."""
+    if length % ALIGNMENT or length == 0 or records < 1:
+        raise InvalidRequestError(f"{length} bytes with {records} records are no whole Message")
+    if not 0 < len(producer_id.encode(errors="replace")) <= MAX_PRODUCER_ID_BYTES:
+        raise InvalidRequestError(
+            f"producer id {producer_id[:MAX_PRODUCER_ID_BYTES]!r} does not have "
+            f"1 to {MAX_PRODUCER_ID_BYTES} bytes"
+        )
+    try:
+        _NUMBERS.pack(*numbers)
+    except struct.error as exc:
+        raise InvalidRequestError(
+            f"a Message of {producer_id!r} has a number that is out of range: {numbers}: {exc}"
+        ) from exc
 
 
 def producer_runs(entries: Iterable[IndexEntry]) -> list[ProducerRun]:

@@ -8,6 +8,7 @@ it reads, and looks at every number that Arrow is going to trust:
 - the message ends exactly where its bytes end, and is one RecordBatch;
 - it has as many field nodes and buffers as the schema asks for, no more and no fewer;
 - lengths and null counts are no larger than they can be, buffers lie inside the body;
+- columns that may have no nulls claim none (Arrow then looks for none, or refuses the claim);
 - what all buffers decode to, summed, is within the limit of the caller.
 
 What is left to Arrow's own full validation, which runs next, is what is *in* the buffers: offsets,
@@ -112,13 +113,14 @@ class Layout(NamedTuple):
     Attributes:
         nodes: its field nodes, ready to unpack: length and null count of each.
         buffers: its buffers, ready to unpack: offset and length of each.
-        required: positions of the columns that may have no nulls.
+        required: the columns that may have no nulls: position of the null count among the numbers
+            of the nodes, and name.
         molds: of RecordBatches seen, by where their body starts; at most `MAX_MOLDS`.
     """
 
     nodes: struct.Struct
     buffers: struct.Struct
-    required: tuple[int, ...]
+    required: tuple[tuple[int, str], ...]
     molds: dict[int, _Mold]
 
 
@@ -299,9 +301,12 @@ def _check_numbers(
     data: memoryview, places: _Places, layout: Layout, max_decoded_bytes: int
 ) -> None:
     records = _I64.unpack_from(data, places.records)[0]
-    _check_nodes(records, layout.nodes.unpack_from(data, places.nodes), max_decoded_bytes)
-    buffers = layout.buffers.unpack_from(data, places.buffers)
-    _check_buffers(buffers, data[places.body_start :], places.compressed, max_decoded_bytes)
+    nodes = layout.nodes.unpack_from(data, places.nodes)
+    _check_nodes(records, nodes, max_decoded_bytes)
+    for null_count, name in layout.required:
+        if nodes[null_count]:
+            raise SchemaMismatchError(f"column {name!r} must not have nulls")
+    _check_buffers(data, places, layout.buffers, max_decoded_bytes)
 
 
 def _check_nodes(records: int, nodes: tuple[int, ...], max_decoded_bytes: int) -> None:
@@ -320,15 +325,19 @@ def _check_nodes(records: int, nodes: tuple[int, ...], max_decoded_bytes: int) -
 
 
 def _check_buffers(
-    places: tuple[int, ...], body: memoryview, compressed: bool, max_decoded_bytes: int
+    data: memoryview, places: _Places, layout: struct.Struct, max_decoded_bytes: int
 ) -> None:
-    """Check the places of the buffers in the body, which are pairs of offset, length."""
-    offsets, lengths = places[::2], places[1::2]
-    if min(places, default=0) < 0 or max(map(operator.add, offsets, lengths), default=0) > len(
-        body
-    ):
+    """Check where the buffers lie in the body: pairs of offset, length."""
+    numbers = layout.unpack_from(data, places.buffers)
+    offsets, lengths = numbers[::2], numbers[1::2]
+    end = max(map(operator.add, offsets, lengths), default=0)
+    if min(numbers, default=0) < 0 or end > len(data) - places.body_start:
         raise CorruptDataError("a buffer of the RecordBatch lies outside its body")
-    decoded = sum(map(_decoded_size, repeat(body), offsets, lengths) if compressed else lengths)
+    decoded = sum(
+        map(_decoded_size, repeat(data[places.body_start :]), offsets, lengths)
+        if places.compressed
+        else lengths
+    )
     if decoded > max_decoded_bytes:
         raise MessageTooLargeError(
             f"the RecordBatch decodes to {decoded} bytes; the limit is {max_decoded_bytes}"

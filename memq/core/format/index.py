@@ -13,12 +13,13 @@ left, the end-of-stream marker and the magic, is compared with constants.
 from __future__ import annotations
 
 import struct
+from array import array
 from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
-from crc32c import crc32c
 
+from memq.core.checksum import crc32c
 from memq.core.format.envelope import (
     ARROW_ERRORS,
     END_OF_STREAM,
@@ -143,9 +144,11 @@ class Footer(msgspec.Struct, frozen=True):
 
 def encode_index(entries: Sequence[IndexEntry], metadata: BatchMetadata) -> bytes:
     """The index as an Arrow IPC stream."""
-    columns = zip(*map(msgspec.structs.astuple, entries), strict=True)
+    producer_ids, *numbers, crcs = zip(*map(msgspec.structs.astuple, entries), strict=True)
     arrays = [
-        pa.array(column, field.type) for column, field in zip(columns, INDEX_SCHEMA, strict=True)
+        pa.array(producer_ids, pa.utf8()),
+        *(_array(pa.int64(), array("q", column)) for column in numbers),
+        _array(pa.uint32(), array("I", crcs)),
     ]
     schema = INDEX_SCHEMA.with_metadata(
         {
@@ -158,6 +161,10 @@ def encode_index(entries: Sequence[IndexEntry], metadata: BatchMetadata) -> byte
     )
     batch = pa.record_batch(arrays, schema=schema)
     return b"".join((schema.serialize(), batch.serialize(), END_OF_STREAM))
+
+
+def _array(kind: pa.DataType, values: array[int]) -> pa.Array:
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
 def decode_index(data: BytesLike) -> tuple[BatchMetadata, list[IndexEntry]]:

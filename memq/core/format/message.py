@@ -130,16 +130,12 @@ def open_message(
         SchemaMismatchError: they are not one of this schema, or it cannot be stored.
         MessageTooLargeError: decoded it would be larger than `max_decoded_bytes`.
     """
-    layout = layout_of(schema)
-    check_record_batch(view_bytes(body), layout, max_decoded_bytes)
+    check_record_batch(view_bytes(body), layout_of(schema), max_decoded_bytes)
     batch = decode_message(body, schema)
     try:
         batch.validate(full=True)
     except ARROW_ERRORS as exc:
         raise CorruptDataError(f"the RecordBatch does not hold: {exc}") from exc
-    for column in layout.required:
-        if batch.column(column).null_count:
-            raise SchemaMismatchError(f"column {schema.names[column]!r} must not have nulls")
     return batch
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from crc32c import crc32c
 
+from memq.core.checksum import crc32c
 from memq.core.format.envelope import END_OF_STREAM, BytesLike, view_bytes
 from memq.core.format.index import (
     BatchIndex,

@@ -13,8 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from crc32c import crc32c
-
+from memq.core.checksum import crc32c
 from memq.core.format.envelope import END_OF_STREAM, BytesLike, read_envelope, view_bytes
 from memq.core.format.index import BatchIndex, IndexEntry, decode_tail
 from memq.core.format.message import open_message

@@ -156,8 +156,17 @@ def _layout(schema: pa.Schema) -> Layout:
     check_topic_schema(schema)
     empty = pa.RecordBatch.from_pylist([], schema=schema)
     nodes, buffers = count_nodes_and_buffers(view_bytes(empty.serialize()))
-    required = tuple(position for position, field in enumerate(schema) if not field.nullable)
+    required = tuple(
+        (2 * _nodes_before(empty, position) + 1, field.name)
+        for position, field in enumerate(schema)
+        if not field.nullable
+    )
     return Layout(struct.Struct(f"<{2 * nodes}q"), struct.Struct(f"<{2 * buffers}q"), required, {})
+
+
+def _nodes_before(batch: pa.RecordBatch, position: int) -> int:
+    before = batch.select(range(position))
+    return count_nodes_and_buffers(view_bytes(before.serialize()))[0] if position else 0
 
 
 def _plain_field(field: pa.Field) -> pa.Field:

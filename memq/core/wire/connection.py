@@ -208,7 +208,7 @@ def check_size(header: bytes, body: Buffer, max_header_bytes: int, max_body_byte
     Raises:
         MessageTooLargeError: header or body exceed their limit.
     """
-    body_bytes = size_bytes(body)
+    body_bytes = size_bytes(body) if body else 0
     if len(header) > max_header_bytes or body_bytes > max_body_bytes:
         raise MessageTooLargeError(
             f"a header of {len(header)} and a body of {body_bytes} bytes; the limits of the "

@@ -35,11 +35,11 @@ How `FrameReader` receives, made for `asyncio.BufferedProtocol`:
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import msgspec
-from crc32c import crc32c
 
+from memq.core.checksum import crc32c
 from memq.errors import (
     CorruptDataError,
     MemqError,
@@ -51,6 +51,8 @@ from memq.errors import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+_T = TypeVar("_T")
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """Flat bytes; `pyarrow.Buffer` serves as well."""
@@ -74,6 +76,10 @@ comes through it and is copied; measured at 4 KiB, 64 KiB and 1 MiB, this is the
 HEAD_BYTES = 4 << 10
 """After a body that was received directly the next frame is likely to have one too: no more than
 its head is then taken through the scratch, which saves copying the beginning of the body."""
+
+SLICE_BYTES = 384 << 10
+"""A larger body is received in slices of this size: its CRC32C is made while the processor's caches
+still hold it, which takes a third of the time."""
 
 DIRECT_BYTES = 16 << 10
 """A rest of a body this long is received into its final memory; a shorter one comes through the
@@ -135,9 +141,9 @@ def encode_frame(
     Raises:
         MessageTooLargeError: header or body do not fit the 32 bits of their length.
     """
-    length = size_bytes(body)
+    length = size_bytes(body) if body else 0
     if body_crc is None:
-        body_crc = crc32c(body)
+        body_crc = crc32c(body) if length else 0
     try:
         head = _HEAD.pack(_START, type, flags, correlation_id, len(header), length, body_crc)
     except struct.error as exc:
@@ -216,10 +222,8 @@ class FrameReader:
     @property
     def expects_body(self) -> bool:
         """True in a large body, and when the next frame probably has one, as the last one had."""
-        return self._in_large_body or (self._expect_body and self._frame is None)
-
-    @property
-    def _in_large_body(self) -> bool:
+        if self._frame is None:
+            return self._expect_body
         return len(self._body) - self._filled >= DIRECT_BYTES
 
     @property
@@ -229,8 +233,11 @@ class FrameReader:
 
     def get_buffer(self) -> memoryview:
         """Where to put the next bytes, from its beginning; good for one `buffer_updated`."""
-        if self._in_large_body:
-            return (self._memory if self.read_ahead else self._body)[self._filled :]
+        filled, left = self._filled, len(self._body) - self._filled
+        if left >= 2 * SLICE_BYTES:
+            return self._body[filled : filled + SLICE_BYTES]
+        if left >= DIRECT_BYTES:
+            return (self._memory if self.read_ahead else self._body)[filled:]
         if self._expect_body and self._frame is None:
             return self._scratch[:HEAD_BYTES]
         return self._scratch
@@ -245,26 +252,17 @@ class FrameReader:
             CorruptDataError: a checksum does not hold.
             UnavailableError: there is no memory for a body.
         """
-        missing = len(self._body) - self._filled
-        if missing >= DIRECT_BYTES:
-            self._expect_body = True
-            view = self._memory[self._filled : self._filled + count]
-            frames = self._received(view[:missing], in_place=True)
-            if count > missing:
-                frames += self._received(view[missing:], in_place=False)
-            return frames
-        self._expect_body = False
-        return self._received(self._scratch[:count], in_place=False)
+        return self._guarded(self._take, count)
 
     def feed(self, data: Buffer) -> list[Frame]:
         """The frames that were completed by these bytes; raises as `buffer_updated` does."""
-        return self._received(memoryview(data).cast("B"), in_place=False)
+        return self._guarded(self._cut, memoryview(data).cast("B"))
 
-    def _received(self, view: memoryview, *, in_place: bool) -> list[Frame]:
+    def _guarded(self, step: Callable[[_T], list[Frame]], argument: _T) -> list[Frame]:
         if self._error is not None:
             raise type(self._error)(str(self._error))
         try:
-            return self._count_body(view) if in_place else self._cut(view)
+            return step(argument)
         except MemqError as exc:
             # A copy: the traceback of `exc` holds the body, and this reader.
             self._error = type(exc)(str(exc))
@@ -276,9 +274,23 @@ class FrameReader:
         self._frame, self._filled, self._crc = None, 0, 0
         self._memory = self._body = _NOTHING
 
+    def _take(self, count: int) -> list[Frame]:
+        """Take in `count` bytes that were put into `get_buffer()`."""
+        start, missing = self._filled, len(self._body) - self._filled
+        self._expect_body = missing >= DIRECT_BYTES
+        if not self._expect_body:
+            return self._cut(self._scratch[:count])
+        stop = start + count
+        memory = self._memory
+        frames = self._count_body(self._body[start:stop])
+        if count > missing:
+            frames += self._cut(memory[start + missing : stop])
+        return frames
+
     def _cut(self, view: memoryview) -> list[Frame]:
         frames: list[Frame] = []
-        position = 0 if self.at_boundary else self._resume(view, frames)
+        begun = self._frame is not None or self._head
+        position = self._resume(view, frames) if begun else 0
         while (opened := self._open(view, position)) is not None:
             frame, length = opened
             body_at = position + PREFIX_BYTES + len(frame.header)
@@ -361,9 +373,9 @@ class FrameReader:
         """Take note that `part` has been put into the body; the frame, when that completes it."""
         self._crc = crc32c(part, self._crc)
         self._filled += len(part)
-        if self._frame is None or self._filled < len(self._body):
-            return []
         frame = self._frame
+        if frame is None or self._filled < len(self._body):
+            return []
         frame.body = self._body
         _check_body(frame, self._crc)
         self._forget()

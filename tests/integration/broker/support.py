@@ -7,11 +7,10 @@ import threading
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from crc32c import crc32c
-
 from memq.broker.config import BrokerConfig
 from memq.broker.server import Broker
 from memq.client.connection import BrokerConnection
+from memq.core.checksum import crc32c
 from memq.core.format.message import encode_message, encode_records
 from memq.core.topic import TopicConfig
 from memq.core.wire import messages as m

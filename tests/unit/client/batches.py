@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from crc32c import crc32c
-
+from memq.core.checksum import crc32c
 from memq.core.format.batch import BatchBuilder, SealedBatch
 from memq.core.format.message import encode_message, encode_records, timestamp_range_us
 from memq.core.format.schema import serialize_schema

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pyarrow as pa
-from crc32c import crc32c
 from hypothesis import strategies as st
 
+from memq.core.checksum import crc32c
 from memq.core.format.batch import BatchBuilder, SealedBatch
 from memq.core.format.message import encode_message, encode_records, timestamp_range_us
 from memq.core.format.schema import serialize_schema

@@ -3,10 +3,10 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from memq.core.checksum import crc32c
 from memq.core.format.batch import BatchBuilder, ProducerRun, producer_runs
 from memq.core.format.index import MAX_PRODUCER_ID_BYTES, IndexEntry
 from memq.core.format.message import encode_message

@@ -4,10 +4,10 @@ import struct
 
 import pyarrow as pa
 import pytest
-from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from memq.core.checksum import crc32c
 from memq.core.format.index import (
     FOOTER_BYTES,
     INDEX_SCHEMA,

@@ -5,10 +5,10 @@ import io
 import polars as pl
 import pyarrow as pa
 import pytest
-from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from memq.core.checksum import crc32c
 from memq.core.format.batch import BatchBuilder
 from memq.core.format.index import FOOTER_BYTES, IndexEntry, encode_footer, encode_index
 from memq.core.format.message import encode_message, encode_records

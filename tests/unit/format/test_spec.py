@@ -7,8 +7,8 @@ import struct
 from pathlib import Path
 
 import pyarrow as pa
-from crc32c import crc32c
 
+from memq.core.checksum import crc32c
 from memq.core.format import envelope, index, schema
 from memq.core.format.batch import BatchBuilder, SealedBatch
 from memq.core.format.message import MAX_DECODED_BYTES, encode_message
