@@ -22,7 +22,7 @@ from memq.core.wire.frame import FrameReader
 from memq.core.wire.messages import CreateTopic, TopicAnswer, Write
 
 WINDOW = 64  # requests in flight
-BATCH_BYTES = "16MiB"
+BATCH_BYTES = "32MiB"
 ROUNDS = 5  # of bare copy and broker by turns, for the machine is not always equally fast
 TOPIC = "ingest"
 

@@ -35,7 +35,7 @@ WRITE_HIGH_BYTES = 1 << 20  # answers not read by the client; above, reading fro
 ACK_DELAY_S = 0.001  # answers wait this long for others, while the client goes on sending
 ACKS_AT_ONCE = 64  # or until there are so many
 
-TURN_BYTES = 8 << 20  # of large bodies read in one turn of the event loop, one connection's share
+TURN_BYTES = 6 << 20  # of large bodies read in one turn of the event loop, one connection's share
 REST_ROUNDS = 4  # turns of the event loop that a connection leaves to others after a whole one
 
 _SCRATCH = memoryview(bytearray(SCRATCH_BYTES))  # shared: used within one callback only

@@ -35,7 +35,7 @@ How `FrameReader` receives, made for `asyncio.BufferedProtocol`:
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
@@ -51,8 +51,6 @@ from memq.errors import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-_T = TypeVar("_T")
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """Flat bytes; `pyarrow.Buffer` serves as well."""
@@ -252,22 +250,28 @@ class FrameReader:
             CorruptDataError: a checksum does not hold.
             UnavailableError: there is no memory for a body.
         """
-        return self._guarded(self._take, count)
-
-    def feed(self, data: Buffer) -> list[Frame]:
-        """The frames that were completed by these bytes; raises as `buffer_updated` does."""
-        return self._guarded(self._cut, memoryview(data).cast("B"))
-
-    def _guarded(self, step: Callable[[_T], list[Frame]], argument: _T) -> list[Frame]:
         if self._error is not None:
             raise type(self._error)(str(self._error))
         try:
-            return step(argument)
+            return self._take(count)
         except MemqError as exc:
-            # A copy: the traceback of `exc` holds the body, and this reader.
-            self._error = type(exc)(str(exc))
-            self._forget()
+            self._break(exc)
             raise
+
+    def feed(self, data: Buffer) -> list[Frame]:
+        """The frames that were completed by these bytes; raises as `buffer_updated` does."""
+        if self._error is not None:
+            raise type(self._error)(str(self._error))
+        try:
+            return self._cut(memoryview(data).cast("B"))
+        except MemqError as exc:
+            self._break(exc)
+            raise
+
+    def _break(self, error: MemqError) -> None:
+        # A copy: the traceback of the error holds the body, and this reader.
+        self._error = type(error)(str(error))
+        self._forget()
 
     def _forget(self) -> None:
         self._head = bytearray()
