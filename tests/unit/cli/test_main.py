@@ -154,6 +154,35 @@ def test_pandas_stays_out():
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
 
 
+def test_a_brokers_allocator_keeps_memory(tmp_path):
+    """What Arrow's allocator reads when Arrow is loaded is set before that, by a broker only."""
+    code = """
+import os, sys
+class Watch:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "pyarrow":
+            sys.exit(f"{name} {os.environ.get('MIMALLOC_PURGE_DELAY')}")
+sys.meta_path.insert(0, Watch)
+from memq.cli.main import main
+main(sys.argv[1:])
+"""
+    environment = {key: value for key, value in os.environ.items() if "MIMALLOC" not in key}
+    for arguments, expected in (
+        (["broker", "--data-dir", str(tmp_path)], "pyarrow -1"),
+        (["batch", "verify", str(tmp_path / "none")], "pyarrow None"),
+    ):
+        process = subprocess.run(
+            [sys.executable, "-c", code, *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+            env=environment,
+        )
+        assert process.stderr.strip() == expected
+
+
 def test_reader_that_goes_away(tmp_path):
     """`memq … | head` is no error and leaves no noise."""
     path = tmp_path / "batch.arrows"

@@ -184,6 +184,34 @@ def test_nulls_in_a_column_that_must_have_none_do_not_fit() -> None:
         check(body)
 
 
+def test_nulls_are_looked_for_behind_nested_columns_too() -> None:
+    """Columns before the one that must have none may have nulls, at any depth."""
+    nested = pa.map_(pa.utf8(), pa.list_(pa.int64()))
+    columns = [("a", pa.null(), True), ("b", nested, True), ("c", pa.int64(), False)]
+    schema = pa.schema([pa.field(name, kind, nullable=null) for name, kind, null in columns])
+    nullable = pa.schema([field.with_nullable(True) for field in schema])
+    rows = [{"b": [("x", None)], "c": 1}, {"c": 2}]
+    sound = pa.RecordBatch.from_pylist(rows, schema=nullable)
+    assert check(encode_message(sound), schema) == 2
+
+    damaged = pa.RecordBatch.from_pylist([*rows, {}], schema=nullable)
+    with pytest.raises(SchemaMismatchError, match="'c' must not have nulls"):
+        check(encode_message(damaged), schema)
+
+
+def test_who_hides_nulls_has_none() -> None:
+    """With a null count of 0 Arrow does not look at the validity bits, so no null is read."""
+    nullable = pa.schema([field.with_nullable(True) for field in DEFAULT_SCHEMA])
+    body = bytearray(encode_message(pa.RecordBatch.from_pylist([{"value": b"x"}], schema=nullable)))
+    node = struct.pack("<2q", 1, 1)  # length and null count, of each column but `value`
+    last = body.rindex(node)
+    body[last : last + 16] = struct.pack("<2q", 1, 0)
+
+    batch = open_message(bytes(body), DEFAULT_SCHEMA)
+    assert batch.column("timestamp").null_count == 0
+    assert batch.column("timestamp").is_valid().to_pylist() == [True]
+
+
 @pytest.mark.parametrize(
     ("rows", "claimed"),
     [

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import struct
 import weakref
 from array import array
@@ -16,10 +17,12 @@ from hypothesis import strategies as st
 from memq.core.wire.frame import (
     DIRECT_BYTES,
     ERROR,
+    HEAD_BYTES,
     ONEWAY,
     PREFIX_BYTES,
     RESPONSE,
     SCRATCH_BYTES,
+    SLICE_BYTES,
     FrameReader,
     encode_frame,
 )
@@ -211,6 +214,26 @@ def test_long_body_is_received_in_place():
     assert frame.body.obj is given_out[0]
     assert frame.body == body
     assert len(given_out) == 1
+
+
+def test_larger_body_is_received_in_slices():
+    """Each slice is checked while it is in the caches; the last takes in the next head."""
+    size = 3 * SLICE_BYTES + 100
+    target = reader(
+        max_body_bytes=size, allocate=lambda size: memoryview(bytearray(size + HEAD_BYTES))
+    )
+    head, body = encode_frame(10, 1, b"header", os.urandom(size))
+    target.feed(head)
+    rest, taken, frames = body, [], []
+    while rest:
+        buffer = target.get_buffer()
+        taken.append(len(buffer))
+        part = rest[: len(buffer)]
+        buffer[: len(part)], rest = part, rest[len(part) :]
+        frames += target.buffer_updated(len(part))
+
+    assert taken == [SLICE_BYTES, SLICE_BYTES, SLICE_BYTES + 100 + HEAD_BYTES]
+    assert [frame.body for frame in frames] == [body]
 
 
 def test_memory_from_arrow_serves():
