@@ -169,9 +169,7 @@ class TopicProcessor:
 
     def take_effects(self) -> list[Effect]:
         """What has to be done now; each effect is handed out once."""
-        effects = self._effects
-        if effects:
-            self._effects = []
+        effects, self._effects = self._effects, []
         return effects
 
     # -- events -----------------------------------------------------------------------------
