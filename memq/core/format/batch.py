@@ -167,8 +167,14 @@ class BatchBuilder:
             raise self._closed()
         length = memoryview(body).nbytes
         numbers = (
-            *(epoch, sequence, self.size_bytes, length),
-            *(records, min_timestamp_us, max_timestamp_us, crc32c),
+            epoch,
+            sequence,
+            self.size_bytes,
+            length,
+            records,
+            min_timestamp_us,
+            max_timestamp_us,
+            crc32c,
         )
         _check(producer_id, length, records, numbers)
         self._buffers.append(body)
