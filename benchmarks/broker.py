@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
 import random
 import subprocess
@@ -140,6 +141,7 @@ def main() -> None:
         | options
         | {"data_dir": str(arguments.data_dir)}
     )
+    logging.basicConfig(level=config.log_level.upper())
     broker = Broker(config, storage=_storage(arguments.storage, arguments.data_dir))
     sys.exit(asyncio.run(serve(broker, lambda _: print(broker.address, flush=True))))
 
