@@ -164,8 +164,8 @@ class BrokerConnection(asyncio.BufferedProtocol):
         """Leave one more turn of the event loop to others, then go on reading.
 
         What the threads of storage and queue report takes several turns to become an ack. If each
-        of them first had to read a turn of bodies, an ack would take four times as long, and four
-        times the Batches would wait in memory, more than the processor's caches hold.
+        of them first had to read a turn of bodies, an ack would take four times as long, and more
+        Batches would wait in memory than the processor's caches hold.
         """
         self._rest -= 1
         self._update_reading()

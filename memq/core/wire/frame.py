@@ -77,7 +77,7 @@ its head is then taken through the scratch, which saves copying the beginning of
 
 SLICE_BYTES = 384 << 10
 """A larger body is received in slices of this size: its CRC32C is made while the processor's caches
-still hold it, which takes a third of the time."""
+still hold it, in 20 µs a MiB instead of 35."""
 
 DIRECT_BYTES = 16 << 10
 """A rest of a body this long is received into its final memory; a shorter one comes through the

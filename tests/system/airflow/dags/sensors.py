@@ -14,8 +14,8 @@ from airflow_provider_memq.sensors.memq import (
     MemqWatermarkSensor,
 )
 
-# Airflow may fail a deferred task that goes on before its scheduler has seen it pause (issue 66374
-# and its kin); another try puts that right, and no try of a sensor follows one that timed out.
+# Airflow 3.3 may fail a deferred task that goes on before its scheduler has seen it pause. Another
+# try puts that right, and no try of a sensor follows one that timed out.
 RETRIES = {"retries": 3, "retry_delay": timedelta(seconds=1)}
 AT = "{{ dag_run.conf['at'] }}"
 OFFSETS = "{{ dag_run.conf['offsets'] | tojson }}"
