@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from typing import TYPE_CHECKING
 
 from memq.core.bigqueue.files import sync_directory, sync_file
@@ -17,7 +19,9 @@ KINDS: tuple[Kind, ...] = (DATA, INDEX)
 class PageFiles:
     """Knows the first page of each kind that exists, and the first that may be unflushed.
 
-    Not thread-safe: the array calls it under its append lock. Methods raise `OSError`.
+    It keeps the page of each kind that was flushed last open, since the next flush is most often
+    for the same one. Not thread-safe: the array calls it under its lock for files. Methods raise
+    `OSError`.
     """
 
     def __init__(self, layout: Layout, pool: PagePool, tail: Tail) -> None:
@@ -28,6 +32,7 @@ class PageFiles:
             kind: min(layout.numbers(kind), default=0) for kind in KINDS
         }
         self._unflushed = self._pages_of(tail)
+        self._open: dict[Kind, tuple[int, int]] = {}  # number and descriptor of the page
 
     def flush(self, tail: Tail) -> None:
         """Flush all pages written since the last flush, data before index."""
@@ -35,7 +40,7 @@ class PageFiles:
         for kind in KINDS:
             first = max(self._unflushed[kind], self._lowest[kind])
             for number in range(first, current[kind] + 1):
-                sync_file(self._layout.file(kind, number))
+                self._flush_page(kind, number)
         if tail.grew:
             for kind in KINDS:
                 sync_directory(self._layout.path / kind)
@@ -54,6 +59,30 @@ class PageFiles:
                 self._pool.unmap(kind, number)
                 self._layout.file(kind, number).unlink()
             self._lowest[kind] = max(first, self._lowest[kind])
+
+    def close(self) -> None:
+        """Close the pages that were kept open."""
+        while self._open:
+            _, (_, descriptor) = self._open.popitem()
+            os.close(descriptor)
+
+    def _flush_page(self, kind: Kind, number: int) -> None:
+        descriptor = self._descriptor(kind, number)
+        os.fdatasync(descriptor)
+        if os.fstat(descriptor).st_nlink == 0:  # what it holds will be gone with this process
+            path = self._layout.file(kind, number)
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+
+    def _descriptor(self, kind: Kind, number: int) -> int:
+        kept = self._open.get(kind)
+        if kept is not None:
+            if kept[0] == number:
+                return kept[1]
+            del self._open[kind]
+            os.close(kept[1])
+        descriptor = os.open(self._layout.file(kind, number), os.O_RDONLY)
+        self._open[kind] = (number, descriptor)
+        return descriptor
 
     def _pages_of(self, tail: Tail) -> dict[Kind, int]:
         return {DATA: tail.page, INDEX: max(0, tail.index - 1) // self._items}

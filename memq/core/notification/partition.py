@@ -30,7 +30,7 @@ PAGE_BYTES = 4 << 20
 """Some thousand notifications. A page is claimed on disk as a whole, so a queue of a thousand
 partitions takes 4 GiB at least; 64 MiB, the default of the array, would take 64."""
 INDEX_PAGE_ITEMS = 8192  # as many entries as about two data pages hold; 192 KiB
-_MAX_MAPPED_PAGES = 4  # the fewest: an idle partition costs no more than six descriptors
+_MAX_MAPPED_PAGES = 4  # the fewest: an idle partition costs no more than eight descriptors
 _TIME_BYTES = 8
 
 _log = logging.getLogger("memq.queue")

@@ -126,6 +126,35 @@ def test_a_missing_page_fails_the_flush(tmp_path, small):
     array.close()
 
 
+def test_a_page_that_vanishes_between_two_flushes_fails_the_second(tmp_path, small):
+    """A flush never says that items are durable in a file that has no name any more."""
+    array = BigArray(tmp_path, **small)
+    array.append(b"kept")
+    array.sync()
+    (tmp_path / "data" / "000000000000.page").unlink()
+    array.append(b"lost")
+
+    with pytest.raises(PublishUncertainError, match="000000000000"):
+        array.sync()
+    array.close()
+
+
+def test_flushing_keeps_one_page_of_each_kind_open(tmp_path, small):
+    """However many pages were flushed, two are open beside those mapped, and none after `close`."""
+    with BigArray(tmp_path, sync="batch", max_mapped_pages=4, **small) as array:
+        for _ in range(5):
+            array.append_many([b"x" * 1000] * 10)
+            assert len(open_pages(tmp_path)) == 4 + 2
+    assert open_pages(tmp_path) == []
+
+
+def open_pages(folder: Path) -> list[str]:
+    """Page files of the folder that this process has open; each map has a descriptor too."""
+    links = [Path(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
+    names = [str(link.readlink()) for link in links if link.exists()]
+    return [name for name in names if name.startswith(str(folder)) and name.endswith(".page")]
+
+
 def test_a_position_that_cannot_be_flushed_does_not_move(tmp_path, small, monkeypatch):
     """With sync="each" an item is only taken once the position is on the device."""
     with BigQueue(tmp_path, sync="each", **small) as queue:
