@@ -1,7 +1,7 @@
 """The broker's memory bound: what Messages take between the socket and storage.
 
 A body is admitted whole, when its length is known and before it is read, and released when its
-Batch is published or has failed. So whatever was admitted can always be completed and stored, and
+Batch is stored or has failed. So whatever was admitted can always be completed and stored, and
 the bound cannot deadlock. When it is reached, no producer may begin a new frame until a tenth of
 the memory is free again; those in the middle of a body go on. The bound is overrun by at most the
 one body that reached it; a client that begins to produce while it is reached is told to try again.

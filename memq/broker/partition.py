@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from memq.broker.uploader import put_until_deadline
 from memq.core.notification.notification import decode_notification
-from memq.core.ring import Accepted, Answer, Now, Publish, Release, RingBatch, Upload
+from memq.core.ring import Accepted, Answer, Gone, Now, Publish, Release, RingBatch, Upload
 from memq.core.topic_processor import ACKS_ALL
 from memq.core.wire.messages import Write, WriteAnswer
 from memq.errors import MemqError, PublishUncertainError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
+    from concurrent.futures import Future
 
     from memq.broker.repeats import RepeatChecker
     from memq.broker.services import Services
@@ -86,7 +87,7 @@ class WritePartition:
         self._parked: deque[_Parked] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._in_thread: dict[RingBatch, asyncio.Future[None]] = {}
+        self._in_thread: dict[RingBatch, Future[None]] = {}
         self._closing = False
         self._settled = asyncio.Event()
 
@@ -197,8 +198,10 @@ class WritePartition:
                         self._spawn(self._upload(batch))
                     case Publish():
                         self._spawn(self._publish(effect))
-                    case Release(batch, published):
-                        self._release(batch, published=published)
+                    case Release(batch):
+                        self._release(batch)
+                    case Gone(batch, published):
+                        self._count(batch, published=published)
             self._unpark()
         self._set_timer()
         if self.processor.idle:
@@ -236,18 +239,28 @@ class WritePartition:
             self._settled.clear()
             await self._settled.wait()
 
-    def _release(self, batch: RingBatch, *, published: bool) -> None:
+    def _count(self, batch: RingBatch, *, published: bool) -> None:
         metrics = self._services.metrics
         if published:
             metrics.published(self.processor.config.name, batch, self._services.now())
         else:
             metrics.batches_failed.labels(self.processor.config.name).inc()
+
+    def _release(self, batch: RingBatch) -> None:
         thread = self._in_thread.pop(batch, None)
         if thread is None or thread.done():
             self._services.memory.release(batch.body_bytes)
         else:  # a put that hangs past its deadline still holds the memory
-            size = batch.body_bytes
-            thread.add_done_callback(lambda _: self._services.memory.release(size))
+            self._release_after(thread, batch.body_bytes)
+
+    def _release_after(self, thread: Future[None], size_bytes: int) -> None:
+        loop, release = asyncio.get_running_loop(), self._services.memory.release
+
+        def ended(_: Future[None]) -> None:  # called by the thread
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(release, size_bytes)
+
+        thread.add_done_callback(ended)
 
     async def _upload(self, batch: RingBatch) -> None:
         try:

@@ -10,6 +10,8 @@ from memq.core.ring import State
 from memq.errors import MemqError, StorageError
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from memq.broker.services import Services
     from memq.core.ring import RingBatch
 
@@ -20,7 +22,7 @@ RETRY_CAP_S = 5.0
 
 
 async def put_until_deadline(
-    batch: RingBatch, services: Services, in_thread: dict[RingBatch, asyncio.Future[None]]
+    batch: RingBatch, services: Services, in_thread: dict[RingBatch, Future[None]]
 ) -> None:
     """Put the Batch's object, again and again while the error is retriable and time is left.
 
@@ -53,28 +55,32 @@ async def put_until_deadline(
 
 
 async def _attempt(
-    batch: RingBatch, services: Services, in_thread: dict[RingBatch, asyncio.Future[None]]
+    batch: RingBatch, services: Services, in_thread: dict[RingBatch, Future[None]]
 ) -> None:
     sealed, left_s = batch.sealed, _left_s(batch, services)
     assert sealed is not None  # noqa: S101 - only sealed Batches are uploaded
-    future = asyncio.get_running_loop().run_in_executor(
-        services.executor,
-        lambda: services.storage.put(batch.key, sealed.buffers, timeout_s=left_s),
+    thread = services.executor.submit(
+        services.storage.put, batch.key, sealed.buffers, timeout_s=left_s
     )
-    in_thread[batch] = future
-    done, _ = await asyncio.wait([future], timeout=max(0.0, left_s))
-    if not done and not future.cancel():
-        raise StorageError(f"{batch.key}: not stored within its deadline; the attempt still hangs")
-    if future.cancelled():
-        in_thread.pop(batch, None)
-        raise StorageError(f"{batch.key}: no worker thread came free within its deadline")
-    in_thread.pop(batch, None)  # it is not there when the Batch was given up meanwhile
+    in_thread[batch] = thread
     try:
-        future.result()
+        async with asyncio.timeout(left_s):
+            await asyncio.wrap_future(thread)
     except MemqError:
         raise
     except Exception as exc:
+        if not thread.done() and not thread.cancel():
+            raise StorageError(
+                f"{batch.key}: not stored within its deadline; the attempt still hangs"
+            ) from exc
+        if thread.cancelled():
+            raise StorageError(
+                f"{batch.key}: no worker thread came free within its deadline"
+            ) from exc
         raise StorageError(f"{batch.key}: {type(exc).__name__}: {exc}") from exc
+    finally:
+        if thread.done():
+            in_thread.pop(batch, None)  # it is not there when the Batch was given up meanwhile
 
 
 def _left_s(batch: RingBatch, services: Services) -> float:

@@ -80,6 +80,11 @@ class RingBatch:
     last_sequences: dict[tuple[str, int], int] = field(default_factory=dict)
     notification_bytes: int = 0
 
+    def forget_bodies(self) -> None:
+        """Let go of the bytes of a stored Batch; all its numbers stay."""
+        if self.sealed is not None:
+            self.sealed.buffers.clear()
+
     def note_sequence(self, producer_id: str, epoch: int, sequence: int) -> None:
         """Count a Message into `notification_bytes`: what follows its predecessor is free."""
         name = (producer_id, epoch)
@@ -122,7 +127,13 @@ class Answer(NamedTuple):
 
 
 class Release(NamedTuple):
-    """A Batch is gone from memory.
+    """The bodies of a Batch are needed no more: it is stored, or has failed before that."""
+
+    batch: RingBatch
+
+
+class Gone(NamedTuple):
+    """A Batch has left the ring.
 
     Attributes:
         batch: the Batch.
@@ -133,7 +144,7 @@ class Release(NamedTuple):
     published: bool
 
 
-Effect = Upload | Publish | Answer | Release
+Effect = Upload | Publish | Answer | Release | Gone
 
 
 class Accepted(NamedTuple):

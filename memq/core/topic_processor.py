@@ -10,7 +10,7 @@ A write partition has one *open* Batch and a *ring* of sealed ones, oldest first
 
 Rule 1. A Batch is sealed when it is full (bytes, Messages, size of its notification), when it is
     `batch_age_ms` old, when a Message with another schema arrives, or on `seal()`. Sealing gives
-    one `Upload`.
+    one `Upload`. Once it is stored its bodies are released; what follows needs their numbers only.
 Rule 2. Batches upload side by side, in any order. Only the unbroken stored prefix of the ring is
     published, one `Publish` at a time: notifications appear in the order of sealing, so
     `stored_through_ms` only moves forward.
@@ -48,6 +48,7 @@ from memq.core.ring import (
     Accepted,
     Answer,
     Effect,
+    Gone,
     MessageKey,
     Now,
     Pending,
@@ -229,6 +230,8 @@ class TopicProcessor:
         if batch not in self._ring:
             return  # it failed by its deadline, and its late object is an orphan
         batch.state = State.STORED
+        batch.forget_bodies()
+        self._effects.append(Release(batch))
         self._publish_prefix()
 
     def published(self, batches: Iterable[RingBatch], offsets: Iterable[int], now: Now) -> None:
@@ -392,7 +395,7 @@ class TopicProcessor:
         for key, pending in batch.pending.items():
             del self._pending[key]
             self._effects.extend(Answer(ticket, answer) for ticket in pending.waiting)
-        self._effects.append(Release(batch, published=True))
+        self._effects.append(Gone(batch, published=True))
 
     def _fail(self, batches: list[RingBatch], error: MemqError) -> None:
         """Nack these, all of them before anything is published again."""
@@ -409,12 +412,14 @@ class TopicProcessor:
         self._publish_prefix()
 
     def _drop(self, batch: RingBatch, error: MemqError) -> None:
+        if batch.state is State.UPLOADING:
+            self._effects.append(Release(batch))
         batch.state = State.FAILED
         for key, pending in batch.pending.items():
             del self._pending[key]
             self.window.rewind(*key)
             self._effects.extend(Answer(ticket, error) for ticket in pending.waiting)
-        self._effects.append(Release(batch, published=False))
+        self._effects.append(Gone(batch, published=False))
 
 
 def _behind(error: MemqError) -> MemqError:

@@ -15,7 +15,7 @@ from memq.core import topic_processor
 from memq.core.dedup import DedupWindow
 from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema
 from memq.core.notification.notification import decode_notification
-from memq.core.ring import Accepted, Answer, Now, Publish, Release, Repeat, Upload
+from memq.core.ring import Accepted, Answer, Gone, Now, Publish, Release, Repeat, Upload
 from memq.core.topic import TopicConfig
 from memq.core.topic_processor import ACKS_ALL, TopicProcessor
 from memq.core.wire.messages import Write, WriteAnswer
@@ -77,6 +77,7 @@ class Rim:
     publishes: list = field(default_factory=list)
     answers: dict = field(default_factory=dict)
     released: list = field(default_factory=list)
+    gone: list = field(default_factory=list)
     next_offset: int = 0
 
     def drain(self) -> None:
@@ -89,8 +90,12 @@ class Rim:
                 case Answer(ticket, outcome):
                     assert ticket not in self.answers
                     self.answers[ticket] = outcome
-                case Release(batch, published):
-                    self.released.append((batch, published))
+                case Release(batch):
+                    assert batch not in self.released
+                    self.released.append(batch)
+                case Gone(batch, published):
+                    assert batch in self.released
+                    self.gone.append((batch, published))
 
     def store(self, batch, ms: int = 0) -> None:
         self.processor.stored(batch)
@@ -126,6 +131,35 @@ def test_ack_comes_only_after_the_notification_is_published() -> None:
     assert r.answers == {}
     r.publish()
     assert r.answers[0] == WriteAnswer(partition=0, offset=0, batch_id=r.uploads[0].batch_id)
+    assert r.processor.idle
+
+
+def test_bodies_are_released_once_when_they_are_stored() -> None:
+    """Memory is given back before the publication, which may have to wait or to be repeated."""
+    r = rim()
+    send(r, 0)
+    r.processor.seal(now())
+    r.drain()
+    batch = r.uploads[0]
+    assert (r.released, len(batch.sealed.buffers)) == ([], 5)
+    r.store(batch)
+    assert (r.released, batch.sealed.buffers, r.gone) == ([batch], [], [])
+    r.processor.publish_failed(r.publishes.pop().batches, QueueError("busy"), now())
+    r.drain()
+    r.publish()
+    assert (r.released, r.gone) == ([batch], [(batch, True)])
+
+
+def test_a_stored_batch_that_is_not_published_in_time_is_not_released_again() -> None:
+    """What storing has given back, failing does not give back a second time."""
+    r = rim(upload_deadline="10s")
+    send(r, 0)
+    r.processor.seal(now())
+    r.drain()
+    r.store(r.uploads[0])
+    r.processor.publish_failed(r.publishes.pop().batches, QueueError("down"), now(10_000))
+    r.drain()
+    assert (r.released, r.gone) == ([r.uploads[0]], [(r.uploads[0], False)])
     assert r.processor.idle
 
 
@@ -288,7 +322,7 @@ def test_failed_batch_is_nacked_and_can_be_sent_again() -> None:
     r.processor.failed(r.uploads[0], StorageError("disk full"))
     r.drain()
     assert isinstance(r.answers[0], StorageError)
-    assert r.released == [(r.uploads[0], False)]
+    assert r.gone == [(r.uploads[0], False)]
     assert send(r, 0, ticket="again") == Accepted(kept=True)
 
 
@@ -441,10 +475,11 @@ def test_notification_describes_the_batch() -> None:
     r.processor.seal(now(30))
     r.drain()
     batch = r.uploads[0]
+    size_bytes = sum(len(memoryview(b)) for b in batch.sealed.buffers)
     r.store(batch)
     notification = decode_notification(r.publishes[0].publications[0].payload)
     assert notification.uri == f"mem://key/{batch.batch_id}"
-    assert notification.size_bytes == sum(len(memoryview(b)) for b in batch.sealed.buffers)
+    assert notification.size_bytes == size_bytes
     assert notification.index_offset == batch.sealed.index_offset
     assert (notification.messages, notification.records) == (2, 2)
     assert (notification.min_timestamp_us, notification.max_timestamp_us) == (5, 9)

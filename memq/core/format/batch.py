@@ -66,7 +66,7 @@ class SealedBatch:
         metadata: of the Batch.
         entries: one per Message, in the order of their bytes.
         buffers: the bytes of the object, in order: schema message, Messages, end-of-stream marker,
-            index, footer.
+            index, footer. The caller's to clear when they are no longer needed.
         size_bytes: of the object.
         index_offset: where the index begins in the object.
         records: LogMessages in the Batch.
@@ -74,7 +74,7 @@ class SealedBatch:
 
     metadata: BatchMetadata
     entries: Sequence[IndexEntry]
-    buffers: Sequence[BytesLike]
+    buffers: list[BytesLike]
     size_bytes: int
     index_offset: int
     records: int
@@ -197,10 +197,12 @@ class BatchBuilder:
         self._sealed = True
         index = encode_index(self._entries, self._metadata)
         index_offset = self.size_bytes + len(END_OF_STREAM)
+        buffers, self._buffers = self._buffers, []
+        buffers += (END_OF_STREAM, index, encode_footer(index))
         return SealedBatch(
             metadata=self._metadata,
             entries=self._entries,
-            buffers=[*self._buffers, END_OF_STREAM, index, encode_footer(index)],
+            buffers=buffers,
             size_bytes=index_offset + len(index) + FOOTER_BYTES,
             index_offset=index_offset,
             records=self.records,

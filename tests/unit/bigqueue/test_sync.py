@@ -150,7 +150,7 @@ def test_flushing_keeps_one_page_of_each_kind_open(tmp_path, small):
 
 def open_pages(folder: Path) -> list[str]:
     """Page files of the folder that this process has open; each map has a descriptor too."""
-    links = [Path(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
+    links = list(Path("/proc/self/fd").iterdir())
     names = [str(link.readlink()) for link in links if link.exists()]
     return [name for name in names if name.startswith(str(folder)) and name.endswith(".page")]
 
