@@ -14,8 +14,6 @@ import os
 import socket
 from typing import TYPE_CHECKING, cast
 
-import pyarrow as pa
-
 from memq.core.wire.connection import HANDSHAKE_MAX_HEADER_BYTES, SERVER_MAX_HEADER_BYTES
 from memq.core.wire.events import HandshakeReceived, Refused, Request
 from memq.core.wire.frame import HEAD_BYTES, SCRATCH_BYTES, Buffer, Frame, FrameReader
@@ -36,7 +34,7 @@ ACK_DELAY_S = 0.001  # answers wait this long for others, while the client goes 
 ACKS_AT_ONCE = 64  # or until there are so many
 
 TURN_BYTES = 6 << 20  # of large bodies read in one turn of the event loop, one connection's share
-REST_ROUNDS = 4  # turns of the event loop that a connection leaves to others after a whole one
+REST_ROUNDS = 2  # turns of the event loop that a connection leaves to others after a whole one
 
 _SCRATCH = memoryview(bytearray(SCRATCH_BYTES))  # shared: used within one callback only
 
@@ -51,6 +49,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._memory = broker.services.memory
+        self._bodies = broker.services.bodies
         self._loop = asyncio.get_running_loop()
         config = broker.config
         self._reader = FrameReader(
@@ -119,13 +118,16 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes came; serve every frame they complete."""
-        self._progress_s = self._loop.time()
         try:
             frames = self._reader.buffer_updated(nbytes)
             self._read_on(frames)
         except MemqError as exc:
             self._end(exc, "protocol")
-            return
+        else:
+            self._receive_all(frames)
+
+    def _receive_all(self, frames: list[Frame]) -> None:
+        self._progress_s = self._loop.time()
         if frames or self._reader.at_boundary:
             self._frame_since_s = self._progress_s
         for frame in frames:
@@ -142,8 +144,9 @@ class BrokerConnection(asyncio.BufferedProtocol):
         """Read what else has come of large bodies, before any Message is looked at.
 
         Each large body drives the interpreter out of the processor's caches, so Messages that are
-        served one after the other cost half of what they cost one at a time. The end of the stream
-        and errors of the socket are left for asyncio's next read, which meets them again.
+        served one after the other cost half of what they cost one at a time. After a turn that had
+        some the connection rests. The end of the stream and errors of the socket are left for
+        asyncio's next read, which meets them again.
         """
         before = len(frames)
         left = TURN_BYTES
@@ -158,6 +161,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
             frames += self._reader.buffer_updated(count)
         if len(frames) > before and not self._rest:
             self._rest = REST_ROUNDS
+            self._update_reading()
             self._loop.call_soon(self._rest_on)
 
     def _rest_on(self) -> None:
@@ -166,11 +170,28 @@ class BrokerConnection(asyncio.BufferedProtocol):
         What the threads of storage and queue report takes several turns to become an ack. If each
         of them first had to read a turn of bodies, an ack would take four times as long, and more
         Batches would wait in memory than the processor's caches hold.
+
+        A client that has sent more meanwhile is read at once. That spares asking asyncio to look
+        whether it has, which costs as much as serving a Message.
         """
         self._rest -= 1
-        self._update_reading()
         if self._rest:
             self._loop.call_soon(self._rest_on)
+            return
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return  # the descriptor may be another connection's by now
+        frames: list[Frame] = []
+        if self._readable:
+            try:
+                self._read_on(frames)
+            except MemqError as exc:
+                self._end(exc, "protocol")
+                return
+        if frames:
+            self._receive_all(frames)
+        else:
+            self._update_reading()
 
     def eof_received(self) -> bool:
         """The client sends no more; close once its answers are sent."""
@@ -213,16 +234,20 @@ class BrokerConnection(asyncio.BufferedProtocol):
         allowed_s = self._reader.buffered_bytes / MIN_RATE_BYTES_S
         return max(now_s - self._progress_s, now_s - self._frame_since_s - allowed_s)
 
+    @property
+    def _readable(self) -> bool:
+        return (
+            not self._rest
+            and not self._holds
+            and self._writable.is_set()
+            and not (self._produces and self._memory.full and not self._admitted)
+        )
+
     def _update_reading(self) -> None:
         transport = self._transport
         if transport is None:
             return
-        stop = (
-            self._holds > 0
-            or self._rest > 0
-            or not self._writable.is_set()
-            or (self._produces and self._memory.full and not self._admitted)
-        )
+        stop = not self._readable
         if stop != self._paused:
             self._paused = stop
             if stop:
@@ -234,10 +259,11 @@ class BrokerConnection(asyncio.BufferedProtocol):
     def _allocate(self, size: int) -> memoryview:
         if self._memory.full and not self._produces:
             raise self._memory.full_error()
+        memory = self._bodies.lend(size + HEAD_BYTES)  # before it counts: idle memory counts too
         self._memory.admit(size)
         self._admitted += size
         self._produces = True  # only a Write has a body
-        return memoryview(pa.allocate_buffer(size + HEAD_BYTES))
+        return memory
 
     # -- requests ---------------------------------------------------------------------------
 

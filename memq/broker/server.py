@@ -21,6 +21,7 @@ from memq.broker.connection import BrokerConnection
 from memq.broker.handlers import Handlers
 from memq.broker.limits import RateLimitedLog, raise_file_limit
 from memq.broker.memory import MemoryBudget
+from memq.broker.pool import BodyPool
 from memq.broker.retention import expire, scan_orphans
 from memq.broker.services import Services
 from memq.broker.topics import Topics
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SWEEP_S = 0.25  # how often timeouts of connections and held Messages are looked at
+TIDY_MS = 5_000  # memory that no body needed for so long, or twice as long, is freed
 SHORT_OF_MEMORY = 10  # the stall timeout is divided by this while memory is full
 LISTEN_BACKLOG = 4_096
 CLEAN_TEMPORARY_MS = 3_600_000  # unfinished writes this old are nobody's
@@ -112,11 +114,13 @@ class Broker:
         storage, queue = self._given
         self._directory.mkdir(parents=True, exist_ok=True)
         queue = queue or await self._open_queue()
+        memory = MemoryBudget(self.config.memory_bytes)
         self.services = Services(
             cluster_id=self.config.cluster_id,
             storage=storage or self._open_storage(),
             queue=queue,
-            memory=MemoryBudget(self.config.memory_bytes),
+            memory=memory,
+            bodies=BodyPool(memory),
             executor=ThreadPoolExecutor(self.config.upload_threads, "memq-storage"),
             failure=asyncio.get_running_loop().create_future(),
         )
@@ -294,10 +298,14 @@ class Broker:
 
     async def _sweep(self) -> None:
         """Look at timeouts now and then; cheaper than a timer for each connection."""
+        next_tidy_ms = 0
         while True:
             await asyncio.sleep(SWEEP_S)
             self._sweep_connections(asyncio.get_running_loop().time())
             now = self.services.now()
+            if now.mono_ms >= next_tidy_ms:
+                next_tidy_ms = now.mono_ms + TIDY_MS
+                self.services.bodies.tidy()
             for hosted in self.topics.hosted():
                 for partition in hosted.partitions:
                     partition.expire_parked(now)

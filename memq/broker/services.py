@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
     from memq.broker.memory import MemoryBudget
+    from memq.broker.pool import BodyPool
     from memq.core.notification.queue import Entry, NotificationQueue
     from memq.core.ring import Now
     from memq.core.storage.handler import StorageHandler
@@ -35,6 +36,7 @@ class Services:
         storage: where Batches go.
         queue: where notifications go.
         memory: the memory bound.
+        bodies: lends the memory of large bodies.
         executor: worker threads for storage.
         metrics: counters.
         now: the clock.
@@ -47,6 +49,7 @@ class Services:
     storage: StorageHandler
     queue: NotificationQueue
     memory: MemoryBudget
+    bodies: BodyPool
     executor: ThreadPoolExecutor
     metrics: Metrics = field(default_factory=Metrics)
     now: Callable[[], Now] = system_now
