@@ -1,0 +1,136 @@
+"""The pool of receive memory: nobody finds other bytes in a body, and idle memory is bounded."""
+
+from __future__ import annotations
+
+import threading
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memq.broker.memory import MemoryBudget
+from memq.broker.pool import POOLED_BYTES, STEP_BYTES, BodyPool
+
+MIB = 1 << 20
+
+
+def pool_of(limit_bytes: int = 64 * MIB) -> tuple[BodyPool, MemoryBudget]:
+    memory = MemoryBudget(limit_bytes)
+    return BodyPool(memory), memory
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["lend", "lend", "lend", "drop", "slice", "arrow", "tidy", "clear"]),
+            st.integers(0, 5),
+            st.sampled_from([POOLED_BYTES + 1, POOLED_BYTES + STEP_BYTES, POOLED_BYTES, 100]),
+        ),
+        min_size=3,
+        max_size=40,
+    )
+)
+def test_a_body_keeps_its_bytes_for_as_long_as_anyone_looks_at_it(steps) -> None:
+    """Whatever is lent, cut and let go in any order, no view ever sees bytes of another loan."""
+    pool, memory = pool_of()
+    held: list[tuple[int, memoryview | pa.Buffer]] = []
+    for number, (step, which, size) in enumerate(steps, 1):
+        if step == "lend":
+            body = pool.lend(size).cast("B")
+            assert (len(body), body.readonly) == (size, False)
+            body[:] = bytes([number]) * size
+            held.append((number, body))
+            del body
+        elif step in ("tidy", "clear"):
+            getattr(pool, step)()
+        elif held:
+            mark, view = held.pop(which % len(held))
+            if step == "slice":
+                held.append((mark, memoryview(view)[1:]))
+            elif step == "arrow":
+                held.append((mark, pa.py_buffer(view).slice(1)))
+            del view
+        for mark, view in held:
+            assert set(memoryview(view)[:100]) <= {mark}
+            assert memoryview(view)[-1:] in (b"", bytes([mark]))
+        assert 0 <= memory.idle_bytes <= memory.limit_bytes
+    held.clear()
+    pool.clear()
+    assert memory.idle_bytes == 0
+
+
+def test_what_came_back_last_is_lent_first() -> None:
+    """The caches are most likely to hold the block that was used last."""
+    pool, _ = pool_of()
+    first, second = pool.lend(MIB), pool.lend(MIB)
+    first[0], second[0] = 1, 2
+    del first
+    del second
+    assert pool.lend(MIB)[0] == 2
+
+
+def test_bodies_of_about_one_size_share_blocks() -> None:
+    """A body that is a little shorter takes a block that is idle, not a new one."""
+    pool, memory = pool_of()
+    pool.lend(MIB)[0] = 7
+    again = pool.lend(MIB - STEP_BYTES + 1)
+    assert (len(again), again[0], memory.idle_bytes) == (MIB - STEP_BYTES + 1, 7, 0)
+
+
+def test_a_body_may_end_in_any_thread() -> None:
+    """The thread that stores a Batch may be the last that looks at its bodies."""
+    pool, _ = pool_of()
+    held = [pool.lend(MIB)]
+    held[0][0] = 9
+    thread = threading.Thread(target=held.clear)
+    thread.start()
+    thread.join()
+    assert pool.lend(MIB)[0] == 9
+
+
+def test_small_bodies_are_not_pooled() -> None:
+    """The allocator serves them as well, and nothing of them is kept."""
+    pool, memory = pool_of()
+    pool.lend(POOLED_BYTES - 1)
+    pool.tidy()
+    assert memory.idle_bytes == 0
+
+
+def test_idle_blocks_and_bodies_stay_within_the_limit_together() -> None:
+    """A block that comes back when bodies take all the memory is freed, not kept."""
+    pool, memory = pool_of(4 * MIB)
+    bodies = [pool.lend(MIB) for _ in range(6)]
+    memory.admit(int(2.5 * MIB))
+    bodies.clear()
+    pool.tidy()
+    assert memory.idle_bytes == MIB
+
+
+def test_bodies_push_idle_blocks_out_and_wait_only_when_that_was_not_enough() -> None:
+    """Memory that is merely kept never makes a producer wait."""
+    pool, memory = pool_of(4 * MIB)
+    turns: list[bool] = []
+    memory.on_change(turns.append)
+    bodies = [pool.lend(MIB) for _ in range(3)]
+    bodies.clear()
+    pool.tidy()
+    assert memory.idle_bytes == 3 * MIB
+    memory.admit(2 * MIB)
+    assert (memory.idle_bytes, turns) == (0, [])
+    memory.admit(2 * MIB)
+    assert turns == [True]
+
+
+def test_blocks_that_nobody_needed_for_a_while_are_freed() -> None:
+    """`tidy` frees what was idle for all the time since the last one, and keeps what was used."""
+    pool, memory = pool_of()
+    bodies = [pool.lend(MIB) for _ in range(4)]
+    bodies.clear()
+    pool.tidy()
+    assert memory.idle_bytes == 4 * MIB
+    bodies = [pool.lend(MIB) for _ in range(3)]
+    bodies.clear()
+    pool.tidy()
+    assert memory.idle_bytes == 3 * MIB
+    pool.tidy()
+    assert memory.idle_bytes == 0
