@@ -69,6 +69,7 @@ class AdminServer:
         metrics, memory = broker.services.metrics, broker.services.memory
         metrics.connections.set(broker.connections)
         metrics.memory.set(memory.used_bytes)
+        metrics.memory_idle.set(memory.idle_bytes)
         metrics.memory_limit.set(memory.limit_bytes)
         for hosted in broker.topics.hosted():
             hosted.count_received(metrics)
@@ -93,6 +94,7 @@ class AdminServer:
                 "ready": broker.ready,
                 "connections": broker.connections,
                 "memory_used_bytes": memory.used_bytes,
+                "memory_idle_bytes": memory.idle_bytes,
                 "memory_peak_bytes": memory.peak_bytes,
                 "memory_limit_bytes": memory.limit_bytes,
                 "write_partitions": partitions,

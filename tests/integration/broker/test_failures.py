@@ -10,7 +10,7 @@ import pytest
 
 from memq.errors import MemqError, StorageError, UnavailableError
 from memq.testing.storage import InMemoryStorage
-from tests.integration.broker.support import TIMEOUT_S, broker, client, until
+from tests.integration.broker.support import TIMEOUT_S, GatedStorage, broker, client, until
 
 
 class FirstRefused(InMemoryStorage):
@@ -58,3 +58,21 @@ async def test_upload_that_ends_after_its_batch_was_given_up_changes_nothing(
         assert (await c.write(0)).offset == 0
         assert list(storage.attempts.values()) == [1, 1, 1]
         assert not b.services.failure.done()
+
+
+async def test_a_put_that_hangs_past_its_deadline_keeps_its_memory_until_it_ends(tmp_path) -> None:
+    """The Messages fail in time; what a thread still reads is charged until the thread is done."""
+    storage = GatedStorage()
+    async with broker(tmp_path, storage=storage, upload_threads=1) as b, client(b) as c:
+        await c.create(batch_messages=1, upload_deadline="100ms")
+        storage.gate.clear()
+        writes = [asyncio.ensure_future(c.write(sequence)) for sequence in range(2)]
+        outcomes = await asyncio.gather(*writes, return_exceptions=True)
+        assert [type(each) for each in outcomes] == [StorageError, StorageError]
+        assert "the attempt still hangs" in str(outcomes[0])
+        assert "no worker thread came free" in str(outcomes[1])
+        _, body = c.message(0)
+        assert b.services.memory.used_bytes == len(body), "of the second nobody has the bytes"
+        storage.gate.set()
+        await until(lambda: b.services.memory.used_bytes == 0)
+        assert (await c.write(2)).offset == 0

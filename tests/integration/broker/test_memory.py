@@ -10,9 +10,23 @@ import pytest
 
 from memq.core.wire.client import ClientConnection
 from memq.core.wire.frame import PREFIX_BYTES, FrameReader
-from tests.integration.broker.support import broker, client, until
+from memq.testing.queue import InMemoryQueue
+from tests.integration.broker.support import TIMEOUT_S, broker, client, until
 
 SIZES = (10, 1_000, 20_000, 200_000)
+
+
+class GatedQueue(InMemoryQueue):
+    """A queue whose publications wait while the gate is shut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def publish(self, topic, write_partition, publications):
+        await asyncio.wait_for(self.gate.wait(), TIMEOUT_S)
+        return await super().publish(topic, write_partition, publications)
 
 
 @asynccontextmanager
@@ -72,3 +86,27 @@ async def test_nothing_stays_charged_however_many_frames_are_cut(tmp_path) -> No
             while len(answers) < len(messages):
                 answers += frames.feed(await reader.read(4096))
             assert b.services.memory.used_bytes == 0
+
+
+async def test_memory_of_a_stored_batch_is_given_back_before_its_publication(tmp_path) -> None:
+    """A queue that is slow or down holds notifications back, not the bytes of the Batches."""
+    queue = GatedQueue()
+    async with broker(tmp_path, queue=queue) as b, client(b) as c:
+        await c.create(batch_messages=1)
+        queue.gate.clear()
+        write = asyncio.ensure_future(c.write(0, bytes(300 << 10)))
+        await until(lambda: b.services.memory.peak_bytes > 0)
+        await until(lambda: b.services.memory.used_bytes == 0)
+        assert not write.done()
+        queue.gate.set()
+        assert (await write).offset == 0
+
+
+async def test_memory_of_large_bodies_is_used_again(tmp_path) -> None:
+    """Messages that are sent one after the other take the memory of one."""
+    async with broker(tmp_path) as b, client(b) as c:
+        await c.create(batch_messages=1)
+        for sequence in range(20):
+            await c.write(sequence, bytes(600 << 10))
+        b.services.bodies.tidy()
+        assert 0 < b.services.memory.idle_bytes <= 3 * (700 << 10)
