@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 RESUME_AT = 0.9  # of the limit; below it reading goes on, so that it does not flutter
+IDLE_SHARE = 0.25  # of the limit; more is not kept for later bodies
 
 
 class MemoryBudget:
@@ -66,9 +67,12 @@ class MemoryBudget:
 
     def keep(self, size_bytes: int) -> bool:
         """Count memory that is kept for later bodies; False when there is no room for it."""
-        if self.used_bytes + self.idle_bytes + size_bytes > self.limit_bytes:
+        idle_bytes = self.idle_bytes + size_bytes
+        if idle_bytes > self.limit_bytes * IDLE_SHARE:
             return False
-        self.idle_bytes += size_bytes
+        if self.used_bytes + idle_bytes > self.limit_bytes:
+            return False
+        self.idle_bytes = idle_bytes
         return True
 
     def unkeep(self, size_bytes: int) -> None:

@@ -10,9 +10,9 @@ buffer over the block, all views are views of that buffer, and each of them keep
 last one is gone the interpreter deletes the buffer, and the callback of a weak reference to it puts
 the block back.
 
-Bound: idle blocks count in the memory budget. They never take it beyond its limit, and when bodies
-need the room they are dropped. What has come back counts from the next loan or `tidy` on. Blocks
-that were not needed for a while are dropped, too.
+Bound: idle blocks count in the memory budget. They take a quarter of it at most, never take it
+beyond its limit, and when bodies need the room they are dropped. What has come back counts from the
+next loan or `tidy` on. Blocks that were not needed for a while are dropped, too.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SWEEP_S = 0.25  # how often timeouts of connections and held Messages are looked at
-TIDY_MS = 5_000  # memory that no body needed for so long, or twice as long, is freed
+TIDY_MS = 2_000  # memory that no body needed for so long, or twice as long, is freed
 SHORT_OF_MEMORY = 10  # the stall timeout is divided by this while memory is full
 LISTEN_BACKLOG = 4_096
 CLEAN_TEMPORARY_MS = 3_600_000  # unfinished writes this old are nobody's

@@ -98,24 +98,33 @@ def test_small_bodies_are_not_pooled() -> None:
 
 def test_idle_blocks_and_bodies_stay_within_the_limit_together() -> None:
     """A block that comes back when bodies take all the memory is freed, not kept."""
-    pool, memory = pool_of(4 * MIB)
-    bodies = [pool.lend(MIB) for _ in range(6)]
-    memory.admit(int(2.5 * MIB))
+    pool, memory = pool_of(16 * MIB)
+    bodies = [pool.lend(MIB) for _ in range(8)]
+    memory.admit(int(13.5 * MIB))
     bodies.clear()
     pool.tidy()
-    assert memory.idle_bytes == MIB
+    assert memory.idle_bytes == 2 * MIB
+
+
+def test_a_quarter_of_the_limit_is_kept_at_most() -> None:
+    """A burst of large bodies leaves no more than that behind."""
+    pool, memory = pool_of(16 * MIB)
+    bodies = [pool.lend(MIB) for _ in range(8)]
+    bodies.clear()
+    pool.tidy()
+    assert memory.idle_bytes == 4 * MIB
 
 
 def test_bodies_push_idle_blocks_out_and_wait_only_when_that_was_not_enough() -> None:
     """Memory that is merely kept never makes a producer wait."""
-    pool, memory = pool_of(4 * MIB)
+    pool, memory = pool_of(12 * MIB)
     turns: list[bool] = []
     memory.on_change(turns.append)
     bodies = [pool.lend(MIB) for _ in range(3)]
     bodies.clear()
     pool.tidy()
     assert memory.idle_bytes == 3 * MIB
-    memory.admit(2 * MIB)
+    memory.admit(10 * MIB)
     assert (memory.idle_bytes, turns) == (0, [])
     memory.admit(2 * MIB)
     assert turns == [True]
