@@ -42,6 +42,8 @@ class Loader:
         host, _, port = address.rpartition(":")
         self.socket = socket.create_connection((host, int(port)))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        name = self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+        self.congestion_control = name.rstrip(b"\0").decode()
         self.wire = ClientConnection("ingest")
         self.reader = FrameReader(max_header_bytes=1 << 20, max_body_bytes=1 << 20)
         self.socket.sendall(b"".join(self.wire.open()))
@@ -166,8 +168,8 @@ def run() -> list[tuple[str, str, str]]:
                     f"broker ingest, {label} Messages, acks=1, {WINDOW} in flight, Batches of "
                     f"{BATCH_BYTES}",
                     f"{rate:,.0f} MB/s, {count / took:,.0f} requests/s",
-                    f"{bare / took:.2f} of a bare loopback copy ({limit:,.0f} MB/s), median of "
-                    f"{ROUNDS} rounds",
+                    f"{bare / took:.2f} of a bare loopback copy ({limit:,.0f} MB/s over TCP "
+                    f"{loader.congestion_control}), median of {ROUNDS} rounds",
                 )
             )
     return rows
