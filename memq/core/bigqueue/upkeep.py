@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memq.core.bigqueue.files import sync_directory, sync_file
 from memq.core.bigqueue.layout import CONTROL_FILE, DATA, INDEX, Kind, Layout
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from memq.core.bigqueue.pool import PagePool
     from memq.core.bigqueue.tail import Tail
 
 KINDS: tuple[Kind, ...] = (DATA, INDEX)
+
+
+class _OpenPage(NamedTuple):
+    number: int
+    path: Path
+    descriptor: int
+    inode: int
 
 
 class PageFiles:
@@ -32,7 +41,7 @@ class PageFiles:
             kind: min(layout.numbers(kind), default=0) for kind in KINDS
         }
         self._unflushed = self._pages_of(tail)
-        self._open: dict[Kind, tuple[int, int]] = {}  # number and descriptor of the page
+        self._open: dict[Kind, _OpenPage] = {}
 
     def flush(self, tail: Tail) -> None:
         """Flush all pages written since the last flush, data before index."""
@@ -63,26 +72,28 @@ class PageFiles:
     def close(self) -> None:
         """Close the pages that were kept open."""
         while self._open:
-            _, (_, descriptor) = self._open.popitem()
-            os.close(descriptor)
+            _, page = self._open.popitem()
+            os.close(page.descriptor)
 
     def _flush_page(self, kind: Kind, number: int) -> None:
-        descriptor = self._descriptor(kind, number)
-        os.fdatasync(descriptor)
-        if os.fstat(descriptor).st_nlink == 0:  # what it holds will be gone with this process
-            path = self._layout.file(kind, number)
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        page = self._opened(kind, number)
+        os.fdatasync(page.descriptor)
+        # What was flushed into a file that lost its name meanwhile is not there after a restart.
+        if page.path.stat().st_ino != page.inode:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(page.path))
 
-    def _descriptor(self, kind: Kind, number: int) -> int:
-        kept = self._open.get(kind)
-        if kept is not None:
-            if kept[0] == number:
-                return kept[1]
+    def _opened(self, kind: Kind, number: int) -> _OpenPage:
+        page = self._open.get(kind)
+        if page is not None:
+            if page.number == number:
+                return page
             del self._open[kind]
-            os.close(kept[1])
-        descriptor = os.open(self._layout.file(kind, number), os.O_RDONLY)
-        self._open[kind] = (number, descriptor)
-        return descriptor
+            os.close(page.descriptor)
+        path = self._layout.file(kind, number)
+        descriptor = os.open(path, os.O_RDONLY)
+        page = _OpenPage(number, path, descriptor, os.fstat(descriptor).st_ino)
+        self._open[kind] = page
+        return page
 
     def _pages_of(self, tail: Tail) -> dict[Kind, int]:
         return {DATA: tail.page, INDEX: max(0, tail.index - 1) // self._items}

@@ -126,12 +126,19 @@ def test_a_missing_page_fails_the_flush(tmp_path, small):
     array.close()
 
 
-def test_a_page_that_vanishes_between_two_flushes_fails_the_second(tmp_path, small):
-    """A flush never says that items are durable in a file that has no name any more."""
+@pytest.mark.parametrize("how", ["deleted", "moved", "replaced"])
+def test_a_page_that_loses_its_file_between_two_flushes_fails_the_second(tmp_path, small, how):
+    """A flush never says that items are durable in a file that no restart will find."""
     array = BigArray(tmp_path, **small)
     array.append(b"kept")
     array.sync()
-    (tmp_path / "data" / "000000000000.page").unlink()
+    page = tmp_path / "data" / "000000000000.page"
+    if how == "deleted":
+        page.unlink()
+    else:
+        page.rename(tmp_path / "elsewhere")
+    if how == "replaced":
+        page.write_bytes((tmp_path / "elsewhere").read_bytes())
     array.append(b"lost")
 
     with pytest.raises(PublishUncertainError, match="000000000000"):
