@@ -21,11 +21,12 @@ from memq.core.wire.messages import Write, WriteAnswer
 from memq.errors import MemqError, PublishUncertainError, UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Mapping
     from concurrent.futures import Future
 
     from memq.broker.repeats import RepeatChecker
     from memq.broker.services import Services
+    from memq.core.topic import TopicConfig
     from memq.core.topic_processor import TopicProcessor
 
 log = logging.getLogger(__name__)
@@ -86,6 +87,7 @@ class WritePartition:
         self._park_timeout_ms = park_timeout_ms
         self._parked: deque[_Parked] = deque()
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_due_ms = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._in_thread: dict[RingBatch, Future[None]] = {}
         self._closing = False
@@ -98,6 +100,11 @@ class WritePartition:
     def parked(self) -> int:
         """Messages that wait for room."""
         return len(self._parked)
+
+    def configure(self, config: TopicConfig, schemas: Mapping[str, bytes]) -> None:
+        """Take over an altered configuration, for the open Batch as well."""
+        self.processor.configure(config, schemas)
+        self._set_timer()
 
     def write(self, request: Write, body: Any, crc: int, reply: Reply) -> None:
         """Take a checked Message whose body is charged to the memory budget; it is answered."""
@@ -222,12 +229,16 @@ class WritePartition:
             self._accept(parked.request, parked.body, parked.crc, parked.reply, now)
 
     def _set_timer(self) -> None:
-        if self._timer is not None:
-            return
         due_ms = self.processor.seal_due_ms()
-        if due_ms is not None:
-            delay_s = max(0, due_ms - self._services.now().mono_ms) / 1000
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_timer)
+        if due_ms is None:
+            return
+        if self._timer is not None:
+            if self._timer_due_ms <= due_ms:
+                return
+            self._timer.cancel()  # it was set when batch_age was longer
+        delay_s = max(0, due_ms - self._services.now().mono_ms) / 1000
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_timer)
+        self._timer_due_ms = due_ms
 
     def _on_timer(self) -> None:
         self._timer = None

@@ -73,7 +73,7 @@ class HostedTopic:
         }
         self.repeats.config = topic.config
         for partition in self.partitions:
-            partition.processor.configure(topic.config, topic.schemas)
+            partition.configure(topic.config, topic.schemas)
 
 
 class Topics:

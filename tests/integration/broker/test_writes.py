@@ -356,3 +356,15 @@ async def test_deleted_topic_takes_its_objects_along(tmp_path) -> None:
             await c.write(1)
         await c.create()
         assert (await c.write(0)).offset == 0
+
+
+async def test_a_shorter_batch_age_holds_for_the_open_batch_too(tmp_path) -> None:
+    """Whoever lowers batch_age need not wait for what the old one had promised."""
+    async with broker(tmp_path) as b, client(b) as c:
+        await c.create(batch_age="10m")
+        writes = [asyncio.ensure_future(c.write(0))]
+        await until(lambda: b.services.memory.used_bytes > 0)
+        await c.ask(m.AlterTopic(topic="t", options={"batch_age": "1ms"}))
+        writes.append(asyncio.ensure_future(c.write(1)))
+        answers = await asyncio.wait_for(asyncio.gather(*writes), 10)
+        assert [answer.duplicate for answer in answers] == [False, False]
