@@ -171,8 +171,8 @@ class BrokerConnection(asyncio.BufferedProtocol):
         of them first had to read a turn of bodies, an ack would take four times as long, and more
         Batches would wait in memory than the processor's caches hold.
 
-        A client that has sent more meanwhile is read at once. That spares asking asyncio to look
-        whether it has, which costs as much as serving a Message.
+        A client that has sent more meanwhile is read at once, which spares having asyncio watch the
+        socket again only to learn that it has.
         """
         self._rest -= 1
         if self._rest:
