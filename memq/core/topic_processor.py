@@ -60,6 +60,7 @@ from memq.core.ring import (
     Ticket,
     Upload,
 )
+from memq.core.units import format_duration_ms
 from memq.core.wire.messages import Write, WriteAnswer
 from memq.errors import (
     InvalidRequestError,
@@ -288,7 +289,10 @@ class TopicProcessor:
         if request.sequence < expected:
             raise SequenceConflictError(
                 f"sequence {request.sequence} of producer {request.producer_id!r} came after "
-                f"{expected - 1}, which was accepted; an ordered topic cannot take it any more"
+                f"{expected - 1}, which was accepted, so an ordered topic cannot take it; nor is "
+                "it known as published within dedup_window, "
+                f"{format_duration_ms(self.config.dedup_window_ms)}. Run a job again sooner than "
+                "that, or under a higher epoch"
             )
 
     def _accept(self, request: Write, body: Any, crc: int, key: MessageKey, now: Now) -> Pending:

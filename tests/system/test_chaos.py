@@ -103,6 +103,14 @@ def _plan(bug: str, seams: Seams) -> Plan:
     )
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_no_job_is_repeated_that_its_topic_may_have_forgotten(seed) -> None:
+    """Where topics forget within the run, no producer comes again with what they have forgotten."""
+    plan = draw_retention(str(seed))
+    assert all("dedup_window" in options for options in plan.topics.values())
+    assert not any(producer.abandoned_after for producer in plan.producers)
+
+
 def test_content_names_itself() -> None:
     """From each row its name can be read, and the row from its name."""
     for number in range(50):
