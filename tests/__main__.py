@@ -1,7 +1,7 @@
 """Run the whole suite in two processes: `make test`.
 
-Airflow waits most of the time, for schedules, looks and time-outs. So its tests run beside all the
-others, and what they print is shown at the end.
+Airflow waits most of the time, for schedules, looks and time-outs. So its tests, and the quick ones
+after them, run beside all the others. What they print is shown at the end.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-AIRFLOW = "tests/system/airflow"
+BESIDE = ["tests/system/airflow", "tests/unit"]
 PYTEST = [sys.executable, "-m", "pytest"]
 
 
@@ -21,21 +21,23 @@ def main() -> int:
     with (
         tempfile.TemporaryFile("w+") as log,
         subprocess.Popen(
-            [*PYTEST, AIRFLOW, "-p", "no:cacheprovider"],
+            [*PYTEST, *BESIDE, "-p", "no:cacheprovider"],
             cwd=ROOT,
             stdout=log,
             stderr=subprocess.STDOUT,
-        ) as airflow,
+        ) as beside,
     ):
         try:
-            others = subprocess.call([*PYTEST, f"--ignore={AIRFLOW}"], cwd=ROOT)
-            print("tests: waiting for those of Airflow", flush=True)
-            airflow.wait()
+            others = subprocess.call(
+                [*PYTEST, *(f"--ignore={folder}" for folder in BESIDE)], cwd=ROOT
+            )
+            print(f"tests: waiting for {' and '.join(BESIDE)}", flush=True)
+            beside.wait()
         except KeyboardInterrupt:  # both have got it as well, and clean up
-            others = airflow.wait()
+            others = beside.wait()
         log.seek(0)
         print(log.read(), flush=True)
-    return int(bool(others or airflow.returncode))
+    return int(bool(others or beside.returncode))
 
 
 if __name__ == "__main__":
