@@ -3,90 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-import json
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
 from memq import AdminClient, Producer
-from memq.cli.main import main
 from memq.client.audit import audit_topic
 from memq.client.cluster import Cluster
-from memq.client.queue import QueueClient
 from memq.core.audit import Run, encode_report, runs
 from memq.core.format.reader import BatchReader
-from memq.core.notification.notification import decode_notification
 from memq.core.topic import AUDIT_TOPIC
 from memq.core.wire.messages import FetchWatermark
-from memq.errors import DeliveryTimeoutError, InvalidRequestError, UnavailableError
+from memq.errors import InvalidRequestError, UnavailableError
 from memq.testing.broker import BrokerProcess
+from tests.integration.audited import Topic, names
 from tests.unit.client.test_audit_backlog import report
-
-names = (f"name-{number}" for number in itertools.count())  # of topics and producers
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory):
     with BrokerProcess(tmp_path_factory.mktemp("broker")) as running:
         yield running
-
-
-class Topic:
-    """A topic of its own, with what stands behind it."""
-
-    def __init__(self, broker, **options):
-        self.name, self.address = next(names), broker.address
-        with AdminClient(self.address) as admin:
-            admin.create_topic(self.name, **{"batch_age": "5ms"} | options)
-
-    def produce(self, messages, records=3, **options):
-        """Write Messages, each acked and in a Batch of its own; returns the producer's id.
-
-        With an id of its own a producer cuts Messages just where they are waited for.
-        """
-        with Producer(
-            self.address, topic=self.name, producer_id=next(names), **options
-        ) as producer:
-            for number in range(messages):
-                for record in range(records):
-                    delivery = producer.write(b"%d of %d" % (record, number))
-                delivery.result(30)
-            return producer.producer_id
-
-    def give_up(self):
-        """Write a Message and stop waiting for its ack."""
-        options = {"topic": self.name, "delivery_timeout": "100ms"}
-        with Producer(self.address, **options) as producer, pytest.raises(DeliveryTimeoutError):
-            producer.write(b"late").result(30)
-
-    def audit(self, **options):
-        return asyncio.run(audit_topic(self.address, self.name, **options))
-
-    def ask(self, question):
-        """The answer of a question to the topic's queue."""
-
-        async def asking():
-            cluster = Cluster(self.address)
-            try:
-                return await question(QueueClient(cluster, self.name))
-            finally:
-                await cluster.close()
-
-        return asyncio.run(asking())
-
-    def notifications(self, wait_ms=0):
-        """Of read partition 0, in order."""
-        page = self.ask(lambda queue: queue.page({0: 0}, max_entries=500, max_wait_ms=wait_ms))
-        return [decode_notification(entry.payload) for entry in page.entries]
-
-    def paths(self):
-        """Files of the Batches."""
-        return [Path(urlsplit(each.uri).path) for each in self.notifications()]
 
 
 def overwrite(path, position, text):
@@ -413,56 +353,3 @@ def test_broker_that_is_away_is_no_finding():
 
     with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1"):
         asyncio.run(audit_nobody())
-
-
-# -- the command ----------------------------------------------------------------------------
-
-
-def test_command_ends_with_clean(broker, capsys):
-    """A clean audit ends with that word and exit code 0."""
-    topic = Topic(broker)
-    producer_id = topic.produce(2)
-    assert main(["audit", topic.name, "--bootstrap", topic.address]) == 0
-    title, row, *_, last = capsys.readouterr().out.splitlines()
-    assert title.split()[:5] == ["PRODUCER", "EPOCH", "WRITE-PARTITION", "PRODUCED", "STORED"]
-    assert row.split() == [producer_id, "0", "0", "6", "6", "0", "0", "0", "-"]
-    assert last == "clean"
-
-
-def test_command_names_what_is_lost(broker, capsys):
-    """A loss ends with exit code 1, the sequences in the table, and the counts in the last line."""
-    topic = Topic(broker)
-    topic.produce(6)
-    paths = topic.paths()
-    for number in (1, 2, 4):
-        paths[number].unlink()
-    assert main(["audit", topic.name, "-b", topic.address, "--from", "1h"]) == 1
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[1].split()[3:] == ["18", "9", "9", "0", "0", "lost", "1-2,4"]
-    assert sum(line.startswith("cannot be read: Batch") for line in lines) == 3
-    assert lines[-1] == (
-        "NOT CLEAN: 3 objects or reports cannot be read; 9 LogMessages lost in 3 Messages"
-    )
-
-
-def test_command_tells_programs_everything(broker, capsys):
-    """JSON has every finding, by the same names as Python."""
-    topic = Topic(broker)
-    producer_id = topic.produce(2)
-    topic.paths()[0].unlink()
-    assert main(["audit", topic.name, "-b", topic.address, "-o", "json"]) == 1
-    found = json.loads(capsys.readouterr().out)
-    assert (found["topic"], found["clean"], found["lost_records"]) == (topic.name, False, 3)
-    assert found["producers"][0]["producer_id"] == producer_id
-    assert found["producers"][0]["lost"] == [[0, 0]]
-    assert len(found["damage"]) == 1
-
-
-def test_command_says_when_there_was_nothing_to_judge(broker, capsys):
-    """Clean for want of reports is not passed off as a finding."""
-    topic = Topic(broker)
-    assert main(["audit", topic.name, "-b", topic.address]) == 0
-    assert capsys.readouterr().out.splitlines() == [
-        "No report in this window could be judged.",
-        "clean",
-    ]

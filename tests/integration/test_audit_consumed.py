@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -13,9 +12,7 @@ from pathlib import Path
 import pytest
 
 from memq import AdminClient, Consumer, Producer
-from memq.cli.main import main
-from memq.client.consumed import report_consumed
-from memq.core.audit import ConsumedReport, encode_report
+from memq.core.audit import encode_report
 from memq.core.consumption_findings import Part
 from memq.core.topic import AUDIT_TOPIC
 from memq.errors import (
@@ -25,7 +22,7 @@ from memq.errors import (
     UnknownTopicError,
 )
 from memq.testing.broker import BrokerProcess
-from tests.integration.test_audit import Topic
+from tests.integration.audited import Topic, job_report, report
 
 
 @pytest.fixture(scope="module")
@@ -45,30 +42,6 @@ def consume(topic, batches, *, group="g", commit=True, **options):
         if commit:
             consumer.commit()
     return values
-
-
-def job_report(topic, start, end, /, **fields):
-    """What a job says that read offsets of read partition 0 in full."""
-    found = topic.notifications()[start:end]
-    values = {
-        "topic": topic.name,
-        "consumer": "job",
-        "partition": 0,
-        "start": start,
-        "end": end,
-        "batches": len(found),
-        "messages": sum(each.messages for each in found),
-        "records": sum(each.records for each in found),
-        "crc_sum": sum(run.crc_sum for each in found for run in each.producers),
-        "window_start_ms": start,
-        "window_end_ms": end,
-    }
-    return ConsumedReport(**(values | fields))
-
-
-def report(topic, /, *ranges, **fields):
-    """Report some ranges as a job."""
-    report_consumed(topic.address, [job_report(topic, *each, **fields) for each in ranges])
 
 
 def audited(topic, **options):
@@ -399,74 +372,3 @@ def test_report_that_makes_no_sense_is_refused(broker):
         report(topic, (0, 1), consumer="")
     with pytest.raises(UnknownTopicError):
         report(topic, (0, 1), topic="nowhere")
-
-
-# -- the command ----------------------------------------------------------------------------
-
-
-def command(topic, *options, capsys):
-    """Exit code and lines of `memq audit`."""
-    code = main(["audit", topic.name, "-b", topic.address, *options])
-    return code, capsys.readouterr().out.splitlines()
-
-
-def test_command_names_what_a_consumer_missed(broker, capsys):
-    """Exit code 1, a row for each consumer and producer, and ranges that can be read again."""
-    topic = Topic(broker)
-    producer_id = topic.produce(8)
-    report(topic, (0, 2), (5, 6), (7, 8))
-
-    code, lines = command(topic, "--grace", "0s", capsys=capsys)
-
-    assert code == 1
-    title, row = lines[3:5]
-    assert title.split()[:6] == [
-        "CONSUMER", "PRODUCER", "EPOCH", "WRITE-PARTITION", "STORED", "CONSUMED",
-    ]  # fmt: skip
-    assert row.split()[:11] == ["job", producer_id, *map(str, (0, 0, 24, 12, 12, 0, 0, 0, 0))]
-    assert row.endswith("missed 2-4 in 0:2-5, 6 in 0:6-7")
-    assert lines[-1] == "NOT CLEAN: 12 LogMessages missed by job in 4 Messages"
-
-
-def test_command_says_which_reports_differ(broker, capsys):
-    """A mismatch comes with both counts."""
-    topic = Topic(broker)
-    topic.produce(2)
-    report(topic, (0, 2), records=5)
-    code, lines = command(topic, capsys=capsys)
-    assert code == 1
-    assert any("5 LogMessages where 6 are stored" in line for line in lines)
-    assert lines[-1] == "NOT CLEAN: 6 LogMessages mismatched by job in 2 Messages"
-
-
-def test_command_says_what_is_no_fault(broker, capsys):
-    """Lag, and consumers nobody has heard of, are told and leave the audit clean."""
-    topic = Topic(broker)
-    topic.produce(3)
-    report(topic, (0, 1))
-    code, lines = command(topic, "--consumer", "job", "--consumer", "typo", capsys=capsys)
-    assert code == 0
-    assert "job is 6 LogMessages behind." in lines
-    assert "There is no report of 'typo': nothing is known of it." in lines
-    assert lines[-1] == "clean"
-
-
-def test_command_tells_programs_about_consumers(broker, capsys):
-    """JSON has every count and every range, by the names of Python."""
-    topic = Topic(broker)
-    topic.produce(4)
-    report(topic, (0, 1), (3, 4))
-    code, lines = command(topic, "--grace", "0s", "-o", "json", capsys=capsys)
-    found = json.loads("\n".join(lines))
-    assert (code, found["clean"]) == (1, False)
-    (consumer,) = found["consumers"]
-    assert (consumer["consumer"], consumer["reports"], consumer["clean"]) == ("job", 2, False)
-    (producer,) = consumer["producers"]
-    assert (producer["consumed_messages"], producer["missed_records"]) == (2, 6)
-    assert producer["missed"] == [{"partition": 0, "start": 1, "end": 3, "first": 1, "last": 2}]
-
-
-def test_command_refuses_a_grace_that_is_none(broker, capsys):
-    """A wrong duration is named before anything is asked."""
-    assert main(["audit", "t", "--grace", "soon"]) == 2
-    assert "soon" in capsys.readouterr().err

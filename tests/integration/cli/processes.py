@@ -1,0 +1,33 @@
+"""Commands in processes of their own, and what they left."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+TIMEOUT_S = 60
+
+
+def start(*arguments, **options):
+    """A command in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "memq", *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        **options,
+    )
+
+
+def end(process, data=None):
+    """Exit code, output and errors of a process that ends, when it was given all its input."""
+    out, err = process.communicate(data, timeout=TIMEOUT_S)
+    return process.returncode, out, err.decode()
+
+
+def committed(memq, group):
+    """The stored offsets of a group."""
+    return [
+        row["current_offset"] for row in json.loads(memq("group", "describe", group, "-o", "json"))
+    ]

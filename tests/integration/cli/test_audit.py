@@ -1,0 +1,126 @@
+"""`memq audit`: exit codes, tables and JSON."""
+
+from __future__ import annotations
+
+import json
+
+from memq.cli.main import main
+from tests.integration.audited import Topic, report
+
+
+def test_command_ends_with_clean(broker, capsys):
+    """A clean audit ends with that word and exit code 0."""
+    topic = Topic(broker)
+    producer_id = topic.produce(2)
+    assert main(["audit", topic.name, "--bootstrap", topic.address]) == 0
+    title, row, *_, last = capsys.readouterr().out.splitlines()
+    assert title.split()[:5] == ["PRODUCER", "EPOCH", "WRITE-PARTITION", "PRODUCED", "STORED"]
+    assert row.split() == [producer_id, "0", "0", "6", "6", "0", "0", "0", "-"]
+    assert last == "clean"
+
+
+def test_command_names_what_is_lost(broker, capsys):
+    """A loss ends with exit code 1, the sequences in the table, and the counts in the last line."""
+    topic = Topic(broker)
+    topic.produce(6)
+    paths = topic.paths()
+    for number in (1, 2, 4):
+        paths[number].unlink()
+    assert main(["audit", topic.name, "-b", topic.address, "--from", "1h"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split()[3:] == ["18", "9", "9", "0", "0", "lost", "1-2,4"]
+    assert sum(line.startswith("cannot be read: Batch") for line in lines) == 3
+    assert lines[-1] == (
+        "NOT CLEAN: 3 objects or reports cannot be read; 9 LogMessages lost in 3 Messages"
+    )
+
+
+def test_command_tells_programs_everything(broker, capsys):
+    """JSON has every finding, by the same names as Python."""
+    topic = Topic(broker)
+    producer_id = topic.produce(2)
+    topic.paths()[0].unlink()
+    assert main(["audit", topic.name, "-b", topic.address, "-o", "json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["topic"], found["clean"], found["lost_records"]) == (topic.name, False, 3)
+    assert found["producers"][0]["producer_id"] == producer_id
+    assert found["producers"][0]["lost"] == [[0, 0]]
+    assert len(found["damage"]) == 1
+
+
+def test_command_says_when_there_was_nothing_to_judge(broker, capsys):
+    """Clean for want of reports is not passed off as a finding."""
+    topic = Topic(broker)
+    assert main(["audit", topic.name, "-b", topic.address]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "No report in this window could be judged.",
+        "clean",
+    ]
+
+
+def command(topic, *options, capsys):
+    """Exit code and lines of `memq audit`."""
+    code = main(["audit", topic.name, "-b", topic.address, *options])
+    return code, capsys.readouterr().out.splitlines()
+
+
+def test_command_names_what_a_consumer_missed(broker, capsys):
+    """Exit code 1, a row for each consumer and producer, and ranges that can be read again."""
+    topic = Topic(broker)
+    producer_id = topic.produce(8)
+    report(topic, (0, 2), (5, 6), (7, 8))
+
+    code, lines = command(topic, "--grace", "0s", capsys=capsys)
+
+    assert code == 1
+    title, row = lines[3:5]
+    assert title.split()[:6] == [
+        "CONSUMER", "PRODUCER", "EPOCH", "WRITE-PARTITION", "STORED", "CONSUMED",
+    ]  # fmt: skip
+    assert row.split()[:11] == ["job", producer_id, *map(str, (0, 0, 24, 12, 12, 0, 0, 0, 0))]
+    assert row.endswith("missed 2-4 in 0:2-5, 6 in 0:6-7")
+    assert lines[-1] == "NOT CLEAN: 12 LogMessages missed by job in 4 Messages"
+
+
+def test_command_says_which_reports_differ(broker, capsys):
+    """A mismatch comes with both counts."""
+    topic = Topic(broker)
+    topic.produce(2)
+    report(topic, (0, 2), records=5)
+    code, lines = command(topic, capsys=capsys)
+    assert code == 1
+    assert any("5 LogMessages where 6 are stored" in line for line in lines)
+    assert lines[-1] == "NOT CLEAN: 6 LogMessages mismatched by job in 2 Messages"
+
+
+def test_command_says_what_is_no_fault(broker, capsys):
+    """Lag, and consumers nobody has heard of, are told and leave the audit clean."""
+    topic = Topic(broker)
+    topic.produce(3)
+    report(topic, (0, 1))
+    code, lines = command(topic, "--consumer", "job", "--consumer", "typo", capsys=capsys)
+    assert code == 0
+    assert "job is 6 LogMessages behind." in lines
+    assert "There is no report of 'typo': nothing is known of it." in lines
+    assert lines[-1] == "clean"
+
+
+def test_command_tells_programs_about_consumers(broker, capsys):
+    """JSON has every count and every range, by the names of Python."""
+    topic = Topic(broker)
+    topic.produce(4)
+    report(topic, (0, 1), (3, 4))
+    code, lines = command(topic, "--grace", "0s", "-o", "json", capsys=capsys)
+    found = json.loads("\n".join(lines))
+    assert (code, found["clean"]) == (1, False)
+    (consumer,) = found["consumers"]
+    assert (consumer["consumer"], consumer["reports"], consumer["clean"]) == ("job", 2, False)
+    (producer,) = consumer["producers"]
+    assert (producer["consumed_messages"], producer["missed_records"]) == (2, 6)
+    assert producer["missed"] == [{"partition": 0, "start": 1, "end": 3, "first": 1, "last": 2}]
+
+
+def test_command_refuses_a_grace_that_is_none(broker, capsys):
+    """A wrong duration is named before anything is asked."""
+    assert main(["audit", "t", "--grace", "soon"]) == 2
+    assert "soon" in capsys.readouterr().err

@@ -1,0 +1,142 @@
+"""`memq consume`: starts, ends, ranges and groups."""
+
+from __future__ import annotations
+
+import json
+import select
+import signal
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from memq import Producer
+from tests.integration.cli.processes import TIMEOUT_S, committed, end, start
+
+
+def test_limit(memq, topic, lines):
+    """So many LogMessages are printed and no more, in either format."""
+    memq("produce", topic, "--input", lines)
+
+    assert len(memq("consume", topic, "--from-beginning", "--max-messages", 7).splitlines()) == 7
+    read = memq("consume", topic, "--from-beginning", "--max-messages", 7, "--format", "json")
+    assert len(read.splitlines()) == 7
+
+
+def test_range(memq, topic, lines, tmp_path):
+    """A range is exactly these Batches, whenever it is read."""
+    for number in range(3):
+        path = tmp_path / "one"
+        path.write_text(f"batch {number}\n")
+        memq("produce", topic, "--input", path)
+
+    assert memq("consume", topic, "--range", "0:1-3") == b"batch 1\nbatch 2\n"
+    assert memq("consume", topic, "--range", "0:1-1") == b""
+    assert "0:0-3 is" in memq("consume", topic, "--range", "0:2-4", code=1)
+    assert "no partition 1" in memq("consume", topic, "--range", "1:0-1", code=1)
+    assert "--range says all" in memq("consume", topic, "--range", "0:0-1", "--group", "g", code=2)
+
+
+def test_empty_topic(memq, topic):
+    """The end of an empty topic is found."""
+    assert memq("consume", topic, "--from-beginning", "--exit-at-end") == b""
+
+
+def test_new_lines_only(memq, topic, lines):
+    """Without --from-beginning, what is there already is not read."""
+    memq("produce", topic, "--input", lines)
+
+    assert memq("consume", topic, "--exit-at-end") == b""
+
+
+def test_group_goes_on(memq, topic, lines):
+    """A group reads each line once over several runs."""
+    arguments = ["consume", topic, "--group", topic, "--from-beginning", "--exit-at-end"]
+    memq("produce", topic, "--input", lines)
+
+    assert memq(*arguments) == lines.read_bytes()
+    assert memq(*arguments) == b""
+    memq("produce", topic, "--input", lines)
+    assert memq(*arguments) == lines.read_bytes()
+
+
+def test_interrupted_group(memq, topic, lines, broker):
+    """What was written before an interruption is committed."""
+    memq("produce", topic, "--input", lines)
+    arguments = ["consume", topic, "--group", topic, "--from-beginning", "-b", broker.address]
+    consuming = start(*arguments)
+    for _ in range(2):  # with the second Batch begun, the first is written for certain
+        for line in lines.read_bytes().splitlines(keepends=True):
+            assert consuming.stdout.readline() == line
+        memq("produce", topic, "--input", lines)
+
+    consuming.send_signal(signal.SIGINT)
+
+    assert end(consuming)[0] == 130
+    assert committed(memq, topic)[0] >= 1
+
+
+def test_members_share_a_topic(memq, lines, broker):
+    """A member that joins takes over in the middle, and no line is read twice or missed."""
+    memq("topic", "create", "shared", "--read-partitions", 2, "--write-partitions", 2)
+    arguments = ["consume", "shared", "--group", "shared", "--from-beginning", "-b", broker.address]
+    lines.write_bytes(b"line\n" * 10)
+    first, second = start(*arguments), start(*arguments)
+
+    rounds = 0
+    waiting = [first.stdout, second.stdout]
+    while waiting:
+        assert (rounds := rounds + 1) < 100
+        memq("produce", "shared", "--input", lines, "--linger", "0ms", "--message-bytes", "1KiB")
+        heard, _, _ = select.select(waiting, [], [], 0)
+        waiting = [each for each in waiting if each not in heard]
+    for process in (first, second):
+        process.send_signal(signal.SIGINT)
+
+    read = end(first)[1] + end(second)[1]
+    read += memq("consume", "shared", "--group", "shared", "--from-beginning", "--exit-at-end")
+    assert read == b"line\n" * 10 * rounds
+
+
+def test_reader_that_goes_away(memq, topic, tmp_path, broker):
+    """`memq consume | head` ends with 0; a Batch that was not taken whole comes again."""
+    path = tmp_path / "lines"
+    path.write_bytes(b"line\n" * 1_000_000)  # more than a pipe holds
+    memq("produce", topic, "--input", path, "--message-bytes", "4MiB", "--linger", "1s")
+    arguments = ["consume", topic, "--group", topic, "--from-beginning", "-b", broker.address]
+
+    consuming = start(*arguments)
+    assert consuming.stdout.readline() == b"line\n"
+    consuming.stdout.close()
+    err = consuming.stderr.read()
+
+    assert (consuming.wait(TIMEOUT_S), err) == (0, b"")
+    consuming.stdin.close()
+    consuming.stderr.close()
+    read = memq("consume", topic, "--group", topic, "--from-beginning", "--exit-at-end")
+    assert read.count(b"line\n") == 1_000_000
+
+
+def test_cut_batch_is_not_committed(memq, topic, lines):
+    """A Batch of which --max-messages printed a part comes again, whole."""
+    memq("produce", topic, "--input", lines)
+    arguments = ["consume", topic, "--group", topic, "--from-beginning"]
+
+    assert len(memq(*arguments, "--max-messages", 10).splitlines()) == 10
+
+    assert memq(*arguments, "--exit-at-end") == lines.read_bytes()
+
+
+def test_typed_rows(memq, tmp_path):
+    """Rows of a typed topic are printed as JSON, and have no raw form."""
+    path = tmp_path / "rides.parquet"
+    rows = pa.table({"id": [1, 2], "name": ["a", None]})
+    parquet.write_table(rows, path)
+    memq("topic", "create", "rows", "--schema", path, "--batch-age", "20ms")
+    with Producer(topic="rows") as producer:
+        producer.write_table(rows)
+    arguments = ["consume", "rows", "--from-beginning", "--exit-at-end"]
+
+    read = memq(*arguments, "--format", "json").splitlines()
+
+    assert [json.loads(line)["value"] for line in read] == rows.to_pylist()
+    assert "--format json" in memq(*arguments, code=1)

@@ -1,0 +1,118 @@
+"""`memq produce`, and what comes of it."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+
+from memq.cli.main import main
+from memq.testing.broker import BrokerProcess
+from tests.integration.cli.processes import end, start
+
+
+def test_lines_come_back(memq, topic, lines):
+    """What was produced is consumed, byte by byte."""
+    counts = json.loads(memq("produce", topic, "--input", lines, "-o", "json"))
+
+    assert (counts["records"], counts["acked"], counts["failed"]) == (1_000, 1_000, 0)
+    read = memq("consume", topic, "--from-beginning", "--exit-at-end")
+    assert read == lines.read_bytes()
+
+
+@pytest.mark.parametrize("option", ["--acks=0", "--acks=1", "--compression=zstd", "--linger=0ms"])
+def test_ways_to_produce(memq, topic, lines, option):
+    """However lines are sent, all of them arrive."""
+    memq("produce", topic, "--input", lines, option)
+
+    read = memq("consume", topic, "--from-beginning", "--max-messages", 1_000)
+    assert sorted(read.splitlines()) == sorted(lines.read_bytes().splitlines())
+
+
+def test_lines_flow(memq, topic, broker):
+    """A line is sent when it comes, not when the input ends."""
+    producing = start("produce", topic, "-b", broker.address)
+    consuming = start("consume", topic, "--from-beginning", "-b", broker.address)
+    producing.stdin.write(b"first\n")
+    producing.stdin.flush()
+
+    assert consuming.stdout.readline() == b"first\n"
+
+    consuming.send_signal(signal.SIGINT)
+    assert end(consuming) == (130, b"", "")
+    assert end(producing)[0] == 0
+
+
+def test_keys_and_json(memq, topic, tmp_path):
+    """A key is split off, and JSON says all about a LogMessage."""
+    path = tmp_path / "lines"
+    path.write_bytes(b"a=1\nb=2=3")
+
+    memq("produce", topic, "--input", path, "--key-separator", "=", "--timestamp", "2025-01-02")
+
+    read = memq("consume", topic, "--from-beginning", "--exit-at-end", "--format", "json")
+    found = [json.loads(line) for line in read.splitlines()]
+    assert [(line["key"], line["value"]) for line in found] == [("a", "1"), ("b", "2=3")]
+    assert found[0]["timestamp"] == "2025-01-02T00:00:00.000000Z"
+    assert [line["position"] for line in found] == [0, 1]
+
+
+def test_line_without_key(memq, topic, tmp_path):
+    """A line that has no key ends the command, and names itself."""
+    path = tmp_path / "lines"
+    path.write_bytes(b"a=1\nb\n")
+
+    assert "line 2 has no key" in memq(
+        "produce", topic, "--input", path, "--key-separator", "=", code=1
+    )
+
+
+def test_sending_again_is_harmless(memq, topic, lines):
+    """With a producer id of its own the same lines are published once."""
+    for _ in range(2):
+        memq("produce", topic, "--input", lines, "--producer-id", "me", "--timestamp", "2025-01-02")
+
+    read = memq("consume", topic, "--from-beginning", "--exit-at-end")
+    assert read == lines.read_bytes()
+
+
+def test_line_that_is_too_long(memq, topic, tmp_path):
+    """A line that no Message can hold is an error; those before it are sent and counted."""
+    path = tmp_path / "lines"
+    path.write_bytes(b"short\n" + b"x" * (5 << 20) + b"\n")
+
+    assert "does not fit" in memq("produce", topic, "--input", path, code=1)
+
+    assert memq("consume", topic, "--from-beginning", "--exit-at-end") == b"short\n"
+
+
+def test_lines_that_are_not_acked(tmp_path, monkeypatch):
+    """When acks do not come, the command says how many lines are concerned and ends with 1."""
+    with BrokerProcess(tmp_path) as broker:
+        monkeypatch.setenv("MEMQ_BOOTSTRAP", broker.address)
+        assert main(["topic", "create", "slow", "--batch-age", "10m", "--dedup-window", "1h"]) == 0
+        producing = start("produce", "slow", "--delivery-timeout", "500ms")
+        code, out, err = end(producing, b"one\ntwo\n")
+
+    assert code == 1
+    assert out.split()[2:8] == [b"records", b"2", b"acked", b"0", b"failed", b"2"]
+    assert err.startswith("memq: error: 2 of 2 records were not acked: ")
+
+
+def test_interrupted_producer(topic, broker):
+    """What was written before an interruption is sent and counted."""
+    producing = start("produce", topic, "-b", broker.address)
+    consuming = start("consume", topic, "--from-beginning", "-b", broker.address)
+    producing.stdin.write(b"line\n" * 10)
+    producing.stdin.flush()
+    for _ in range(10):
+        assert consuming.stdout.readline() == b"line\n"
+
+    producing.send_signal(signal.SIGINT)
+
+    code, out, err = end(producing)
+    assert (code, err) == (130, "")
+    assert out.split()[2:6] == [b"records", b"10", b"acked", b"10"]
+    consuming.kill()
+    end(consuming)
