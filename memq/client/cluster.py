@@ -6,7 +6,8 @@ without an address refreshes the topic and asks its new host.
 
 Every call has one deadline. Inside it, retriable errors are tried again: at another broker where
 any will do, else at the same one after a back-off with full jitter. A `NotHostedError` that names
-an address is followed. What is not retriable, and the last error at the deadline, is raised.
+an address is followed. What is not retriable, and the last error at the deadline, is raised. A call
+that has tried for some seconds says so in the log, so that nobody waits in the dark.
 
 One event loop, not thread safe.
 """
@@ -14,6 +15,7 @@ One event loop, not thread safe.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from typing import TYPE_CHECKING, NamedTuple
@@ -35,10 +37,14 @@ if TYPE_CHECKING:
 
     from memq.client.connection import Body
 
+log = logging.getLogger(__name__)
+
 BOOTSTRAP_VARIABLE = "MEMQ_BOOTSTRAP"
 DEFAULT_BOOTSTRAP = "127.0.0.1:6367"  # what `memq dev` listens on
 CONNECT_TIMEOUT_S = 5.0  # a dead host costs this much before the next is tried
 ANY_BROKER_ATTEMPT_S = 5.0  # where any broker will do, none is waited for longer than this
+SILENT_S = 3.0  # a call that has tried for longer is logged,
+LOG_EVERY_S = 30.0  # but not more often than this
 MAX_CACHED_TOPICS = 1_000  # a client uses a few; the oldest goes, and costs one more request
 
 
@@ -108,6 +114,7 @@ class Cluster:
         self._connections: dict[str, BrokerConnection] = {}
         self._opening: dict[str, asyncio.Task[BrokerConnection]] = {}
         self._preferred = self.seeds[0]  # the broker that answered last
+        self._logged_s = -LOG_EVERY_S  # when a call in vain was last logged
         self._closed = False
 
     def __repr__(self) -> str:
@@ -205,7 +212,8 @@ class Cluster:
             UnavailableError: no broker could be reached within the deadline.
             MemqError: the typed error that the broker named.
         """
-        deadline_s = self._clock() + (self.request_timeout_s if timeout_s is None else timeout_s)
+        started_s = self._clock()
+        deadline_s = started_s + (self.request_timeout_s if timeout_s is None else timeout_s)
         call = _Call(header, body, body_crc, deadline_s)
         attempt = 0
         redirected = False
@@ -224,6 +232,7 @@ class Cluster:
                     raise
                 if last is None or not isinstance(error, RequestTimeoutError):
                     last = error  # that the time is up says less than what used it up
+            self._log_in_vain(last, started_s, deadline_s)
             delay_s = 0.0 if at_once else full_jitter_s(attempt, self._randomness)
             await self._back_off(delay_s, last, deadline_s)
             attempt += 1
@@ -270,6 +279,12 @@ class Cluster:
         if any_broker:
             self._preferred = address
         return answer
+
+    def _log_in_vain(self, last: MemqError, started_s: float, deadline_s: float) -> None:
+        now_s = self._clock()
+        if now_s - started_s >= SILENT_S and now_s - self._logged_s >= LOG_EVERY_S:
+            self._logged_s = now_s
+            log.warning("%s; trying again for up to %.0f s", last, max(0.0, deadline_s - now_s))
 
     async def _back_off(self, delay_s: float, last: MemqError, deadline_s: float) -> None:
         """Wait for the next attempt; raise the last error if there is no time for one."""

@@ -130,6 +130,29 @@ async def test_nobody_answers_until_the_deadline(make):
     assert 4 <= now[0] <= 5
 
 
+async def test_waiting_for_a_broker_is_logged_now_and_then(make, caplog):
+    """A call in vain is silent for a moment, then says what it waits for, and not each time."""
+    now = [0.0]
+
+    async def sleep(seconds):
+        now[0] += 1.0
+        await asyncio.sleep(0)
+
+    cluster = make(DEAD, clock=lambda: now[0], sleep=sleep)
+    with pytest.raises(UnavailableError):
+        await cluster.topic("events", timeout_s=2.5)
+    assert caplog.messages == []
+    for timeout_s in (20, 10):
+        with pytest.raises(UnavailableError):
+            await cluster.topic("events", timeout_s=timeout_s)
+        [line] = caplog.messages
+    assert line.startswith(f"cannot connect to broker {DEAD}")
+    assert line.endswith("; trying again for up to 17 s")
+    with pytest.raises(UnavailableError):
+        await cluster.topic("events", timeout_s=20)
+    assert len(caplog.messages) == 2
+
+
 async def test_retriable_errors_are_tried_again_at_the_same_broker(broker, make):
     """A call to one broker backs off and repeats itself."""
     broker.faults.extend([StorageError("a"), "drop", InvalidRequestError("c")])
