@@ -3,12 +3,15 @@
 Modules of commands import what is heavy (Arrow, the clients, the broker) inside their functions, so
 that `memq --help` and a mistyped flag answer at once.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. An error is one line on stderr.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 143 terminated. An error is one line
+on stderr. SIGTERM ends a command as Ctrl-C does: what it has written is committed or sent, and a
+member leaves its group. (A broker drains instead, see `memq.broker.main`.)
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
@@ -31,6 +34,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+TERMINATED = 143  # 128 + SIGTERM
+
+
+class _TerminatedError(KeyboardInterrupt):
+    """SIGTERM came."""
+
+
+def _terminate(*_: object) -> None:
+    raise _TerminatedError
 
 
 FIRST_STEPS = """
@@ -53,21 +65,22 @@ class Root(Group):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
         except (KeyboardInterrupt, RuntimeError) as exc:
-            if not _is_interrupt(exc):
+            interrupt = _interrupt_behind(exc)
+            if interrupt is None:
                 raise
             if sys.stderr.isatty():
                 click.echo(err=True)  # the prompt is to begin a line of its own
-            return INTERRUPTED
+            return TERMINATED if isinstance(interrupt, _TerminatedError) else INTERRUPTED
         return result
 
 
-def _is_interrupt(error: BaseException | None) -> bool:
-    """Whether Ctrl-C is behind it: one that falls into a wait for a lock is raised as that lock's
-    `RuntimeError`, with the interrupt as its context.
+def _interrupt_behind(error: BaseException | None) -> KeyboardInterrupt | None:
+    """The interrupt that an error comes from: one that falls into a wait for a lock is raised as
+    that lock's `RuntimeError`, with the interrupt as its context.
     """
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
-    return error is not None
+    return error
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -144,6 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code.
     """
     if arguments is None:
+        signal.signal(signal.SIGTERM, _terminate)
         sys.meta_path.insert(0, _WithoutPandas)
     try:
         return cli.main(arguments, prog_name="memq", standalone_mode=False) or 0

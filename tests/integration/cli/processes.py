@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 
 TIMEOUT_S = 60
+ENDS = {signal.SIGINT: 130, signal.SIGTERM: 143}
+"""How a command is ended from outside, with its exit code."""
 
 
 def start(*arguments, **options):

@@ -7,10 +7,11 @@ import select
 import signal
 
 import pyarrow as pa
+import pytest
 from pyarrow import parquet
 
 from memq import Producer
-from tests.integration.cli.processes import TIMEOUT_S, committed, end, start
+from tests.integration.cli.processes import ENDS, TIMEOUT_S, committed, end, start
 
 
 def test_limit(memq, topic, lines):
@@ -59,8 +60,9 @@ def test_group_goes_on(memq, topic, lines):
     assert memq(*arguments) == lines.read_bytes()
 
 
-def test_interrupted_group(memq, topic, lines, broker):
-    """What was written before an interruption is committed."""
+@pytest.mark.parametrize("how", ENDS)
+def test_interrupted_group(memq, topic, lines, broker, how):
+    """What was written before an interruption is committed, and the member is gone at once."""
     memq("produce", topic, "--input", lines)
     arguments = ["consume", topic, "--group", topic, "--from-beginning", "-b", broker.address]
     consuming = start(*arguments)
@@ -69,10 +71,13 @@ def test_interrupted_group(memq, topic, lines, broker):
             assert consuming.stdout.readline() == line
         memq("produce", topic, "--input", lines)
 
-    consuming.send_signal(signal.SIGINT)
+    consuming.send_signal(how)
 
-    assert end(consuming)[0] == 130
+    code, _, err = end(consuming)
+    assert (code, err) == (ENDS[how], "")
     assert committed(memq, topic)[0] >= 1
+    [listed] = json.loads(memq("group", "list", "--topic", topic, "-o", "json"))
+    assert listed["members"] == 0
 
 
 def test_members_share_a_topic(memq, lines, broker):

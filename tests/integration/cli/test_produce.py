@@ -9,7 +9,7 @@ import pytest
 
 from memq.cli.main import main
 from memq.testing.broker import BrokerProcess
-from tests.integration.cli.processes import end, start
+from tests.integration.cli.processes import ENDS, end, start
 
 
 def test_lines_come_back(memq, topic, lines):
@@ -100,7 +100,8 @@ def test_lines_that_are_not_acked(tmp_path, monkeypatch):
     assert err.startswith("memq: error: 2 of 2 records were not acked: ")
 
 
-def test_interrupted_producer(topic, broker):
+@pytest.mark.parametrize("how", ENDS)
+def test_interrupted_producer(topic, broker, how):
     """What was written before an interruption is sent and counted."""
     producing = start("produce", topic, "-b", broker.address)
     consuming = start("consume", topic, "--from-beginning", "-b", broker.address)
@@ -109,10 +110,10 @@ def test_interrupted_producer(topic, broker):
     for _ in range(10):
         assert consuming.stdout.readline() == b"line\n"
 
-    producing.send_signal(signal.SIGINT)
+    producing.send_signal(how)
 
     code, out, err = end(producing)
-    assert (code, err) == (130, "")
+    assert (code, err) == (ENDS[how], "")
     assert out.split()[2:6] == [b"records", b"10", b"acked", b"10"]
     consuming.kill()
     end(consuming)

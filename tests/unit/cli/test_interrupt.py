@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memq.cli.main import _is_interrupt
+from memq.cli.main import _interrupt_behind
 
 
 def test_interrupt_is_known_behind_the_error_of_a_lock():
@@ -14,6 +14,7 @@ def test_interrupt_is_known_behind_the_error_of_a_lock():
             raise RuntimeError("release unlocked lock")
     except RuntimeError as exc:
         hidden = exc
-    assert _is_interrupt(hidden)
-    assert _is_interrupt(KeyboardInterrupt())
-    assert not _is_interrupt(RuntimeError("a bug"))
+    assert _interrupt_behind(hidden) is hidden.__context__
+    alone = KeyboardInterrupt()
+    assert _interrupt_behind(alone) is alone
+    assert _interrupt_behind(RuntimeError("a bug")) is None
