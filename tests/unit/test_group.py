@@ -6,7 +6,7 @@ from random import Random
 from typing import ClassVar
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from memq.client.membership import Membership
@@ -484,7 +484,6 @@ class World:
                 self.check()
 
 
-@settings(max_examples=100)
 @given(seed=st.integers(0, 2**32))
 def test_no_two_members_share_a_partition(seed):
     """Whatever the network does, no partition has two workers; at rest all is shared out evenly."""

@@ -6,7 +6,7 @@ import json
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from memq.core.manifest import Manifest, check_manifest, decode_manifest, encode_manifest
@@ -37,7 +37,6 @@ def changed(**changes):
     return json.dumps({**json.loads(encode_manifest(MANIFEST)), **changes}).encode()
 
 
-@settings(max_examples=50)
 @given(
     records=NUMBERS,
     crc_sum=st.integers(0, 2**64 - 1),

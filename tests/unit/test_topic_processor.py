@@ -664,4 +664,4 @@ class Simulation(RuleBasedStateMachine):
 
 
 TestSimulation = Simulation.TestCase
-TestSimulation.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestSimulation.settings = settings(stateful_step_count=40)

@@ -707,7 +707,7 @@ class Conversation(RuleBasedStateMachine):
 
 
 test_conversation = Conversation.TestCase
-test_conversation.settings = settings(max_examples=20, stateful_step_count=30)
+test_conversation.settings = settings(stateful_step_count=30)
 
 
 def test_open_pair_heard_its_welcome():

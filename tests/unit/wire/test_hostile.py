@@ -6,7 +6,7 @@ import tracemalloc
 
 import msgspec
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from memq.core.wire import HandshakeReceived, Refused, Request
@@ -122,7 +122,6 @@ def test_client_survives_any_bytes(opened, requests, stream):
 
 
 @given(code=st.sampled_from(list(REQUESTS)), header=HEADERS)
-@settings(max_examples=100)
 def test_headers_of_every_request(code, header):
     """Any header of any request, in any state, is an event or a `MemqError`."""
     frame = server_reader().feed(b"".join(encode_frame(code, 9, header)))[0]
@@ -135,7 +134,6 @@ def test_headers_of_every_request(code, header):
 
 
 @given(code=st.sampled_from(list(REQUESTS)), header=HEADERS)
-@settings(max_examples=100)
 def test_headers_of_every_answer(code, header):
     """Any header of any answer, good or bad, is an event or a `MemqError`."""
     for flags in (1, 3):
