@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import warnings
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,8 @@ class Root(Group):
             interrupt = _interrupt_behind(exc)
             if interrupt is None:
                 raise
+            # It may have fallen between the making of a request and its sending.
+            warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
             if sys.stderr.isatty():
                 click.echo(err=True)  # the prompt is to begin a line of its own
             return TERMINATED if isinstance(interrupt, _TerminatedError) else INTERRUPTED

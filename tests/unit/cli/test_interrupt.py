@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import textwrap
+
 from memq.cli.main import _interrupt_behind
 
 
@@ -18,3 +22,28 @@ def test_interrupt_is_known_behind_the_error_of_a_lock():
     alone = KeyboardInterrupt()
     assert _interrupt_behind(alone) is alone
     assert _interrupt_behind(RuntimeError("a bug")) is None
+
+
+def test_work_that_was_never_begun_makes_no_noise():
+    """A Ctrl-C after a request was made and before it was sent ends the command in silence."""
+    code = """
+        import sys
+        import click
+        from memq.cli.main import Root
+
+        async def request(): ...
+
+        @click.group(cls=Root)
+        def cli(): ...
+
+        @cli.command()
+        def wait():
+            made = request()
+            raise KeyboardInterrupt
+
+        sys.exit(cli.main(["wait"], standalone_mode=False))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (130, b"")
