@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset
 
-from airflow_provider_memq.ranges import PlannedRange, ledger_of, newest, parse_key, settled
+from airflow_provider_memq.ledger import ledger_of, newest, settled
+from airflow_provider_memq.ranges import PlannedRange, parse_key
 from memq.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from datetime import datetime
 
-    from airflow_provider_memq.ranges import Ledger
+    from airflow_provider_memq.ledger import Ledger
 
 CLOCKS_APART = timedelta(minutes=10)  # how far the clocks of API servers may be
 LEDGER_EVENTS = 20  # looked at for the last plan: clocks of API servers may be a little apart

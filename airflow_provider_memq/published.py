@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from airflow_provider_memq.ranges import Cutter, Facts, Held, PlannedRange, Sized, Topic
+from airflow_provider_memq.ledger import Held, Topic
+from airflow_provider_memq.ranges import Cutter, Facts, PlannedRange, Sized
 from airflow_provider_memq.values import iso
 from memq.client.cluster import Cluster
 from memq.client.held import held_since
@@ -23,7 +24,8 @@ from memq.errors import InvalidRequestError, OffsetOutOfRangeError, UnavailableE
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 
-    from airflow_provider_memq.ranges import Ledger, Limits
+    from airflow_provider_memq.ledger import Ledger
+    from airflow_provider_memq.ranges import Limits
     from airflow_provider_memq.settings import ClientSettings
     from memq.core.wire.messages import TopicInfo, WatermarkAnswer
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_memq.emitted import last_ledger, ranges_behind
+from airflow_provider_memq.ledger import check_same_topic
 from airflow_provider_memq.operators.base import MemqTopicOperator
 from airflow_provider_memq.range_assets import plan_asset
-from airflow_provider_memq.ranges import check_same_topic, contiguous_end
+from airflow_provider_memq.ranges import contiguous_end
 from memq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Asset, Context
 
-    from airflow_provider_memq.ranges import Ledger, PlannedRange
+    from airflow_provider_memq.ledger import Ledger
+    from airflow_provider_memq.ranges import PlannedRange
     from memq.client.cluster import Cluster
 
 

@@ -7,16 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_memq.emitted import last_ledger
+from airflow_provider_memq.ledger import Ledger, carried_on, first_ledger
 from airflow_provider_memq.operators.base import MemqTopicOperator, now_ms
 from airflow_provider_memq.range_assets import plan_asset
-from airflow_provider_memq.ranges import (
-    UNBOUNDED,
-    Ledger,
-    Limits,
-    Sized,
-    carried_on,
-    first_ledger,
-)
+from airflow_provider_memq.ranges import UNBOUNDED, Limits, Sized
 from airflow_provider_memq.values import (
     bytes_or,
     count_or,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_provider_memq.emitted import last_ledger
+from airflow_provider_memq.ledger import check_same_topic, settled
 from airflow_provider_memq.operators.base import MemqTopicOperator, now_ms
 from airflow_provider_memq.range_assets import plan_asset
-from airflow_provider_memq.ranges import check_same_topic, settled
 from airflow_provider_memq.values import duration_ms_or
 from memq.core.units import format_duration_ms
 from memq.errors import DataLossError
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Asset, Context
 
-    from airflow_provider_memq.ranges import Ledger, Topic
+    from airflow_provider_memq.ledger import Ledger, Topic
     from memq.client.cluster import Cluster
 
 DEFAULT_PART = 0.5  # of the retention: half of it is left to do something about it

@@ -9,9 +9,10 @@ from msgspec.structs import replace
 
 from airflow_provider_memq import emitted
 from airflow_provider_memq.emitted import ranges_behind
+from airflow_provider_memq.ledger import Gap, Ledger
 from airflow_provider_memq.operators.commit import _moved
 from airflow_provider_memq.range_assets import plan_asset, processed_asset, ranges_asset
-from airflow_provider_memq.ranges import Gap, Ledger, PlannedRange
+from airflow_provider_memq.ranges import PlannedRange
 from tests.integration.airflow.event_store import EventStore
 
 PLAN, DONE = plan_asset(ranges_asset("t")), processed_asset("t", "job")

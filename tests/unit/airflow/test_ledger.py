@@ -1,0 +1,155 @@
+"""How far a topic is planned: what a ledger keeps, and what it is checked against."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_memq.ledger import (
+    MAX_GAPS,
+    Gap,
+    Held,
+    Ledger,
+    Topic,
+    carried_on,
+    first_ledger,
+    ledger_of,
+    newest,
+    settled,
+)
+from airflow_provider_memq.ranges import MAX_OFFSET, PlannedRange
+from memq.errors import ConfigError, CorruptDataError, DataLossError
+
+CREATED_MS = 1_700_000_000_000
+
+
+def topic(**held: tuple[int, int]) -> Topic:
+    """A topic with read partitions p0, p1 and so on."""
+    return Topic("clicks", CREATED_MS, {int(p[1:]): Held(*each) for p, each in held.items()})
+
+
+def ledger(**changes) -> Ledger:
+    fields = {"topic": "clicks", "created_ms": CREATED_MS, "origins": {0: 0}, "ends": {0: 10}}
+    return Ledger(**{**fields, **changes})
+
+
+@given(
+    st.dictionaries(st.integers(0, 300), st.integers(0, MAX_OFFSET)),
+    st.dictionaries(st.integers(0, 300), st.integers(0, MAX_OFFSET)),
+)
+def test_a_ledger_survives_json(origins, ends):
+    """What an event's extra says after Airflow stored it is what was put into it."""
+    made = ledger(origins=origins, ends=ends)
+
+    assert ledger_of(json.loads(json.dumps(made.to_extra()))) == made
+
+
+@pytest.mark.parametrize("extra", [None, {}, {"from_trigger": True}, "text", {"memq_replay": True}])
+def test_other_events_have_no_ledger(extra):
+    """An event that no plan emitted does not count."""
+    assert ledger_of(extra) is None
+
+
+@pytest.mark.parametrize(
+    "plan", [{}, "x", {**ledger().to_extra()["memq_plan"], "version": 9}, {"ends": {"0": "many"}}]
+)
+def test_a_ledger_that_makes_no_sense_is_an_error(plan):
+    """Passing over a damaged ledger would plan everything again."""
+    with pytest.raises(CorruptDataError):
+        ledger_of({"memq_plan": plan})
+
+
+def test_the_newest_ledger_is_found_in_any_order():
+    """Events come by their time, and clocks differ: how far they reach decides."""
+    early, late = ledger(), ledger(ends={0: 20})
+    other_topic = ledger(created_ms=CREATED_MS + 1, ends={0: 1})
+
+    assert newest([late, early]) == newest([early, late]) == late
+    assert newest([late, other_topic, early]) == other_topic
+    assert newest([]) is None
+
+
+def test_a_ledger_takes_only_what_meets():
+    """A range that leaves a gap or overlaps is a bug, and never becomes part of a plan."""
+    ranges = [PlannedRange(0, 10, 12), PlannedRange(0, 12, 15)]
+    assert ledger().advanced(ranges).ends == {0: 15}
+    assert ledger().advanced(ranges).ranges == ranges
+    assert ledger().advanced(ranges).advanced([]).ranges == []
+    for start in (9, 11):
+        with pytest.raises(CorruptDataError, match="does not meet"):
+            ledger().advanced([PlannedRange(0, start, 20)])
+
+
+@pytest.mark.parametrize(
+    ("start", "ends"),
+    [("earliest", {0: 5, 1: 0}), ("latest", {0: 9, 1: 3}), ({0: 7}, {0: 7, 1: 0})],
+)
+def test_the_first_plan_begins_where_it_is_told(start, ends):
+    """At the oldest held offsets, at the ends, or at given offsets."""
+    first = first_ledger(topic(p0=(5, 9), p1=(0, 3)), start)
+
+    assert first.ends == first.origins == ends
+
+
+@pytest.mark.parametrize("start", ["newest", {0: 4}, {0: 10}, {7: 0}])
+def test_a_start_that_cannot_be_is_refused(start):
+    """A word that is none, and offsets that are not held, are errors."""
+    with pytest.raises(ConfigError, match="start"):
+        first_ledger(topic(p0=(5, 9)), start)
+
+
+def test_removed_offsets_fail_or_are_recorded():
+    """What retention removed unplanned is data loss; skipped on demand, and then on record."""
+    now = topic(p0=(12, 20))
+    with pytest.raises(DataLossError, match=r"partition 0 \[10, 12\)"):
+        carried_on(ledger(), now, skip_removed=False)
+
+    skipped = carried_on(ledger(), now, skip_removed=True)
+
+    assert skipped.ends == {0: 12}
+    assert [(gap.partition, gap.start, gap.end) for gap in skipped.skipped] == [(0, 10, 12)]
+    assert carried_on(skipped, now, skip_removed=False).skipped == skipped.skipped
+
+
+def test_the_record_of_gaps_is_bounded():
+    """A planner that is always too late does not fill its events."""
+    last = ledger(ends={0: 0})
+    for number in range(MAX_GAPS + 10):
+        last = carried_on(last, topic(p0=(number + 1, 500)), skip_removed=True)
+
+    assert len(last.skipped) == MAX_GAPS
+    assert last.skipped[-1].end == MAX_GAPS + 10
+
+
+def test_another_topic_of_the_same_name_is_refused():
+    """A topic that was made again has other data at the same offsets."""
+    again = topic(p0=(0, 50))._replace(created_ms=CREATED_MS + 1)
+    with pytest.raises(DataLossError, match="its offsets name other data"):
+        carried_on(ledger(), again, skip_removed=True)
+
+
+def test_a_queue_that_went_back_is_refused():
+    """Offsets that end before what was planned would be given to other data."""
+    with pytest.raises(DataLossError, match="lost notifications"):
+        carried_on(ledger(), topic(p0=(0, 9)), skip_removed=True)
+
+
+def test_a_new_read_partition_is_planned_whole():
+    """A partition that a plan sees for the first time begins at its first offset."""
+    assert carried_on(ledger(), topic(p0=(0, 10), p1=(0, 4)), skip_removed=False).ends == {
+        0: 10,
+        1: 0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("stored", "expected"), [({}, 5), ({0: 3}, 5), ({0: 8}, 8), ({0: 10}, 14), ({0: 20}, 20)]
+)
+def test_nothing_is_left_to_process_in_what_was_left_out(stored, expected):
+    """What lies before the first plan, and the gaps that meet what is stored, are settled."""
+    gaps = [Gap(0, 12, 14), Gap(0, 10, 12), Gap(1, 14, 90)]
+
+    assert settled(ledger(origins={0: 5}, skipped=gaps), stored) == {0: expected}
