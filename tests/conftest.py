@@ -1,10 +1,20 @@
-"""Settings shared by all tests."""
+"""Settings shared by all tests, and a broker for those that want one as it comes."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
+
+from memq.testing.broker import BrokerProcess
 
 # No deadline: a busy machine is not a failing test. `--hypothesis-profile=thorough` looks longer.
 settings.register_profile("default", max_examples=50, deadline=None, print_blob=True)
 settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=5_000)
 settings.load_profile("default")
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory):
+    """One broker for all tests of a module."""
+    with BrokerProcess(tmp_path_factory.mktemp("broker")) as process:
+        yield process

@@ -23,12 +23,6 @@ from tests.integration.audited import Topic, names
 from tests.unit.client.test_audit_backlog import report
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory):
-    with BrokerProcess(tmp_path_factory.mktemp("broker")) as running:
-        yield running
-
-
 def overwrite(path, position, text):
     """Damage an object; it is written once and read-only for everybody else."""
     with path.open("r+b") as file:

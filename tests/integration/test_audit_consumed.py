@@ -21,14 +21,7 @@ from memq.errors import (
     OffsetOutOfRangeError,
     UnknownTopicError,
 )
-from memq.testing.broker import BrokerProcess
 from tests.integration.audited import Topic, job_report, report
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory):
-    with BrokerProcess(tmp_path_factory.mktemp("broker")) as running:
-        yield running
 
 
 def consume(topic, batches, *, group="g", commit=True, **options):

@@ -7,14 +7,6 @@ import re
 import pytest
 
 from memq.cli.main import main
-from memq.testing.broker import BrokerProcess
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory):
-    """One broker for all tests of a module."""
-    with BrokerProcess(tmp_path_factory.mktemp("data")) as process:
-        yield process
 
 
 @pytest.fixture

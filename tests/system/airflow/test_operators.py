@@ -28,14 +28,7 @@ from memq.client.queue import QueueClient
 from memq.core.audit import ConsumedReport
 from memq.core.notification.notification import decode_notification
 from memq.errors import ConfigError, DataLossError, OffsetOutOfRangeError
-from memq.testing.broker import BrokerProcess
 from tests.integration.airflow.event_store import EventStore
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory):
-    with BrokerProcess(tmp_path_factory.mktemp("broker")) as process:
-        yield process
 
 
 @pytest.fixture
