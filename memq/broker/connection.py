@@ -34,7 +34,7 @@ ACK_DELAY_S = 0.001  # answers wait this long for others, while the client goes 
 ACKS_AT_ONCE = 64  # or until there are so many
 
 TURN_BYTES = 6 << 20  # of large bodies read in one turn of the event loop, one connection's share
-REST_ROUNDS = 2  # turns of the event loop that a connection leaves to others after a whole one
+REST_ROUNDS = 2  # turns of the event loop from a whole one to when the connection is read again
 
 _SCRATCH = memoryview(bytearray(SCRATCH_BYTES))  # shared: used within one callback only
 

@@ -87,7 +87,6 @@ class WritePartition:
         self._park_timeout_ms = park_timeout_ms
         self._parked: deque[_Parked] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_due_ms = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._in_thread: dict[RingBatch, Future[None]] = {}
         self._closing = False
@@ -104,6 +103,9 @@ class WritePartition:
     def configure(self, config: TopicConfig, schemas: Mapping[str, bytes]) -> None:
         """Take over an altered configuration, for the open Batch as well."""
         self.processor.configure(config, schemas)
+        if self._timer is not None:  # it was set by the batch_age of before
+            self._timer.cancel()
+            self._timer = None
         self._set_timer()
 
     def write(self, request: Write, body: Any, crc: int, reply: Reply) -> None:
@@ -229,16 +231,12 @@ class WritePartition:
             self._accept(parked.request, parked.body, parked.crc, parked.reply, now)
 
     def _set_timer(self) -> None:
-        due_ms = self.processor.seal_due_ms()
-        if due_ms is None:
-            return
         if self._timer is not None:
-            if self._timer_due_ms <= due_ms:
-                return
-            self._timer.cancel()  # it was set when batch_age was longer
-        delay_s = max(0, due_ms - self._services.now().mono_ms) / 1000
-        self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_timer)
-        self._timer_due_ms = due_ms
+            return
+        due_ms = self.processor.seal_due_ms()
+        if due_ms is not None:
+            delay_s = max(0, due_ms - self._services.now().mono_ms) / 1000
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None

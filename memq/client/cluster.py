@@ -232,9 +232,8 @@ class Cluster:
                     raise
                 if last is None or not isinstance(error, RequestTimeoutError):
                     last = error  # that the time is up says less than what used it up
-            self._log_in_vain(last, started_s, deadline_s)
             delay_s = 0.0 if at_once else full_jitter_s(attempt, self._randomness)
-            await self._back_off(delay_s, last, deadline_s)
+            await self._back_off(delay_s, last, started_s, deadline_s)
             attempt += 1
 
     async def close(self) -> None:
@@ -280,15 +279,15 @@ class Cluster:
             self._preferred = address
         return answer
 
-    def _log_in_vain(self, last: MemqError, started_s: float, deadline_s: float) -> None:
-        now_s = self._clock()
-        if now_s - started_s >= SILENT_S and now_s - self._logged_s >= LOG_EVERY_S:
-            self._logged_s = now_s
-            log.warning("%s; trying again for up to %.0f s", last, max(0.0, deadline_s - now_s))
-
-    async def _back_off(self, delay_s: float, last: MemqError, deadline_s: float) -> None:
+    async def _back_off(
+        self, delay_s: float, last: MemqError, started_s: float, deadline_s: float
+    ) -> None:
         """Wait for the next attempt; raise the last error if there is no time for one."""
-        if self._clock() + delay_s < deadline_s:
+        now_s = self._clock()
+        if now_s + delay_s < deadline_s:
+            if now_s - started_s >= SILENT_S and now_s - self._logged_s >= LOG_EVERY_S:
+                self._logged_s = now_s
+                log.warning("%s; trying again for up to %.0f s", last, deadline_s - now_s)
             await self._sleep(delay_s)
             if self._clock() < deadline_s:
                 return
