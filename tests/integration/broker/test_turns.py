@@ -7,8 +7,11 @@ import os
 import urllib.request
 from itertools import pairwise
 
-from memq.broker.connection import REST_ROUNDS, BrokerConnection
+from memq.broker import connection
+from memq.broker.connection import BrokerConnection
 from tests.integration.broker.support import broker, client
+
+REST_ROUNDS = 8  # more than lie between two reads of a connection that does not rest
 
 
 async def test_a_connection_rests_after_a_turn_of_several_bodies(tmp_path, monkeypatch) -> None:
@@ -28,6 +31,7 @@ async def test_a_connection_rests_after_a_turn_of_several_bodies(tmp_path, monke
         read.append((turns, len(frames) > before))
 
     monkeypatch.setattr(BrokerConnection, "_read_on", watch)
+    monkeypatch.setattr(connection, "REST_ROUNDS", REST_ROUNDS)
     async with broker(tmp_path) as b, client(b) as c:
         await c.create(batch_age="1ms")
         count()
