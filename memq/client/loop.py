@@ -36,6 +36,9 @@ class EventLoopThread:
         self._pid = os.getpid()
         self._closed = False
         self._lock = threading.Lock()
+        # A task that waits for what only it refers to is garbage to Python, asyncio's own set of
+        # tasks being weak: what was submitted is kept here until it ends.
+        self._submitted: set[concurrent.futures.Future[Any]] = set()
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._thread.start()
         atexit.register(self.close)
@@ -91,10 +94,13 @@ class EventLoopThread:
             self._check_process()
             with self._lock:
                 self._check_open()
-                return asyncio.run_coroutine_threadsafe(work, self._loop)
+                future = asyncio.run_coroutine_threadsafe(work, self._loop)
         except ClosedError:
             work.close()
             raise
+        self._submitted.add(future)
+        future.add_done_callback(self._submitted.discard)
+        return future
 
     def call(self, function: Callable[..., object], *args: object) -> None:
         """Have the loop call a function soon; nobody waits for it.

@@ -169,7 +169,7 @@ def test_fork(loop):
 def test_interpreter_exit_without_close():
     """A program that forgets to close ends at once, cleanly, and its tasks are told."""
     program = """
-import asyncio
+import asyncio, gc
 from memq.client.loop import EventLoopThread
 loop = EventLoopThread("forgotten")
 async def forever():
@@ -181,6 +181,7 @@ loop.submit(forever())
 async def tick():
     pass
 loop.run(tick())
+gc.collect()  # nobody refers to the task that waits, and it is not destroyed
 """
     began = time.monotonic()
     done = subprocess.run(
