@@ -7,6 +7,7 @@ import io
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memq.core.audit import ProducerName, Run
+from memq.core.audit_result import unjudged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -35,7 +36,9 @@ COLUMNS = (
     "mismatched_records",
     "unreported_records",
     "behind_records",
+    "expired_records",
     "clean",
+    "verdict",
     "findings",
 )
 """Of the table: a row with no consumer is about produced and stored, the others about one consumer
@@ -153,7 +156,9 @@ def _producer_row(producer: ProducerAudit) -> dict[str, Any]:
         "lost_records": producer.lost_records,
         "damaged_records": producer.damaged_records,
         "unreported_records": producer.unreported_records,
+        "expired_records": producer.expired_records,
         "clean": producer.clean,
+        "verdict": producer.verdict,
         "findings": _text(_producer_findings(producer)),
     }
 
@@ -169,6 +174,7 @@ def _consumer_row(consumer: ConsumerAudit, audit: ConsumedAudit) -> dict[str, An
         "unreported_records": audit.unreported.records,
         "behind_records": audit.behind.records,
         "clean": audit.clean,
+        "verdict": audit.verdict,
         "findings": _text(_consumer_findings(consumer.consumer, audit)),
     }
 
@@ -187,6 +193,8 @@ def to_json(result: AuditResult, most: int) -> dict[str, Any]:
     return {
         "topic": result.topic,
         "clean": result.clean,
+        "verdict": result.verdict.value,
+        "unjudged": unjudged(result),
         "producers": len(result.producers),
         "produced_records": sum(each.produced_records for each in result.producers),
         "stored_records": sum(each.stored_records for each in result.producers),
@@ -195,6 +203,7 @@ def to_json(result: AuditResult, most: int) -> dict[str, Any]:
         "unreported_records": result.unreported_records,
         "open_reports": result.open_reports,
         "expired_reports": result.expired_reports,
+        "expired_records": result.expired_records,
         "consumers": {each.consumer: _consumer_json(each) for each in result.consumers},
         "findings": [each.to_json() for each in findings[:most]],
         "more_findings": max(0, len(findings) - most),

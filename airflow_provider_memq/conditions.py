@@ -46,18 +46,37 @@ class Condition(Protocol):
         """
 
 
-class OffsetsReached:
+class _OfTopic:
+    """What all conditions have: a topic, of one incarnation from the first look on.
+
+    Args:
+        topic: the topic.
+        incarnation: of it; empty for whichever there is at the first look. Another one is a
+            `TopicRecreatedError`: offsets and times of the one mean nothing in the other.
+    """
+
+    def __init__(self, topic: str, incarnation: str = "") -> None:
+        self._topic = topic
+        self._incarnation = incarnation
+
+    async def _state(self, session: Session) -> TopicState:
+        state = await session.state(self._topic, self._incarnation)
+        self._incarnation = state.incarnation
+        return state
+
+
+class OffsetsReached(_OfTopic):
     """Every read partition named has published all offsets before the one given."""
 
-    def __init__(self, topic: str, offsets: Offsets) -> None:
-        self._topic = topic
+    def __init__(self, topic: str, offsets: Offsets, incarnation: str = "") -> None:
+        super().__init__(topic, incarnation)
         self._targets = parse_offsets("offsets", offsets)
         if not self._targets:
             raise ConfigError('offsets names no read partition; write it like {"0": 5}')
 
     async def look(self, session: Session) -> Outcome:
         """Whether all are reached; see `Condition`."""
-        state = await session.state(self._topic)
+        state = await self._state(session)
         check_partitions(state, self._targets)
         short = {p: end for p, end in self._targets.items() if state.ends[p] < end}
         reached = len(self._targets) - len(short)
@@ -68,16 +87,16 @@ class OffsetsReached:
         return Outcome(not short, state.as_json(), note)
 
 
-class WatermarkPassed:
+class WatermarkPassed(_OfTopic):
     """All that was received and acked before a time is published."""
 
-    def __init__(self, topic: str, at: datetime | str) -> None:
-        self._topic = topic
+    def __init__(self, topic: str, at: datetime | str, incarnation: str = "") -> None:
+        super().__init__(topic, incarnation)
         self._at_ms = parse_time_ms("at", at)
 
     async def look(self, session: Session) -> Outcome:
         """Whether the watermark passed the time; see `Condition`."""
-        state = await session.state(self._topic)
+        state = await self._state(session)
         note = (
             f"{self._topic} is stored through {iso(state.watermark_ms)}, awaited is "
             f"{iso(self._at_ms)}"
@@ -85,7 +104,7 @@ class WatermarkPassed:
         return Outcome(state.watermark_ms >= self._at_ms, state.as_json(), note)
 
 
-class NewData:
+class NewData(_OfTopic):
     """So much was published since some offsets: notifications, bytes or records.
 
     What was counted is kept, so that a look reads only the notifications since the last one.
@@ -95,10 +114,13 @@ class NewData:
         self,
         topic: str,
         since: Offsets,
+        *,
         min_notifications: int | str | None = None,
         min_bytes: int | str | None = None,
         min_records: int | str | None = None,
+        incarnation: str = "",
     ) -> None:
+        super().__init__(topic, incarnation)
         given = {"notifications": min_notifications, "bytes": min_bytes, "records": min_records}
         asked = [(unit, least) for unit, least in given.items() if least is not None]
         if len(asked) != 1:
@@ -107,14 +129,13 @@ class NewData:
             )
         self._unit, least = asked[0]
         self._least = parse_count(f"min_{self._unit}", least)
-        self._topic = topic
         self._since = parse_offsets("since", since)
         self._counted = {"notifications": 0, "bytes": 0, "records": 0}
         self._next: dict[int, int] = {}
 
     async def look(self, session: Session) -> Outcome:
         """Whether there is enough; see `Condition`."""
-        state = await session.state(self._topic)
+        state = await self._state(session)
         check_partitions(state, self._since)
         for partition, end in state.ends.items():
             first = self._next.get(partition, self._since.get(partition, 0))
@@ -135,19 +156,21 @@ class NewData:
             self._next[partition] = page[-1].offset + 1 if page else end
 
 
-class LagBelow:
+class LagBelow(_OfTopic):
     """A consumer group has at most so many Batches left to read."""
 
-    def __init__(self, topic: str, group: str, max_lag: int | str = 0) -> None:
-        self._topic = topic
+    def __init__(
+        self, topic: str, group: str, max_lag: int | str = 0, incarnation: str = ""
+    ) -> None:
+        super().__init__(topic, incarnation)
         self._group = group
         self._max_lag = parse_count("max_lag", max_lag)
 
     async def look(self, session: Session) -> Outcome:
         """Whether the group is near enough; see `Condition`."""
         # First the offsets of the group: it may go on meanwhile, and is then only nearer.
-        committed = await session.committed(self._group, self._topic)
-        state = await session.state(self._topic)
+        committed = await session.committed(self._group, self._topic, self._incarnation)
+        state = await self._state(session)
         # What retention removed is not left to read, for whoever committed before it.
         starts = {p: max(start, committed.get(p, 0)) for p, start in state.starts.items()}
         lag = {p: end - starts[p] for p, end in state.ends.items()}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 CLOCKS_APART = timedelta(minutes=10)  # how far the clocks of API servers may be
 LEDGER_EVENTS = 20  # looked at for the last plan: clocks of API servers may be a little apart
-TOPIC_MARK = "memq_topic_created_ms"  # in the extra of an event about a processed range
+TOPIC_MARK = "memq_incarnation"  # in the extra of an event about a processed range
 PLAN_EVENTS = 100  # asked for at a time of a plan: each holds up to some hundred ranges
 PAGE_EVENTS = 1_000  # asked for at a time
 
@@ -43,9 +43,22 @@ def planned_ranges(inlet_events: Any, plan: Asset) -> set[PlannedRange]:
     return {
         found
         for ledger in ledgers
-        if last is not None and ledger.created_ms == last.created_ms
+        if last is not None and ledger.incarnation == last.incarnation
         for found in ledger.ranges
     }
+
+
+def ledgers_since(inlet_events: Any, plan: Asset, since: datetime) -> list[tuple[datetime, Ledger]]:
+    """The plans that were stored since a time, and when; the oldest first."""
+    found: dict[datetime, Ledger] = {}
+    for page in _pages(inlet_events, plan, PLAN_EVENTS):
+        for event in page:
+            ledger = ledger_of(event.extra)
+            if ledger is not None and event.timestamp >= since:
+                found[event.timestamp] = ledger
+        if page[-1].timestamp < since:
+            break
+    return sorted(found.items())
 
 
 def _ledgers(page: list[Any]) -> Iterator[Ledger]:
@@ -72,18 +85,20 @@ def range_of(event: Any) -> PlannedRange | None:
         return None
 
 
-def mark_events(outlet_events: Any, outlets: Iterable[Any], created_ms: int) -> None:
-    """Have the events of a task say which topic its range is of, by when that was made."""
+def mark_events(outlet_events: Any, outlets: Iterable[Any], incarnation: str) -> None:
+    """Have the events of a task say which incarnation of the topic its range is of."""
     for asset in outlets:
         if isinstance(asset, Asset):
             accessor = outlet_events[asset]
-            accessor.extra = {**accessor.extra, TOPIC_MARK: created_ms}
+            accessor.extra = {**accessor.extra, TOPIC_MARK: incarnation}
 
 
-def _is_of(event: Any, created_ms: int) -> bool:
-    """Whether an event is about the topic made at some time; one that does not say is."""
-    extra = event.extra
-    return not isinstance(extra, dict) or extra.get(TOPIC_MARK, created_ms) == created_ms
+def _is_of(event: Any, found: PlannedRange, incarnation: str) -> bool:
+    """Whether an event is about an incarnation of the topic, by its key or else by its mark; one
+    that says neither is about whichever there is.
+    """
+    marked = event.extra.get(TOPIC_MARK, "") if isinstance(event.extra, dict) else ""
+    return (found.incarnation or marked or incarnation) == incarnation
 
 
 def ranges_behind(
@@ -93,7 +108,7 @@ def ranges_behind(
 
     A range may be processed long after those behind it, and an old one once more. So it looks back
     to the last plan that has nothing behind: what was processed before that plan was planned before
-    it. Events about an earlier topic of the same name are passed over (`mark_events`).
+    it. Events about an earlier topic of the same name are passed over.
 
     A range that stays unprocessed makes it look at more events, `PAGE_EVENTS` at a time, as far
     as Airflow remembers.
@@ -109,9 +124,12 @@ def ranges_behind(
     since = _settled_since(inlet_events, plan, ledger, starts)
     found: set[PlannedRange] = set()
     for page in _pages(inlet_events, done, PAGE_EVENTS):
-        now = (event for event in page if _is_of(event, ledger.created_ms))
-        ranges = {each for event in now if (each := range_of(event)) is not None}
-        found |= {each for each in ranges if each.end > starts.get(each.partition, 0)}
+        for event in page:
+            each = range_of(event)
+            if each is None or not _is_of(event, each, ledger.incarnation):
+                continue
+            if each.end > starts.get(each.partition, 0):
+                found.add(each._replace(incarnation=ledger.incarnation))
         if since is not None and page[-1].timestamp < since:
             break
     return found
@@ -124,7 +142,7 @@ def _settled_since(
     for page in _pages(inlet_events, plan, PLAN_EVENTS):
         for event in page:
             found = ledger_of(event.extra)
-            if found is None or found.created_ms != ledger.created_ms:
+            if found is None or found.incarnation != ledger.incarnation:
                 continue
             if all(end <= starts.get(partition, 0) for partition, end in found.ends.items()):
                 time: datetime = event.timestamp

@@ -15,7 +15,9 @@ retries.
 
 Two things are refused rather than guessed at. Retention may have removed offsets before they were
 planned: that is lost data, unless the caller chooses to skip it, and then the ledger says so. And a
-topic may have been deleted and made again: its offsets begin again at 0 and name other data.
+topic may have been deleted and made again: it is of another incarnation, and its offsets begin
+again at 0 and name other data. Who chooses to begin anew with it gets a ledger of another *life*,
+beside which those of the ones before do not count any more.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from airflow_provider_memq.ranges import PlannedRange, contiguous_end
-from memq.errors import ConfigError, CorruptDataError, DataLossError
+from memq.errors import ConfigError, CorruptDataError, DataLossError, TopicRecreatedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -48,19 +50,24 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         topic: the topic.
-        created_ms: when the topic was made, which tells it from a later one of the same name.
+        incarnation: of the topic, which tells it from another one of the same name.
+        life: how many incarnations were planned before this one.
         origins: where the first range of each read partition began.
         ends: one past the last planned offset of each read partition.
         cuts: where the ranges of this plan begin and end, by read partition.
+        again: keys of ranges of earlier plans that had got no run, and were emitted again with
+            this one.
         skipped: what was left out because retention had removed it; the newest `MAX_GAPS` of it.
         version: of this format.
     """
 
     topic: str
-    created_ms: int
+    incarnation: str
+    life: int = 0
     origins: dict[int, int]
     ends: dict[int, int]
     cuts: dict[int, list[int]] = {}
+    again: list[str] = []
     skipped: list[Gap] = []
     version: int = LEDGER_VERSION
 
@@ -73,7 +80,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     def ranges(self) -> list[PlannedRange]:
         """The ranges of this plan."""
         return [
-            PlannedRange(partition, *bounds)
+            PlannedRange(partition, *bounds, self.incarnation)
             for partition, cuts in self.cuts.items()
             for bounds in pairwise(cuts)
         ]
@@ -83,8 +90,8 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         """What was skipped, as ranges in which there is nothing to process."""
         return [PlannedRange(gap.partition, gap.start, gap.end) for gap in self.skipped]
 
-    def advanced(self, ranges: Iterable[PlannedRange]) -> Ledger:
-        """The ledger when these ranges are planned as well.
+    def advanced(self, ranges: Iterable[PlannedRange], again: Iterable[str] = ()) -> Ledger:
+        """The ledger when these ranges are planned as well, and those keys emitted again.
 
         Raises:
             CorruptDataError: a range does not begin where its partition ends.
@@ -97,7 +104,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
                 raise CorruptDataError(f"{each} does not meet what is planned, up to {planned}")
             ends[each.partition] = each.end
             cuts.setdefault(each.partition, [each.start]).append(each.end)
-        return msgspec.structs.replace(self, ends=ends, cuts=cuts)
+        return msgspec.structs.replace(self, ends=ends, cuts=cuts, again=list(again))
 
 
 def ledger_of(extra: object) -> Ledger | None:
@@ -122,7 +129,7 @@ def ledger_of(extra: object) -> Ledger | None:
 
 def newest(ledgers: Iterable[Ledger]) -> Ledger | None:
     """The last of some ledgers, in whatever order: ends never go back while a topic lives."""
-    return max(ledgers, key=lambda each: (each.created_ms, sum(each.ends.values())), default=None)
+    return max(ledgers, key=lambda each: (each.life, sum(each.ends.values())), default=None)
 
 
 class Held(NamedTuple):
@@ -136,16 +143,17 @@ class Topic(NamedTuple):
     """A topic as the broker describes it now."""
 
     name: str
-    created_ms: int
+    incarnation: str
     held: Mapping[int, Held]
 
 
-def first_ledger(topic: Topic, start: str | Mapping[int, int]) -> Ledger:
+def first_ledger(topic: Topic, start: str | Mapping[int, int], life: int = 0) -> Ledger:
     """The ledger of a topic of which nothing is planned yet.
 
     Args:
         topic: the topic.
         start: "earliest", "latest", or the first offset by partition ("earliest" for others).
+        life: how many incarnations of it were planned before.
 
     Raises:
         ConfigError: `start` is none of these, or names what the topic does not hold.
@@ -161,7 +169,11 @@ def first_ledger(topic: Topic, start: str | Mapping[int, int]) -> Ledger:
             _check_start(topic, partition, offset)
         origins = {p: start.get(p, held.start) for p, held in topic.held.items()}
     return Ledger(
-        topic=topic.name, created_ms=topic.created_ms, origins=origins, ends=dict(origins)
+        topic=topic.name,
+        incarnation=topic.incarnation,
+        life=life,
+        origins=origins,
+        ends=dict(origins),
     )
 
 
@@ -176,17 +188,23 @@ def _check_start(topic: Topic, partition: int, offset: int) -> None:
         )
 
 
+def is_same_topic(last: Ledger, topic: Topic) -> bool:
+    """Whether what was planned is about the topic that there is."""
+    return (last.topic, last.incarnation) == (topic.name, topic.incarnation)
+
+
 def check_same_topic(last: Ledger, topic: Topic) -> None:
     """Make sure that what was planned is about the topic that there is.
 
     Raises:
-        DataLossError: the topic was deleted and made again, or it is another one.
+        TopicRecreatedError: the topic was deleted and made again, or it is another one.
     """
-    if (last.topic, last.created_ms) != (topic.name, topic.created_ms):
-        raise DataLossError(
-            f"what was planned belongs to topic {last.topic!r} made at {last.created_ms} ms, and "
-            f"{topic.name!r} was made at {topic.created_ms} ms: its offsets name other data. Give "
-            "the assets of planned and processed ranges other names, and the jobs another folder"
+    if not is_same_topic(last, topic):
+        raise TopicRecreatedError(
+            f"what was planned belongs to topic {last.topic!r} of incarnation {last.incarnation}, "
+            f"and there is {topic.name!r} of incarnation {topic.incarnation}: its offsets name "
+            "other data. To begin anew with it, run the planner once with on_recreated='begin'; "
+            "runs of the ranges planned before fail, and nothing of them is committed"
         )
 
 
@@ -194,8 +212,9 @@ def carried_on(last: Ledger, topic: Topic, *, skip_removed: bool) -> Ledger:
     """The ledger that the next plan goes on from, checked against what the topic holds now.
 
     Raises:
-        DataLossError: retention removed offsets that were not planned, or the topic is not the one
-            that was planned, or it lost its newest notifications.
+        TopicRecreatedError: the topic is not the one that was planned.
+        DataLossError: retention removed offsets that were not planned, or the topic lost its newest
+            notifications.
     """
     check_same_topic(last, topic)
     ends, origins = dict(last.ends), dict(last.origins)

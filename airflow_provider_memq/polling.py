@@ -7,7 +7,8 @@ defined. So that is an answer while the connection was never read, and an outage
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from itertools import count
+from typing import TYPE_CHECKING, NamedTuple
 
 from airflow.sdk.exceptions import AirflowNotFoundException, AirflowRuntimeError
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 BACKOFF_BASE_S = 1.0  # a broker that is restarted is back within about this time
 BACKOFF_CAP_S = 60.0  # an outage of hours costs one try a minute, and ends within one
 _MAX_DOUBLINGS = 16  # beyond the cap anyway; keeps the power small
+PASSING = (MemqError, AirflowNotFoundException, AirflowRuntimeError)  # a look's, see `may_pass`
 JITTER = 0.1  # of an interval, so that triggers which began together spread out
 
 
@@ -39,6 +41,44 @@ def backoff_s(failures: int, randomness: Callable[[], float]) -> float:
 def interval_s(poll_interval_s: float, randomness: Callable[[], float]) -> float:
     """Seconds to the next look, a little more or less than asked for."""
     return poll_interval_s * (1.0 - JITTER + 2.0 * JITTER * randomness())
+
+
+def grown_interval_s(
+    poll_interval_s: float,
+    look: int,
+    max_wait_s: float | None,
+    randomness: Callable[[], float],
+) -> float:
+    """Seconds to wait after a look, counted from 1, with `exponential_backoff`.
+
+    It is the law of Airflow's sensors: half of the interval after the first look, doubled each
+    time, and up to as much again at random; but `max_wait_s` at most.
+    """
+    least_s = max(float(int(poll_interval_s * 2.0 ** min(look - 2, _MAX_DOUBLINGS))), 1.0)
+    grown_s = least_s * (1.0 + randomness())
+    return grown_s if max_wait_s is None else min(grown_s, max_wait_s)
+
+
+class Pace(NamedTuple):
+    """How a sensor looks: what Airflow calls so.
+
+    Attributes:
+        poll_interval_s: between looks.
+        exponential_backoff: the interval grows.
+        max_wait_s: and up to this.
+        silent_fail: an error that nothing expected is logged, and looked past.
+    """
+
+    poll_interval_s: float
+    exponential_backoff: bool = False
+    max_wait_s: float | None = None
+    silent_fail: bool = False
+
+    def wait_s(self, look: int, randomness: Callable[[], float]) -> float:
+        """Seconds to wait after a look, counted from 1."""
+        if self.exponential_backoff:
+            return grown_interval_s(self.poll_interval_s, look, self.max_wait_s, randomness)
+        return interval_s(self.poll_interval_s, randomness)
 
 
 def may_pass(error: Exception, *, known: bool) -> bool:
@@ -57,7 +97,7 @@ async def wait_until(
     hook: MemqHook,
     condition: Condition,
     *,
-    poll_interval_s: float,
+    pace: Pace,
     log: Logger,
     sleep: Callable[[float], Awaitable[None]],
     randomness: Callable[[], float],
@@ -70,7 +110,7 @@ async def wait_until(
     Args:
         hook: names the connection.
         condition: what is waited for.
-        poll_interval_s: between looks.
+        pace: of the looks.
         log: of the task.
         sleep: waits for seconds.
         randomness: evenly spread over [0, 1).
@@ -82,17 +122,22 @@ async def wait_until(
     known = False
     failures = 0
     last_note = ""
-    while True:
+    for look in count(1):
         try:
             async with hook.session() as session:
                 outcome = await condition.look(session)
-        except (MemqError, AirflowNotFoundException, AirflowRuntimeError) as exc:
+        except PASSING as exc:
             if not may_pass(exc, known=known):
                 raise
             known = known or isinstance(exc, MemqError)  # of a broker that the connection named
             failures += 1
             delay_s = backoff_s(failures, randomness)
             log.warning("no answer (%d in a row), next try in %.1f s: %s", failures, delay_s, exc)
+        except Exception:
+            if not pace.silent_fail:
+                raise
+            delay_s = pace.wait_s(look, randomness)
+            log.exception("a look failed; silent_fail is set, so it is made again")
         else:
             known = True
             if failures:
@@ -103,5 +148,6 @@ async def wait_until(
             last_note = outcome.note
             if outcome.done:
                 return outcome
-            delay_s = interval_s(poll_interval_s, randomness)
+            delay_s = pace.wait_s(look, randomness)
         await sleep(delay_s)
+    raise AssertionError("unreachable")

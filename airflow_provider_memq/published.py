@@ -18,7 +18,6 @@ from memq.client.notifications import Stretch, entries_of, stretches_between
 from memq.client.queue import QueueClient
 from memq.core.audit import CRC_MODULUS
 from memq.core.notification.notification import decode_notification
-from memq.core.wire.messages import FetchWatermark
 from memq.errors import InvalidRequestError, OffsetOutOfRangeError, UnavailableError
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from airflow_provider_memq.ledger import Ledger
     from airflow_provider_memq.ranges import Limits
     from airflow_provider_memq.settings import ClientSettings
-    from memq.core.wire.messages import TopicInfo, WatermarkAnswer
+    from memq.core.wire.messages import TopicInfo
 
 T = TypeVar("T")
 
@@ -73,20 +72,20 @@ async def look_up(cluster: Cluster, name: str) -> Found:
         UnknownTopicError: there is no such topic.
     """
     info = await cluster.topic(name, refresh=True)
-    offsets = await QueueClient(cluster, name).offsets()
+    offsets = await QueueClient(cluster, name, info.incarnation).offsets()
     held = {each.partition: Held(each.start, each.end) for each in offsets}
-    return Found(info, Topic(name, info.created_ms, held))
+    return Found(info, Topic(name, info.incarnation, held))
 
 
 async def plan(
     cluster: Cluster, topic: Topic, ledger: Ledger, limits: Limits, now_ms: int
 ) -> list[Sized]:
     """The ranges that come next, up to what the topic held when it was looked up."""
-    queue = QueueClient(cluster, topic.name)
+    queue = QueueClient(cluster, topic.name, topic.incarnation)
     ranges: list[Sized] = []
     for partition, held in sorted(topic.held.items()):
         start = ledger.ends[partition]
-        cutter = Cutter(partition, start, limits)
+        cutter = Cutter(partition, start, limits, topic.incarnation)
         async for facts in _facts(queue, Stretch(partition, start, held.end)):
             cutter.add(facts)
             if cutter.full:
@@ -106,6 +105,7 @@ class Expected(NamedTuple):
 
     Attributes:
         range: the range.
+        incarnation: of the topic.
         batches: Batches.
         messages: Messages, repeats among them.
         records: LogMessages in them.
@@ -114,6 +114,7 @@ class Expected(NamedTuple):
     """
 
     range: PlannedRange
+    incarnation: str
     batches: int
     messages: int
     records: int
@@ -122,7 +123,7 @@ class Expected(NamedTuple):
 
     def to_row(self) -> dict[str, Any]:
         """As plain JSON, for XComs and logs."""
-        partition, start, end = self.range
+        partition, start, end, _ = self.range
         row = {"key": self.range.key, "partition": partition, "start": start, "end": end}
         return row | {name: getattr(self, name) for name in ("batches", "records", "bytes")}
 
@@ -131,16 +132,18 @@ async def expect(cluster: Cluster, topic: str, wanted: PlannedRange) -> Expected
     """What a job over a range will read.
 
     Raises:
+        TopicRecreatedError: the topic is of another incarnation than the range.
         OffsetOutOfRangeError: some of the offsets are not held.
         InvalidRequestError: there is no such read partition.
     """
-    queue = QueueClient(cluster, topic)
+    queue = QueueClient(cluster, topic, wanted.incarnation)
     await _check_held(queue, wanted)
-    found = Expected(wanted, 0, 0, 0, 0, 0)
-    async for entry in entries_of(queue, [Stretch(*wanted)]):
+    found = Expected(wanted, queue.incarnation, 0, 0, 0, 0, 0)
+    async for entry in entries_of(queue, [Stretch(*wanted[:3])]):
         each = decode_notification(entry.payload)
         found = Expected(
             wanted,
+            queue.incarnation,
             found.batches + 1,
             found.messages + each.messages,
             found.records + each.records,
@@ -173,17 +176,16 @@ async def between(
     None is no bound: without a start they begin with the first that are held. What retention has
     removed is not among them; see `check_held_since`.
     """
-    stretches = await stretches_between(QueueClient(cluster, topic), start_ms, end_ms)
-    return [PlannedRange(*stretch) for stretch in stretches if stretch.entries > 0]
+    queue = QueueClient(cluster, topic)
+    stretches = await stretches_between(queue, start_ms, end_ms)
+    found = [stretch for stretch in stretches if stretch.entries > 0]
+    return [PlannedRange(*stretch, queue.incarnation) for stretch in found]
 
 
 async def check_held_since(cluster: Cluster, topic: str, start_ms: int, end_ms: int | None) -> None:
     """Make sure that retention has removed nothing of a window of time.
 
-    Nobody knows when the last removed Batch was published: before the first one that is left, and
-    longer ago than retention reaches. A window that begins before both is refused. (After a
-    retention was made longer, the second is too early for as long.) To be asked after the offsets
-    of the window: then nothing is removed in between.
+    To be asked after the offsets of the window: then nothing is removed in between.
 
     Raises:
         OffsetOutOfRangeError: it may have; the message names a read partition, and since when it is
@@ -192,15 +194,10 @@ async def check_held_since(cluster: Cluster, topic: str, start_ms: int, end_ms: 
     info = await cluster.topic(topic)
     if end_ms is not None and end_ms <= info.created_ms:
         return
-    queue = QueueClient(cluster, topic)
-    mark = await _watermark(queue)
-    newest_ms = max(mark.write_partitions)
-    found = await held_since(queue, info.config.retention_ms, newest_ms)
-    last = max(found, key=lambda each: each.since_ms)
-    since_ms = min(last.since_ms, newest_ms - info.config.retention_ms)
-    if start_ms >= since_ms:
+    last = max(await held_since(QueueClient(cluster, topic)), key=lambda each: each.since_ms)
+    if start_ms >= last.since_ms:
         return
-    since = iso(int(since_ms))
+    since = iso(int(last.since_ms))
     raise OffsetOutOfRangeError(
         f"retention may have removed Batches of the window of {topic!r} from {iso(start_ms)} to "
         f"{'now' if end_ms is None else iso(end_ms)}: of partition {last.partition} all is held "
@@ -214,7 +211,7 @@ async def check_closed(cluster: Cluster, topic: str, end_ms: int) -> None:
     Raises:
         UnavailableError: the watermark has not passed its end yet; try again later.
     """
-    answer = await _watermark(QueueClient(cluster, topic))
+    answer = await QueueClient(cluster, topic).watermark()
     if answer.stored_through_ms < end_ms:
         raise UnavailableError(
             f"topic {topic!r} is stored through {answer.stored_through_ms} ms, and the window ends "
@@ -222,29 +219,25 @@ async def check_closed(cluster: Cluster, topic: str, end_ms: int) -> None:
         )
 
 
-async def _watermark(queue: QueueClient) -> WatermarkAnswer:
-    answer: WatermarkAnswer
-    answer, _ = await queue.ask(FetchWatermark(topic=queue.topic))
-    return answer
-
-
-async def committed(cluster: Cluster, topic: str, group: str) -> Mapping[int, int]:
+async def committed(cluster: Cluster, topic: Topic, group: str) -> Mapping[int, int]:
     """The stored next offsets of a group."""
-    return await QueueClient(cluster, topic).committed(group)
+    return await QueueClient(cluster, topic.name, topic.incarnation).committed(group)
 
 
-async def commit(cluster: Cluster, topic: str, group: str, offsets: Mapping[int, int]) -> None:
-    """Store next offsets of a group that has no live members.
+async def commit(cluster: Cluster, ledger: Ledger, group: str, offsets: Mapping[int, int]) -> None:
+    """Store next offsets, of the topic that was planned, of a group that has no live members.
 
     Raises:
+        TopicRecreatedError: the topic is of another incarnation by now.
         InvalidRequestError: the group has live members.
     """
-    await QueueClient(cluster, topic).commit(group, "", offsets)
+    await QueueClient(cluster, ledger.topic, ledger.incarnation).commit(group, "", offsets)
 
 
-async def oldest_ms(cluster: Cluster, topic: str, partition: int, offset: int) -> int | None:
+async def oldest_ms(cluster: Cluster, topic: Topic, partition: int, offset: int) -> int | None:
     """When the first notification from an offset on was published; None when there is none."""
-    page = await QueueClient(cluster, topic).page({partition: offset}, max_entries=1)
+    queue = QueueClient(cluster, topic.name, topic.incarnation)
+    page = await queue.page({partition: offset}, max_entries=1)
     return page.entries[0].timestamp_ms if page.entries else None
 
 

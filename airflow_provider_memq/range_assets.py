@@ -24,3 +24,8 @@ def plan_asset(ranges: Asset) -> Asset:
     always some queued when it matters.
     """
     return Asset(name=f"{ranges.name}.plan", uri=f"{ranges.uri}/plan")
+
+
+def audited_asset(topic: str) -> Asset:
+    """Where the audit of a topic keeps which windows of time it has audited: in its state store."""
+    return Asset(name=f"memq_audited.{topic}", uri=f"memq-audited://{topic}")

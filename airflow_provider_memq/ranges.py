@@ -19,20 +19,33 @@ UNBOUNDED = 2**62  # no topic has as many offsets, bytes, records or millisecond
 MAX_PARTITION = 99_999  # five digits, so that keys sort as numbers do
 MAX_OFFSET = 10**12 - 1  # twelve digits: 30,000 Batches a second for a year
 
-_KEY = re.compile(r"(\d{5}):(\d{12})-(\d{12})")
+_KEY = re.compile(r"(\d{5}):(\d{12})-(\d{12})(?:@([0-9a-f]{16}))?")
 
 
 class PlannedRange(NamedTuple):
-    """Offsets of one read partition from `start` up to, not including, `end`."""
+    """Offsets of one read partition from `start` up to, not including, `end`.
+
+    Offsets name data of one incarnation of a topic: when it is made again, they begin anew.
+
+    Attributes:
+        partition: read partition.
+        start: first offset.
+        end: one past the last offset.
+        incarnation: of the topic; empty for whichever there is.
+    """
 
     partition: int
     start: int
     end: int
+    incarnation: str = ""
 
     @property
     def key(self) -> str:
-        """Its name as an asset partition key, such as `00000:000000000005-000000000009`."""
-        return f"{self.partition:05d}:{self.start:012d}-{self.end:012d}"
+        """Its name as an asset partition key, such as
+        `00000:000000000005-000000000009@0123456789abcdef`.
+        """
+        of = f"@{self.incarnation}" if self.incarnation else ""
+        return f"{self.partition:05d}:{self.start:012d}-{self.end:012d}{of}"
 
     @property
     def offsets(self) -> int:
@@ -53,9 +66,11 @@ def parse_key(key: str | None) -> PlannedRange:
     if match is None:
         raise ConfigError(
             f"{key!r} is no range; write it like 00000:000000000005-000000000009: read partition, "
-            "first offset, one past the last offset"
+            "first offset, one past the last offset; and, where it matters, @ and the topic's "
+            "incarnation"
         )
-    found = PlannedRange(*map(int, match.groups()))
+    partition, start, end = map(int, match.groups()[:3])
+    found = PlannedRange(partition, start, end, match[4] or "")
     if found.end <= found.start:
         raise ConfigError(f"{key!r}: the range is empty")
     return found
@@ -149,11 +164,12 @@ class Cutter:
         partition: read partition.
         start: first offset that is not planned yet.
         limits: of each range.
+        incarnation: of the topic.
     """
 
-    def __init__(self, partition: int, start: int, limits: Limits) -> None:
+    def __init__(self, partition: int, start: int, limits: Limits, incarnation: str = "") -> None:
         self._limits = limits
-        self._empty = PlannedRange(partition, start, start)
+        self._empty = PlannedRange(partition, start, start, incarnation)
         self._open: Sized | None = None
         self.ranges: list[Sized] = []
 
@@ -183,7 +199,7 @@ class Cutter:
 
     def _cut(self, done: Sized) -> None:
         self.ranges.append(done)
-        self._empty = PlannedRange(done.range.partition, done.range.end, done.range.end)
+        self._empty = done.range._replace(start=done.range.end)
         self._open = None
 
     def _is_due(self, tail: Sized, now_ms: int) -> bool:
@@ -200,7 +216,7 @@ class Cutter:
 
 
 def touching(ranges: Iterable[PlannedRange], wanted: Iterable[PlannedRange]) -> list[PlannedRange]:
-    """The ranges that share an offset with a wanted one, sorted, each once.
+    """The ranges that share an offset with a wanted one of their topic, sorted, each once.
 
     A replay runs whole ranges as they were planned: then each run replaces its own output, and no
     other output holds the same rows.
@@ -211,7 +227,10 @@ def touching(ranges: Iterable[PlannedRange], wanted: Iterable[PlannedRange]) -> 
             each
             for each in ranges
             if any(
-                each.partition == s.partition and each.start < s.end and s.start < each.end
+                each.partition == s.partition
+                and each.start < s.end
+                and s.start < each.end
+                and s.incarnation in ("", each.incarnation)
                 for s in stretches
             )
         }

@@ -34,12 +34,14 @@ class TopicState(NamedTuple):
 
     Attributes:
         topic: its name.
+        incarnation: of it; offsets are of this one and mean nothing in another.
         starts: first offset held, by read partition.
         ends: one past the last offset published, by read partition.
         watermark_ms: every Message received before this time and acked lies before `ends`.
     """
 
     topic: str
+    incarnation: str
     starts: dict[int, int]
     ends: dict[int, int]
     watermark_ms: int
@@ -48,6 +50,7 @@ class TopicState(NamedTuple):
         """It as plain JSON, with partitions as text: what an XCom holds."""
         return {
             "topic": self.topic,
+            "incarnation": self.incarnation,
             "offsets": {str(partition): end for partition, end in self.ends.items()},
             "watermark_ms": self.watermark_ms,
         }
@@ -75,6 +78,8 @@ class Session:
             request_timeout_s=settings.request_timeout_s,
         )
 
+        self._queues: dict[str, QueueClient] = {}
+
     def __repr__(self) -> str:
         return f"<Session {self._cluster!r}>"
 
@@ -93,26 +98,41 @@ class Session:
         """The cluster: its id, brokers and topics."""
         return await self._cluster.metadata(None)
 
-    async def state(self, topic: str) -> TopicState:
-        """What a topic holds now, and how far it is stored."""
-        queue = self._queue(topic)
+    async def state(self, topic: str, incarnation: str = "") -> TopicState:
+        """What a topic holds now, and how far it is stored.
+
+        Raises:
+            TopicRecreatedError: it is of another incarnation than the one given.
+        """
+        queue = self._queue(topic, incarnation)
         # First the watermark: what it covers is then sure to lie before the ends.
         mark, _ = await queue.ask(FetchWatermark(topic=topic))
         held = await queue.offsets()
         return TopicState(
             topic,
+            queue.incarnation,
             {each.partition: each.start for each in held},
             {each.partition: each.end for each in held},
             mark.stored_through_ms,
         )
 
+    async def ends(self, topic: str) -> tuple[str, dict[int, int]]:
+        """Incarnation of a topic, and one past the last offset of each read partition."""
+        queue = self._queue(topic)
+        held = await queue.offsets()
+        return queue.incarnation, {each.partition: each.end for each in held}
+
     async def offsets(self, topic: str, at: datetime | None = None) -> list[PartitionOffsets]:
         """Start and end of each read partition; with `at` also the first offset since then."""
         return await self._queue(topic).offsets(None if at is None else time_ms(at))
 
-    async def committed(self, group: str, topic: str) -> dict[int, int]:
-        """Stored next offsets of a group; partitions without one are absent."""
-        return await self._queue(topic).committed(group)
+    async def committed(self, group: str, topic: str, incarnation: str = "") -> dict[int, int]:
+        """Stored next offsets of a group; partitions without one are absent.
+
+        Raises:
+            TopicRecreatedError: the topic is of another incarnation than the one given.
+        """
+        return await self._queue(topic, incarnation).committed(group)
 
     async def pages(
         self, topic: str, partition: int, start: int, end: int
@@ -137,8 +157,10 @@ class Session:
             ]
             offset = page.entries[-1].offset + 1
 
-    def _queue(self, topic: str) -> QueueClient:
-        return QueueClient(self._cluster, topic)
+    def _queue(self, topic: str, incarnation: str = "") -> QueueClient:
+        """One for each topic: all that a session is told is of one incarnation of it."""
+        made = QueueClient(self._cluster, topic, incarnation)
+        return self._queues.setdefault(topic, made)
 
 
 def admin_client(settings: ClientSettings) -> AsyncAdminClient:

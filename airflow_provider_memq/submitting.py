@@ -9,20 +9,28 @@ cluster must give its drivers the variable `MEMQ_TOKEN`, and the log of the task
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow.sdk.exceptions import AirflowNotFoundException
 
+from airflow_provider_memq.files import S3_SCHEMES, scheme_of
 from memq.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
     from airflow_provider_memq.settings import ClientSettings
 
 TOKEN_VARIABLE = "MEMQ_TOKEN"  # noqa: S105 - the name of a variable
+
+_HADOOP = re.compile(r"hadoop-client-api-(.+)\.jar")
 
 
 def program_arguments(settings: ClientSettings, arguments: dict[str, str]) -> list[str]:
@@ -33,20 +41,81 @@ def program_arguments(settings: ClientSettings, arguments: dict[str, str]) -> li
     return [text for pair in given.items() for text in pair]
 
 
-def prepare(hook: SparkSubmitHook, settings: ClientSettings, default_master: str | None) -> None:
+def prepare(
+    hook: SparkSubmitHook,
+    settings: ClientSettings,
+    default_master: str | None,
+    writes: Iterable[str] = (),
+) -> None:
     """Give a hook what its program needs beside arguments: a master, and an environment.
 
+    Args:
+        hook: from Airflow.
+        settings: of the connection to the brokers.
+        default_master: where there is no Spark connection.
+        writes: folders and files that the program writes.
+
     Raises:
-        ConfigError: there is neither a Spark connection nor a default.
+        ConfigError: there is neither a Spark connection nor a default, or the Spark of this machine
+            cannot write there.
     """
     _set_master(hook, default_master)
-    _carry(hook, _environment(settings, hook._connection["master"] or ""))  # noqa: SLF001 - below
+    master = hook._connection["master"] or ""  # noqa: SLF001 - below
+    if master.startswith("local"):
+        check_writable(hook, writes)
+    _carry(hook, _environment(settings, master))
     if settings.token and hook._connection["deploy_mode"] == "cluster":  # noqa: SLF001 - see below
         hook.log.warning(
             "the driver runs in the cluster, where the token of the connection does not reach it: "
             "its environment must have %s",
             TOKEN_VARIABLE,
         )
+
+
+def check_writable(hook: SparkSubmitHook, uris: Iterable[str]) -> None:
+    """Refuse what the Spark of this machine has no file system for; a cluster has its own Spark.
+
+    `pip install pyspark` brings no S3A. Whoever gives jars, packages, a class path or a
+    configuration of Spark's own is trusted to know.
+
+    Raises:
+        ConfigError: naming what is missing.
+    """
+    uri = next((each for each in uris if scheme_of(each) in S3_SCHEMES), None)
+    if uri is None or _brings_jars(hook):
+        return
+    home = spark_home()
+    jars = [each.name for each in (home / "jars").glob("hadoop-*.jar")]
+    if (home / "conf").is_dir() or any(name.startswith("hadoop-aws") for name in jars):
+        return
+    versions = [found[1] for name in jars if (found := _HADOOP.fullmatch(name))]
+    package = f"org.apache.hadoop:hadoop-aws:{versions[0] if versions else 'VERSION'}"
+    raise ConfigError(
+        f"Spark on this machine cannot write to {uri}: {home} has no S3A. Give the operator "
+        f"packages={package!r} (or jars, or the conf spark.jars.packages), and write the URI as "
+        "s3a://; or submit to a cluster that has it"
+    )
+
+
+def _brings_jars(hook: SparkSubmitHook) -> bool:
+    options = ("_jars", "_packages", "_driver_class_path", "_properties_file")
+    given = [getattr(hook, name) for name in options]  # nothing else tells
+    names = [name for name in hook._conf if name.startswith("spark.")]  # noqa: SLF001 - likewise
+    own = [name for name in names if ".jars" in name or "ClassPath" in name or ".fs.s3" in name]
+    return bool(any(given) or own or os.environ.get("SPARK_CONF_DIR"))
+
+
+def spark_home() -> Path:
+    """The folder of the Spark that `spark-submit` starts here."""
+    named = os.environ.get("SPARK_HOME")
+    if named:
+        return Path(named)
+    script = shutil.which("spark-submit")
+    own = Path(script).resolve().parents[1] if script else None
+    if own is not None and (own / "jars").is_dir():
+        return own
+    package = find_spec("pyspark")  # whose scripts look for it, as here
+    return Path(package.origin).parent if package and package.origin else Path()
 
 
 def _environment(settings: ClientSettings, master: str) -> dict[str, str]:

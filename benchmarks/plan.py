@@ -49,6 +49,7 @@ def notification(number: int, now_ms: int) -> bytes:
         Notification(
             version=NOTIFICATION_VERSION,
             topic=TOPIC,
+            incarnation="0" * 16,
             write_partition=0,
             batch_id=f"{number:026d}",
             uri=f"s3://bucket/ab/memq/topics/{TOPIC}/0/{now_ms}-{number:026d}.arrows",
@@ -74,11 +75,12 @@ async def publish(folder: Path) -> None:
     """Put all notifications into the files of a broker that is down."""
     queue, first_ms = EmbeddedQueue(folder), time.time_ns() // 1_000_000 - COUNT
     try:
-        await queue.fence(TOPIC, 0)
+        (topic,) = [name for name in await queue.topics() if name.startswith(f"{TOPIC}.")]
+        await queue.fence(topic, 0)
         for at in range(0, COUNT, 1_000):
             numbers = range(at, at + 1_000)
             await queue.publish(
-                TOPIC,
+                topic,
                 0,
                 [
                     Publication(n % PARTITIONS, notification(n, first_ms + n), first_ms + n)

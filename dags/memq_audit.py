@@ -6,11 +6,14 @@ consumer groups and Spark jobs reported. When something is lost, damaged, double
 task `audit` fails and names the producer, the sequences and how many LogMessages. Consumers have
 some more time: an hour later the task `consumed` looks at the hour again, and fails when one of
 `memq_audit_consumers` has not come to its end. That is when somebody should be told: put your
-notifier in place of `page_somebody` below.
+notifier in place of `page_somebody` below. It is also told when a task fails in another way: when
+the watermark has not passed the end of an hour within `memq_audit_wait`, or brokers do not answer.
 
-Hours that wait for the watermark, in an outage, cost no worker slot, and are audited when it moves
-on. Hours that pass while Airflow is down or the DAG is paused are made up for when
-`memq_audit_since` says since when every hour is wanted; else use `airflow backfill create`.
+No hour goes unaudited. Hours that wait for the watermark, in an outage, cost no worker slot, and
+are audited when it moves on. One whose wait or audit failed, and one that passed while Airflow was
+down or the DAG was paused, is audited by the next run whose own hour is complete, back to the first
+hour that was ever audited. Which were stands in the state store of the asset
+`memq_audited.<topic>`.
 
 All findings are kept as a table (CSV), one file per window. To audit another stretch of time,
 trigger the DAG with `last` (such as `6h`) or with `start` and `end`; with `deep` Spark reads every
@@ -26,7 +29,9 @@ Settings are Airflow Variables, all optional:
   `range_to_parquet,hourly` (default: all that have reported, but then one that has stopped is not
   missed).
 - `memq_audit_consumed_within`: the time that they have (default `1h`).
-- `memq_audit_since`: every hour since this time (such as `2026-01-01T00:00:00Z`) gets its run.
+- `memq_audit_wait`: how long the watermark may take to pass the end of an hour (default `6h`).
+- `memq_audit_since`: audit begins with the hour of this time (such as `2026-01-01T00:00:00Z`), and
+  not with the one in which the DAG is let go.
 - `memq_audit_grace`: how long a job may take before what it left out counts (default `10m`).
 - `memq_audit_output`: folder or URI for the tables (default `/tmp/memq/audit`).
 - `memq_spark_apps`: folder with MemQ's Spark programs (default `spark_apps` beside this folder).
@@ -35,26 +40,33 @@ Settings are Airflow Variables, all optional:
 from __future__ import annotations
 
 import logging
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow.sdk import DAG, CronDataIntervalTimetable, Param, Variable
 
 from airflow_provider_memq.operators.memq import MemqAuditOperator
+from airflow_provider_memq.range_assets import audited_asset
 from airflow_provider_memq.sensors.memq import MemqWatermarkSensor
+from airflow_provider_memq.values import duration_ms_or
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 TOPIC = Variable.get("memq_topic", default="clicks")
 SINCE = Variable.get("memq_audit_since", default="")
+WAIT_MS = duration_ms_or(0, Variable.get("memq_audit_wait", default="6h"))
+AUDITED = audited_asset(TOPIC)
 APPS = Path(__file__).resolve().parents[1] / "spark_apps"
 
 
 def page_somebody(context: Context) -> None:
-    """Told when an audit fails; any notifier of Airflow can stand here, such as SmtpNotifier."""
-    logging.getLogger(__name__).critical("AUDIT FAILED: %s", context.get("exception"))
+    """Told when a task fails; any notifier of Airflow can stand here, such as SmtpNotifier."""
+    task = context["task_instance"]
+    logging.getLogger(__name__).critical(
+        "AUDIT FAILED: %s of run %s: %s", task.task_id, task.run_id, context.get("exception")
+    )
 
 
 with DAG(
@@ -64,7 +76,15 @@ with DAG(
     schedule=CronDataIntervalTimetable("0 * * * *", timezone="UTC"),
     start_date=datetime.fromisoformat(SINCE or "2026-01-01T00:00:00Z"),
     catchup=bool(SINCE),
-    max_active_runs=24,  # at this limit hours would be left out; those that wait cost little
+    max_active_runs=24,  # those that wait cost little; hours beyond them are made up for
+    # For every task: when the wait fails, the audits behind it do not run, and could tell nobody.
+    default_args={
+        "on_failure_callback": page_somebody,
+        # Not of what an audit has found, nor of a wait that timed out; but where not all could be
+        # judged: reports come late.
+        "retries": 3,
+        "retry_delay": timedelta(minutes=5),
+    },
     tags=["memq"],
     params={
         "last": Param(
@@ -90,7 +110,7 @@ with DAG(
         topic=TOPIC,
         at="{{ params.end or data_interval_end | default(dag_run.run_after, true) }}",
         deferrable=True,
-        timeout=6 * 3600,
+        timeout=WAIT_MS / 1000,
     )
     audit = MemqAuditOperator(
         task_id="audit",
@@ -107,8 +127,8 @@ with DAG(
         + "') }}/audit_reconcile.py",
         default_master="local[2]",
         spark_conf={"spark.ui.enabled": "false", "spark.driver.bindAddress": "127.0.0.1"},
+        audited=AUDITED,
         max_active_tis_per_dag=1,
-        on_failure_callback=page_somebody,
     )
     consumed = MemqAuditOperator(
         task_id="consumed",
@@ -120,7 +140,7 @@ with DAG(
         last="{{ params.last or '' }}",
         start="{{ params.start or '' }}",
         end="{{ params.end or '' }}",
+        audited=AUDITED,
         max_active_tis_per_dag=1,
-        on_failure_callback=page_somebody,
     )
     complete >> [audit, consumed]

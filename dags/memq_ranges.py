@@ -17,11 +17,13 @@ Settings are Airflow Variables, all optional:
 - `memq_output`: folder or URI for the Parquet files (default `/tmp/memq/parquet`).
 - `memq_spark_apps`: folder with MemQ's Spark programs (default `spark_apps` beside this folder).
 - `memq_max_range_bytes`, `memq_max_range_offsets`: how large a range may get.
+- `memq_missed_after`: a range that has no run so long after it was planned is emitted again
+  (default `5m`).
 - `memq_plan_every`: how many seconds pass between two plans while much arrives all the time
   (default 10). Let Spark have more in each range when it cannot keep up.
 
-To stop for a while, pause `memq_plan_ranges`: for ranges that are planned while
-`memq_process_ranges` is paused Airflow makes no runs, and `memq_replay` has to make good for them.
+To stop for a while, pause either DAG. Ranges that are planned while `memq_process_ranges` is paused
+get their runs some minutes after it goes on: the planner emits again what has none.
 
 To run a range again, clear its DAG run, or use `memq_replay`: it replaces its own files with the
 same rows, and no others. To see what would be planned, trigger `memq_plan_ranges` with `dry_run`.
@@ -75,6 +77,11 @@ with DAG(
             type="string",
             description='Where the very first plan begins: earliest, latest or {"0": 5}.',
         ),
+        "on_recreated": Param(
+            "fail",
+            enum=["fail", "begin"],
+            description="When the topic was deleted and made again: fail, or begin anew.",
+        ),
         "on_removed": Param(
             "fail",
             enum=["fail", "skip"],
@@ -88,9 +95,12 @@ with DAG(
         topic=TOPIC,
         ranges=RANGES,
         start="{{ params.start }}",
+        on_recreated="{{ params.on_recreated }}",
         on_removed="{{ params.on_removed }}",
         max_bytes="{{ var.value.get('memq_max_range_bytes', '1GiB') }}",
         max_offsets="{{ var.value.get('memq_max_range_offsets', '10000') }}",
+        process_dag_id="memq_process_ranges",
+        missed_after="{{ var.value.get('memq_missed_after', '5m') }}",
         preview="{{ params.dry_run }}",
         retries=5,
         retry_delay=timedelta(seconds=10),

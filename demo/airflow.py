@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 DAGS = ("memq_plan_ranges", "memq_process_ranges", "memq_audit")
 JOB = "range_to_parquet"  # name of the Spark job, and of the group that follows what it has done
-PROCESS_TIMEOUT_S = 240.0
-AUDIT_TIMEOUT_S = 120.0
 
 
 class Removed(NamedTuple):
@@ -101,7 +99,7 @@ class DemoAirflow:
                 committed = admin.committed(JOB, self._topic)
                 return all(committed.get(partition, 0) >= ends[partition] for partition in ends)
 
-            until(look, PROCESS_TIMEOUT_S, f"offsets {ends} processed")
+            until(look, f"offsets {ends} processed")
         return self.airflow.rest.runs("memq_process_ranges")
 
     def compare(self, lines: Sequence[bytes]) -> Comparison:
@@ -118,7 +116,7 @@ class DemoAirflow:
         """Run the audit DAG over the last hour: "success" or "failed", and its findings."""
         rest = self.airflow.rest
         run_id = rest.trigger("memq_audit", conf={"last": "1h"})
-        state = str(rest.wait_for_run("memq_audit", run_id, AUDIT_TIMEOUT_S)["state"])
+        state = str(rest.wait_for_run("memq_audit", run_id)["state"])
         return state, rest.xcom("memq_audit", run_id, "audit")
 
 

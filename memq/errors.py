@@ -49,10 +49,22 @@ class TopicExistsError(MemqError):
     code = "topic_exists"
 
 
+class TopicRecreatedError(MemqError):
+    """The topic was deleted and made again: what the client knows of it belongs to other data."""
+
+    code = "topic_recreated"
+
+
 class UnknownGroupError(MemqError):
     """The consumer group is not known for this topic."""
 
     code = "unknown_group"
+
+
+class LimitReachedError(MemqError):
+    """There is as much of something as there may be; the message names what, and the way out."""
+
+    code = "limit_reached"
 
 
 class SchemaMismatchError(MemqError):

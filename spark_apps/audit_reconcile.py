@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memq.cli.audit import GRACE, show_table
+from memq.cli.audit import GRACE, exit_code, show_table
 from memq.cli.command import Command
 from memq.cli.options import RowType, TimeType, option
 from memq.cli.spark_options import topic_options
@@ -76,7 +76,7 @@ def main(
 
     Prints the findings and adds them to the Parquet table in DIR: one row for each producer, epoch
     and write partition, and one for each consumer of it. The exit code is 1 when anything is lost,
-    damaged, doubled, changed or missed.
+    damaged, doubled, changed or missed, and 3 when nothing is, but not all could be judged.
     """
     check_topic_name(topic)
     token = token_from(token_env)
@@ -110,7 +110,7 @@ def main(
     finally:
         spark.stop()
     show_table(found)
-    return 0 if found.clean else 1
+    return exit_code(found)
 
 
 if __name__ == "__main__":

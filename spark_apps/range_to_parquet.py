@@ -32,6 +32,13 @@ python spark_apps/range_to_parquet.py --topic clicks --partition 0 --start 0 --e
 @click.option("--start", required=True, type=click.IntRange(0), help="First offset.")
 @click.option("--end", required=True, type=click.IntRange(0), help="One past the last offset.")
 @click.option(
+    "--incarnation",
+    default="",
+    metavar="HEX",
+    help="Of the topic that the range was planned for; another one is an error. Whichever there is "
+    "when left out.",
+)
+@click.option(
     "--output",
     required=True,
     metavar="DIR",
@@ -48,6 +55,7 @@ def main(
     partition: int,
     start: int,
     end: int,
+    incarnation: str,
     output: str,
     manifest: str,
     job: str,
@@ -57,10 +65,10 @@ def main(
 ) -> None:
     """Write the Batches of a read partition from offset START up to, not including, END to Parquet.
 
-    The files go to DIR/topic=T/partition=N/range=START-END/. A run that is repeated, also after one
-    that was killed, replaces this folder and nothing else. The manifest is JSON with the range,
-    Batches, Messages, records, bytes and the sum of the checksums; it is written only when the
-    files hold as many records as the range must give.
+    The files go to a folder of the range below DIR. A run that is repeated, also after one that
+    was killed, replaces this folder and nothing else. The manifest is JSON with
+    the range, Batches, Messages, records, bytes and the sum of the checksums, and with what was
+    left out; it is written only when the files hold as many records as the range must give.
     """
     check_topic_name(topic)
     if end < start:
@@ -71,6 +79,7 @@ def main(
         partition=partition,
         start=start,
         end=end,
+        incarnation=incarnation,
         output=output,
         manifest=manifest,
         bootstrap=bootstrap,

@@ -2,33 +2,44 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
-from airflow.sdk import ObjectStoragePath
 from airflow.sdk.exceptions import (
     AirflowException,
     AirflowFailException,
     AirflowSkipException,
 )
 
+from airflow_provider_memq import files
+from airflow_provider_memq.audited import Record, Window, left_out
 from airflow_provider_memq.operators.base import MemqTopicOperator, now_ms
 from airflow_provider_memq.operators.window import window_of
 from airflow_provider_memq.submitting import prepare, program_arguments
 from airflow_provider_memq.values import duration_ms_or, iso, parse_flag
-from memq.errors import ConfigError
+from memq.errors import ConfigError, DataLossError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow.sdk import Context
+    from airflow.sdk import Asset, Context
 
     from airflow_provider_memq.settings import ClientSettings
+    from memq.core.audit import Verdict
     from memq.core.audit_result import AuditResult
 
 MAX_FINDINGS = 50  # in the error and the XCom; the table has all
 DEFAULT_GRACE = "1m"
+
+
+class _Judged(NamedTuple):
+    """A window and what was found in it: the verdict, as plain JSON, and in words."""
+
+    window: Window
+    verdict: Verdict
+    plain: dict[str, Any]
+    lines: list[str]
 
 
 class MemqAuditOperator(MemqTopicOperator):
@@ -39,10 +50,17 @@ class MemqAuditOperator(MemqTopicOperator):
     a window should be stored through before it is judged: put a `MemqWatermarkSensor` before it.
 
     A job may consume a window after it is audited: what a consumer has not come to yet is no fault
-    then. So let a second task audit it again with `settled_for`, when consumers had that time.
+    then, nor is one that has reported nothing yet. So let a second task audit it again with
+    `settled_for`, when consumers had that time.
+
+    With `audited` no window goes unaudited in silence. A run whose wait or whose audit failed, and
+    one that there never was, leave a window that nobody has judged: then the next scheduled run
+    audits it too, after its own, as one window of its own with a table of its own.
 
     The failure names producer, epoch, write partition, sequences and counts of everything that is
-    lost, damaged, doubled or changed, and what a consumer missed. It is not retried. The result
+    lost, damaged, doubled or changed, and what a consumer missed. It is not retried. Where nothing
+    is wrong but not all of the window could be judged, the failure says what could not; then a
+    retry may find more: reports come late. `allow_partly` lets such a window pass. The result
     is pushed before the failure, so that an `on_failure_callback`, which any notifier can be, has
     it: `{{ ti.xcom_pull(task_ids=ti.task_id) }}`, and the text in `{{ exception }}`.
 
@@ -67,16 +85,25 @@ class MemqAuditOperator(MemqTopicOperator):
             skipped.
         grace: how long a job may take: what a consumer left out is a fault only when something
             behind it was reported so long ago (templated).
+        allow_partly: let a window pass of which not all could be judged, such as one in which a
+            producer was killed before it could report (templated).
+        audited: asset in whose state store it is kept which windows were audited, such as
+            `audited_asset(topic)`; without one each run audits its own window only. It is for
+            scheduled runs: those of a backfill, or with a window of their own, leave it alone.
         output_dir: folder or URI where the findings are kept as a CSV table (templated); empty for
             none.
+        aws_conn_id: connection by which the task reads and writes there, if that is in S3; None for
+            what boto3 finds by itself.
         topic: the topic (templated).
         memq_conn_id: connection to the brokers (templated).
 
     Returns:
-        Totals, findings, and `table`, the path to the table.
+        Totals and findings of the run's window, `table`, the path to the table, and `made_up`:
+        `start`, `end`, `verdict` and `table` of each window that was left out before.
 
     Raises:
         AirflowFailException: something does not match.
+        AirflowException: nothing is wrong, but not all could be judged.
         AirflowSkipException: `settled_for` is given, and a window as well.
         ConfigError: no window is given, or it is none; or `deep` is to be settled.
     """
@@ -90,6 +117,7 @@ class MemqAuditOperator(MemqTopicOperator):
         "deep",
         "settled_for",
         "grace",
+        "allow_partly",
         "output_dir",
         "application",
         "default_master",
@@ -106,14 +134,19 @@ class MemqAuditOperator(MemqTopicOperator):
         deep: bool | str = False,
         settled_for: str | None = None,
         grace: str = DEFAULT_GRACE,
+        allow_partly: bool | str = False,
+        audited: Asset | None = None,
         output_dir: str = "",
+        aws_conn_id: str | None = files.DEFAULT_AWS_CONN_ID,
         application: str = "",
         spark_conn_id: str = "memq_spark",
         default_master: str | None = None,
         spark_conf: dict[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        inlets = [*(kwargs.pop("inlets", None) or []), *([audited] if audited else [])]
+        super().__init__(inlets=inlets, **kwargs)
+        self.audited = audited
         self.consumers = consumers
         self.start = start
         self.end = end
@@ -121,7 +154,9 @@ class MemqAuditOperator(MemqTopicOperator):
         self.deep = deep
         self.settled_for = settled_for
         self.grace = grace
+        self.allow_partly = allow_partly
         self.output_dir = output_dir
+        self.aws_conn_id = aws_conn_id
         self.application = application
         self.spark_conn_id = spark_conn_id
         self.default_master = default_master
@@ -130,61 +165,124 @@ class MemqAuditOperator(MemqTopicOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Audit, keep the result, and fail when something does not match."""
-        from airflow_provider_memq import audit_table  # noqa: PLC0415 - DAGs parse sooner
+        from memq.core.audit import Verdict  # noqa: PLC0415 - DAGs parse sooner
 
-        start_ms, end_ms = self._window(context)
-        deep = parse_flag("deep", self.deep)
-        if deep and self.settled_for:
+        own = self._window(context)
+        if parse_flag("deep", self.deep) and self.settled_for:
             raise ConfigError("deep is about what is stored; with settled_for only reports count")
-        submit = deep and bool(self.application)
-        audit = self._audit_by_spark if submit else partial(self._audit, deep=deep)
-        result = audit(start_ms, end_ms)
+        record = self._record(context)
+        made_up = left_out(record.read(), own) if record else []
+        for window in made_up:
+            self.log.warning("nobody has audited %s yet: this run does", _in_words(window))
+        judged = []
+        for window in (own, *made_up):
+            judged.append(self._judge(window))
+            if record and judged[-1].verdict is Verdict.CLEAN:
+                record.add(window)
+        plain = {
+            **judged[0].plain,
+            "made_up": [
+                {name: each.plain[name] for name in ("start", "end", "verdict", "table")}
+                for each in judged[1:]
+            ],
+        }
+        context["ti"].xcom_push("return_value", plain)
+        self.log.info("%s", {name: each for name, each in plain.items() if name != "findings"})
+        self._settle(judged, record)
+        return plain
+
+    def _settle(self, judged: Sequence[_Judged], record: Record | None) -> None:
+        """Fail with what was found, and keep that it was: what failed a task is not told again.
+
+        Not sooner: had a later window failed the task, another try would not look at these again.
+        """
+        from memq.core.audit import Verdict  # noqa: PLC0415 - DAGs parse sooner
+
+        for each in judged:
+            if record:
+                record.add(each.window)
+        told = [each for each in judged if each.verdict is not Verdict.CLEAN]
+        if parse_flag("allow_partly", self.allow_partly):
+            partly = [each for each in told if each.verdict is Verdict.PARTLY]
+            for each in partly:
+                self.log.warning("%s", self._text([each]))
+            told = [each for each in told if each not in partly]
+        if not told:
+            return
+        # Another try judges the run's own window again, and may find reports that came late.
+        if told == [judged[0]] and judged[0].verdict is Verdict.PARTLY:
+            raise AirflowException(self._text(told))
+        raise AirflowFailException(self._text(told))
+
+    def _text(self, told: Sequence[_Judged]) -> str:
+        lines = "; ".join([line for each in told for line in each.lines][:MAX_FINDINGS])
+        windows = " and ".join(_in_words(each.window) for each in told)
+        return f"topic {self.topic!r}, {windows}: {lines}"
+
+    def _judge(self, window: Window) -> _Judged:
+        """Audit one window, and keep its table."""
+        from airflow_provider_memq import audit_table  # noqa: PLC0415 - DAGs parse sooner
+        from memq.core.audit import Verdict  # noqa: PLC0415 - likewise
+        from memq.core.audit_result import unjudged  # noqa: PLC0415 - likewise
+
+        submit = parse_flag("deep", self.deep) and bool(self.application)
+        audit = self._audit_by_spark if submit else self._audit
+        result = audit(window)
         late = audit_table.late_in_words(result, self._must_be_done())
         plain = {
             **audit_table.to_json(result, MAX_FINDINGS),
             "clean": result.clean and not late,
-            "start": iso(start_ms),
-            "end": iso(end_ms),
-            "table": self._keep(result, start_ms, end_ms),
+            "start": iso(window.start_ms),
+            "end": iso(window.end_ms),
+            "table": self._keep(result, window),
         }
-        context["ti"].xcom_push("return_value", plain)
-        self.log.info("%s", {name: each for name, each in plain.items() if name != "findings"})
-        if not plain["clean"]:
+        if not self.settled_for:
+            begun = [consumer for consumer in result.consumers if consumer.reports]
+            result = replace(result, consumers=begun)
+        verdict = Verdict.UNCLEAN if late else result.verdict
+        if verdict is Verdict.UNCLEAN:
             lines = late + audit_table.in_words(result, MAX_FINDINGS)
-            raise AirflowFailException(
-                f"topic {self.topic!r}, {plain['start']} to {plain['end']}: " + "; ".join(lines)
-            )
-        return plain
+        else:
+            lines = ["nothing is wrong, but not all could be judged", *unjudged(result)]
+        return _Judged(window, verdict, plain, lines)
+
+    def _record(self, context: Context) -> Record | None:
+        """Which windows were audited, if this run is one that makes up for others."""
+        asked = self.last or self.start or self.end
+        if self.audited is None or asked or context["dag_run"].run_type != "scheduled":
+            return None
+        key = "consumed" if self.settled_for else "audited"
+        return Record(context["asset_state_store"][self.audited], key)
 
     def on_kill(self) -> None:
         """Stop the program that was submitted."""
         if self._submitted is not None:
             self._submitted.on_kill()
 
-    def _window(self, context: Context) -> tuple[int, int]:
+    def _window(self, context: Context) -> Window:
         last_ms, shift_ms = duration_ms_or(0, self.last), duration_ms_or(0, self.settled_for)
         if shift_ms:
             if last_ms or self.start or self.end:
                 raise AirflowSkipException("only data intervals are audited a second time")
             start_ms, end_ms = window_of(context, None, None)
-            return start_ms - shift_ms, end_ms - shift_ms
+            return Window(start_ms - shift_ms, end_ms - shift_ms)
         if not last_ms:
-            return window_of(context, self.start, self.end)
+            return Window(*window_of(context, self.start, self.end))
         if self.start or self.end:
             raise ConfigError("give either last, or start and end")
         now = now_ms()
-        return now - last_ms, now
+        return Window(now - last_ms, now)
 
-    def _audit(self, start_ms: int, end_ms: int, *, deep: bool) -> AuditResult:
+    def _audit(self, window: Window) -> AuditResult:
         from memq.client.audit import audit_topic  # noqa: PLC0415 - DAGs parse sooner
 
         return self.ask(
             lambda cluster: audit_topic(
                 cluster,
                 self.topic,
-                start_ms=start_ms,
-                end_ms=end_ms,
-                deep=deep,
+                start_ms=window.start_ms,
+                end_ms=window.end_ms,
+                deep=parse_flag("deep", self.deep),
                 consumers=names_of(self.consumers),
                 grace_ms=duration_ms_or(0, self.grace),
                 only_consumed=bool(self.settled_for),
@@ -195,7 +293,7 @@ class MemqAuditOperator(MemqTopicOperator):
         """Consumers that must have come to the end of the window."""
         return names_of(self.consumers) if self.settled_for else []
 
-    def _audit_by_spark(self, start_ms: int, end_ms: int) -> AuditResult:
+    def _audit_by_spark(self, window: Window) -> AuditResult:
         """Submit the program; what it found is in the file that it writes last."""
         from airflow_provider_memq.hooks.memq import MemqHook  # noqa: PLC0415 - parse sooner
         from memq.core.audit_result import decode_result  # noqa: PLC0415 - likewise
@@ -203,30 +301,33 @@ class MemqAuditOperator(MemqTopicOperator):
         if not self.output_dir:
             raise ConfigError("a deep audit by Spark needs output_dir, to find its result there")
         settings = MemqHook(self.memq_conn_id).settings()
-        file = self._file(start_ms, end_ms, "json")
-        file.unlink(missing_ok=True)  # of an earlier try
+        file = self._file(window, "json")
+        files.remove(file, self.aws_conn_id)  # of an earlier try
         hook = SparkSubmitHook(
             conn_id=self.spark_conn_id,
             name="memq-audit",
             conf=self.spark_conf,
-            application_args=self._arguments(settings, start_ms, end_ms, str(file)),
+            application_args=self._arguments(settings, window, file),
         )
-        prepare(hook, settings, self.default_master)
+        prepare(hook, settings, self.default_master, [self.output_dir])
         self._submitted = hook
+        failed: AirflowException | None = None
         try:
             hook.submit(self.application)
-        except AirflowException:  # so it ends when it finds something, too: then it says what
-            if not file.exists():
-                raise
-        return decode_result(file.read_bytes())
+        except (
+            AirflowException
+        ) as exc:  # so it ends when it finds something, too: then it says what
+            failed = exc
+        found = files.read_if_any(file, self.aws_conn_id)
+        if found is not None:
+            return decode_result(found)
+        raise failed or DataLossError(f"the audit ended well, and there is no result at {file}")
 
-    def _arguments(
-        self, settings: ClientSettings, start_ms: int, end_ms: int, result: str
-    ) -> list[str]:
+    def _arguments(self, settings: ClientSettings, window: Window, result: str) -> list[str]:
         arguments = {
             "--topic": self.topic,
-            "--from": iso(start_ms),
-            "--to": iso(end_ms),
+            "--from": iso(window.start_ms),
+            "--to": iso(window.end_ms),
             "--grace": f"{duration_ms_or(0, self.grace)}ms",
             "--output": f"{self.output_dir.rstrip('/')}/_findings",
             "--result": result,
@@ -234,22 +335,25 @@ class MemqAuditOperator(MemqTopicOperator):
         consumers = [text for name in names_of(self.consumers) for text in ("--consumer", name)]
         return [*program_arguments(settings, arguments), "--deep", *consumers]
 
-    def _keep(self, result: AuditResult, start_ms: int, end_ms: int) -> str | None:
+    def _keep(self, result: AuditResult, window: Window) -> str | None:
         """Write the table; an audit of the same window that is run again replaces it."""
         from airflow_provider_memq.audit_table import to_csv, to_rows  # noqa: PLC0415 - likewise
 
         if not self.output_dir:
             return None
-        path = self._file(start_ms, end_ms, "csv")
-        path.write_text(to_csv(to_rows(result)))
-        return str(path)
+        path = self._file(window, "csv")
+        files.write(path, to_csv(to_rows(result)).encode(), self.aws_conn_id)
+        return path
 
-    def _file(self, start_ms: int, end_ms: int, suffix: str) -> ObjectStoragePath:
-        """The file of a window, in a folder that exists."""
-        folder = ObjectStoragePath(self.output_dir) / f"topic={self.topic}"
-        folder.mkdir(parents=True, exist_ok=True)
+    def _file(self, window: Window, suffix: str) -> str:
+        """Path or URI of the file of a window."""
         kind = "consumed" if self.settled_for else "audit"
-        return folder / f"{kind}-{start_ms:013d}-{end_ms:013d}.{suffix}"
+        folder = f"{self.output_dir.rstrip('/')}/topic={self.topic}"
+        return f"{folder}/{kind}-{window.start_ms:013d}-{window.end_ms:013d}.{suffix}"
+
+
+def _in_words(window: Window) -> str:
+    return f"{iso(window.start_ms)} to {iso(window.end_ms)}"
 
 
 def names_of(consumers: Sequence[str] | str) -> list[str]:

@@ -31,8 +31,8 @@ class MemqCommitOperator(MemqTopicOperator):
     those events, and moves each read partition's offset over the ranges that meet, from where it
     stands. A range that is still missing holds the offset back, however many behind it are done,
     so nothing is ever committed that was not processed. Offsets never move back.
-    `MemqSparkSubmitOperator` has its events say which topic they are about, so that those of one
-    that was deleted and made again do not count; events that do not say always count.
+    Keys of ranges name the incarnation of the topic, so that those of one that was deleted and made
+    again do not count; a key that somebody wrote without it counts for whichever there is.
 
     It reads back to the plan of the oldest range that is missing: while one stays unprocessed, each
     commit takes longer.
@@ -52,7 +52,7 @@ class MemqCommitOperator(MemqTopicOperator):
         skipped when nothing is to be moved.
 
     Raises:
-        DataLossError: the topic was made again since it was planned.
+        TopicRecreatedError: the topic was made again since it was planned.
         ConfigError: nothing was planned yet.
     """
 
@@ -80,7 +80,7 @@ class MemqCommitOperator(MemqTopicOperator):
         if not moved:
             context["ti"].xcom_push("return_value", result)
             raise AirflowSkipException("an earlier range is not processed yet, or all is committed")
-        self.ask(lambda cluster: commit(cluster, self.topic, self.group, moved))
+        self.ask(lambda cluster: commit(cluster, ledger, self.group, moved))
         self.log.info("group %s: next offsets %s", self.group, moved)
         return result
 
@@ -88,8 +88,9 @@ class MemqCommitOperator(MemqTopicOperator):
         """The group's next offsets, if the plan is about the topic that they are of."""
         from airflow_provider_memq import published  # noqa: PLC0415 - DAGs parse sooner
 
-        check_same_topic(ledger, (await published.look_up(cluster, self.topic)).topic)
-        return await published.committed(cluster, self.topic, self.group)
+        topic = (await published.look_up(cluster, self.topic)).topic
+        check_same_topic(ledger, topic)
+        return await published.committed(cluster, topic, self.group)
 
 
 def _moved(

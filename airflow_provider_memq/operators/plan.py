@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_memq.emitted import last_ledger
-from airflow_provider_memq.ledger import Ledger, carried_on, first_ledger
+from airflow_provider_memq.ledger import Ledger, carried_on, first_ledger, is_same_topic
+from airflow_provider_memq.missed import Missed
 from airflow_provider_memq.operators.base import MemqTopicOperator, now_ms
 from airflow_provider_memq.range_assets import plan_asset
 from airflow_provider_memq.ranges import UNBOUNDED, Limits, Sized
@@ -52,6 +54,9 @@ class MemqPlanRangesOperator(MemqTopicOperator):
     a time in all runs of the DAG: `max_active_tis_per_dag=1` is set, and nothing else is taken.
     The DAG's own `max_active_runs` cannot do that, for runs of a backfill are counted apart.
 
+    Airflow makes no run of a range that is emitted while its DAG is paused. With `process_dag_id`
+    each plan emits the ranges of earlier plans that have no run again, once (see `missed`).
+
     With nothing new the task is skipped, for a successful task always emits.
 
     Args:
@@ -59,6 +64,9 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         ranges: the asset; one planner emits to it, for one topic.
         start: where the first plan begins: "earliest", "latest" or offsets by read partition
             (templated). Without meaning once something is planned.
+        on_recreated: "fail" when the topic was deleted and made again, or "begin" to plan the new
+            one from its `start` on (templated). Ranges that were planned before are not processed
+            any more: their runs fail.
         on_removed: "fail", or "skip" to go on behind offsets that retention removed before they
             were planned, which the event's extra and the result record (templated).
         max_offsets: notifications of a range at most (templated, as all limits).
@@ -67,21 +75,27 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         max_age: time between its first and last notification at most, such as "1h".
         linger: a last range that reached no limit waits until it is this old, for more to come.
         max_ranges: ranges per read partition and plan at most; the next plan goes on.
+        process_dag_id: the DAG that is scheduled on the ranges, so that none of them goes without
+            a run. It must be the only one: another one would get a second run.
+        missed_after: a range that has no run so long after it was emitted is emitted again, such as
+            "5m" (templated); it is looked for as often.
         preview: a dry run: only show the plan, and skip (templated).
         memq_conn_id: connection to the brokers (templated).
 
     Returns:
-        `{"topic", "ranges": [{"key", "batches", "bytes", "records"}, …], "skipped", "dry_run"}`.
+        `{"topic", "ranges": [{"key", "batches", "bytes", "records"}, …], "again": [keys that were
+        emitted again], "skipped", "dry_run"}`.
 
     Raises:
-        DataLossError: offsets were removed before they were planned; or the topic is another one
-            than was planned, or went back.
+        TopicRecreatedError: the topic is another one than was planned.
+        DataLossError: offsets were removed before they were planned; or the topic went back.
         ConfigError: an argument makes no sense.
     """
 
     template_fields: Sequence[str] = (
         *MemqTopicOperator.template_fields,
         "start",
+        "on_recreated",
         "on_removed",
         "max_offsets",
         "max_bytes",
@@ -89,6 +103,7 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         "max_age",
         "linger",
         "max_ranges",
+        "missed_after",
         "preview",
     )
 
@@ -97,6 +112,7 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         *,
         ranges: Asset,
         start: Offsets = "earliest",
+        on_recreated: str = "fail",
         on_removed: str = "fail",
         max_offsets: int | str | None = None,
         max_bytes: int | str | None = None,
@@ -104,6 +120,8 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         max_age: str | None = None,
         linger: str | None = None,
         max_ranges: int | str = DEFAULT_RANGES,
+        process_dag_id: str | None = None,
+        missed_after: str = "5m",
         preview: bool | str = False,
         **kwargs: Any,
     ) -> None:
@@ -118,6 +136,7 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         super().__init__(inlets=[*inlets, plan], outlets=[*outlets, ranges, plan], **kwargs)
         self.ranges = ranges
         self.start = start
+        self.on_recreated = on_recreated
         self.on_removed = on_removed
         self.max_offsets = max_offsets
         self.max_bytes = max_bytes
@@ -125,6 +144,8 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         self.max_age = max_age
         self.linger = linger
         self.max_ranges = max_ranges
+        self.process_dag_id = process_dag_id
+        self.missed_after = missed_after
         self.preview = preview
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -132,15 +153,29 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         limits, dry_run = self._limits(), parse_flag("preview", self.preview)
         last = last_ledger(context["inlet_events"], plan_asset(self.ranges))
         begin, ranges = self.ask(lambda cluster: self._plan(cluster, last, limits))
-        ledger = begin.advanced(each.range for each in ranges)
+        again = [] if dry_run else self._again(context, last, begin)
+        ledger = begin.advanced((each.range for each in ranges), again)
         result = _result(last, ledger, ranges, dry_run=dry_run)
         self._tell(result)
-        if dry_run or (last is not None and ledger.ends == last.ends):
+        moved = last is None or (ledger.life, ledger.ends) != (last.life, last.ends)
+        if dry_run or not (moved or again):
             context["ti"].xcom_push("return_value", result)
             raise AirflowSkipException("a preview emits nothing" if dry_run else "nothing is new")
         context["outlet_events"][plan_asset(self.ranges)].extra = ledger.to_extra()
-        context["outlet_events"][self.ranges].add_partitions([each.range.key for each in ranges])
+        keys = [each.range.key for each in ranges]
+        context["outlet_events"][self.ranges].add_partitions([*again, *keys])
         return result
+
+    def _again(self, context: Context, last: Ledger | None, begin: Ledger) -> list[str]:
+        """Keys of the ranges that got no run."""
+        if self.process_dag_id is None or (last is not None and begin.life != last.life):
+            return []
+        after = timedelta(milliseconds=duration_ms_or(0, self.missed_after))
+        plan, now = plan_asset(self.ranges), datetime.now(UTC)
+        judged = Missed(context, plan, self.process_dag_id, after, now).look(last)
+        for key in judged.again:
+            self.log.warning("range %s got no run of %s: emitted again", key, self.process_dag_id)
+        return judged.again
 
     async def _plan(self, cluster: Cluster, last: Ledger | None, limits: Limits) -> _Plan:
         from airflow_provider_memq.published import look_up, plan  # noqa: PLC0415 - parse sooner
@@ -148,10 +183,17 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         topic = (await look_up(cluster, self.topic)).topic
         if last is None:
             begin = first_ledger(topic, start_of(self.start))
+        elif self._begins_anew() and not is_same_topic(last, topic):
+            begin = first_ledger(topic, start_of(self.start), last.life + 1)
         else:
             skip_removed = skips_removed(self.on_removed)
             begin = carried_on(last, topic, skip_removed=skip_removed)
         return _Plan(begin, await plan(cluster, topic, begin, limits, now_ms()))
+
+    def _begins_anew(self) -> bool:
+        if self.on_recreated not in ("fail", "begin"):
+            raise ConfigError(f"on_recreated = {self.on_recreated!r}: must be 'fail' or 'begin'")
+        return self.on_recreated == "begin"
 
     def _limits(self) -> Limits:
         skips_removed(self.on_removed)
@@ -207,6 +249,7 @@ def _result(
             }
             for each in ranges
         ],
+        "again": ledger.again,
         "skipped": [
             {"partition": gap.partition, "start": gap.start, "end": gap.end}
             for gap in ledger.skipped

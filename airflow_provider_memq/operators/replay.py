@@ -47,6 +47,7 @@ class MemqReplayOperator(MemqTopicOperator):
         "bytes"}, …], "batches", "bytes", "dry_run"}`.
 
     Raises:
+        TopicRecreatedError: the topic was made again since the ranges were planned.
         OffsetOutOfRangeError: retention removed some of the Batches, or may have removed some of
             the window; the message names a read partition, and since when it is held.
         ConfigError: nothing or too much is asked for, or an argument makes no sense.

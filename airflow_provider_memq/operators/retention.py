@@ -66,8 +66,8 @@ class MemqRetentionOperator(MemqTopicOperator):
         `{"topic", "retention", "partitions": [{…}, …]}`, one row per read partition.
 
     Raises:
-        DataLossError: Batches were removed unprocessed, or soon will be; the message names them. Or
-            the topic was made again since it was planned.
+        DataLossError: Batches were removed unprocessed, or soon will be; the message names them.
+        TopicRecreatedError: the topic was made again since it was planned.
     """
 
     template_fields: Sequence[str] = (*MemqTopicOperator.template_fields, "group", "warn_before")
@@ -129,12 +129,12 @@ class MemqRetentionOperator(MemqTopicOperator):
         planned = {} if ledger is None else ledger.ends
         stored: Mapping[int, int] = planned
         if self._watched:
-            stored = await published.committed(cluster, self.topic, self._watched)
+            stored = await published.committed(cluster, topic, self._watched)
         standings = []
         for partition, done in _done(topic, ledger, stored).items():
             held = topic.held[partition]
             at = max(done, held.start)
-            oldest_ms = await published.oldest_ms(cluster, self.topic, partition, at)
+            oldest_ms = await published.oldest_ms(cluster, topic, partition, at)
             left_ms = None
             if oldest_ms is not None:
                 left_ms = oldest_ms + info.config.retention_ms - now_ms()

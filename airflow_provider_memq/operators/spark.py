@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import ObjectStoragePath
+from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_provider_memq import files
 from airflow_provider_memq.emitted import mark_events
 from airflow_provider_memq.links import MemqManifestLink, MemqTopicLink
 from airflow_provider_memq.operators.base import ask_brokers
 from airflow_provider_memq.ranges import parse_key
 from airflow_provider_memq.settings import DEFAULT_CONN_ID
 from airflow_provider_memq.submitting import prepare, program_arguments
-from memq.errors import ConfigError, DataLossError
+from memq.errors import ConfigError, CorruptDataError, DataLossError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,17 +35,20 @@ class MemqSparkSubmitOperator(SparkSubmitOperator):
     """Submits a Spark program that reads exactly one range, and checks its result manifest.
 
     The program gets the arguments of `spark_apps/range_to_parquet.py`: `--bootstrap --topic
-    --partition --start --end --output --manifest --job --mode`, and `--token-env` when the
-    connection has a token, which travels in the environment of `spark-submit`: a driver in a
-    cluster does not get it from there (see `submitting`). The program writes the range to a folder
-    of its own below `output_dir`, so that running it again replaces the same files with the same
-    rows, and its manifest last.
+    --incarnation --partition --start --end --output --manifest --job --mode`, and `--token-env`
+    when the connection has a token, which travels in the environment of `spark-submit`: a driver in
+    a cluster does not get it from there (see `submitting`). The program writes the range to a
+    folder of its own below `output_dir`, so that running it again replaces the same files with the
+    same rows, and its manifest last.
 
     Before the submit, the brokers are asked what the range holds: a range that retention has
-    removed fails at once. After it, the manifest must be of this range, written since the submit,
-    and its counts and CRC sum those of the notifications. Killing the task kills the submitted
-    program. The events of its outlets say, in their extra, when the topic was made
-    (`memq_topic_created_ms`), which tells it from another one of the same name.
+    removed fails at once; and the place of the manifest is read: what cannot be read now could not
+    be read afterwards. After it, the manifest must be of this range, written since the submit, and
+    its counts and CRC sum those of the notifications. One that then cannot be read, or makes no
+    sense, fails the task without another try, for that would submit the same again. Killing the
+    task kills the submitted program. A range of another incarnation of the topic is refused: its
+    offsets name other data. The events of its outlets say, in their extra, which one their range is
+    of (`memq_incarnation`).
 
     Args:
         topic: the topic (templated).
@@ -57,6 +61,8 @@ class MemqSparkSubmitOperator(SparkSubmitOperator):
         mode: "failfast", or "permissive" to skip and count damaged Messages (templated).
         job_args: more arguments for the program, all text (templated).
         memq_conn_id: connection to the brokers (templated).
+        aws_conn_id: connection by which the task reads a manifest in S3; None for what boto3 finds
+            by itself. Spark has credentials of its own.
         default_master: the Spark master where there is no connection `conn_id`, such as
             "local[2]" (templated); without one that is an error, and not YARN.
         durable: False submits in each try, and when the task is cleared; what an earlier try left
@@ -67,11 +73,13 @@ class MemqSparkSubmitOperator(SparkSubmitOperator):
 
     Returns:
         The manifest as a plain dict, with `manifest`, the path to it, and without the list of
-        `files`.
+        `files` and those of `left_out`.
 
     Raises:
         DataLossError: the manifest is missing, or of an earlier run or another range, or its counts
             differ.
+        StorageError: before the submit: nobody can tell whether there is a manifest.
+        AirflowFailException: after the submit: its manifest cannot be read, or is none.
         OffsetOutOfRangeError: some of the range is not held.
         ConfigError: the key names no range, or an argument makes no sense.
     """
@@ -102,6 +110,7 @@ class MemqSparkSubmitOperator(SparkSubmitOperator):
         mode: str = "failfast",
         job_args: Sequence[str] = (),
         memq_conn_id: str = DEFAULT_CONN_ID,
+        aws_conn_id: str | None = files.DEFAULT_AWS_CONN_ID,
         default_master: str | None = None,
         durable: bool = False,
         **kwargs: Any,
@@ -116,45 +125,59 @@ class MemqSparkSubmitOperator(SparkSubmitOperator):
         self.mode = mode
         self.job_args = job_args
         self.memq_conn_id = memq_conn_id
+        self.aws_conn_id = aws_conn_id
         self.default_master = default_master
         self.manifest_url = ""
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         """Submit, wait, and check the manifest."""
+        from memq.core.manifest import describe_left_out  # noqa: PLC0415 - DAGs parse sooner
+
         if self.mode not in MODES:
             raise ConfigError(f"mode = {self.mode!r}: must be one of {', '.join(MODES)}")
         planned = parse_key(self.range_key)
-        created_ms, expected = ask_brokers(
-            self.memq_conn_id, lambda cluster: self._expect(cluster, planned)
-        )
+        expected = ask_brokers(self.memq_conn_id, lambda cluster: self._expect(cluster, planned))
         self.log.info("%s %s holds %s", self.topic, planned, expected.to_row())
         path = self.manifest_url = self.manifest or default_manifest(
-            self.output_dir, self.topic, planned
+            self.output_dir, self.topic, expected
         )
-        self._prepare(planned, path)
+        self._prepare(planned, expected.incarnation, path)
         # It is not removed: a run of the same range that has just ended may not have checked it.
-        earlier = None if self.durable else _payload_if_any(path)
+        earlier = files.read_if_any(path, self.aws_conn_id)
         super().execute(context)
-        manifest = read_manifest(path, earlier)
+        manifest = self._manifest(path, None if self.durable else earlier)
         check(manifest, self.topic, expected)
         self.log.info("%d records in %s", manifest.records, manifest.output)
-        mark_events(context["outlet_events"], self.outlets, created_ms)
+        if left_out := describe_left_out(manifest):
+            self.log.warning("not in the files: %s", left_out)
+        mark_events(context["outlet_events"], self.outlets, expected.incarnation)
         return _result(manifest, path)
 
-    async def _expect(self, cluster: Cluster, planned: PlannedRange) -> tuple[int, Expected]:
-        """When the topic was made, and what the range holds."""
+    def _manifest(self, path: str, earlier: bytes | None) -> Manifest:
+        """What the program wrote. Another try would run it again, and could read no more."""
+        try:
+            return read_manifest(path, earlier, self.aws_conn_id)
+        except (StorageError, ConfigError, CorruptDataError) as exc:
+            raise AirflowFailException(
+                f"the job ended well, and its manifest cannot be read: {exc}. Its files are "
+                "written, and nothing is committed. Mend that, then clear the task: it runs the "
+                "range again"
+            ) from exc
+
+    async def _expect(self, cluster: Cluster, planned: PlannedRange) -> Expected:
+        """What the range holds."""
         from airflow_provider_memq.published import expect  # noqa: PLC0415 - DAGs parse sooner
 
-        info = await cluster.topic(self.topic)
-        return info.created_ms, await expect(cluster, self.topic, planned)
+        return await expect(cluster, self.topic, planned)
 
-    def _prepare(self, planned: PlannedRange, manifest: str) -> None:
+    def _prepare(self, planned: PlannedRange, incarnation: str, manifest: str) -> None:
         """Fill in what `SparkSubmitOperator` submits; every argument is text."""
         from airflow_provider_memq.hooks.memq import MemqHook  # noqa: PLC0415 - parse sooner
 
         settings = MemqHook(self.memq_conn_id).settings()
         arguments = {
             "--topic": self.topic,
+            "--incarnation": incarnation,
             "--partition": str(planned.partition),
             "--start": str(planned.start),
             "--end": str(planned.end),
@@ -173,7 +196,7 @@ class MemqSparkSubmitOperator(SparkSubmitOperator):
 
         settings = MemqHook(self.memq_conn_id).settings()
         hook = super()._get_hook()
-        prepare(hook, settings, self.default_master)
+        prepare(hook, settings, self.default_master, [self.output_dir, self.manifest_url])
         return hook
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ARG002
@@ -182,34 +205,39 @@ class MemqSparkSubmitOperator(SparkSubmitOperator):
         from airflow_provider_memq.lineage import Range, range_lineage  # noqa: PLC0415 - optional
 
         cluster = MemqHook(self.memq_conn_id).settings().bootstrap.partition(",")[0]
-        planned = Range(*parse_key(self.range_key))
+        planned = Range(*parse_key(self.range_key)[:3])
         return range_lineage(cluster, self.topic, [planned], output=self.output_dir)
 
 
-def default_manifest(output: str, topic: str, planned: PlannedRange) -> str:
-    """Where a range's manifest stands when nothing else is said."""
-    name = f"{planned.start:012d}-{planned.end:012d}.json"
-    return f"{output.rstrip('/')}/_manifests/topic={topic}/partition={planned.partition}/{name}"
+def default_manifest(output: str, topic: str, expected: Expected) -> str:
+    """Where a range's manifest stands when nothing else is said: apart for each incarnation."""
+    partition, start, end, _ = expected.range
+    folder = f"{output.rstrip('/')}/_manifests/topic={topic}/incarnation={expected.incarnation}"
+    return f"{folder}/partition={partition}/{start:012d}-{end:012d}.json"
 
 
-def read_manifest(path: str, earlier: bytes | None = None) -> Manifest:
+def read_manifest(
+    path: str, earlier: bytes | None = None, aws_conn_id: str | None = files.DEFAULT_AWS_CONN_ID
+) -> Manifest:
     """A manifest from a file or URI.
 
     Args:
         path: the file or URI.
         earlier: what stood there before the job. Two runs never write the same, for each writes
             when it began and ended.
+        aws_conn_id: connection for S3.
 
     Raises:
         DataLossError: there is none, or still the earlier one.
+        StorageError: it cannot be read.
+        ConfigError: nothing here can read such a URI.
         CorruptDataError: it is not a manifest.
     """
     from memq.core.manifest import decode_manifest  # noqa: PLC0415 - DAGs parse sooner
 
-    try:
-        payload = ObjectStoragePath(path).read_bytes()
-    except OSError as exc:
-        raise DataLossError(f"the job ended without a manifest at {path}: {exc}") from exc
+    payload = files.read_if_any(path, aws_conn_id)
+    if payload is None:
+        raise DataLossError(f"the job ended without a manifest: there is none at {path}")
     if payload == earlier:
         raise DataLossError(
             f"the job ended without a manifest of its own: the one at {path} was there before"
@@ -217,40 +245,35 @@ def read_manifest(path: str, earlier: bytes | None = None) -> Manifest:
     return decode_manifest(payload)
 
 
-def _payload_if_any(path: str) -> bytes | None:
-    """What stands at a path; stores have many errors for nothing, and reading it later tells."""
-    try:
-        return ObjectStoragePath(path).read_bytes()
-    except OSError:
-        return None
-
-
 def check(manifest: Manifest, topic: str, expected: Expected) -> None:
-    """Make sure that a job has read what the notifications of its range promise.
+    """Make sure that a manifest accounts for all that the notifications of its range promise.
 
     Raises:
+        TopicRecreatedError: the job has read another topic of that name.
         DataLossError: naming each difference.
     """
-    from memq.core.manifest import check_manifest  # noqa: PLC0415 - DAGs parse sooner
+    from memq.core.manifest import (  # noqa: PLC0415 - DAGs parse sooner
+        Totals,
+        check_manifest,
+        check_totals,
+    )
 
-    partition, start, end = expected.range
-    check_manifest(manifest, topic=topic, partition=partition, start=start, end=end)
-    read = manifest.messages + manifest.repeats + manifest.skipped_messages
-    pairs = {"batches": (manifest.batches, expected.batches), "messages": (read, expected.messages)}
-    if not manifest.repeats and not manifest.skipped_messages:
-        pairs["records"] = (manifest.records, expected.records)
-        pairs["crc_sum"] = (manifest.crc_sum, expected.crc_sum)
-        pairs["bytes"] = (manifest.bytes, expected.bytes)
-    wrong = [f"{name}: {has} of {wants}" for name, (has, wants) in pairs.items() if has != wants]
-    if wrong:
-        raise DataLossError(
-            f"job {manifest.job!r} did not read all of {topic!r} {expected.range}: "
-            + "; ".join(wrong)
-        )
+    planned, incarnation, *totals = expected
+    partition, start, end, _ = planned
+    check_manifest(
+        manifest,
+        topic=topic,
+        incarnation=incarnation,
+        partition=partition,
+        start=start,
+        end=end,
+    )
+    check_totals(manifest, Totals(*totals))
 
 
 def _result(manifest: Manifest, path: str) -> dict[str, Any]:
-    """The manifest as an XCom: small, and plain JSON. A CRC sum may pass 2**63, so it is text."""
+    """The manifest as an XCom: small, and plain JSON. CRC sums may pass 2**63, so they are text."""
     plain: dict[str, Any] = msgspec.to_builtins(manifest)
-    del plain["files"]
-    return {**plain, "crc_sum": str(manifest.crc_sum), "manifest": path}
+    del plain["files"], plain["left_out"]
+    sums = {name: str(plain[name]) for name in ("crc_sum", "left_out_crc_sum")}
+    return {**plain, **sums, "manifest": path}

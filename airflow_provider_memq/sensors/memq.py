@@ -3,6 +3,7 @@
 Each can wait in three ways, as Airflow's own sensors do: `mode="poke"` in a worker,
 `mode="reschedule"` in a worker for the moment of each look, and `deferrable=True` in the triggerer,
 with no worker slot while it waits. With `start_from_trigger=True` it never sees a worker at all.
+How it ends does not depend on that: its flags, its back-off and its timeout mean the same.
 
 The first look tells a wrong connection from an outage: it must succeed within the connection's
 request timeout, or the task fails and says why. From then on brokers that do not answer, and a
@@ -14,14 +15,19 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
-from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundException
+from airflow.sdk import BaseOperator, BaseSensorOperator, PokeReturnValue, conf
+from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR, TriggerFailureReason
+from airflow.sdk.exceptions import (
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+)
 from airflow.triggers.base import StartTriggerArgs
 
 from airflow_provider_memq import conditions
 from airflow_provider_memq.hooks.memq import MemqHook
 from airflow_provider_memq.links import MemqTopicLink
-from airflow_provider_memq.polling import may_pass
+from airflow_provider_memq.polling import PASSING, may_pass
 from airflow_provider_memq.settings import DEFAULT_CONN_ID, explain
 from airflow_provider_memq.triggers import memq as triggers
 from memq.errors import MemqError, UnavailableError
@@ -35,16 +41,20 @@ if TYPE_CHECKING:
     from airflow_provider_memq.conditions import Condition, Outcome
     from airflow_provider_memq.values import Offsets
 
+RESCHEDULE_LEAST_S = 60.0  # Airflow 3.3 may fail a task that it starts again sooner
+
 
 class MemqSensor(BaseSensorOperator):
     """Base of the sensors here: what they have in common.
 
     The XCom of each is where the topic stood when the sensor was satisfied, as plain JSON:
-    `{"topic": "clicks", "offsets": {"0": 12}, "watermark_ms": 1751284800000}`, where `offsets` is
-    one past the last offset published of each read partition.
+    `{"topic": "clicks", "incarnation": "0123456789abcdef", "offsets": {"0": 12}, "watermark_ms":
+    1751284800000}`, where `offsets` is one past the last offset published of each read partition.
 
     Args:
         topic: the topic (templated).
+        incarnation: of the topic that is meant, from the XCom of another sensor (templated); empty
+            for whichever there is at the first look. When the topic is made again, the task fails.
         memq_conn_id: connection to the brokers (templated).
         deferrable: wait in the triggerer; the default is `[operators] default_deferrable`.
         start_from_trigger: begin in the triggerer and, when the task has no outlets, end there too,
@@ -54,7 +64,7 @@ class MemqSensor(BaseSensorOperator):
 
     condition_type: ClassVar[Callable[..., Condition]]
     trigger_type: ClassVar[type[triggers.MemqTrigger]]
-    template_fields: Sequence[str] = ("topic", "memq_conn_id")
+    template_fields: Sequence[str] = ("topic", "incarnation", "memq_conn_id")
     operator_extra_links = (MemqTopicLink(),)
     ui_color = "#d7e8fa"
 
@@ -62,6 +72,7 @@ class MemqSensor(BaseSensorOperator):
         self,
         *,
         topic: str,
+        incarnation: str = "",
         memq_conn_id: str = DEFAULT_CONN_ID,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         start_from_trigger: bool = False,
@@ -69,6 +80,7 @@ class MemqSensor(BaseSensorOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.topic = topic
+        self.incarnation = incarnation
         self.memq_conn_id = memq_conn_id
         self.deferrable = deferrable
         self.start_from_trigger = start_from_trigger
@@ -77,16 +89,31 @@ class MemqSensor(BaseSensorOperator):
 
     def execute(self, context: Context) -> Any:
         """Wait, here or in the triggerer; returns the XCom."""
-        if not self.deferrable:
+        try:
             return super().execute(context)
-        first = self.poke(context)
-        if not first.is_done:
+        except AirflowSensorTimeout as exc:
+            # What the base does for a sensor that was deferred, it leaves out here.
+            if self.never_fail:
+                raise AirflowSkipException(f"never_fail is set: {exc}") from exc
+            raise
+
+    def _get_next_poke_interval(
+        self, started_at: datetime | float, run_duration: Callable[[], float], poke_count: int
+    ) -> float:
+        """Seconds to the next look, which the base asks for after one that found too little.
+
+        So whatever its flags say of a first look holds for one that defers, which happens here. No
+        wait reaches beyond the timeout: a last look decides, as it does after a deferral.
+        """
+        left_s = self.timeout - run_duration()
+        if self.deferrable:
             self.defer(
                 trigger=self.trigger_type(**self._trigger_arguments()),
                 method_name="execute_complete",
-                timeout=timedelta(seconds=self.timeout),
+                timeout=timedelta(seconds=max(left_s, 0.0)),
             )
-        return first.xcom_value
+        wait_s = super()._get_next_poke_interval(started_at, run_duration, poke_count)
+        return min(wait_s, max(left_s, RESCHEDULE_LEAST_S if self.reschedule else 0.0))
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Look once.
@@ -99,7 +126,7 @@ class MemqSensor(BaseSensorOperator):
             self._condition = self._make_condition()
         try:
             outcome = self._look(self._condition)
-        except (MemqError, AirflowNotFoundException) as exc:
+        except PASSING as exc:
             answered = self._answered or self._rescheduled(context)
             text = explain(self.memq_conn_id, exc) if isinstance(exc, MemqError) else str(exc)
             if not may_pass(exc, known=answered):
@@ -109,8 +136,32 @@ class MemqSensor(BaseSensorOperator):
             self.log.warning("no answer, looking again later: %s", text)
             return PokeReturnValue(is_done=False)
         self._answered = True
+        self.incarnation = outcome.value.get("incarnation", self.incarnation)  # for the triggerer
         self.log.info("%s", outcome.note)
         return PokeReturnValue(is_done=outcome.done, xcom_value=outcome.value)
+
+    def resume_execution(
+        self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context
+    ) -> Any:
+        """Go on after the triggerer, in the way that a look in a worker would."""
+        if next_method != TRIGGER_FAIL_REPR:
+            return super().resume_execution(next_method, next_kwargs, context)
+        if (next_kwargs or {}).get("error") == TriggerFailureReason.TRIGGER_TIMEOUT:
+            return self._last_look(context)
+        if self.soft_fail:  # which skips failures that were foreseen, in no mode any other
+            return BaseOperator.resume_execution(self, next_method, next_kwargs, context)
+        return super().resume_execution(next_method, next_kwargs, context)
+
+    def _last_look(self, context: Context) -> Any:
+        """See what came since the triggerer's last look: a wait in a worker with no time left."""
+        timeout_s, self.timeout = self.timeout, 0
+        self.deferrable, self.mode = False, "poke"
+        self._answered = True  # all that is left of an outage is the timeout
+        try:
+            return self.execute(context)
+        except AirflowSensorTimeout as exc:
+            text = f"the sensor has timed out: its timeout of {timeout_s:g} s is over"
+            raise AirflowSensorTimeout(text) from exc
 
     def execute_complete(
         self,
@@ -144,7 +195,12 @@ class MemqSensor(BaseSensorOperator):
     def _trigger_arguments(self) -> dict[str, Any]:
         names = ("memq_conn_id", *self.trigger_type.condition_fields)
         arguments = {name: getattr(self, name) for name in names}
-        return arguments | {"poll_interval": self.poke_interval}
+        return arguments | {
+            "poll_interval": self.poke_interval,
+            "exponential_backoff": self.exponential_backoff,
+            "max_wait": self.max_wait.total_seconds() if self.max_wait else None,
+            "silent_fail": self.silent_fail,
+        }
 
     def _start_arguments(self) -> StartTriggerArgs | None:
         """For Airflow to start the trigger itself; the last thing that each `__init__` asks for."""
@@ -171,7 +227,7 @@ class MemqOffsetSensor(MemqSensor):
 
     condition_type = conditions.OffsetsReached
     trigger_type = triggers.MemqOffsetTrigger
-    template_fields = ("topic", "offsets", "memq_conn_id")
+    template_fields = ("topic", "incarnation", "offsets", "memq_conn_id")
 
     def __init__(self, *, offsets: Offsets, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -191,7 +247,7 @@ class MemqWatermarkSensor(MemqSensor):
 
     condition_type = conditions.WatermarkPassed
     trigger_type = triggers.MemqWatermarkTrigger
-    template_fields = ("topic", "at", "memq_conn_id")
+    template_fields = ("topic", "incarnation", "at", "memq_conn_id")
 
     def __init__(self, *, at: datetime | str = "{{ data_interval_end }}", **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -217,6 +273,7 @@ class MemqNewDataSensor(MemqSensor):
     trigger_type = triggers.MemqNewDataTrigger
     template_fields = (
         "topic",
+        "incarnation",
         "since",
         "min_notifications",
         "min_bytes",
@@ -256,7 +313,7 @@ class MemqLagSensor(MemqSensor):
 
     condition_type = conditions.LagBelow
     trigger_type = triggers.MemqLagTrigger
-    template_fields = ("topic", "group", "max_lag", "memq_conn_id")
+    template_fields = ("topic", "incarnation", "group", "max_lag", "memq_conn_id")
 
     def __init__(self, *, group: str, max_lag: int | str = 0, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -1,4 +1,10 @@
-"""Airflow's REST API as a script wants it: trigger, look, wait until something is so."""
+"""Airflow's REST API as a script wants it: trigger, look, wait until something is so.
+
+A wait ends by what happens: what is waited for comes, or it can come no more, since a run or task
+has ended in another way, or a process of Airflow has died. On a busy machine all may take long; so
+the limit is a backstop against what nobody thought of, and no measure of speed. Each call to the
+API has a timeout of its own; one that is over counts as nothing seen.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +21,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-CALL_TIMEOUT_S = 30.0  # an API server that is starved for CPU still answers within this
+CALL_TIMEOUT_S = 60.0  # an API server that is starved for CPU still answers within this
+BACKSTOP_S = 1800.0  # of a wait whose end nothing else brings; ten times what a busy machine took
 LOOK_INTERVAL_S = 0.25  # between looks; each costs the API server some milliseconds
 PAGE = 100  # what the API gives at most at a time
 ENDED = ("success", "failed")  # states that a DAG run does not leave by itself
@@ -31,19 +38,20 @@ class RestError(Exception):
 
 
 class WaitError(Exception):
-    """What was waited for did not come in time."""
+    """What was waited for comes no more, or did not come in time."""
 
 
 def until(
     look: Callable[[], T | None],
-    timeout_s: float,
     what: str,
     *,
+    timeout_s: float = BACKSTOP_S,
     interval_s: float = LOOK_INTERVAL_S,
 ) -> T:
     """Look again and again until it gives something true, and return that.
 
-    An API that does not answer (its server may be about to be restarted) counts as nothing.
+    An API that does not answer (its server may be about to be restarted) counts as nothing. A look
+    that knows that nothing more will come raises `WaitError`.
 
     Raises:
         WaitError: it did not within the time; the message says what was last seen.
@@ -70,10 +78,20 @@ class Rest:
 
     Args:
         url: of the server, such as `http://127.0.0.1:8080`.
+        check: asked before each call; raises `WaitError` when what serves it has died.
+        timeout_s: of each call.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        check: Callable[[], None] | None = None,
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> None:
         self.url = url
+        self._check = check
+        self._timeout_s = timeout_s
         self._token = ""
 
     def __repr__(self) -> str:
@@ -86,7 +104,10 @@ class Rest:
 
         Raises:
             RestError: it was refused, or not answered.
+            WaitError: a process of Airflow has died.
         """
+        if self._check is not None:
+            self._check()
         try:
             return self._call(method, f"/api/v2{path}", body)
         except RestError as exc:
@@ -119,7 +140,7 @@ class Rest:
         """Why DAG files could not be imported."""
         return [each["stack_trace"] for each in self.all("/importErrors", "import_errors")]
 
-    def wait_for_dag(self, dag_id: str, timeout_s: float = 90.0) -> dict[str, Any]:
+    def wait_for_dag(self, dag_id: str, timeout_s: float = BACKSTOP_S) -> dict[str, Any]:
         """A DAG, as soon as its file was parsed."""
 
         def look() -> dict[str, Any]:
@@ -128,7 +149,7 @@ class Rest:
                 raise WaitError("\n".join(errors))
             return dict(self.get(f"/dags/{dag_id}"))
 
-        return until(look, timeout_s, f"DAG {dag_id}")
+        return until(look, f"DAG {dag_id}", timeout_s=timeout_s)
 
     def pause(self, dag_id: str, *, paused: bool = True) -> None:
         """Pause a DAG, or let it go on."""
@@ -177,23 +198,31 @@ class Rest:
         return "\n".join(json.dumps(line) for line in self.get(path)["content"])
 
     def wait_for_log(
-        self, dag_id: str, run_id: str, task_id: str, text: str, timeout_s: float
+        self, dag_id: str, run_id: str, task_id: str, text: str, timeout_s: float = BACKSTOP_S
     ) -> None:
         """Wait until the log of a task's last try has a text; it may be written late."""
         what = f"{text!r} in the log of {task_id}"
-        until(lambda: text in self.log(dag_id, run_id, task_id), timeout_s, what)
+        until(lambda: text in self.log(dag_id, run_id, task_id), what, timeout_s=timeout_s)
 
     def wait_for_run(
-        self, dag_id: str, run_id: str, timeout_s: float, states: Collection[str] = ENDED
+        self,
+        dag_id: str,
+        run_id: str,
+        *,
+        states: Collection[str] = ENDED,
+        timeout_s: float = BACKSTOP_S,
     ) -> dict[str, Any]:
-        """A run, as soon as it is in one of the states."""
+        """A run, as soon as it is in one of the states.
+
+        Raises:
+            WaitError: it ended in another one, or is in none of them within the time.
+        """
 
         def look() -> dict[str, Any] | None:
-            run = self.run(dag_id, run_id)
-            return run if run["state"] in states else None
+            return _in_one_of(self.run(dag_id, run_id), states, ENDED)
 
         try:
-            return until(look, timeout_s, f"run {run_id} of {dag_id} in {states}")
+            return until(look, f"run {run_id} of {dag_id} in {states}", timeout_s=timeout_s)
         except WaitError as exc:
             raise WaitError(f"{exc}; its tasks are {self.tasks(dag_id, run_id)}") from exc
 
@@ -202,21 +231,20 @@ class Rest:
         dag_id: str,
         run_id: str,
         task_id: str,
-        timeout_s: float,
+        *,
         states: Collection[str] = TASK_ENDED,
+        timeout_s: float = BACKSTOP_S,
     ) -> dict[str, Any]:
-        """A task instance, as soon as it is in one of the states."""
-        last: list[object] = []
+        """A task instance, as soon as it is in one of the states.
+
+        Raises:
+            WaitError: it ended in another one, or is in none of them within the time.
+        """
 
         def look() -> dict[str, Any] | None:
-            task = self.task(dag_id, run_id, task_id)
-            last[:] = [task["state"]]
-            return task if task["state"] in states else None
+            return _in_one_of(self.task(dag_id, run_id, task_id), states, TASK_ENDED)
 
-        try:
-            return until(look, timeout_s, f"{dag_id}.{task_id} in {states}")
-        except WaitError as exc:
-            raise WaitError(f"{exc}; it was {last}") from exc
+        return until(look, f"{dag_id}.{task_id} in {states}", timeout_s=timeout_s)
 
     # -- assets -----------------------------------------------------------------------------
 
@@ -252,7 +280,7 @@ class Rest:
         if self._token:
             request.add_header("Authorization", f"Bearer {self._token}")
         try:
-            with urllib.request.urlopen(request, timeout=CALL_TIMEOUT_S) as answer:  # noqa: S310
+            with urllib.request.urlopen(request, timeout=self._timeout_s) as answer:  # noqa: S310
                 text = answer.read()
         except urllib.error.HTTPError as exc:
             with exc:
@@ -261,6 +289,18 @@ class Rest:
         except (OSError, HTTPException) as exc:
             raise RestError(f"{method} {path}: {exc!r}") from exc
         return json.loads(text) if text else None
+
+
+def _in_one_of(
+    thing: dict[str, Any], states: Collection[str], final: Collection[str]
+) -> dict[str, Any] | None:
+    """A run or task if it is in a state that is waited for; it leaves a final one no more."""
+    state = thing["state"]
+    if state in states:
+        return thing
+    if state in final:
+        raise WaitError(f"it ended as {state!r}, and will not be in {states}")
+    return None
 
 
 def _quoted(run_id: str) -> str:

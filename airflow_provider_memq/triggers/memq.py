@@ -16,7 +16,7 @@ from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 
 from airflow_provider_memq import conditions
 from airflow_provider_memq.hooks.memq import MemqHook
-from airflow_provider_memq.polling import wait_until
+from airflow_provider_memq.polling import Pace, wait_until
 from airflow_provider_memq.settings import DEFAULT_CONN_ID, explain
 from memq.errors import MemqError
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from airflow_provider_memq.values import Offsets
 
 DEFAULT_POLL_INTERVAL_S = 10.0
+PACE = ("poll_interval", "exponential_backoff", "max_wait", "silent_fail")  # how it looks
 
 
 class MemqTrigger(BaseTrigger):
@@ -37,32 +38,44 @@ class MemqTrigger(BaseTrigger):
 
     Args:
         topic: the topic.
+        incarnation: of it; empty for whichever there is at the first look.
         memq_conn_id: connection to the brokers.
         poll_interval: seconds between looks.
+        exponential_backoff: the interval grows, as that of sensors does.
+        max_wait: seconds up to which it grows.
+        silent_fail: look again after an error that nothing expected, too.
         end_from_trigger: end the task as a success from the triggerer, with the value as its XCom,
             instead of resuming it on a worker.
     """
 
     condition_type: ClassVar[Callable[..., Condition]]
-    condition_fields: ClassVar[tuple[str, ...]] = ("topic",)
+    condition_fields: ClassVar[tuple[str, ...]] = ("topic", "incarnation")
 
     def __init__(
         self,
         *,
         topic: str,
+        incarnation: str = "",
         memq_conn_id: str = DEFAULT_CONN_ID,
         poll_interval: float = DEFAULT_POLL_INTERVAL_S,
+        exponential_backoff: bool = False,
+        max_wait: float | None = None,
+        silent_fail: bool = False,
         end_from_trigger: bool = False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.topic = topic
+        self.incarnation = incarnation
         self.memq_conn_id = memq_conn_id
         self.poll_interval = poll_interval
+        self.exponential_backoff = exponential_backoff
+        self.max_wait = max_wait
+        self.silent_fail = silent_fail
         self.end_from_trigger = end_from_trigger
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Class path and arguments, from which the triggerer makes it again."""
-        names = (*self.condition_fields, "memq_conn_id", "poll_interval", "end_from_trigger")
+        names = (*self.condition_fields, "memq_conn_id", *PACE, "end_from_trigger")
         path = f"{type(self).__module__}.{type(self).__qualname__}"
         return path, {name: getattr(self, name) for name in names}
 
@@ -75,7 +88,7 @@ class MemqTrigger(BaseTrigger):
             outcome = await wait_until(
                 MemqHook(self.memq_conn_id),
                 type(self).condition_type(**fields),
-                poll_interval_s=self.poll_interval,
+                pace=Pace(*(getattr(self, name) for name in PACE)),
                 log=self.log,
                 sleep=asyncio.sleep,
                 randomness=system_randomness,
@@ -104,7 +117,7 @@ class MemqOffsetTrigger(MemqTrigger):
     """
 
     condition_type = conditions.OffsetsReached
-    condition_fields = ("topic", "offsets")
+    condition_fields = ("topic", "incarnation", "offsets")
 
     def __init__(self, *, offsets: Offsets, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -120,7 +133,7 @@ class MemqWatermarkTrigger(MemqTrigger):
     """
 
     condition_type = conditions.WatermarkPassed
-    condition_fields = ("topic", "at")
+    condition_fields = ("topic", "incarnation", "at")
 
     def __init__(self, *, at: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -139,7 +152,14 @@ class MemqNewDataTrigger(MemqTrigger):
     """
 
     condition_type = conditions.NewData
-    condition_fields = ("topic", "since", "min_notifications", "min_bytes", "min_records")
+    condition_fields = (
+        "topic",
+        "incarnation",
+        "since",
+        "min_notifications",
+        "min_bytes",
+        "min_records",
+    )
 
     def __init__(
         self,
@@ -167,7 +187,7 @@ class MemqLagTrigger(MemqTrigger):
     """
 
     condition_type = conditions.LagBelow
-    condition_fields = ("topic", "group", "max_lag")
+    condition_fields = ("topic", "incarnation", "group", "max_lag")
 
     def __init__(self, *, group: str, max_lag: int | str = 0, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow.sdk import conf
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
@@ -44,13 +44,21 @@ REFRESH_S = 60.0  # how old `last_poll` may get while nothing happens: each writ
 Ends = dict[int, int]
 
 
+class State(NamedTuple):
+    """Incarnation of a topic, and one past the last offset of each read partition."""
+
+    incarnation: str
+    ends: Ends
+
+
 class MemqWatchTrigger(BaseEventTrigger):
     """Fires when something was published to a topic, once for a burst. For `AssetWatcher`.
 
-    Its event is `{"topic": "clicks", "offsets": {"0": 12}, "new": 3}`: the ends of the read
-    partitions, and how many notifications are new since the last event. In the asset's state store
-    it keeps `position` (what it has announced), `head` (what it has seen), `last_poll` and
-    `last_error` (empty when all is well).
+    Its event is `{"topic": "clicks", "incarnation": "0123456789abcdef", "offsets": {"0": 12},
+    "new": 3}`: the ends of the read partitions, and how many notifications are new since the last
+    event. In the asset's state store it keeps `position` (what it has announced) and of which
+    `incarnation` of the topic that is, `head` (what it has seen), `last_poll` and `last_error`
+    (empty when all is well).
 
     Args:
         topic: the topic.
@@ -98,10 +106,15 @@ class MemqWatchTrigger(BaseEventTrigger):
         while True:
             try:
                 await self._load(watch)
-                ends = await self._settled(watch)
-                if ends is not None:
-                    new = watch.announce(ends)
-                    payload = {"topic": self.topic, "offsets": _as_json(ends), "new": new}
+                state = await self._settled(watch)
+                if state is not None:
+                    new = watch.announce(state)
+                    payload = {
+                        "topic": self.topic,
+                        "incarnation": state.incarnation,
+                        "offsets": _as_json(state.ends),
+                        "new": new,
+                    }
                     yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
                 failures = 0
                 await self._save(watch)
@@ -112,24 +125,24 @@ class MemqWatchTrigger(BaseEventTrigger):
                 await self._complain(watch, exc, failures, delay_s)
             await asyncio.sleep(delay_s)
 
-    async def _settled(self, watch: _Watch) -> Ends | None:
+    async def _settled(self, watch: _Watch) -> State | None:
         """The ends once they rest, if they differ from what was announced."""
-        ends = await self._ends()
-        watch.saw(ends)
-        if not watch.news(ends):
+        state = await self._state()
+        watch.saw(state)
+        if not watch.news(state):
             return None
         begun_s = time.monotonic()
         while time.monotonic() - begun_s < self.max_linger:
             await asyncio.sleep(self.linger)
-            before, ends = ends, await self._ends()
-            watch.saw(ends)
-            if ends == before:
+            before, state = state, await self._state()
+            watch.saw(state)
+            if state == before:
                 break
-        return ends
+        return state
 
-    async def _ends(self) -> Ends:
+    async def _state(self) -> State:
         async with MemqHook(self.memq_conn_id).session() as session:
-            return {each.partition: each.end for each in await session.offsets(self.topic)}
+            return State(*await session.ends(self.topic))
 
     # -- the asset's state store ------------------------------------------------------------
 
@@ -140,11 +153,12 @@ class MemqWatchTrigger(BaseEventTrigger):
         try:
             store = self.asset_state_store
             stored = None if store is None else await store.aget("position")
+            known = None if store is None else await store.aget("incarnation")
         except ValueError as exc:  # the trigger serves several assets, or none
             self.log.warning("no state is kept: %s; give each asset its own watch_name", exc)
             self.asset_state_store = None
-            stored = None
-        watch.load(_from_json(stored))
+            stored = known = None
+        watch.load(State(known if isinstance(known, str) else "", _from_json(stored)))
 
     async def _save(self, watch: _Watch) -> None:
         """Store what changed."""
@@ -173,9 +187,9 @@ class _Watch:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._announced: Ends = {}
+        self._announced = State("", {})
         self._announced_s = clock()
-        self._head: Ends = {}
+        self._head = State("", {})
         self._stored: dict[str, object] = {}
         self._stored_s = float("-inf")
         self._pending: dict[str, Any] = {}
@@ -184,39 +198,42 @@ class _Watch:
     def __repr__(self) -> str:
         return f"<_Watch announced {self._announced}, head {self._head}>"
 
-    def load(self, announced: Ends) -> None:
+    def load(self, announced: State) -> None:
         """Begin with what an earlier triggerer announced."""
         self._announced = announced
-        self._stored = {"position": _as_json(announced)}
+        self._stored = {
+            "position": _as_json(announced.ends),
+            "incarnation": announced.incarnation,
+        }
         self.loaded = True
 
-    def saw(self, ends: Ends) -> None:
+    def saw(self, state: State) -> None:
         """Take note of what there is."""
-        self._head = ends
+        self._head = state
 
-    def news(self, ends: Ends) -> int:
-        """Notifications that were not announced.
-
-        An end that moved back belongs to a topic that was made anew: all of it is news.
+    def news(self, state: State) -> int:
+        """Notifications that were not announced; all of a topic that was made again, and one more
+        than none, for that it was is news.
         """
         known = self._announced
-        return sum(
-            end - known.get(partition, 0) if end >= known.get(partition, 0) else max(end, 1)
-            for partition, end in ends.items()
-        )
+        if known.incarnation not in ("", state.incarnation):
+            return max(1, sum(state.ends.values()))
+        return sum(max(0, end - known.ends.get(p, 0)) for p, end in state.ends.items())
 
-    def announce(self, ends: Ends) -> int:
+    def announce(self, state: State) -> int:
         """Take note that an event is fired; returns how many notifications are new in it."""
-        new = self.news(ends)
-        self._announced = ends
+        new = self.news(state)
+        self._announced = state
         self._announced_s = self._clock()
         return new
 
     def to_store(self, now: str) -> dict[str, Any]:
         """What should be written to the state store now, by key."""
-        wanted: dict[str, Any] = {"head": _as_json(self._head), "last_error": ""}
+        wanted: dict[str, Any] = {"head": _as_json(self._head.ends), "last_error": ""}
         if self._clock() - self._announced_s >= CONFIRM_S:
-            wanted["position"] = _as_json(self._announced)
+            wanted["position"] = _as_json(self._announced.ends)
+            # Behind it: where the second is not written any more, all is announced again.
+            wanted["incarnation"] = self._announced.incarnation
         changed = {key: value for key, value in wanted.items() if self._stored.get(key) != value}
         if changed or self._clock() - self._stored_s >= REFRESH_S:
             changed["last_poll"] = now

@@ -60,9 +60,10 @@ class AdminServer:
         return web.Response(text="ok\n")
 
     async def _ready(self, _: web.Request) -> web.Response:
-        if self._broker.ready:
+        reasons = self._broker.not_ready()
+        if not reasons:
             return web.Response(text="ready\n")
-        return web.Response(text="not ready\n", status=503)
+        return web.Response(text=f"not ready: {'; '.join(reasons)}\n", status=503)
 
     async def _metrics(self, _: web.Request) -> web.Response:
         broker = self._broker
@@ -71,6 +72,8 @@ class AdminServer:
         metrics.memory.set(memory.used_bytes)
         metrics.memory_idle.set(memory.idle_bytes)
         metrics.memory_limit.set(memory.limit_bytes)
+        metrics.answers.set(broker.services.turns.used_bytes)
+        metrics.answers_limit.set(broker.services.turns.limit_bytes)
         for hosted in broker.topics.hosted():
             hosted.count_received(metrics)
             mark_ms = min(partition.stored_through_ms() for partition in hosted.partitions)
@@ -91,12 +94,15 @@ class AdminServer:
             {
                 "broker_id": broker.config.broker_id,
                 "address": broker.address,
-                "ready": broker.ready,
+                "ready": not broker.not_ready(),
+                "not_ready": broker.not_ready(),
                 "connections": broker.connections,
                 "memory_used_bytes": memory.used_bytes,
                 "memory_idle_bytes": memory.idle_bytes,
                 "memory_peak_bytes": memory.peak_bytes,
                 "memory_limit_bytes": memory.limit_bytes,
+                "answer_bytes": broker.services.turns.used_bytes,
+                "answer_limit_bytes": broker.services.turns.limit_bytes,
                 "write_partitions": partitions,
             }
         )
@@ -107,9 +113,9 @@ class AdminServer:
         try:
             hosted = broker.topics.get(name)
             # First the watermark: what it covers is then sure to lie before the ends.
-            mark_ms = min(partition.stored_through_ms() for partition in hosted.partitions)
+            mark_ms = min(await broker.watermarks(hosted))
             held = [
-                await broker.services.queue.offsets(name, partition)
+                await broker.services.queue.offsets(hosted.topic.queue_topic, partition)
                 for partition in range(hosted.topic.config.read_partitions)
             ]
         except MemqError as exc:

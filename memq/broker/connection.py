@@ -2,33 +2,51 @@
 
 Reading stops (and TCP makes the client wait) while any of these holds: a Message of this connection
 waits for room in its write partition; the broker's memory is full, the client is a producer and no
-body of its is half received; the client does not read its answers; for a moment, when the client
-has just had a whole turn. Answers leave together where that costs no latency.
+body of its is half received; the client does not read its answers; many of its requests wait to be
+served; for a moment, when the client has just had a whole turn. Answers leave together where that
+costs no latency.
+
+Requests other than Writes are served in turns (`turns`). The transport says so as soon as a byte of
+an answer cannot leave: then no further request is begun, and an answer counts in the bound until
+its last byte has left.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
+import fcntl
 import os
 import socket
+import struct
+import termios
+from collections import deque
 from typing import TYPE_CHECKING, cast
 
+from memq.broker.turns import Line, Turn
 from memq.core.wire.connection import HANDSHAKE_MAX_HEADER_BYTES, SERVER_MAX_HEADER_BYTES
 from memq.core.wire.events import HandshakeReceived, Refused, Request
-from memq.core.wire.frame import HEAD_BYTES, SCRATCH_BYTES, Buffer, Frame, FrameReader
+from memq.core.wire.frame import (
+    HEAD_BYTES,
+    SCRATCH_BYTES,
+    Buffer,
+    Frame,
+    FrameReader,
+    size_bytes,
+)
 from memq.core.wire.messages import Struct, Write, WriteAnswer
 from memq.core.wire.server import ServerConnection
-from memq.errors import MemqError
+from memq.errors import MemqError, UnavailableError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from memq.broker.server import Broker
 
-log = logging.getLogger(__name__)
-
 MIN_RATE_BYTES_S = 64 << 10  # a frame that comes slower than this, for long, is a stalled one
-SEND_SLICE_BYTES = 256 << 10  # what a big body adds to the transport's buffer at a time
-WRITE_HIGH_BYTES = 1 << 20  # answers not read by the client; above, reading from it stops
+SEND_SLICE_BYTES = 256 << 10  # what a large answer adds to the transport's buffer at a time
+
+MAX_BEGUN = 64  # requests of a connection that are served, or wait for their turn or for news
+MAX_QUEUED = 64  # requests behind those; the client is not read until half of them are begun
 
 ACK_DELAY_S = 0.001  # answers wait this long for others, while the client goes on sending
 ACKS_AT_ONCE = 64  # or until there are so many
@@ -74,14 +92,25 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._paused = False
         self._out: list[Buffer] = []
         self._flush_timer: asyncio.Handle | None = None
-        self._big_send = asyncio.Lock()
-        self._writable = asyncio.Event()
+        self._large_send = asyncio.Lock()
+        self._writable = asyncio.Event()  # all that was sent has left for the kernel
         self._writable.set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._unread_bytes = 0  # what had not reached the client when we last looked,
+        self._taken_bytes = 0  # what has since sending began to wait,
+        self._unread_since_s = self._taken_s = 0.0  # and when that was, and the last of it
+        self._turns = broker.services.turns
+        self._line = Line()
+        self._queued: deque[Request] = deque()
+        self._crowded = False
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self.handshaken = False
         self.opened_s = self._loop.time()
         self._frame_since_s = self.opened_s  # when the frame in progress began
         self._progress_s = self.opened_s  # when bytes last came
+
+    def serves(self, broker: Broker) -> bool:
+        """Whether this is a connection of that broker."""
+        return self._broker is broker
 
     def __repr__(self) -> str:
         state = "closed" if self._transport is None else "paused" if self._paused else "reading"
@@ -92,14 +121,17 @@ class BrokerConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is connected."""
         self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
+        self._transport.set_write_buffer_limits(high=0)
         peer = transport.get_extra_info("peername")
         self._peer = f"{peer[0]}:{peer[1]}" if peer else "?"
         sock = transport.get_extra_info("socket")
         self._fd = sock.fileno()
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._broker.connected(self)
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        except OSError as exc:  # some systems say so here when the client has reset it by now
+            self._end(UnavailableError(f"the connection is gone: {exc}"), "reset")
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - nothing to add
         """The socket is gone; what was accepted is still stored, but nobody is told."""
@@ -107,6 +139,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         if self._admitted:
             self._memory.release(self._admitted)
             self._admitted = 0
+        self._queued.clear()
         for task in self._tasks:
             task.cancel()
         self._writable.set()
@@ -198,13 +231,17 @@ class BrokerConnection(asyncio.BufferedProtocol):
         return False
 
     def pause_writing(self) -> None:
-        """The client does not read its answers."""
+        """The client does not read its answers as fast as they come."""
         self._writable.clear()
+        self._unread_since_s = self._taken_s = self._loop.time()
+        self._taken_bytes = self._unread_bytes = 0
+        self._turns.reads(self._line, reads=False)
         self._update_reading()
 
     def resume_writing(self) -> None:
-        """The client reads again."""
+        """All of them have left."""
         self._writable.set()
+        self._turns.reads(self._line, reads=True)
         self._update_reading()
 
     # -- pressure ---------------------------------------------------------------------------
@@ -234,11 +271,27 @@ class BrokerConnection(asyncio.BufferedProtocol):
         allowed_s = self._reader.buffered_bytes / MIN_RATE_BYTES_S
         return max(now_s - self._progress_s, now_s - self._frame_since_s - allowed_s)
 
+    def unread_s(self, now_s: float) -> float:
+        """For how long the client has not read its answers; 0 while it does. Called now and then.
+
+        As with a frame that drips in, it must take `MIN_RATE_BYTES_S`.
+        """
+        if self._transport is None or self._writable.is_set():
+            return 0.0
+        left = self._transport.get_write_buffer_size() + _unacked_bytes(self._fd)
+        if left < self._unread_bytes:
+            self._taken_bytes += self._unread_bytes - left
+            self._taken_s = now_s
+        self._unread_bytes = left
+        allowed_s = self._taken_bytes / MIN_RATE_BYTES_S
+        return max(now_s - self._taken_s, now_s - self._unread_since_s - allowed_s)
+
     @property
     def _readable(self) -> bool:
         return (
             not self._rest
             and not self._holds
+            and not self._crowded
             and self._writable.is_set()
             and not (self._produces and self._memory.full and not self._admitted)
         )
@@ -305,22 +358,46 @@ class BrokerConnection(asyncio.BufferedProtocol):
             self._broker.write(request, reply)
 
     def _serve(self, request: Request) -> None:
-        task = self._loop.create_task(self._answer(request))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        if len(self._tasks) < MAX_BEGUN:
+            self._begin(request)
+            return
+        self._queued.append(request)
+        if len(self._queued) >= MAX_QUEUED and not self._crowded:
+            self._crowded = True
+            self._update_reading()
 
-    async def _answer(self, request: Request) -> None:
+    def _begin(self, request: Request) -> None:
+        task = self._loop.create_task(self._answer(request.correlation_id, request.header))
+        self._tasks[task] = None
+        task.add_done_callback(self._answered)
+
+    def _answered(self, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._broker.services.bugs.report(repr(self), error)
+        if self._queued:
+            self._begin(self._queued.popleft())
+            if self._crowded and len(self._queued) <= MAX_QUEUED // 2:
+                self._crowded = False
+                self._update_reading()
+
+    async def _answer(self, correlation_id: int, request: Struct) -> None:
+        handlers = self._broker.handlers
         try:
-            async with self._broker.serve(request.header) as (header, body):
-                if len(body) > SEND_SLICE_BYTES:
-                    await self._send_big(self._wire.answer(request.correlation_id, header, body))
+            await handlers.news(request)
+            async with Turn(self._turns, self._line, handlers.answer_bytes(request)) as turn:
+                header, body = await handlers.serve(request)
+                buffers = self._wire.answer(correlation_id, header, body)
+                if turn.size_bytes:
+                    turn.resize(sum(map(size_bytes, buffers)))
+                    await self._send_large(buffers)
                 else:
-                    self.send(self._wire.answer(request.correlation_id, header, body))
+                    self.send(buffers)
         except MemqError as exc:
-            self.fail(request.correlation_id, exc)
-        except Exception as exc:  # a bug in a handler costs its request, not the broker
-            log.exception("%r: unexpected error serving %r", self, type(request.header).__name__)
-            self.fail(request.correlation_id, MemqError(f"{type(exc).__name__}: {exc}"))
+            self.fail(correlation_id, exc)
+        except Exception as exc:
+            self.fail(correlation_id, MemqError(f"{type(exc).__name__}: {exc}"))
+            raise  # it may have left something half-way: the broker stops
 
     # -- answers ----------------------------------------------------------------------------
 
@@ -362,20 +439,19 @@ class BrokerConnection(asyncio.BufferedProtocol):
         if self._flush_timer is not None:
             self._flush_timer.cancel()
             self._flush_timer = None
-        if self._transport is not None and self._out and not self._big_send.locked():
+        if self._transport is not None and self._out and not self._large_send.locked():
             out, self._out = self._out, []
             self._transport.write(b"".join(out))
 
-    async def _send_big(self, buffers: list[Buffer]) -> None:
-        """Send a large answer slice by slice, as fast as the client takes it."""
-        async with self._big_send:
-            for buffer in buffers:
-                view = memoryview(buffer).cast("B")
-                for start in range(0, len(view), SEND_SLICE_BYTES):
-                    await self._writable.wait()
-                    if self._transport is None:
-                        return
-                    self._transport.write(view[start : start + SEND_SLICE_BYTES])
+    async def _send_large(self, buffers: list[Buffer]) -> None:
+        """Send an answer slice by slice, as fast as the client takes it; until all has left."""
+        async with self._large_send:
+            for piece in _pieces(buffers):
+                await self._writable.wait()
+                if self._transport is None:
+                    return
+                self._transport.write(piece)
+            await self._writable.wait()
         self._flush()
 
     # -- the end ----------------------------------------------------------------------------
@@ -390,12 +466,34 @@ class BrokerConnection(asyncio.BufferedProtocol):
             return
         self._broker.closing(self._peer, reason, error)
         goodbye = self._wire.goodbye(error)
-        if not self._big_send.locked():
+        if not self._large_send.locked():
             transport.write(b"".join([*self._out, *goodbye]))
         self._out = []
         if transport.get_write_buffer_size():
             self._loop.call_later(1.0, transport.abort)  # a client that reads nothing
         transport.close()
+
+
+def _pieces(buffers: list[Buffer]) -> Iterator[Buffer]:
+    """The buffers, in one piece when they are small, else in slices."""
+    if sum(map(size_bytes, buffers)) <= SEND_SLICE_BYTES:
+        yield b"".join(buffers)
+        return
+    for buffer in buffers:
+        view = memoryview(buffer).cast("B")
+        for start in range(0, len(view), SEND_SLICE_BYTES):
+            yield view[start : start + SEND_SLICE_BYTES]
+
+
+def _unacked_bytes(fd: int) -> int:
+    """What the kernel holds for a socket because the other side has not taken it."""
+    if fd < 0:
+        return 0  # no socket of the kernel
+    try:
+        answer: bytes = fcntl.ioctl(fd, termios.TIOCOUTQ, bytes(4))
+    except OSError:
+        return 0  # it has just been closed
+    return int(struct.unpack("i", answer)[0])
 
 
 class _Reply:

@@ -3,30 +3,57 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+import contextlib
+import logging
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import msgspec
 
 from memq.core.storage.keys import key_of_uri, parse_object_key
 from memq.core.topic import TopicConfig
+from memq.core.topic_processor import MAX_NOTIFICATION_BYTES
 from memq.core.wire import messages as m
 from memq.errors import (
+    CorruptDataError,
     InvalidRequestError,
+    MemqError,
     OffsetOutOfRangeError,
+    TopicExistsError,
     UnknownGroupError,
     UnknownTopicError,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Collection, Mapping
 
     from memq.broker.server import Broker
+    from memq.core.governor.catalog import Topic
+
+log = logging.getLogger(__name__)
 
 MAX_WAIT_MS = 60_000  # longest long poll; a client asks again
-MAX_FETCH_ENTRIES = 10_000
-MAX_FETCH_BYTES = 16 << 20
-BATCH_READS = 4  # FetchBatch requests that hold a body at a time; the others wait
+MAX_FETCH_ENTRIES = 2_000  # they are made on the event loop, and others wait meanwhile: some ms
+MAX_FETCH_BYTES = 4 << 20
+BATCH_READS = 4  # FetchBatch requests that are read from storage at a time; the others wait
+PAGE_BYTES = 1 << 20  # of a list of topics or groups in one answer; the client asks for the next
+INFO_BYTES = 1 << 10  # of that for a topic or a group with all that is small in it,
+MEMBER_BYTES = 1 << 8  # for a member, without its text,
+LOOK_BYTES = 1 << 10  # and for looking into a topic, which takes time though it adds nothing
+MAX_NAMED_TOPICS = 100  # topics that one Metadata may name
+SMALL_ANSWER_BYTES = 16 << 10  # answers up to this are not counted: a few of each connection
+
+READ_ONLY = (
+    m.Metadata,
+    m.FetchNotifications,
+    m.FetchOffsets,
+    m.FetchWatermark,
+    m.FetchBatch,
+    m.FetchCommitted,
+    m.ListGroups,
+)
+"""Requests that leave nothing behind, unless they create topics."""
 
 Outcome = tuple[m.Struct, Any]
 
@@ -40,6 +67,9 @@ class Handlers:
         self._broker = broker
         self._services = broker.services
         self._batch_reads = asyncio.Semaphore(BATCH_READS)
+        self._group_locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = (
+            WeakValueDictionary()
+        )
         self._table: dict[type[m.Struct], Callable[[Any], Awaitable[m.Struct]]] = {
             m.Metadata: self._metadata,
             m.CreateTopic: self._create_topic,
@@ -55,17 +85,59 @@ class Handlers:
             m.DeleteGroup: self._delete_group,
         }
 
-    @asynccontextmanager
-    async def serve(self, request: m.Struct) -> AsyncIterator[Outcome]:
-        """Answer and body of a request; the body may be held until the context ends."""
+    async def news(self, request: m.Struct) -> None:
+        """Wait for what a long poll asks for; any other request has nothing to wait for."""
+        if isinstance(request, m.FetchNotifications) and request.max_wait_ms > 0:
+            topic, positions = await self._positions(request)
+            wait_ms = min(request.max_wait_ms, MAX_WAIT_MS)
+            await self._services.queue.wait(topic.queue_topic, positions, wait_ms / 1000)
+
+    def answer_bytes(self, request: m.Struct) -> int:
+        """About the most that the answer takes; 0 for one that is small."""
         match request:
             case m.FetchNotifications():
-                yield await self._fetch_notifications(request)
+                return max(MAX_NOTIFICATION_BYTES, min(request.max_bytes, MAX_FETCH_BYTES))
+            case m.FetchBatch():
+                return max(1, min(request.length, self._broker.config.max_body_bytes))
+            case m.Metadata(topics=None) | m.ListGroups():
+                return PAGE_BYTES
+            case m.Metadata(topics=list(names)):
+                large = sum(map(self._info_bytes, names[:MAX_NAMED_TOPICS]))
+            case m.CreateTopic(config=config):
+                large = len(config.schema or b"")
+            case m.AlterTopic():
+                large = self._info_bytes(request.topic) + len(request.schema or b"")
+            case _:
+                large = 0
+        return large if large > SMALL_ANSWER_BYTES else 0
+
+    async def serve(self, request: m.Struct) -> Outcome:
+        """Answer and body of a request.
+
+        Raises:
+            MemqError: it is refused; or it only reads, and an error that nothing expected, which
+                is logged, costs this request only. From any other such an error is raised: what
+                the request was to change may be changed by half.
+        """
+        try:
+            return await self._serve(request)
+        except MemqError:
+            raise
+        except Exception as exc:
+            if not _only_reads(request):
+                raise
+            log.exception("unexpected error serving %s", type(request).__name__)
+            raise MemqError(f"{type(exc).__name__}: {exc}") from exc
+
+    async def _serve(self, request: m.Struct) -> Outcome:
+        match request:
+            case m.FetchNotifications():
+                return await self._fetch_notifications(request)
             case m.FetchBatch():
                 async with self._batch_reads:
-                    yield m.FetchBatchAnswer(), await self._fetch_batch(request)
+                    return m.FetchBatchAnswer(), await self._fetch_batch(request)
             case _:
-                yield await self._table[type(request)](request), b""
+                return await self._table[type(request)](request), b""
 
     def _mono_ms(self) -> int:
         return self._services.now().mono_ms
@@ -73,26 +145,55 @@ class Handlers:
     # -- topics -----------------------------------------------------------------------------
 
     async def _metadata(self, request: m.Metadata) -> m.MetadataAnswer:
-        topics = self._broker.topics
-        names = topics.names() if request.topics is None else request.topics
-        if request.create and self._broker.config.auto_create_topics:
-            await self._create_missing(names)
+        topics, more = self._broker.topics, False
+        if request.topics is None:
+            names, more = self._page_of_topics(request.after)
+        else:
+            names = request.topics
+            if len(names) > MAX_NAMED_TOPICS:
+                raise InvalidRequestError(
+                    f"{len(names)} topics named; name up to {MAX_NAMED_TOPICS}, or ask for all"
+                )
+            if request.create and self._broker.config.auto_create_topics:
+                await self._create_missing(names)
         return m.MetadataAnswer(
             cluster_id=self._broker.config.cluster_id,
             brokers=self._broker.brokers(),
             topics=[topics.info(topics.get(name)) for name in names],
+            more=more,
         )
+
+    def _page_of_topics(self, after: str) -> tuple[list[str], bool]:
+        """Names of topics, as many as one answer holds, and whether there are more."""
+        names = self._broker.topics.names()
+        start = stop = bisect_right(names, after)
+        left = PAGE_BYTES
+        while stop < len(names) and left > 0:
+            left -= self._info_bytes(names[stop])
+            stop += 1
+        return names[start:stop], stop < len(names)
+
+    def _info_bytes(self, name: str) -> int:
+        """About what a topic takes in an answer; 0 when the answer is an error."""
+        try:
+            hosted = self._broker.topics.get(name)
+        except MemqError:
+            return 0
+        hosts = hosted.topic.config.write_partitions * (len(self._broker.address) + 4)
+        return INFO_BYTES + hosts + sum(map(len, hosted.topic.schemas.values()))
 
     async def _create_missing(self, names: list[str]) -> None:
         for name in names:
             try:
                 self._broker.topics.get(name)
             except UnknownTopicError:
-                await self._broker.topics.create(TopicConfig.create(name))
+                with contextlib.suppress(TopicExistsError):  # another client was quicker
+                    await self._broker.topics.create(TopicConfig.create(name))
 
     async def _create_topic(self, request: m.CreateTopic) -> m.TopicAnswer:
         topics = self._broker.topics
-        return m.TopicAnswer(topic=topics.info(await topics.create(request.config)))
+        hosted = await topics.create(request.config, request.request_id)
+        return m.TopicAnswer(topic=topics.info(hosted))
 
     async def _alter_topic(self, request: m.AlterTopic) -> m.TopicAnswer:
         topics = self._broker.topics
@@ -101,39 +202,48 @@ class Handlers:
 
     async def _delete_topic(self, request: m.DeleteTopic) -> m.Done:
         await self._broker.topics.delete(request.topic)
-        self._broker.groups.forget_topic(request.topic)
         return m.Done()
 
     # -- reading ----------------------------------------------------------------------------
 
-    def _check_partition(self, topic: str, partition: int) -> None:
-        count = self._broker.topics.get(topic).topic.config.read_partitions
+    def _topic(self, request: m.TopicRequest) -> Topic:
+        """The topic that the request means, in the incarnation that it means."""
+        return self._broker.topics.get(request.topic, request.incarnation).topic
+
+    async def _held(self, topic: Topic, partition: int) -> tuple[int, int]:
+        """Start and end of a read partition."""
+        count = topic.config.read_partitions
         if not 0 <= partition < count:
             raise InvalidRequestError(
-                f"topic {topic!r} has no read partition {partition}; it has 0 to {count - 1}"
+                f"topic {topic.name!r} has no read partition {partition}; it has 0 to {count - 1}"
             )
+        return await self._services.queue.offsets(topic.queue_topic, partition)
 
-    async def _fetch_notifications(self, request: m.FetchNotifications) -> Outcome:
-        queue, topic = self._services.queue, request.topic
-        self._broker.topics.get(topic)
+    async def _positions(self, request: m.FetchNotifications) -> tuple[Topic, dict[int, int]]:
+        """What a fetch reads, and where it begins in each partition, checked."""
+        topic = self._topic(request)
         positions = {position.partition: position.offset for position in request.positions}
         for partition, offset in positions.items():
-            self._check_partition(topic, partition)
-            await self._check_offset(topic, partition, offset)
+            start, end = await self._held(topic, partition)
+            if not start <= offset <= end:
+                raise OffsetOutOfRangeError(
+                    f"offset {offset} of {topic.name}/{partition} is not held: {start} to {end} are"
+                )
         if not positions:
             raise InvalidRequestError("FetchNotifications without a position; name partitions")
-        wait_ms = min(request.max_wait_ms, MAX_WAIT_MS)
-        if wait_ms > 0:
-            await queue.wait(topic, positions, wait_ms / 1000)
-        entries = await self._entries(request, positions)
+        return topic, positions
+
+    async def _fetch_notifications(self, request: m.FetchNotifications) -> Outcome:
+        topic, positions = await self._positions(request)
+        entries = await self._entries(request, topic, positions)
         ends = [
-            m.Position(partition, (await queue.offsets(topic, partition))[1])
+            m.Position(partition, (await self._held(topic, partition))[1])
             for partition in positions
         ]
         return m.FetchNotificationsAnswer(ends=ends), _encode(entries)
 
     async def _entries(
-        self, request: m.FetchNotifications, positions: dict[int, int]
+        self, request: m.FetchNotifications, topic: Topic, positions: dict[int, int]
     ) -> list[m.NotificationEntry]:
         """Notifications of all the partitions, sharing the limits of the request fairly."""
         found: list[m.NotificationEntry] = []
@@ -145,40 +255,35 @@ class Handlers:
             if entries_left <= 0 or bytes_left <= 0:
                 break
             entries = await self._services.queue.fetch(
-                request.topic,
+                topic.queue_topic,
                 partition,
                 offset,
                 max_entries=max(1, entries_left // waiting),
                 max_bytes=max(1, bytes_left // waiting),
             )
-            found += [m.NotificationEntry(partition, *entry) for entry in entries]
+            found += [
+                m.NotificationEntry(partition, entry.offset, entry.timestamp_ms, entry.payload)
+                for entry in entries
+            ]
             entries_left -= len(entries)
             bytes_left -= sum(len(entry.payload) for entry in entries)
         return found
 
-    async def _check_offset(self, topic: str, partition: int, offset: int) -> None:
-        start, end = await self._services.queue.offsets(topic, partition)
-        if not start <= offset <= end:
-            raise OffsetOutOfRangeError(
-                f"offset {offset} of {topic}/{partition} is not held: {start} to {end} are"
-            )
-
     async def _fetch_offsets(self, request: m.FetchOffsets) -> m.FetchOffsetsAnswer:
-        queue, topic = self._services.queue, request.topic
-        config = self._broker.topics.get(topic).topic.config
+        queue, topic = self._services.queue, self._topic(request)
         partitions: list[m.PartitionOffsets] = []
-        for partition in range(config.read_partitions):
-            start, end = await queue.offsets(topic, partition)
+        for partition in range(topic.config.read_partitions):
+            start, end = await self._held(topic, partition)
             at = None
             if request.at_ms is not None:
-                at = await queue.offset_at(topic, partition, request.at_ms)
+                at = await queue.offset_at(topic.queue_topic, partition, request.at_ms)
             partitions.append(m.PartitionOffsets(partition=partition, start=start, end=end, at=at))
         return m.FetchOffsetsAnswer(partitions=partitions)
 
     async def _fetch_watermark(self, request: m.FetchWatermark) -> m.WatermarkAnswer:
-        hosted = self._broker.topics.get(request.topic)
+        hosted = self._broker.topics.get(request.topic, request.incarnation)
         config = hosted.topic.config
-        marks = [partition.stored_through_ms() for partition in hosted.partitions]
+        marks = await self._broker.watermarks(hosted)
         by_read: list[list[int]] = [[] for _ in range(config.read_partitions)]
         for number, mark in enumerate(marks):
             for partition in config.read_partitions_of(number):
@@ -188,6 +293,7 @@ class Handlers:
             stored_through_ms=least,
             write_partitions=marks,
             read_partitions=[min(feeders, default=least) for feeders in by_read],
+            retained_since_ms=hosted.retained_since_ms(self._services.now().wall_ms),
         )
 
     async def _fetch_batch(self, request: m.FetchBatch) -> Any:
@@ -197,11 +303,14 @@ class Handlers:
                 f"range of {request.length} bytes from {request.start}: ask for 1 to {limit} "
                 "bytes at a time, from 0 on"
             )
-        storage = self._services.storage
-        self._broker.topics.get(request.topic)
+        storage, topic = self._services.storage, self._topic(request)
         key = key_of_uri(request.uri)
         parsed = parse_object_key(key)
-        if parsed is None or parsed.topic != request.topic or storage.uri(key) != request.uri:
+        if (
+            parsed is None
+            or (parsed.topic, parsed.incarnation) != (topic.name, topic.incarnation)
+            or storage.uri(key) != request.uri
+        ):
             raise InvalidRequestError(
                 f"{request.uri!r} is no Batch of topic {request.topic!r} in this broker's storage"
             )
@@ -212,61 +321,151 @@ class Handlers:
     # -- groups -----------------------------------------------------------------------------
 
     async def _commit_offsets(self, request: m.CommitOffsets) -> m.Done:
-        topic = request.topic
+        topic = self._topic(request)
         for position in request.offsets:
-            self._check_partition(topic, position.partition)
-            _, end = await self._services.queue.offsets(topic, position.partition)
+            _, end = await self._held(topic, position.partition)
             if not 0 <= position.offset <= end:  # below the start: retention overtook the consumer
                 raise OffsetOutOfRangeError(
-                    f"cannot commit offset {position.offset} of {topic}/{position.partition}, "
+                    f"cannot commit offset {position.offset} of {topic.name}/{position.partition}, "
                     f"which ends at {end}"
                 )
-        self._broker.groups.check_commit(request, self._mono_ms())
         offsets = {position.partition: position.offset for position in request.offsets}
-        await self._services.queue.commit(request.group, topic, offsets)
+        async with self._group_lock(request.group, topic):
+            # After all that may take time: whoever may commit now may not have been able to then.
+            if self._broker.groups.check_commit(request, self._mono_ms()):
+                await self._services.queue.commit(request.group, topic.queue_topic, offsets)
+                self._broker.groups.committed(request)
         return m.Done()
 
+    def _group_lock(self, group: str, topic: Topic) -> asyncio.Lock:
+        """Held while something of a group is stored, from when it is found good."""
+        return self._group_locks.setdefault((group, topic.queue_topic), asyncio.Lock())
+
     async def _fetch_committed(self, request: m.FetchCommitted) -> m.FetchCommittedAnswer:
-        self._broker.topics.get(request.topic)
-        offsets = await self._services.queue.committed(request.group, request.topic)
+        queue_topic = self._topic(request).queue_topic
+        offsets = await self._services.queue.committed(request.group, queue_topic)
         return m.FetchCommittedAnswer(offsets=_positions(offsets))
 
     async def _group_heartbeat(self, request: m.GroupHeartbeat) -> m.GroupHeartbeatAnswer:
-        config = self._broker.topics.get(request.topic).topic.config
-        return self._broker.groups.heartbeat(request, config.read_partitions, self._mono_ms())
+        topic = self._topic(request)
+        partitions = topic.config.read_partitions
+        answer = self._broker.groups.heartbeat(request, partitions, self._mono_ms())
+        await self._save_holdings(request.group, topic)
+        return answer
+
+    async def _save_holdings(self, group: str, topic: Topic) -> None:
+        """Store who holds what, before anybody who is told of it can work on it."""
+        groups = self._broker.groups
+        if groups.unsaved(group, topic.name) is None:
+            return
+        async with self._group_lock(group, topic):
+            holdings = groups.unsaved(group, topic.name)
+            if holdings is not None:
+                await self._services.queue.hold(group, topic.queue_topic, holdings)
+                # It may be the group of a later topic by now, for which nothing is stored.
+                self._broker.topics.get(topic.name, topic.incarnation)
+                groups.saved(group, topic.name, holdings)
+
+    async def restore_groups(self) -> None:
+        """Learn who held what when the broker ended, before anybody is served.
+
+        Raises:
+            QueueError: it cannot be read.
+        """
+        queue, groups = self._services.queue, self._broker.groups
+        for hosted in self._broker.topics.hosted():
+            topic = hosted.topic
+            for group in await queue.holders(topic.queue_topic):
+                try:
+                    holdings = await queue.holdings(group, topic.queue_topic)
+                except CorruptDataError as exc:
+                    log.warning(
+                        "group %s of %s waits for its longest session: %s", group, topic.name, exc
+                    )
+                    holdings = None
+                partitions = topic.config.read_partitions
+                groups.restore(group, topic.name, partitions, holdings, self._mono_ms())
+
+    async def tidy_groups(self) -> None:
+        """Store of groups that have ended that nobody holds anything: no start waits for them.
+
+        Raises:
+            MemqError: it could not be stored; it is tried again with the next call.
+        """
+        groups = self._broker.groups
+        for group, name in list(groups.left_over()):
+            topic = self._broker.topics.get(name).topic
+            async with self._group_lock(group, topic):
+                if (group, name) in groups.left_over():  # it may have come to life again
+                    await self._services.queue.hold(group, topic.queue_topic, {})
+                    self._broker.topics.get(name, topic.incarnation)
+                    groups.saved(group, name, {})
 
     async def _leave_group(self, request: m.LeaveGroup) -> m.Done:
+        self._topic(request)
         self._broker.groups.leave(request.group, request.topic, request.member_id, self._mono_ms())
         return m.Done()
 
     async def _list_groups(self, request: m.ListGroups) -> m.ListGroupsAnswer:
-        topics = self._broker.topics
-        names = topics.names() if request.topic is None else [topics.get(request.topic).topic.name]
-        groups = [
-            await self._group(group, name) for name in names for group in await self._in(name)
-        ]
-        return m.ListGroupsAnswer(groups=groups)
-
-    async def _in(self, topic: str) -> list[str]:
-        stored = await self._services.queue.groups(topic)
+        topics, after = self._broker.topics, request.after_group
+        names = topics.names() if request.topic is None else [request.topic]
         live = self._broker.groups.groups(self._mono_ms())
-        return sorted({*stored, *(group for group, of in live if of == topic)})
+        found: list[m.GroupInfo] = []
+        left = PAGE_BYTES
+        for name in names[bisect_left(names, request.from_topic) :]:
+            left -= LOOK_BYTES
+            try:
+                topic = topics.get(name).topic
+                groups = await self._in(topic, live)
+            except UnknownTopicError:
+                if request.topic is not None:
+                    raise
+                continue  # deleted meanwhile
+            for group in groups:
+                if name == request.from_topic and group <= after:
+                    continue
+                if left <= 0:
+                    last = found[-1].group if found and found[-1].topic == name else ""
+                    return m.ListGroupsAnswer(groups=found, from_topic=name, after_group=last)
+                found.append(await self._group(group, topic))
+                left -= _group_bytes(found[-1])
+        return m.ListGroupsAnswer(groups=found)
 
-    async def _group(self, group: str, topic: str) -> m.GroupInfo:
+    async def _in(self, topic: Topic, live: Mapping[str, Collection[str]]) -> list[str]:
+        """Groups of a topic that have stored offsets or live members, sorted."""
+        stored = await self._services.queue.groups(topic.queue_topic)
+        return sorted({*stored, *live.get(topic.name, ())})
+
+    async def _group(self, group: str, topic: Topic) -> m.GroupInfo:
         return m.GroupInfo(
             group=group,
-            topic=topic,
-            offsets=_positions(await self._services.queue.committed(group, topic)),
-            members=self._broker.groups.members(group, topic, self._mono_ms()),
+            topic=topic.name,
+            offsets=_positions(await self._services.queue.committed(group, topic.queue_topic)),
+            members=self._broker.groups.members(group, topic.name, self._mono_ms()),
         )
 
     async def _delete_group(self, request: m.DeleteGroup) -> m.Done:
-        self._broker.topics.get(request.topic)
-        if request.group not in await self._in(request.topic):
+        topic = self._topic(request)
+        live = self._broker.groups.groups(self._mono_ms())
+        if request.group not in await self._in(topic, live):
             raise UnknownGroupError(f"no group {request.group!r} for topic {request.topic!r}")
-        self._broker.groups.check_idle(request.group, request.topic, self._mono_ms())
-        await self._services.queue.delete_group(request.group, request.topic)
+        async with self._group_lock(request.group, topic):
+            self._broker.groups.check_idle(request.group, request.topic, self._mono_ms())
+            await self._services.queue.delete_group(request.group, topic.queue_topic)
         return m.Done()
+
+
+def _only_reads(request: m.Struct) -> bool:
+    creates = isinstance(request, m.Metadata) and request.create
+    return isinstance(request, READ_ONLY) and not creates
+
+
+def _group_bytes(info: m.GroupInfo) -> int:
+    """About what a group takes in an answer."""
+    members = sum(
+        MEMBER_BYTES + len(member.client) + 3 * len(member.partitions) for member in info.members
+    )
+    return INFO_BYTES + 12 * len(info.offsets) + members
 
 
 def _positions(offsets: dict[int, int]) -> list[m.Position]:

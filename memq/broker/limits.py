@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import resource
-import time
 from typing import TYPE_CHECKING
+
+from memq.core.runtime import SYSTEM
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +46,7 @@ class RateLimitedLog:
     """
 
     def __init__(
-        self, logger: logging.Logger, *, clock_s: Callable[[], float] = time.monotonic
+        self, logger: logging.Logger, *, clock_s: Callable[[], float] = SYSTEM.mono_s
     ) -> None:
         self._logger = logger
         self._clock_s = clock_s

@@ -36,6 +36,8 @@ class Metrics:
         self.memory = self._gauge("memq_memory_used_bytes", "Bytes of Messages held.")
         self.memory_idle = self._gauge("memq_memory_idle_bytes", "Bytes kept for later Messages.")
         self.memory_limit = self._gauge("memq_memory_limit_bytes", "Bound of the sum of those.")
+        self.answers = self._gauge("memq_answer_bytes", "Bytes of large answers held.")
+        self.answers_limit = self._gauge("memq_answer_limit_bytes", "Bound of those.")
         self.watermark = Gauge(
             "memq_stored_through_seconds",
             "Watermark: everything acked before this time is published.",

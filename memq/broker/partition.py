@@ -18,7 +18,7 @@ from memq.core.notification.notification import decode_notification
 from memq.core.ring import Accepted, Answer, Gone, Now, Publish, Release, RingBatch, Upload
 from memq.core.topic_processor import ACKS_ALL
 from memq.core.wire.messages import Write, WriteAnswer
-from memq.errors import MemqError, PublishUncertainError, UnavailableError
+from memq.errors import MemqError, PublishUncertainError, SequenceGapError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
@@ -33,8 +33,6 @@ log = logging.getLogger(__name__)
 
 RETRY_BASE_S = 0.05  # first back-off; doubled per attempt, with full jitter
 RETRY_CAP_S = 5.0
-RESOLVE_MARGIN_MS = 60_000  # how far before its Batch's seal a notification is looked for
-
 
 _RECEIVED = WriteAnswer()  # the ack of a Message that is not published yet
 
@@ -68,6 +66,7 @@ class WritePartition:
 
     Args:
         processor: its state machine, with a rebuilt window.
+        queue_topic: where its notifications go.
         services: storage, queue, clock and bounds of the broker.
         repeats: answers repeats of published Messages.
         park_timeout_ms: how long a Message may be held back.
@@ -76,18 +75,20 @@ class WritePartition:
     def __init__(
         self,
         processor: TopicProcessor,
+        queue_topic: str,
         services: Services,
         repeats: RepeatChecker,
         *,
         park_timeout_ms: int,
     ) -> None:
         self.processor = processor
+        self._queue_topic = queue_topic
         self._services = services
         self._repeats = repeats
         self._park_timeout_ms = park_timeout_ms
         self._parked: deque[_Parked] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._in_thread: dict[RingBatch, Future[None]] = {}
         self._closing = False
         self._settled = asyncio.Event()
@@ -99,6 +100,10 @@ class WritePartition:
     def parked(self) -> int:
         """Messages that wait for room."""
         return len(self._parked)
+
+    def uploads(self) -> list[Future[None]]:
+        """Attempts to store a Batch that a thread has not ended."""
+        return [thread for thread in self._in_thread.values() if not thread.done()]
 
     def configure(self, config: TopicConfig, schemas: Mapping[str, bytes]) -> None:
         """Take over an altered configuration, for the open Batch as well."""
@@ -113,9 +118,7 @@ class WritePartition:
         if self._closing:
             self._refuse(body, reply, UnavailableError("the broker is draining; retry elsewhere"))
         elif self._parked or not self.processor.room_for(len(body), request.schema_id):
-            deadline_ms = self._services.now().mono_ms + self._park_timeout_ms
-            self._parked.append(_Parked(request, body, crc, reply, deadline_ms))
-            reply.hold()
+            self._park(request, body, crc, reply)
         else:
             self._accept(request, body, crc, reply, self._services.now())
             self._perform()
@@ -189,6 +192,23 @@ class WritePartition:
             self._services.memory.release(len(body))
             self._services.metrics.repeats.labels(self.processor.config.name).inc()
             self._spawn(self._repeats.answer(request, crc, outcome.place, reply))
+
+    def _park(self, request: Write, body: Any, crc: int, reply: Reply) -> None:
+        """Hold a Message back, unless it comes too early: it would hold up the one that is due."""
+        name = (request.producer_id, request.epoch)
+        held = [
+            parked.request.sequence
+            for parked in self._parked
+            if (parked.request.producer_id, parked.request.epoch) == name
+        ]
+        try:
+            self.processor.check_no_gap(request, max(held, default=-1))
+        except SequenceGapError as exc:
+            self._refuse(body, reply, exc)
+            return
+        deadline_ms = self._services.now().mono_ms + self._park_timeout_ms
+        self._parked.append(_Parked(request, body, crc, reply, deadline_ms))
+        reply.hold()
 
     def _refuse(self, body: Any, reply: Reply, error: MemqError) -> None:
         self._services.memory.release(len(body))
@@ -269,7 +289,7 @@ class WritePartition:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(release, size_bytes)
 
-        thread.add_done_callback(ended)
+        thread.add_done_callback(self._services.bugs.guarded(self._name, ended))
 
     async def _upload(self, batch: RingBatch) -> None:
         try:
@@ -285,7 +305,7 @@ class WritePartition:
         services, processor = self._services, self.processor
         try:
             offsets = await services.queue.publish(
-                processor.config.name, processor.write_partition, effect.publications
+                self._queue_topic, processor.write_partition, effect.publications
             )
         except PublishUncertainError as exc:
             log.error("%s: %s; reading back", self._name, exc)  # noqa: TRY400
@@ -300,6 +320,7 @@ class WritePartition:
     async def _publish_failed(self, batches: list[RingBatch], error: MemqError) -> None:
         """Back off, then let the processor try again, or fail what is past its deadline."""
         log.error("%s: notifications were not published: %s", self._name, error)
+        self._services.disk.failed(error, self._services.now().mono_ms)
         await asyncio.sleep(self._services.backoff_s(RETRY_BASE_S, RETRY_CAP_S, 2))
         self.processor.publish_failed(batches, error, self._services.now())
 
@@ -319,21 +340,21 @@ class WritePartition:
 
     async def _read_back(self, batches: list[RingBatch]) -> dict[str, int]:
         queue, config = self._services.queue, self.processor.config
-        await queue.fence(config.name, self.processor.write_partition)
-        since_ms = min(batch.sealed_wall_ms for batch in batches) - RESOLVE_MARGIN_MS
+        await queue.fence(self._queue_topic, self.processor.write_partition)
+        since_ms = min(batch.sealed_mono_ms for batch in batches)
         found: dict[str, int] = {}
         for partition in range(config.read_partitions):
-            offset = await queue.offset_at(config.name, partition, since_ms)
-            async for entry in self._services.entries(config.name, partition, offset):
+            offset = await queue.offset_since(self._queue_topic, partition, since_ms)
+            async for entry in self._services.entries(self._queue_topic, partition, offset):
                 found[decode_notification(entry.payload).batch_id] = entry.offset
         return found
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._task_done)
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            self._services.on_bug(self._name, task.exception())
+        self._tasks.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._services.bugs.report(self._name, error)

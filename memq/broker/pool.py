@@ -24,7 +24,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from memq.broker.memory import MemoryBudget
+
+    Guard = Callable[[str, Callable[["_Loan"], None]], Callable[["_Loan"], None]]
 
 POOLED_BYTES = 256 << 10
 """Smaller bodies come from the allocator, which is as good for them."""
@@ -46,13 +50,16 @@ class BodyPool:
 
     Args:
         memory: the budget in which idle blocks count.
+        guard: wraps the callback that the end of a body calls: no error that it raises could reach
+            anybody else.
     """
 
-    def __init__(self, memory: MemoryBudget) -> None:
+    def __init__(self, memory: MemoryBudget, guard: Guard = lambda _, callback: callback) -> None:
         self._memory = memory
         self._loans: dict[int, _Loan] = {}
         self._returned: deque[memoryview] = deque()
         self._idle: dict[int, list[memoryview]] = {}  # by size; the last one came back last
+        self._on_end = guard("the end of a body", self._ended)
         self._unused: dict[int, int] = {}  # by size: the fewest idle ones since the last `tidy`
         memory.on_short(self.clear)
 
@@ -75,7 +82,7 @@ class BodyPool:
         else:
             block = memoryview(pa.allocate_buffer(block_bytes))
         lent = pa.py_buffer(block)
-        loan = _Loan(lent, self._ended)
+        loan = _Loan(lent, self._on_end)
         loan.block = block
         self._loans[id(loan)] = loan
         return memoryview(lent)[:size_bytes]

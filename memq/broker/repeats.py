@@ -43,11 +43,13 @@ class RepeatChecker:
 
     Args:
         config: of the topic; set anew when it is altered.
+        queue_topic: where its notifications are.
         services: the broker's seams.
     """
 
-    def __init__(self, config: TopicConfig, services: Services) -> None:
+    def __init__(self, config: TopicConfig, queue_topic: str, services: Services) -> None:
         self.config = config
+        self._queue_topic = queue_topic
         self._services = services
         self._indexes: OrderedDict[str, dict[_Key, int]] = OrderedDict()
         self._slots = asyncio.Semaphore(MAX_LOOKUPS)
@@ -90,7 +92,7 @@ class RepeatChecker:
     async def _notification(self, place: Place) -> Notification | None:
         try:
             entries = await self._services.queue.fetch(
-                self.config.name, place.partition, place.offset, max_entries=1, max_bytes=1
+                self._queue_topic, place.partition, place.offset, max_entries=1, max_bytes=1
             )
         except OffsetOutOfRangeError:
             return None
@@ -98,10 +100,10 @@ class RepeatChecker:
 
     async def _recent(self, request: Write) -> AsyncIterator[tuple[Place, Notification]]:
         """Notifications inside the window that hold the Message; there is one or none."""
-        since_ms = self._services.now().wall_ms - self.config.dedup_window_ms
+        since_ms = self._services.now().mono_ms - self.config.dedup_window_ms
         for partition in range(self.config.read_partitions):
-            offset = await self._services.queue.offset_at(self.config.name, partition, since_ms)
-            async for entry in self._services.entries(self.config.name, partition, offset):
+            offset = await self._services.queue.offset_since(self._queue_topic, partition, since_ms)
+            async for entry in self._services.entries(self._queue_topic, partition, offset):
                 notification = decode_notification(entry.payload)
                 if _holds(notification, request):
                     yield Place(partition, entry.offset, notification.batch_id), notification

@@ -11,6 +11,9 @@ the queue has lost notifications, and then the objects are all that is left of a
 orphan is recognised and reported, and deleted only when it is older than the topic's `retention`:
 by then it would have been deleted whatever it is.
 
+*Age* is running time (`memq.core.clock`): a wall clock that steps, or is wrong at the start,
+deletes nothing early. Time during which no broker ran does not count.
+
 A scan holds the keys and batch ids of one topic in memory, about 300 bytes for each Batch held.
 """
 
@@ -34,6 +37,13 @@ log = logging.getLogger(__name__)
 DELETE_AT_ONCE = 100  # objects deleted per trip to a worker thread, so that uploads get their turn
 
 
+class _Object(NamedTuple):
+    key: str
+    size_bytes: int
+    batch_id: str
+    sealed_running_ms: int
+
+
 class OrphanReport(NamedTuple):
     """What a scan found in one topic.
 
@@ -50,29 +60,34 @@ class OrphanReport(NamedTuple):
 
 async def expire(hosted: HostedTopic, services: Services) -> int:
     """Forget the expired notifications of a topic and delete their Batches; returns how many."""
-    config = hosted.topic.config
-    cutoff_ms = services.now().wall_ms - config.retention_ms
+    config, queue_topic = hosted.topic.config, hosted.topic.queue_topic
+    cutoff_ms = services.now().mono_ms - config.retention_ms
     expired = 0
     for partition in range(config.read_partitions):
-        start, _ = await services.queue.offsets(config.name, partition)
-        end = await services.queue.offset_at(config.name, partition, cutoff_ms)
+        start, _ = await services.queue.offsets(queue_topic, partition)
+        end = await services.queue.offset_since(queue_topic, partition, cutoff_ms)
         if end <= start:
             continue
-        keys = await _keys(config.name, partition, range(start, end), services)
-        await services.queue.truncate(config.name, partition, end)
+        keys, newest_ms = await _expired(queue_topic, partition, range(start, end), services)
+        hosted.expired_before_ms = max(hosted.expired_before_ms, newest_ms + 1)
+        await services.queue.truncate(queue_topic, partition, end)
         await _delete(keys, services)
         expired += len(keys)
         log.info("%s/%d: %d Batches expired, start is %d", config.name, partition, len(keys), end)
     return expired
 
 
-async def _keys(topic: str, partition: int, offsets: range, services: Services) -> list[str]:
-    """Keys of the objects that these notifications name."""
+async def _expired(
+    topic: str, partition: int, offsets: range, services: Services
+) -> tuple[list[str], int]:
+    """Keys of the objects that these notifications name, and the time of the newest of them."""
     keys: list[str] = []
+    newest_ms = 0
     try:
         entries = services.entries(topic, partition, offsets.start, offsets.stop)
         async for entry in entries:  # one by one: what was read before the damage is kept
-            keys.append(key_of_uri(decode_notification(entry.payload).uri))  # noqa: PERF401
+            newest_ms = entry.timestamp_ms
+            keys.append(key_of_uri(decode_notification(entry.payload).uri))
     except CorruptDataError as exc:
         log.warning(
             "%s/%d: an expired notification is damaged (%s); objects it hides go as orphans",
@@ -80,7 +95,8 @@ async def _keys(topic: str, partition: int, offsets: range, services: Services) 
             partition,
             exc,
         )
-    return keys
+        newest_ms = services.now().wall_ms
+    return keys, newest_ms
 
 
 async def scan_orphans(hosted: HostedTopic, services: Services) -> OrphanReport:
@@ -92,17 +108,18 @@ async def scan_orphans(hosted: HostedTopic, services: Services) -> OrphanReport:
     named = await _named(hosted, services)
     for partition in hosted.partitions:
         named |= partition.processor.batch_ids
-    now_ms = services.now().wall_ms
-    orphans = [
-        (key, size, sealed_ms)
-        for key, size, sealed_ms, batch_id in listed
-        if batch_id not in named
-        # What is newer than its upload deadline may still be on its way to be notified.
-        and sealed_ms < now_ms - 2 * config.upload_deadline_ms
+    now_ms = services.now().mono_ms
+    # What is newer than its upload deadline may still be on its way to be notified. What was sealed
+    # later than now is of a running time that was lost together with its queue.
+    on_its_way = range(now_ms - 2 * config.upload_deadline_ms, now_ms + 1)
+    orphans = [each for each in listed if each.batch_id not in named]
+    orphans = [each for each in orphans if each.sealed_running_ms not in on_its_way]
+    expired = [
+        each.key for each in orphans if each.sealed_running_ms < now_ms - config.retention_ms
     ]
-    expired = [key for key, _, ms in orphans if ms < now_ms - config.retention_ms]
     await _delete(expired, services)
-    report = OrphanReport(len(orphans), sum(size for _, size, _ in orphans), len(expired))
+    size_bytes = sum(each.size_bytes for each in orphans)
+    report = OrphanReport(len(orphans), size_bytes, len(expired))
     if report.found:
         log.warning(
             "%s: %d objects (%d bytes) that no notification names: they were never acked, unless "
@@ -113,26 +130,27 @@ async def scan_orphans(hosted: HostedTopic, services: Services) -> OrphanReport:
     return report
 
 
-def _list_objects(hosted: HostedTopic, services: Services) -> list[tuple[str, int, int, str]]:
-    """(key, size, sealed_ms, batch id) of every object of the topic.
+def _list_objects(hosted: HostedTopic, services: Services) -> list[_Object]:
+    """Every object of the topic that is a Batch of ours.
 
     Listed before the notifications are read: a Batch is notified after it is stored, so whatever
     was listed and is not named then is not named at all.
     """
     found = []
-    for info in topic_objects(services.storage, services.cluster_id, hosted.topic.name):
+    topic = hosted.topic
+    for info in topic_objects(services.storage, services.cluster_id, topic.name, topic.incarnation):
         parsed = parse_object_key(info.key)
         if parsed is not None:
-            found.append((info.key, info.size_bytes, parsed.sealed_ms, parsed.batch_id))
+            found.append(_Object(info.key, info.size_bytes, parsed.batch_id, parsed.running_ms))
     return found
 
 
 async def _named(hosted: HostedTopic, services: Services) -> set[str]:
-    config = hosted.topic.config
+    config, queue_topic = hosted.topic.config, hosted.topic.queue_topic
     named: set[str] = set()
     for partition in range(config.read_partitions):
-        start, _ = await services.queue.offsets(config.name, partition)
-        async for entry in services.entries(config.name, partition, start):
+        start, _ = await services.queue.offsets(queue_topic, partition)
+        async for entry in services.entries(queue_topic, partition, start):
             named.add(decode_notification(entry.payload).batch_id)
     return named
 

@@ -11,44 +11,52 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memq.broker.admin import AdminServer
-from memq.broker.clock import system_now
+from memq.broker.bugs import Bugs
 from memq.broker.connection import BrokerConnection
+from memq.broker.disk import DiskRoom
 from memq.broker.handlers import Handlers
 from memq.broker.limits import RateLimitedLog, raise_file_limit
 from memq.broker.memory import MemoryBudget
+from memq.broker.missing import check_nothing_missing
 from memq.broker.pool import BodyPool
 from memq.broker.retention import expire, scan_orphans
 from memq.broker.services import Services
+from memq.broker.timekeeper import Timekeeper
 from memq.broker.topics import Topics
+from memq.broker.turns import ANSWERS_SHARE, Turns
+from memq.core.clock import BrokerClock
+from memq.core.files import explain, make_folders
 from memq.core.format.message import check_message
 from memq.core.governor.catalog import Catalog
-from memq.core.group import RESTART_GRACE_MS, GroupCoordinator
+from memq.core.group import GroupCoordinator
 from memq.core.notification.embedded import EmbeddedQueue
+from memq.core.notification.partition import PAGE_BYTES
+from memq.core.runtime import SYSTEM, Runtime
 from memq.core.storage.local import LocalStorage
-from memq.core.wire.messages import BrokerInfo, Struct, Write
+from memq.core.wire.messages import BrokerInfo, Write
 from memq.errors import (
     InvalidRequestError,
     MemqError,
     MessageTooLargeError,
     RequestTimeoutError,
     SchemaMismatchError,
+    StorageError,
     UnavailableError,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
-    from contextlib import AbstractAsyncContextManager
 
     import pyarrow as pa
 
     from memq.broker.config import BrokerConfig
-    from memq.broker.handlers import Outcome
     from memq.broker.partition import Reply
+    from memq.broker.topics import HostedTopic
     from memq.core.notification.queue import NotificationQueue
     from memq.core.storage.handler import StorageHandler
     from memq.core.wire.events import Request
@@ -56,7 +64,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SWEEP_S = 0.25  # how often timeouts of connections and held Messages are looked at
+DISK_S = 2.0  # how often the room on the disks is looked at
+QUEUE_BYTES = PAGE_BYTES + (1 << 20)  # a data page of the queue, an index page, and small files
 TIDY_MS = 2_000  # memory that no body needed for so long, or twice as long, is freed
+TIDY_GROUPS_S = 1.0  # a group that has ended is stored as ended so much later
 SHORT_OF_MEMORY = 10  # the stall timeout is divided by this while memory is full
 LISTEN_BACKLOG = 4_096
 CLEAN_TEMPORARY_MS = 3_600_000  # unfinished writes this old are nobody's
@@ -72,6 +83,8 @@ class Broker:
         config: its configuration.
         storage: where Batches go; None for the local file system under `data_dir`.
         queue: where notifications go; None for the embedded queue under `data_dir`.
+        runtime: clocks, chance and threads.
+        admin_http: whether to serve the admin HTTP.
     """
 
     def __init__(
@@ -80,17 +93,21 @@ class Broker:
         *,
         storage: StorageHandler | None = None,
         queue: NotificationQueue | None = None,
+        runtime: Runtime = SYSTEM,
+        admin_http: bool = True,
     ) -> None:
         self.config = config
+        self._runtime = runtime
         self._directory = Path(config.data_dir).absolute()
         self._given = (storage, queue)
         self._server: asyncio.Server | None = None
         self._listens_at = ""  # also while it drains, when it listens no more
         self._admin = AdminServer(self)
-        self._connections: set[BrokerConnection] = set()
+        self._admin_http = admin_http
+        self._connections: dict[BrokerConnection, None] = {}
         self._strangers: dict[BrokerConnection, None] = {}  # no handshake yet, oldest first
         self._background: list[asyncio.Task[None]] = []
-        self._warn = RateLimitedLog(log)
+        self._warn = RateLimitedLog(log, clock_s=runtime.mono_s)
         self.ready = False
 
     def __repr__(self) -> str:
@@ -107,36 +124,53 @@ class Broker:
 
         Raises:
             LockedError: another broker uses the data directory.
+            DataLossError: a part of the data directory is missing that others know of.
             MemqError: something stored is damaged or cannot be read; the message names it.
             UnavailableError: the port is taken.
         """
         raise_file_limit(self.config.max_connections)
         storage, queue = self._given
-        self._directory.mkdir(parents=True, exist_ok=True)
-        queue = queue or await self._open_queue()
+        try:
+            make_folders(self._directory)
+        except OSError as exc:
+            raise StorageError(f"cannot make {self._directory}: {explain(exc)}") from exc
+        if queue is None:
+            check_nothing_missing(self._directory)
+            queue = await self._open_queue()
+        saved = await queue.times()
+        clock = BrokerClock(self._runtime.mono_s, self._runtime.wall_ms, saved)
         memory = MemoryBudget(self.config.memory_bytes)
+        bugs = Bugs(foreign=self._foreign)
         self.services = Services(
             cluster_id=self.config.cluster_id,
             storage=storage or self._open_storage(),
             queue=queue,
             memory=memory,
-            bodies=BodyPool(memory),
-            executor=ThreadPoolExecutor(self.config.upload_threads, "memq-storage"),
-            failure=asyncio.get_running_loop().create_future(),
+            bodies=BodyPool(memory, guard=bugs.guarded),
+            turns=Turns(int(self.config.memory_bytes * ANSWERS_SHARE)),
+            executor=self._runtime.threads(self.config.upload_threads, "memq-storage"),
+            runtime=self._runtime,
+            bugs=bugs,
+            disk=DiskRoom(self._written_folders()),
+            times=Timekeeper(clock, saved, queue.save_times),
         )
         self.services.memory.on_change(self._memory_changed)
         catalog = Catalog(self._directory / "topics")
-        restarted = bool(catalog.names())
-        now_ms = self.services.now().mono_ms
-        self.groups = GroupCoordinator(grants_from_ms=now_ms + restarted * RESTART_GRACE_MS)
-        self.topics = Topics(catalog, self.config, self.services, lambda: self.address)
-        self._handlers = Handlers(self)
+        self.groups = GroupCoordinator()
+        self.topics = Topics(
+            catalog, self.config, self.services, lambda: self.address, self.groups.forget_topic
+        )
+        self.handlers = Handlers(self)
         await self._listen()
         await self.topics.start()
-        await self._admin.start()
+        await self.handlers.restore_groups()
+        if self._admin_http:
+            await self._admin.start()
         assert self._server is not None  # noqa: S101 - made by _listen
+        bugs.watch()
         await self._server.start_serving()
-        self._background = [self._spawn(self._sweep()), self._spawn(self._housekeep())]
+        background = (self._sweep(), self._tidy_groups(), self._housekeep(), self._watch_disk())
+        self._background = [self._spawn(coroutine) for coroutine in background]
         self.ready = True
         log.info("broker %s is ready on %s", self.config.broker_id, self.address)
 
@@ -157,15 +191,25 @@ class Broker:
         for connection in list(self._connections):
             connection.end("shutdown", UnavailableError("the broker is shutting down; reconnect"))
         await self._admin.stop()
+        try:
+            await self.services.times.close(self.services.now())
+        except MemqError as exc:
+            log.warning("the time was not saved, the next start goes on from before: %s", exc)
         await self.services.queue.close()
         self.services.executor.shutdown(wait=drained, cancel_futures=True)
+        self.services.bugs.unwatch()
         log.info("broker %s stopped%s", self.config.broker_id, "" if drained else ", not drained")
         return drained
 
+    def not_ready(self) -> list[str]:
+        """Why it should be given nothing to do now; none when it is ready."""
+        if not self.ready:
+            return ["it starts or stops"]
+        return self.services.disk.reasons(self.services.now().mono_ms)
+
     async def failed(self) -> BaseException:
         """Wait for an error that nothing expected."""
-        assert self.services.failure is not None  # noqa: S101 - made by start
-        return await asyncio.shield(self.services.failure)
+        return await asyncio.shield(self.services.bugs.failure)
 
     @property
     def address(self) -> str:
@@ -184,12 +228,18 @@ class Broker:
 
     async def _open_queue(self) -> NotificationQueue:
         return await asyncio.get_running_loop().run_in_executor(
-            None, EmbeddedQueue, self._directory / "queue"
+            None, partial(EmbeddedQueue, self._directory / "queue", runtime=self._runtime)
         )
 
+    def _written_folders(self) -> list[Path]:
+        """Folders on the disks that storage and queue write to, as far as these are local."""
+        names = ("objects", "queue")
+        pairs = zip(self._given, names, strict=True)
+        return [self._directory / name for given, name in pairs if given is None]
+
     def _open_storage(self) -> StorageHandler:
-        storage = LocalStorage(self._directory / "objects")
-        now_ms = system_now().wall_ms
+        storage = LocalStorage(self._directory / "objects", runtime=self._runtime)
+        now_ms = self._runtime.wall_ms()
         storage.clean_temporary(older_than_ms=CLEAN_TEMPORARY_MS, now_ms=now_ms)
         return storage
 
@@ -209,6 +259,12 @@ class Broker:
         host, port = self._server.sockets[0].getsockname()[:2]
         self._listens_at = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
+    def _foreign(self, protocol: object) -> bool:
+        """Whether a protocol on this event loop is not one of this broker's connections."""
+        return protocol is not None and not (
+            isinstance(protocol, BrokerConnection) and protocol.serves(self)
+        )
+
     # -- what connections call --------------------------------------------------------------
 
     def authorize(self, token: str) -> bool:
@@ -217,7 +273,7 @@ class Broker:
 
     def connected(self, connection: BrokerConnection) -> None:
         """A client has connected."""
-        self._connections.add(connection)
+        self._connections[connection] = None
         self._strangers[connection] = None
         if len(self._connections) > self.config.max_connections:
             connection.end(
@@ -233,7 +289,7 @@ class Broker:
 
     def disconnected(self, connection: BrokerConnection) -> None:
         """A connection is gone."""
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
         self._strangers.pop(connection, None)
 
     def closing(self, peer: str, reason: str, error: MemqError) -> None:
@@ -251,16 +307,25 @@ class Broker:
         this = BrokerInfo(id=self.config.broker_id, address=self.address)
         return [this, *(BrokerInfo(id=p.id, address=p.address) for p in self.config.peers)]
 
-    def serve(self, request: Struct) -> AbstractAsyncContextManager[Outcome]:
-        """Answer any request but a Write."""
-        return self._handlers.serve(request)
+    async def watermarks(self, hosted: HostedTopic) -> list[int]:
+        """How far each write partition of a topic is stored; what is told holds in later lives too.
+
+        While that cannot be made sure, on a full disk, it stands still.
+        """
+        times = self.services.times
+        try:
+            await times.promise(self.services.now())
+        except MemqError as exc:
+            self._warn("time", f"the watermark stands still, for the time was not saved: {exc}")
+        marks = [partition.stored_through_ms() for partition in hosted.partitions]
+        return [min(mark, times.saved.wall_ms) for mark in marks]
 
     def write(self, event: Request, reply: Reply) -> None:
         """Check a Message and hand it to its write partition; its body is charged to memory."""
         request, body = event.header, event.body
         assert isinstance(request, Write)  # noqa: S101 - the connection matched it
         try:
-            hosted = self.topics.get(request.topic)
+            hosted = self.topics.get(request.topic, request.incarnation)
             if not 0 <= request.write_partition < len(hosted.partitions):
                 raise InvalidRequestError(
                     f"topic {request.topic!r} has no write partition {request.write_partition}; "
@@ -293,8 +358,8 @@ class Broker:
         return task
 
     def _background_done(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and task.exception() is not None:
-            self.services.on_bug("background", task.exception())
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.services.bugs.report("background", error)
 
     async def _sweep(self) -> None:
         """Look at timeouts now and then; cheaper than a timer for each connection."""
@@ -302,6 +367,7 @@ class Broker:
         while True:
             await asyncio.sleep(SWEEP_S)
             self._sweep_connections(asyncio.get_running_loop().time())
+            self.services.times.clock.look()
             now = self.services.now()
             if now.mono_ms >= next_tidy_ms:
                 next_tidy_ms = now.mono_ms + TIDY_MS
@@ -310,6 +376,15 @@ class Broker:
                 for partition in hosted.partitions:
                     partition.expire_parked(now)
             self.groups.tick(now.mono_ms)
+
+    async def _watch_disk(self) -> None:
+        """Look at the room on the disks, in a thread: a file system that hangs holds nothing up."""
+        loop, disk = asyncio.get_running_loop(), self.services.disk
+        while True:
+            configs = [hosted.topic.config for hosted in self.topics.hosted()]
+            needed_bytes = QUEUE_BYTES + max(each.batch_bytes for each in configs)
+            disk.seen(await loop.run_in_executor(None, disk.look, needed_bytes))
+            await asyncio.sleep(DISK_S)
 
     def _sweep_connections(self, now_s: float) -> None:
         oldest_s = now_s - self.config.handshake_timeout_ms / 1000
@@ -320,25 +395,42 @@ class Broker:
             error = RequestTimeoutError(f"no handshake within {limit_ms} ms")
             self._strangers.pop(connection)
             connection.end("handshake_timeout", error)
-        stall_ms = self.config.stall_timeout_ms
+        stall_ms = unread_ms = self.config.stall_timeout_ms
+        if self.services.turns.full:
+            unread_ms //= SHORT_OF_MEMORY
         if self.services.memory.full:
             stall_ms //= SHORT_OF_MEMORY
         for connection in list(self._connections):
             if connection.stalled_s(now_s) * 1000 > stall_ms:
                 error = RequestTimeoutError(f"a frame stopped half-way for over {stall_ms} ms")
                 connection.end("stalled", error)
+            elif connection.unread_s(now_s) * 1000 > unread_ms:
+                error = RequestTimeoutError(f"answers were not read for over {unread_ms} ms")
+                connection.end("unread", error)
+
+    async def _tidy_groups(self) -> None:
+        while True:
+            await asyncio.sleep(TIDY_GROUPS_S)
+            try:
+                await self.handlers.tidy_groups()
+            except MemqError as exc:
+                self._warn("groups", f"a group's end is not stored, later again: {exc}")
 
     async def _housekeep(self) -> None:
         """Orphans at start and then hourly with retention; an error is logged and tried again."""
         next_scan_ms = 0
         while True:
+            try:
+                await self.services.times.keep(self.services.now())
+            except MemqError as exc:
+                log.warning("the time was not saved, later again: %s", exc)
             for hosted in self.topics.hosted():
                 try:
                     await expire(hosted, self.services)
                     if self.services.now().mono_ms >= next_scan_ms:
                         await scan_orphans(hosted, self.services)
                     for partition in hosted.partitions:
-                        partition.processor.window.expire(self.services.now().wall_ms)
+                        partition.processor.window.expire(self.services.now().mono_ms)
                 except MemqError as exc:
                     log.warning("%s: retention failed, later again: %s", hosted.topic.name, exc)
             if self.services.now().mono_ms >= next_scan_ms:

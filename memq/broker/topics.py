@@ -1,30 +1,37 @@
-"""The topics that this broker hosts: their write partitions, and their making and deleting."""
+"""The topics that this broker hosts: their write partitions, and how they come and go.
+
+A topic comes and goes as a whole, whatever fails between the steps; `memq.core.governor.catalog`
+has the theory. Creation and deletion hold one lock, and are answered as soon as they are durable;
+`memq.broker.deletion` removes what is left of a deleted topic in the background.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from memq.broker.deletion import Deletions
 from memq.broker.partition import WritePartition
 from memq.broker.recovery import take_over
 from memq.broker.repeats import RepeatChecker
 from memq.core.format.schema import deserialize_schema
-from memq.core.storage.keys import object_key, topic_objects
-from memq.core.topic import AUDIT_TOPIC, TopicConfig
+from memq.core.storage.keys import BatchKey, object_key
+from memq.core.topic import AUDIT_TOPIC, INCARNATION_DIGITS, TopicConfig
 from memq.core.topic_processor import TopicProcessor
 from memq.core.wire.messages import TopicInfo
 from memq.errors import (
     CorruptDataError,
     InvalidRequestError,
-    MemqError,
     NotHostedError,
+    TopicExistsError,
+    TopicRecreatedError,
     UnavailableError,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
+    from concurrent.futures import Future
 
     import pyarrow as pa
 
@@ -35,10 +42,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-
-def new_batch_id(wall_ms: int) -> str:
-    """A unique name that sorts by time: 12 hex digits of milliseconds, 16 random ones."""
-    return f"{wall_ms:012x}{os.urandom(8).hex()}"
+T = TypeVar("T")
 
 
 class HostedTopic:
@@ -50,12 +54,14 @@ class HostedTopic:
         partitions: its write partitions, by number.
         messages_received: Messages that came since they were last counted.
         bytes_received: their bytes.
+        expired_before_ms: retention has removed what was published before this time.
     """
 
     def __init__(self, topic: Topic, repeats: RepeatChecker) -> None:
         self.repeats = repeats
         self.messages_received = 0
         self.bytes_received = 0
+        self.expired_before_ms = 0
         self.partitions: list[WritePartition] = []
         self.set(topic)
 
@@ -64,6 +70,19 @@ class HostedTopic:
         metrics.messages.labels(self.topic.name).inc(self.messages_received)
         metrics.bytes.labels(self.topic.name).inc(self.bytes_received)
         self.messages_received = self.bytes_received = 0
+
+    def uploads(self) -> list[Future[None]]:
+        """Attempts to store a Batch that a thread has not ended, though nobody waits any more."""
+        return [thread for partition in self.partitions for thread in partition.uploads()]
+
+    def retained_since_ms(self, now_ms: int) -> int:
+        """Retention has removed nothing that was published at this time or later.
+
+        It never went further than it reaches now, than it reached when the topic was altered last,
+        or than it went since the broker started.
+        """
+        reach_ms = now_ms - self.topic.config.retention_ms
+        return max(reach_ms, self.topic.retained_since_ms, self.expired_before_ms)
 
     def set(self, topic: Topic) -> None:
         """Take over an altered configuration."""
@@ -84,6 +103,7 @@ class Topics:
         config: of the broker.
         services: its seams.
         address: gives the `host:port` that clients reach this broker under.
+        on_deleted: told the name of each topic in the moment in which it is gone.
     """
 
     def __init__(
@@ -92,28 +112,44 @@ class Topics:
         config: BrokerConfig,
         services: Services,
         address: Callable[[], str],
+        on_deleted: Callable[[str], None],
     ) -> None:
         self._catalog = catalog
         self._config = config
         self._services = services
         self._address = address
+        self._on_deleted = on_deleted
         self._hosted: dict[str, HostedTopic] = {}
         self._elsewhere = {topic: peer.address for peer in config.peers for topic in peer.topics}
         self._damaged: dict[str, CorruptDataError] = {}
-        self._lock = asyncio.Lock()  # one making, altering or deleting at a time
+        self._lock = asyncio.Lock()  # one creation, change or deletion at a time
+        self._changes: set[asyncio.Task[Any]] = set()
+        self._deletions = Deletions(catalog, services)
 
     def __repr__(self) -> str:
         return f"<Topics [{len(self._hosted)} hosted | {len(self._elsewhere)} elsewhere]>"
 
     async def start(self) -> None:
         """Take over every topic of the catalog, and make those that the configuration asks for."""
-        for name in self._catalog.names():
+        for name, error in self._catalog.damaged.items():
+            self._not_served(name, error)
+        known = [self._catalog.get(name) for name in self._catalog.names()]
+        in_queue = await self._services.queue.topics()
+        for topic in known:
+            if topic.queue_topic not in in_queue:
+                missing = (
+                    f"its notifications are missing: the queue has no {topic.queue_topic!r}. Put "
+                    "its folder back, or stop the broker and run `memq recover`"
+                )
+                self._not_served(topic.name, CorruptDataError(missing))
+                continue
             try:
-                await self._host(self._catalog.get(name))
+                told_ms = self._services.times.saved.wall_ms
+                self._hosted[topic.name] = await self._take_up(topic, told_ms)
             except CorruptDataError as exc:
-                log.error("topic %s is damaged and not served: %s", name, exc)  # noqa: TRY400
-                self._damaged[name] = exc
-        unknown = set(await self._services.queue.topics()) - set(self._catalog.names())
+                self._not_served(topic.name, exc)
+        doomed = self._catalog.doomed()
+        unknown = {*in_queue} - {topic.queue_topic for topic in (*known, *doomed)}
         if unknown:
             log.warning(
                 "the queue holds topics that the catalog does not know, they are left alone: %s",
@@ -122,6 +158,7 @@ class Topics:
         for config in (*self._config.topics, _audit_config()):
             if config.name not in self._catalog and config.name not in self._elsewhere:
                 await self.create(config)
+        self._deletions.start()
 
     def names(self) -> list[str]:
         """The hosted topics, sorted."""
@@ -131,16 +168,27 @@ class Topics:
         """The hosted topics."""
         return list(self._hosted.values())
 
-    def get(self, name: str) -> HostedTopic:
+    def get(self, name: str, incarnation: str = "") -> HostedTopic:
         """A hosted topic.
 
+        Args:
+            name: of the topic.
+            incarnation: that the caller means; empty for whichever there is.
+
         Raises:
+            TopicRecreatedError: it is another incarnation that is hosted.
             NotHostedError: another broker hosts it; the error has its address.
             CorruptDataError: its notifications are damaged; restart the broker when that is mended.
             UnknownTopicError: nobody does.
         """
         hosted = self._hosted.get(name)
         if hosted is not None:
+            if incarnation and incarnation != hosted.topic.incarnation:
+                raise TopicRecreatedError(
+                    f"topic {name!r} was deleted and made again: {incarnation} is over, this is "
+                    f"{hosted.topic.incarnation}, with other data under the same offsets. Open the "
+                    "client anew, and begin at 'earliest' to miss nothing"
+                )
             return hosted
         if name in self._elsewhere:
             address = self._elsewhere[name]
@@ -159,96 +207,185 @@ class Topics:
             schema_id=topic.schema_id,
             hosts=[address] * topic.config.write_partitions,
             queue_address=address,
+            named_partitions=topic.named_partitions,
             created_ms=topic.created_ms,
+            incarnation=topic.incarnation,
         )
 
-    async def create(self, config: TopicConfig) -> HostedTopic:
-        """Make a topic and host it.
+    async def create(self, config: TopicConfig, request_id: str = "") -> HostedTopic:
+        """Make a topic and host it; a request that made it before is answered with it.
 
         Raises:
-            TopicExistsError, ConfigError, SchemaMismatchError, QueueError: it was not made.
+            TopicExistsError, ConfigError, SchemaMismatchError, QueueError: it was not made, and
+                nothing is left of it.
         """
-        async with self._lock:
-            if config.name in self._elsewhere:
-                self.get(config.name)
-            topic = self._catalog.create(config, self._services.now().wall_ms)
-            hosted = await self._host(topic)
-        log.info("topic %s created", config.name)
-        return hosted
+        return await self._to_its_end(self._create(config, request_id))
 
     async def alter(self, name: str, options: dict[str, str], schema: bytes | None) -> HostedTopic:
         """Change a topic; it holds from the next Message on.
 
         Raises:
-            UnknownTopicError, ConfigError, SchemaMismatchError: nothing has changed.
+            UnknownTopicError, ConfigError, SchemaMismatchError, QueueError: nothing has changed.
         """
-        async with self._lock:
-            hosted = self.get(name)
-            hosted.set(self._catalog.alter(name, options, schema))
-            await self._grow(hosted)
-        log.info("topic %s altered: %s%s", name, options, " and its schema" if schema else "")
-        return hosted
+        return await self._to_its_end(self._alter(name, options, schema))
 
     async def delete(self, name: str) -> None:
-        """Delete a topic: first its notifications, then its entry, then its objects."""
-        if name == AUDIT_TOPIC:
-            raise InvalidRequestError(f"{AUDIT_TOPIC} is internal and cannot be deleted")
-        async with self._lock:
-            hosted = self.get(name)
-            del self._hosted[name]
-            await self._stop(hosted, timeout_s=5)
-            await self._services.queue.delete_topic(name)
-            self._catalog.delete(name)
-        log.info("topic %s deleted", name)
-        await asyncio.get_running_loop().run_in_executor(
-            self._services.executor, self._delete_objects, name
-        )
+        """Delete a topic; what belongs to it is removed in the background.
+
+        Raises:
+            UnknownTopicError, NotHostedError: it is not here.
+            InvalidRequestError: it is internal.
+            QueueError: the disk refused; the topic is there as before.
+        """
+        await self._to_its_end(self._delete(name))
 
     async def stop(self, timeout_s: float) -> bool:
         """Drain and stop everything; True when all that was accepted is stored and acked."""
+        await asyncio.gather(*self._changes, return_exceptions=True)
         drained = await asyncio.gather(
             *(self._stop(hosted, timeout_s) for hosted in self._hosted.values())
         )
+        await self._deletions.stop()
         return all(drained)
 
     # -- inside -----------------------------------------------------------------------------
 
-    async def _host(self, topic: Topic) -> HostedTopic:
-        await self._services.queue.create_topic(topic.name, topic.config.read_partitions)
-        hosted = HostedTopic(topic, RepeatChecker(topic.config, self._services))
-        await self._grow(hosted)
-        self._hosted[topic.name] = hosted
+    def _not_served(self, name: str, error: CorruptDataError) -> None:
+        log.error("topic %s is damaged and not served: %s", name, error)
+        self._damaged[name] = error
+
+    async def _to_its_end(self, change: Coroutine[Any, Any, T]) -> T:
+        """Make a change whole, also when the client that asked for it goes away meanwhile."""
+        task = asyncio.get_running_loop().create_task(change)
+        self._changes.add(task)
+        task.add_done_callback(self._changed)
+        return await asyncio.shield(task)
+
+    def _changed(self, task: asyncio.Task[Any]) -> None:
+        self._changes.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever asked is told; if they went away there is nobody to tell
+
+    async def _create(self, config: TopicConfig, request_id: str) -> HostedTopic:
+        async with self._lock:
+            if config.name in self._elsewhere:
+                self.get(config.name)
+            if config.name in self._catalog:
+                hosted = self.get(config.name)
+                if request_id and request_id == hosted.topic.request_id:
+                    return hosted
+                raise TopicExistsError(f"topic {config.name!r} exists already")
+            topic = self._catalog.new(
+                config,
+                now_ms=self._services.now().wall_ms,
+                incarnation=self._services.runtime.token_hex(INCARNATION_DIGITS // 2),
+                request_id=request_id,
+            )
+            self._catalog.announce(topic)
+            try:
+                await self._services.queue.create_topic(topic.queue_topic, config.read_partitions)
+                hosted = await self._take_up(topic, told_ms=0)
+                self._catalog.save(topic)
+            except BaseException:
+                self._deletions.add(topic)
+                raise
+            self._hosted[topic.name] = hosted
+            self._deletions.spare(topic)
+        log.info("topic %s created, incarnation %s", topic.name, topic.incarnation)
         return hosted
 
-    async def _grow(self, hosted: HostedTopic) -> None:
-        """Start the write partitions that the topic has but does not run yet."""
-        config = hosted.topic.config
-        missing = range(len(hosted.partitions), config.write_partitions)
-        for number, start in (await take_over(config, missing, self._services)).items():
+    async def _alter(self, name: str, options: dict[str, str], schema: bytes | None) -> HostedTopic:
+        async with self._lock:
+            hosted = self.get(name)
+            retained_since_ms = hosted.retained_since_ms(self._services.now().wall_ms)
+            altered = self._catalog.altered(name, options, schema, retained_since_ms)
+            added = await self._new_partitions(
+                altered,
+                hosted.repeats,
+                first=len(hosted.partitions),
+                told_ms=self._services.times.saved.wall_ms,
+            )
+            self._catalog.save(altered)
+            hosted.set(altered)
+            hosted.partitions += added
+        log.info("topic %s altered: %s%s", name, options, " and its schema" if schema else "")
+        return hosted
+
+    async def _delete(self, name: str) -> None:
+        if name == AUDIT_TOPIC:
+            raise InvalidRequestError(f"{AUDIT_TOPIC} is internal and cannot be deleted")
+        async with self._lock:
+            hosted = self.get(name)
+            self._catalog.delete(name)
+            del self._hosted[name]
+            self._on_deleted(name)
+            await self._stop(hosted, timeout_s=5)
+        log.info("topic %s deleted, incarnation %s", name, hosted.topic.incarnation)
+        self._deletions.add(hosted.topic, hosted.uploads())
+
+    async def _take_up(self, topic: Topic, told_ms: int) -> HostedTopic:
+        """A topic with its write partitions, taken over and running.
+
+        Args:
+            topic: the topic.
+            told_ms: no watermark of it was told that is later.
+        """
+        repeats = RepeatChecker(topic.config, topic.queue_topic, self._services)
+        hosted = HostedTopic(topic, repeats)
+        hosted.partitions = await self._new_partitions(topic, repeats, first=0, told_ms=told_ms)
+        return hosted
+
+    async def _new_partitions(
+        self, topic: Topic, repeats: RepeatChecker, *, first: int, told_ms: int
+    ) -> list[WritePartition]:
+        """The write partitions of a topic from the `first` on, taken over and running."""
+        config = topic.config
+        missing = range(first, config.write_partitions)
+        partitions: list[WritePartition] = []
+        for number, start in (await take_over(topic, missing, self._services)).items():
             processor = TopicProcessor(
                 config,
                 number,
+                incarnation=topic.incarnation,
                 broker_id=self._config.broker_id,
-                schemas=hosted.topic.schemas,
-                new_batch_id=new_batch_id,
-                locate=self._locator(config.name, number),
+                schemas=topic.schemas,
+                new_batch_id=self._new_batch_id,
+                locate=self._locator(topic, number),
                 window=start.window,
-                stored_through_ms=start.stored_through_ms,
+                written_ms=max(told_ms, start.written_ms),
             )
-            hosted.partitions.append(
+            partitions.append(
                 WritePartition(
                     processor,
+                    topic.queue_topic,
                     self._services,
-                    hosted.repeats,
+                    repeats,
                     park_timeout_ms=self._config.park_timeout_ms,
                 )
             )
             if start.batches:
                 log.info("%s/%d: taken over, %d notifications", config.name, number, start.batches)
+        return partitions
 
-    def _locator(self, topic: str, write_partition: int) -> Callable[[str, int], tuple[str, str]]:
-        def locate(batch_id: str, sealed_ms: int) -> tuple[str, str]:
-            key = object_key(self._config.cluster_id, topic, write_partition, sealed_ms, batch_id)
+    def _new_batch_id(self, running_ms: int) -> str:
+        """A unique name that sorts by running time: 12 hex digits of it, 16 random ones."""
+        return f"{running_ms:012x}{self._services.runtime.token_hex(8)}"
+
+    def _locator(
+        self, topic: Topic, write_partition: int
+    ) -> Callable[[str, int, int], tuple[str, str]]:
+        def locate(batch_id: str, sealed_ms: int, running_ms: int) -> tuple[str, str]:
+            key = object_key(
+                BatchKey(
+                    cluster_id=self._config.cluster_id,
+                    topic=topic.name,
+                    incarnation=topic.incarnation,
+                    write_partition=write_partition,
+                    sealed_ms=sealed_ms,
+                    batch_id=batch_id,
+                    running_ms=running_ms,
+                )
+            )
             return key, self._services.storage.uri(key)
 
         return locate
@@ -260,15 +397,6 @@ class Topics:
         for partition in hosted.partitions:
             await partition.close()
         return all(drained)
-
-    def _delete_objects(self, name: str) -> None:
-        """Delete a topic's objects; what cannot be deleted now is an orphan and goes later."""
-        storage = self._services.storage
-        try:
-            for info in topic_objects(storage, self._config.cluster_id, name):
-                storage.delete(info.key)
-        except MemqError as exc:
-            log.warning("topic %s: some objects are left, as orphans: %s", name, exc)
 
 
 def _audit_config() -> TopicConfig:

@@ -43,6 +43,7 @@ async def put_until_deadline(
             await _attempt(batch, services, in_thread)
         except MemqError as exc:
             attempt += 1
+            services.disk.failed(exc, services.now().mono_ms)
             delay_s = services.backoff_s(RETRY_BASE_S, RETRY_CAP_S, attempt)
             if not exc.retriable or _left_s(batch, services) <= delay_s:
                 raise

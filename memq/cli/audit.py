@@ -12,6 +12,7 @@ from memq.cli import consumed
 from memq.cli.command import Command
 from memq.cli.options import RowType, TimeType, connection_options, option, output_option
 from memq.cli.output import show_one, show_rows
+from memq.core.audit_result import unjudged
 from memq.core.options import Option
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from memq.core.audit_result import AuditResult
 
 MAX_RUNS_SHOWN = 5  # of each finding in a cell of the table; JSON has all
-FINDINGS = ("lost", "damaged", "doubled", "changed", "recovered")
+FINDINGS = ("lost", "damaged", "doubled", "changed", "expired", "recovered")
 COLUMNS = (
     "producer",
     "epoch",
@@ -90,7 +91,8 @@ def audit(
     Each line of the first table is a producer in a write partition, each of the second a consumer
     and such a producer. Numbers are LogMessages; SEQUENCES names Messages, and those of a consumer
     with their offsets, as P:START-END. The last line is "clean", or what is wrong; then the exit
-    code is 1.
+    code is 1. Where nothing is wrong but not all could be judged, it says so, and the exit code is
+    3.
     """
     from memq.client.audit import audit_topic  # noqa: PLC0415 - loads Arrow
     from memq.client.offsets import time_ms  # noqa: PLC0415
@@ -115,7 +117,15 @@ def audit(
         show_one(_json(result), output)
     else:
         show_table(result)
-    ctx.exit(0 if result.clean else 1)
+    ctx.exit(exit_code(result))
+
+
+def exit_code(result: AuditResult) -> int:
+    """0 when all is clean, 1 when something is wrong, 3 when not all could be judged.
+
+    2 is that of a wrong command line.
+    """
+    return {"clean": 0, "not clean": 1, "partly judged": 3}[result.verdict]
 
 
 def _progress(bar: Any) -> Progress:
@@ -139,9 +149,9 @@ def show_table(result: AuditResult) -> None:
         click.echo()
     for line in result.damage:
         click.echo(f"cannot be read: {line}")
-    for line in [*_notes(result), *consumed.consumer_notes(result.consumers)]:
+    for line in [*_notes(result), *consumed.consumer_notes(result.consumers), *unjudged(result)]:
         click.echo(line)
-    click.echo(_verdict(result))
+    click.echo(_last_line(result))
 
 
 def _row(producer: ProducerAudit) -> Row:
@@ -173,30 +183,16 @@ def _shown(runs: Sequence[Run]) -> str:
 
 def _notes(result: AuditResult) -> list[str]:
     """What is no fault, but should be known."""
-    notes = []
-    if not any(producer.produced_messages for producer in result.producers):
-        notes.append("No report in this window could be judged.")
-    if result.open_reports:
-        notes.append(
-            f"{result.open_reports} reports are not closed yet: Batches are still on their way. "
-            "Audit again in a while."
-        )
-    if result.expired_reports:
-        notes.append(
-            f"{result.expired_reports} reports are about Messages that retention has removed, or "
-            "may remove now."
-        )
-    if result.unreported_messages:
-        notes.append(
-            f"{result.unreported_records} LogMessages are stored but in no report: their producers "
-            "have not reported yet, or ended before they could."
-        )
-    return notes
+    if any(producer.produced_messages for producer in result.producers):
+        return []
+    return ["No report in this window could be judged."]
 
 
-def _verdict(result: AuditResult) -> str:
-    if result.clean:
+def _last_line(result: AuditResult) -> str:
+    if result.verdict == "clean":
         return "clean"
+    if result.verdict == "partly judged":
+        return "PARTLY JUDGED: what could be judged is clean; the lines above say what could not"
     parts = [f"{len(result.damage)} objects or reports cannot be read"] if result.damage else []
     for finding in ("lost", "damaged"):
         messages = _messages(result, finding)
@@ -222,6 +218,8 @@ def _json(result: AuditResult) -> Row:
     return {
         "topic": result.topic,
         "clean": result.clean,
+        "verdict": result.verdict,
+        "unjudged": unjudged(result),
         "lost_records": result.lost_records,
         "open_reports": result.open_reports,
         "expired_reports": result.expired_reports,
@@ -240,6 +238,7 @@ def _producer_json(producer: ProducerAudit) -> Row:
         "stored_records": producer.stored_records,
         "lost_records": producer.lost_records,
         "damaged_records": producer.damaged_records,
+        "expired_records": producer.expired_records,
         "unreported_messages": producer.unreported_messages,
         "unreported_records": producer.unreported_records,
         **{finding: getattr(producer, finding) for finding in FINDINGS},

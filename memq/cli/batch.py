@@ -11,7 +11,7 @@ import click
 from memq.cli.command import Command, Group
 from memq.cli.options import RangeType, connection_options, option, output_option
 from memq.cli.output import show_rows, write_whole
-from memq.cli.times import iso_ms, iso_us
+from memq.core.units import iso_ms, iso_us
 
 if TYPE_CHECKING:
     from memq.cli.output import Row

@@ -26,20 +26,9 @@ def consumer_notes(consumers: Sequence[ConsumerAudit]) -> list[str]:
     """What is no fault, but should be known; and which reports differ."""
     notes = [line for consumer in consumers for line in consumer.mismatches]
     for consumer in consumers:
-        name, unreported, behind = (
-            consumer.consumer,
-            consumer.total("unreported").records,
-            consumer.total("behind").records,
-        )
-        if not consumer.reports:
-            notes.append(f"There is no report of {name!r}: nothing is known of it.")
-        elif behind:
+        name, behind = consumer.consumer, consumer.total("behind").records
+        if consumer.reports and behind:
             notes.append(f"{name} is {behind} LogMessages behind.")
-        if unreported:
-            notes.append(
-                f"{name} has committed {unreported} LogMessages without a report of it: a member "
-                "ended before it could."
-            )
         if consumer.unnamed_parts:
             notes.append(f"{name}: {consumer.unnamed_parts} more findings are not named.")
     return notes

@@ -10,10 +10,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from memq.cli.times import iso_us
 from memq.client.batch import Batch
 from memq.client.order import arrange
 from memq.core.notification.notification import NOTIFICATION_VERSION, Notification
+from memq.core.units import iso_us
 from memq.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ def object_records(reader: BatchReader) -> Iterator[dict[str, Any]]:
     unknown = Notification(
         version=NOTIFICATION_VERSION,
         topic=metadata.topic,
+        incarnation="",
         write_partition=metadata.write_partition,
         batch_id=metadata.batch_id,
         uri="",

@@ -28,6 +28,7 @@ from memq.cli.consume import consume
 from memq.cli.group import group
 from memq.cli.offsets import offsets
 from memq.cli.produce import produce
+from memq.cli.recover import recover
 from memq.cli.topic import topic
 from memq.errors import MemqError
 
@@ -131,6 +132,7 @@ for command in (
     group,
     batch,
     audit,
+    recover,
     bench,
 ):
     cli.add_command(command)

@@ -9,7 +9,7 @@ import click
 from memq.cli.command import Command
 from memq.cli.options import TimeType, connection_options, option, output_option
 from memq.cli.output import show_rows
-from memq.cli.times import iso_ms
+from memq.core.units import iso_ms
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -8,7 +8,7 @@ from memq.core.units import parse_duration_ms
 from memq.errors import ConfigError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND, _MICROSECOND = timedelta(milliseconds=1), timedelta(microseconds=1)
+_MICROSECOND = timedelta(microseconds=1)
 
 
 def parse_time(text: str, now: datetime) -> datetime:
@@ -34,20 +34,3 @@ def parse_time(text: str, now: datetime) -> datetime:
 def to_us(moment: datetime) -> int:
     """Microseconds since 1970 UTC."""
     return (moment - _EPOCH) // _MICROSECOND
-
-
-def iso_us(time_us: int) -> str:
-    """ISO 8601 in UTC of microseconds since 1970; the number where no calendar reaches."""
-    return _iso(time_us, _MICROSECOND, "microseconds")
-
-
-def iso_ms(time_ms: int) -> str:
-    """ISO 8601 in UTC of milliseconds since 1970; the number where no calendar reaches."""
-    return _iso(time_ms, _MILLISECOND, "milliseconds")
-
-
-def _iso(ticks: int, tick: timedelta, unit: str) -> str:
-    try:
-        return (_EPOCH + ticks * tick).isoformat(timespec=unit).replace("+00:00", "Z")
-    except OverflowError:
-        return f"{ticks} {unit} since 1970"

@@ -12,7 +12,6 @@ from memq.cli.command import Command, Group
 from memq.cli.options import connection_options, option, output_option, table_options
 from memq.cli.output import show_one, show_rows
 from memq.core.topic import TOPIC_OPTIONS
-from memq.errors import UnknownTopicError
 
 if TYPE_CHECKING:
     from memq.cli.output import Row
@@ -81,11 +80,7 @@ def describe(*, name: str, bootstrap: str, token: str, output: str) -> None:
     from memq.cli.connect import connect_admin  # noqa: PLC0415 - loads the client
 
     with connect_admin(bootstrap, token) as admin:
-        # Asking for the topic by name would make it, where brokers make topics that are missing.
-        found = [info for info in admin.list_topics() if info.config.name == name]
-    if not found:
-        raise UnknownTopicError(f"no topic {name!r}; see memq topic list")
-    _show(found[0], output)
+        _show(admin.describe_topic(name), output)
 
 
 @topic.command(
@@ -148,6 +143,8 @@ def _row(info: TopicInfo) -> Row:
         "typed": config.pop("schema") is not None,
         **config,
         "schema_id": info.schema_id,
+        "incarnation": info.incarnation,
+        "named_partitions": info.named_partitions,
         "hosts": info.hosts,
         "queue_address": info.queue_address,
     }

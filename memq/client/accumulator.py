@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 import weakref
 from dataclasses import dataclass
 from functools import partial
@@ -39,6 +38,7 @@ from memq.client.delivery import Delivery
 from memq.client.records import ENVELOPE_BYTES, RECORD_BYTES, Record, check_record
 from memq.core.checksum import crc32c
 from memq.core.format.message import encode_message, encode_records, timestamp_range_us
+from memq.core.runtime import SYSTEM
 from memq.errors import ClosedError, InvalidRequestError, MemqError, MessageTooLargeError
 
 if TYPE_CHECKING:
@@ -118,8 +118,8 @@ class Accumulator:
         schema_id: str | None,
         on_sealed: Callable[[SealedMessage], object],
         on_wake: Callable[[], object],
-        clock: Callable[[], float] = time.monotonic,
-        wall_us: Callable[[], int] = lambda: time.time_ns() // 1_000,
+        clock: Callable[[], float] = SYSTEM.mono_s,
+        wall_us: Callable[[], int] = SYSTEM.wall_us,
     ) -> None:
         self._budget = budget
         self._message_bytes = min(message_bytes, max_message_bytes)

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from memq.client.cluster import Cluster
 from memq.client.loop import EventLoopThread
 from memq.client.offsets import check_start, resolve, time_ms
 from memq.client.queue import QueueClient
+from memq.core.runtime import SYSTEM, Runtime
 from memq.core.topic import TopicConfig
 from memq.core.wire.messages import (
     AlterTopic,
     CreateTopic,
     DeleteGroup,
     DeleteTopic,
-    FetchWatermark,
     ListGroups,
     ListGroupsAnswer,
     TopicAnswer,
 )
+from memq.errors import ProtocolError
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from datetime import datetime
     from types import TracebackType
     from typing import Self
@@ -52,6 +55,7 @@ class AsyncAdminClient:
         token: credential; empty where the brokers ask for none.
         client: names this client in the brokers' logs.
         request_timeout_s: how long brokers are tried before a call fails.
+        runtime: clocks, chance and threads.
     """
 
     def __init__(
@@ -61,9 +65,14 @@ class AsyncAdminClient:
         token: str = "",
         client: str = "",
         request_timeout_s: float = 30.0,
+        runtime: Runtime = SYSTEM,
     ) -> None:
         self._cluster = Cluster(
-            bootstrap, client=client, token=token, request_timeout_s=request_timeout_s
+            bootstrap,
+            client=client,
+            token=token,
+            request_timeout_s=request_timeout_s,
+            runtime=runtime,
         )
 
     def __repr__(self) -> str:
@@ -103,7 +112,9 @@ class AsyncAdminClient:
             InvalidRequestError: the name cannot be a topic.
         """
         config = TopicConfig.create(name, schema=_schema_bytes(schema), **options)
-        return await self._topic(CreateTopic(config=config))
+        return await self._topic(
+            CreateTopic(config=config, request_id=self._cluster.runtime.token_hex(8))
+        )
 
     async def alter_topic(
         self, name: str, *, schema: Schema | None = None, **options: object
@@ -163,9 +174,7 @@ class AsyncAdminClient:
         Raises:
             UnknownTopicError: there is no such topic.
         """
-        answer: WatermarkAnswer
-        answer, _ = await self._queue(topic).ask(FetchWatermark(topic=topic))
-        return answer
+        return await self._queue(topic).watermark()
 
     # -- groups -----------------------------------------------------------------------------
 
@@ -176,14 +185,30 @@ class AsyncAdminClient:
             UnknownTopicError: there is no such topic.
         """
         if topic is not None:
-            answer, _ = await self._queue(topic).ask(ListGroups(topic=topic))
-            return list(answer.groups)
+            return await self._pages_of_groups(self._queue(topic).ask, topic)
         groups: list[GroupInfo] = []
         for address in {info.queue_address for info in await self.list_topics()}:
-            found, _ = await self._cluster.call(address, ListGroups())
-            assert isinstance(found, ListGroupsAnswer)  # noqa: S101 - the wire checked the type
-            groups += found.groups
+            groups += await self._pages_of_groups(partial(self._cluster.call, address), None)
         return sorted(groups, key=lambda group: (group.topic, group.group))
+
+    async def _pages_of_groups(
+        self, ask: Callable[[ListGroups], Awaitable[tuple[Any, memoryview]]], topic: str | None
+    ) -> list[GroupInfo]:
+        """Groups of one topic or of all, from one broker, in as many requests as it takes."""
+        found: list[GroupInfo] = []
+        request = ListGroups(topic=topic)
+        while True:
+            answer, _ = await ask(request)
+            assert isinstance(answer, ListGroupsAnswer)  # noqa: S101 - the wire checked the type
+            found += answer.groups
+            here = (request.from_topic, request.after_group)
+            if not answer.from_topic:
+                return found
+            if (answer.from_topic, answer.after_group) <= here:
+                raise ProtocolError(f"asked for groups after {here}, the broker goes back")
+            request = ListGroups(
+                topic=topic, from_topic=answer.from_topic, after_group=answer.after_group
+            )
 
     async def committed(self, group: str, topic: str) -> dict[int, int]:
         """Stored next offsets of a group; partitions without one are absent.
@@ -219,7 +244,8 @@ class AsyncAdminClient:
         partitions = to if isinstance(to, Mapping) else [p.partition for p in await queue.offsets()]
         offsets = await resolve(queue, to, partitions)
         if not dry_run:
-            await queue.commit(group, "", offsets)
+            name = self._cluster.runtime.token_hex(8)
+            await queue.commit(group, "", offsets, committer=name, sequence=1)
         return offsets
 
     async def delete_group(self, group: str, topic: str) -> None:

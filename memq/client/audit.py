@@ -6,8 +6,9 @@ go. The Messages that a report names were stored before it, or a little later. N
 read from around the window, and when a Message is still missing then, all others as well, before it
 is called lost.
 
-Reports that cannot be judged are counted: those that are not closed yet, and those whose Messages
-retention has removed, or may remove while the audit runs. What they name is not unreported.
+Whatever is held is judged, in every read partition. What cannot be judged is counted and named, and
+the audit is not clean then: reports that are not closed yet, Messages of which nothing is left and
+which retention may have removed, and what of the window is not held or not over.
 
 What consumers reported is compared with the Batches that were published in the window; their
 reports are read up to now, since they consume later.
@@ -19,22 +20,20 @@ reports are read up to now, since they consume later.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
 from memq.client.audit_batches import BatchLook
+from memq.client.audit_bounds import Marks, held, marks_past, not_held, not_over
 from memq.client.audit_consumed import GRACE_MS, audit_consumed
 from memq.client.audit_damage import Damage
 from memq.client.audit_reports import ReportReader
 from memq.client.cluster import Cluster
-from memq.client.held import held_since
 from memq.client.notifications import stretches_beside, stretches_between
 from memq.client.queue import QueueClient
 from memq.core.audit_result import AuditResult
 from memq.core.reconciliation import Reconciliation
 from memq.core.topic import AUDIT_TOPIC
-from memq.core.wire.messages import FetchWatermark
-from memq.errors import InvalidRequestError, OffsetOutOfRangeError
+from memq.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -43,11 +42,11 @@ if TYPE_CHECKING:
     from memq.client.audit_reports import StoredReport
     from memq.core.audit import ProducedReport
     from memq.core.coverage import StoredConsumed
-    from memq.core.wire.messages import TopicInfo, WatermarkAnswer
+    from memq.core.wire.messages import TopicInfo
 
 THREADS = 16  # as many as reads of indexes at a time
 SLACK_MS = 600_000  # how far clocks may be apart, and how late a report may be, beyond retries
-EXPIRY_SLACK_MS = 600_000  # an audit may take so long before retention overtakes it
+EXPIRY_SLACK_MS = 600_000  # how far clocks may be apart where retention has come by
 
 Progress = Callable[[int, int], None]
 """Told how many Batches were looked at, and of how many."""
@@ -80,7 +79,6 @@ class Sorted(NamedTuple):
     judged: list[StoredReport]
     others: list[ProducedReport]
     open_reports: int
-    expired_reports: int
 
 
 async def audit_topic(
@@ -151,28 +149,36 @@ async def _audit(cluster: Cluster, question: _Question, progress: Progress | Non
     info = await cluster.topic(topic)
     _check(info, window)
     slack_ms = SLACK_MS + info.config.dedup_window_ms  # repeats and late reports come within
-    queue, audit_queue = QueueClient(cluster, topic), QueueClient(cluster, AUDIT_TOPIC)
+    queue = QueueClient(cluster, topic, info.incarnation)
+    audit_queue = QueueClient(cluster, AUDIT_TOPIC)
     damage, report_damage = Damage(), Damage()
-    executor = ThreadPoolExecutor(THREADS, "memq-audit")
+    executor = cluster.runtime.threads(THREADS, "memq-audit")
     try:
-        watermark = await _watermark(queue)
-        reported_ms = (await _watermark(audit_queue)).stored_through_ms
-        held = await stretches_between(queue, None, None)  # has all that the watermark promises
+        marks = await marks_past(queue, audit_queue, window.end_ms)
+        everything = await stretches_between(queue, None, None)  # has all that the marks promise
         reader = ReportReader(audit_queue, topic, executor, report_damage)
         found = await reader.read(*window.widened(slack_ms))
         consumed = await audit_consumed(
             queue,
-            _about(found.consumed, info.created_ms),
+            [stored for stored in found.consumed if _is_about(info, stored)],
             named=consumers,
             start_ms=window.start_ms,
             end_ms=window.end_ms,
-            due_ms=reported_ms - grace_ms,
+            due_ms=marks.reports.stored_through_ms - grace_ms,
         )
         if only_consumed:
-            lines = report_damage.lines(await _starts(audit_queue))
-            return AuditResult(topic, producers=[], consumers=consumed, damage=lines)
-        expiry_ms = await _expiry_ms(queue, info, watermark)
-        reports = _sort(found.produced, window, watermark, info.created_ms, expiry_ms)
+            return AuditResult(
+                topic,
+                producers=[],
+                consumers=consumed,
+                damage=report_damage.lines(),
+                beyond=[
+                    *not_held(await held(queue, audit_queue), topic, AUDIT_TOPIC, window.start_ms),
+                    *not_over(marks, topic, window.end_ms),
+                ],
+            )
+        produced = [stored for stored in found.produced if _is_about(info, stored)]
+        reports = _sort(produced, window, marks)
         judged = [report for report, _ in reports.judged]
         check = Reconciliation(topic, judged, others=reports.others)
         look = BatchLook(
@@ -188,15 +194,18 @@ async def _audit(cluster: Cluster, question: _Question, progress: Progress | Non
         near = await stretches_between(queue, *window.widened(slack_ms, _times_ms(reports.judged)))
         await look.at(near)
         if check.any_unseen():
-            await look.at(stretches_beside(held, near))
-        await _check_not_overtaken(queue, info, watermark, judged)
-        lines = damage.lines(await _starts(queue))
-        lines += report_damage.lines(await _starts(audit_queue))
+            await look.at(stretches_beside(everything, near))
+        # Asked last: what retention has removed while all this was read counts as removed.
+        since = await held(queue, audit_queue)
         return check.result(
             consumers=consumed,
-            damage=lines,
+            damage=[*damage.lines(), *report_damage.lines()],
             open_reports=reports.open_reports,
-            expired_reports=reports.expired_reports,
+            old=_old(produced, since.since_ms, info),
+            beyond=[
+                *not_held(since, topic, AUDIT_TOPIC, window.start_ms),
+                *not_over(marks, topic, window.end_ms),
+            ],
         )
     finally:
         # Not waited for: what still runs may be waiting for this event loop.
@@ -218,43 +227,58 @@ def _check(info: TopicInfo, window: Window) -> None:
 # -- reports --------------------------------------------------------------------------------
 
 
-def _sort(
-    reports: Iterable[StoredReport],
-    window: Window,
-    watermark: WatermarkAnswer,
-    created_ms: int,
-    expiry_ms: float,
-) -> Sorted:
-    """Reports by what can be said about them.
-
-    Those from before the topic was created are about one that had its name; it has expired.
-    """
-    result = Sorted([], [], 0, 0)
-    open_reports = expired_reports = 0
+def _sort(reports: Iterable[StoredReport], window: Window, marks: Marks) -> Sorted:
+    """Reports by what can be said about them."""
+    result = Sorted([], [], 0)
+    open_reports = 0
     for stored in reports:
         report, stored_ms = stored
         if not window.holds(stored_ms):
             result.others.append(report)
-        elif stored_ms < created_ms or report.window_start_ms < expiry_ms:
-            expired_reports += 1
-            result.others.append(report)
-        elif stored_ms > _stored_through_ms(watermark, report.write_partition):
+        elif stored_ms > _stored_through_ms(marks, report.write_partition):
             open_reports += 1
             result.others.append(report)
         else:
             result.judged.append(stored)
-    return result._replace(open_reports=open_reports, expired_reports=expired_reports)
+    return result._replace(open_reports=open_reports)
 
 
-def _about(reports: Iterable[StoredConsumed], created_ms: int) -> list[StoredConsumed]:
-    """Those that are not about an earlier topic of the same name."""
-    return [stored for stored in reports if stored.stored_ms >= created_ms]
+def _old(reports: Iterable[StoredReport], since_ms: float, info: TopicInfo) -> list[ProducedReport]:
+    """Reports about Messages that may have been published before all was held."""
+    slack_ms = min(EXPIRY_SLACK_MS, info.config.retention_ms // 10)
+    return [
+        stored.report
+        for stored in reports
+        if _began_ms(stored, info.config.dedup_window_ms) < since_ms + slack_ms
+    ]
 
 
-def _stored_through_ms(watermark: WatermarkAnswer, write_partition: int) -> int:
-    if 0 <= write_partition < len(watermark.write_partitions):
-        return watermark.write_partitions[write_partition]
-    return watermark.stored_through_ms
+def _began_ms(stored: StoredReport, dedup_window_ms: int) -> int:
+    """When the first Message that a report names may have been published, by the brokers' clock.
+
+    The producer's clock may be ahead; but the report was stored after its window.
+    """
+    report, stored_ms = stored
+    length_ms = max(0, report.window_end_ms - report.window_start_ms)
+    began_ms = min(report.window_start_ms, stored_ms - length_ms)
+    return began_ms - dedup_window_ms if report.repeats else began_ms
+
+
+def _is_about(info: TopicInfo, stored: StoredReport | StoredConsumed) -> bool:
+    """Whether a report is about this incarnation of the topic, and not about an earlier one.
+
+    Where a report cannot tell, one that was stored before the topic was created is not.
+    """
+    incarnation = stored.report.incarnation
+    if incarnation:
+        return incarnation == info.incarnation
+    return stored.stored_ms >= info.created_ms
+
+
+def _stored_through_ms(marks: Marks, write_partition: int) -> int:
+    if 0 <= write_partition < len(marks.topic.write_partitions):
+        return marks.topic.write_partitions[write_partition]
+    return marks.topic.stored_through_ms
 
 
 def _times_ms(reports: Iterable[StoredReport]) -> Iterator[int]:
@@ -262,43 +286,3 @@ def _times_ms(reports: Iterable[StoredReport]) -> Iterator[int]:
     for report, stored_ms in reports:
         yield report.window_start_ms
         yield stored_ms
-
-
-# -- retention ------------------------------------------------------------------------------
-
-
-async def _watermark(queue: QueueClient) -> WatermarkAnswer:
-    answer: WatermarkAnswer
-    answer, _ = await queue.ask(FetchWatermark(topic=queue.topic))
-    return answer
-
-
-async def _starts(queue: QueueClient) -> dict[int, int]:
-    return {held.partition: held.start for held in await queue.offsets()}
-
-
-async def _held_since_ms(queue: QueueClient, info: TopicInfo, watermark: WatermarkAnswer) -> float:
-    """What was published from this time on is held in full."""
-    found = await held_since(queue, info.config.retention_ms, max(watermark.write_partitions))
-    return max(each.since_ms for each in found)
-
-
-async def _expiry_ms(queue: QueueClient, info: TopicInfo, watermark: WatermarkAnswer) -> float:
-    """Reports of windows that began before this time cannot be judged."""
-    since_ms = await _held_since_ms(queue, info, watermark)
-    return since_ms + min(EXPIRY_SLACK_MS, info.config.retention_ms // 10)
-
-
-async def _check_not_overtaken(
-    queue: QueueClient,
-    info: TopicInfo,
-    watermark: WatermarkAnswer,
-    judged: Iterable[ProducedReport],
-) -> None:
-    """Refuse to call lost what retention has removed while the audit ran."""
-    since_ms = await _held_since_ms(queue, info, watermark)
-    if any(report.window_start_ms < since_ms for report in judged):
-        raise OffsetOutOfRangeError(
-            f"retention removed Batches of {queue.topic!r} that this audit was about while it ran; "
-            "audit a later window"
-        )

@@ -83,6 +83,7 @@ class BatchLook:
         in_flight = DEEP_IN_FLIGHT if deep else IN_FLIGHT
         self._inspect_batches = inspect_batches or partial(map_ahead, self._inspect, most=in_flight)
         self._done = self._total = 0
+        self._starts: dict[int, int] = {}  # first offset that is held, when an object was gone
 
     async def at(self, stretches: Sequence[Stretch]) -> None:
         """Look at the notifications of some stretches."""
@@ -90,10 +91,11 @@ class BatchLook:
         found = self._inspect_batches(self._needed(stretches))
         async with aclosing(found):
             async for seen, inspection in found:
-                self._take_in(seen, inspection)
+                if not inspection.gone or not await self._is_removed(seen.place):
+                    self._take_in(seen, inspection)
 
     async def _needed(self, stretches: Sequence[Stretch]) -> AsyncIterator[Seen]:
-        """The Batches that must be looked into; the others are counted as their runs say."""
+        """The Batches that must be looked into."""
         async for entry in entries_of(self._queue, stretches):
             self._done += 1
             if self._progress is not None:
@@ -105,18 +107,13 @@ class BatchLook:
             needs = partial(self._reconciliation.needs, write_partition, in_window=seen.in_window)
             if (self._deep and seen.in_window) or any(map(needs, runs)):
                 yield seen
-            elif seen.in_window:
-                for run in runs:
-                    self._reconciliation.unneeded(write_partition, run)
 
     def _read(self, entry: NotificationEntry) -> Seen | None:
         place = Place(entry.partition, entry.offset)
         try:
             notification = decode_notification(entry.payload)
         except CorruptDataError as exc:
-            self._damage.add(
-                place, f"{self._queue.topic}/{entry.partition} offset {entry.offset}: {exc}"
-            )
+            self._damage.add(f"{self._queue.topic}/{entry.partition} offset {entry.offset}: {exc}")
             return None
         return Seen(notification, place, self._holds(entry.timestamp_ms))
 
@@ -124,6 +121,12 @@ class BatchLook:
         get_range = partial(self._objects.get_range, seen.notification.uri)
         work = partial(inspect, seen.notification, get_range, deep=self._deep)
         return await self._loop.run_in_executor(self._executor, work)
+
+    async def _is_removed(self, place: Place) -> bool:
+        """Whether retention has removed a Batch meanwhile: its notification goes first."""
+        if place.offset >= self._starts.get(place.partition, 0):
+            self._starts = await self._queue.starts()
+        return place.offset < self._starts[place.partition]
 
     def _take_in(self, seen: Seen, inspection: Inspection) -> None:
         notification, check = seen.notification, self._reconciliation
@@ -135,11 +138,11 @@ class BatchLook:
             )
         unreadable = notification.producers if inspection.gone else inspection.damaged
         for run in unreadable:
-            check.unreadable(write_partition, run, gone=inspection.gone)
+            check.unreadable(write_partition, run, gone=inspection.gone, in_window=seen.in_window)
         concerns = f"; it concerns {_shown(unreadable)}" if unreadable else ""
         for finding in inspection.findings:
             line = f"{name_of(notification, seen.place)}: {finding}{concerns}"
-            self._damage.add(seen.place, line, gone=inspection.gone)
+            self._damage.add(line)
 
 
 def _shown(runs: Sequence[ProducerRun]) -> str:

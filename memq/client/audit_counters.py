@@ -11,6 +11,7 @@ from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from memq.client.delivery import StoredAt
 from memq.core.audit import REPORT_VERSION, ProducedReport
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class _Window:
     records: int = 0
     size_bytes: int = 0
     crc_sum: int = 0
+    repeats: int = 0
     failed: list[int] = field(default_factory=list)
 
 
@@ -66,12 +68,14 @@ class AuditCounters:
         window.size_bytes += entry.message.size_bytes
         window.crc_sum += entry.message.crc32c
 
-    def settled(self, entry: Entry, error: MemqError | None) -> None:
-        """The Message was acked, or given up with `error`."""
+    def settled(self, entry: Entry, outcome: StoredAt | MemqError) -> None:
+        """The Message was acked, or given up with an error."""
         windows = self._windows[entry.partition.number]
         window = next(window for window in windows if entry.sequence <= window.last)
         window.open_messages -= 1
-        if error is not None:
+        if isinstance(outcome, StoredAt):
+            window.repeats += outcome.duplicate
+        else:
             window.failed.append(entry.sequence)
             window.records -= entry.message.records
             window.size_bytes -= entry.message.size_bytes
@@ -104,8 +108,10 @@ class AuditCounters:
             size_bytes=window.size_bytes,
             crc_sum=window.crc_sum % _CRC_MODULUS,
             failed=_runs(sorted(window.failed)),
+            repeats=window.repeats,
             window_start_ms=window.start_ms,
             window_end_ms=window.end_ms or window.start_ms,
+            incarnation=self._options.incarnation,
             client=self._client,
         )
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Generic
 
 from memq.client.audit_backlog import R, ReportBacklog
-from memq.client.audit_sender import ReportSender, random_id, wall_ms
+from memq.client.audit_sender import ReportSender
 from memq.errors import MemqError
 
 if TYPE_CHECKING:
@@ -40,8 +40,6 @@ class AuditReporter(Generic[R]):
         take_reports: hands out the reports that are final at a time (milliseconds since 1970 UTC),
             each once.
         interval_s: time between reports.
-        new_id: makes a producer id that nobody else has.
-        now_ms: milliseconds since 1970 UTC.
     """
 
     def __init__(
@@ -50,13 +48,11 @@ class AuditReporter(Generic[R]):
         take_reports: Callable[[int], list[R]],
         *,
         interval_s: float = REPORT_INTERVAL_S,
-        new_id: Callable[[], str] = random_id,
-        now_ms: Callable[[], int] = wall_ms,
     ) -> None:
         self._take_reports: Callable[[int], list[R]] = take_reports
         self._interval_s = interval_s
-        self._now_ms = now_ms
-        self._sender = ReportSender(cluster, new_id=new_id, now_ms=now_ms)
+        self._now_ms = cluster.runtime.wall_ms
+        self._sender = ReportSender(cluster)
         self._backlog: ReportBacklog[R] = ReportBacklog()
         self._failing = False
         self._closing = asyncio.Event()

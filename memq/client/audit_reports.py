@@ -109,9 +109,7 @@ class ReportReader:
         try:
             notification = decode_notification(entry.payload)
         except CorruptDataError as exc:
-            self._damage.add(
-                place, f"{self._queue.topic}/{place.partition} offset {place.offset}: {exc}"
-            )
+            self._damage.add(f"{self._queue.topic}/{place.partition} offset {place.offset}: {exc}")
             return []
         loop = asyncio.get_running_loop()
         try:
@@ -121,10 +119,11 @@ class ReportReader:
                 self._executor, self._values, notification, place, keys
             )
         except ObjectNotFoundError as exc:
-            self._damage.add(place, _unknown(notification, place, exc), gone=True)
+            if place.offset >= (await self._queue.starts())[place.partition]:
+                self._damage.add(_unknown(notification, place, exc))
             return []
         except (CorruptDataError, StorageError) as exc:
-            self._damage.add(place, _unknown(notification, place, exc))
+            self._damage.add(_unknown(notification, place, exc))
             return []
         return [
             report
@@ -147,13 +146,12 @@ class ReportReader:
         try:
             report = decode_report(value or b"")
         except CorruptDataError as exc:
-            self._damage.add(place, f"{name_of(notification, place)}: {exc}")
+            self._damage.add(f"{name_of(notification, place)}: {exc}")
             return None
         if report is not None and report_key(report) != key:
             self._damage.add(
-                place,
                 f"{name_of(notification, place)}: audit report about {report.topic!r} under the "
-                f"name of {key.decode()!r}",
+                f"name of {key.decode()!r}"
             )
             return None
         return report

@@ -8,8 +8,6 @@ itself.
 
 from __future__ import annotations
 
-import secrets
-import time
 from typing import TYPE_CHECKING
 
 from memq.core.audit import report_key
@@ -20,7 +18,7 @@ from memq.core.wire.messages import Write
 from memq.errors import UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from memq.client.audit_backlog import Outgoing, R
     from memq.client.cluster import Cluster
@@ -28,35 +26,16 @@ if TYPE_CHECKING:
 _ACKS_ALL = -1
 
 
-def random_id() -> str:
-    """A producer id that nobody else has."""
-    return f"audit-{secrets.token_hex(8)}"
-
-
-def wall_ms() -> int:
-    """Milliseconds since 1970 UTC."""
-    return time.time_ns() // 1_000_000
-
-
 class ReportSender:
     """Sends reports, one Message at a time.
 
     Args:
         cluster: the brokers.
-        new_id: makes a producer id that nobody else has.
-        now_ms: milliseconds since 1970 UTC.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        *,
-        new_id: Callable[[], str] = random_id,
-        now_ms: Callable[[], int] = wall_ms,
-    ) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._now_ms = now_ms
-        self._id = new_id()
+        self._id = f"audit-{cluster.runtime.token_hex(8)}"
         self._sequence = 0
 
     def __repr__(self) -> str:
@@ -81,7 +60,7 @@ class ReportSender:
         host = topic.hosts[write_partition]
         if not host:
             raise UnavailableError(f"{AUDIT_TOPIC}/{write_partition} has no broker now; retry")
-        now_us = self._now_ms() * 1_000
+        now_us = self._cluster.runtime.wall_us()
         rows = encode_records(
             [report_key(report) for report, _ in reports],
             [value for _, value in reports],

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from secrets import SystemRandom
 from typing import TYPE_CHECKING
+
+from memq.core.runtime import SYSTEM
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -12,7 +13,7 @@ BACKOFF_BASE_S = 0.05  # a hand-over between brokers takes about this long
 BACKOFF_CAP_S = 2.0  # a broker that comes back is found within this time
 _MAX_DOUBLINGS = 32  # beyond the cap anyway; keeps the power small
 
-system_randomness: Callable[[], float] = SystemRandom().random
+system_randomness: Callable[[], float] = SYSTEM.random
 
 
 def full_jitter_s(attempt: int, randomness: Callable[[], float]) -> float:

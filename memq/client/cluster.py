@@ -17,11 +17,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from memq.client.backoff import full_jitter_s, system_randomness
+from memq.client.backoff import full_jitter_s
 from memq.client.connection import BrokerConnection, parse_address
+from memq.core.runtime import SYSTEM, Runtime
 from memq.core.wire.messages import BrokerInfo, Metadata, MetadataAnswer, Struct, TopicInfo
 from memq.errors import (
     ClosedError,
@@ -85,9 +85,8 @@ class Cluster:
         client: free text that names this client in the brokers' logs.
         token: credential; empty where the brokers ask for none.
         request_timeout_s: deadline of a call that is given none.
-        clock: monotonic seconds.
         sleep: waits for seconds.
-        randomness: evenly spread over [0, 1), for back-off.
+        runtime: clocks, chance and threads, for all that is built around this cluster.
     """
 
     def __init__(
@@ -97,19 +96,18 @@ class Cluster:
         client: str = "",
         token: str = "",
         request_timeout_s: float = 30.0,
-        clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        randomness: Callable[[], float] = system_randomness,
+        runtime: Runtime = SYSTEM,
     ) -> None:
+        self.runtime = runtime
+        self._sleep = sleep
         self.seeds = parse_bootstrap(bootstrap)
         self.request_timeout_s = request_timeout_s
         self.brokers: list[BrokerInfo] = []
         self.cluster_id = ""
         self._client = client
         self._token = token
-        self._clock = clock
-        self._sleep = sleep
-        self._randomness = randomness
+        self._clock = runtime.mono_s
         self._topics: dict[str, TopicInfo] = {}
         self._connections: dict[str, BrokerConnection] = {}
         self._opening: dict[str, asyncio.Task[BrokerConnection]] = {}
@@ -158,15 +156,29 @@ class Cluster:
     ) -> MetadataAnswer:
         """Brokers and the topics named (None: all) as any broker knows them.
 
+        All topics may take several requests; a topic that is made or deleted meanwhile is there
+        or not.
+
         Raises:
             UnknownTopicError: there is no such topic.
             MemqError: as `call`.
         """
-        request = Metadata(topics=topics, create=create)
-        answer, _ = await self.call(None, request, timeout_s=timeout_s)
-        assert isinstance(answer, MetadataAnswer)  # noqa: S101 - the wire checked the type
+        budget_s = self.request_timeout_s if timeout_s is None else timeout_s
+        deadline_s = self._clock() + budget_s
+        found: list[TopicInfo] = []
+        while True:
+            after = found[-1].config.name if found else ""
+            request = Metadata(topics=topics, create=create, after=after)
+            answer, _ = await self.call(None, request, timeout_s=deadline_s - self._clock())
+            assert isinstance(answer, MetadataAnswer)  # noqa: S101 - the wire checked the type
+            found += answer.topics
+            if not answer.more:
+                break
+            if not answer.topics or answer.topics[-1].config.name <= after:
+                raise ProtocolError(f"asked for topics after {after!r}, the broker goes back")
         self.brokers = answer.brokers
         self.cluster_id = answer.cluster_id
+        answer.topics = found
         return answer
 
     async def connection(self, address: str) -> BrokerConnection:
@@ -232,7 +244,7 @@ class Cluster:
                     raise
                 if last is None or not isinstance(error, RequestTimeoutError):
                     last = error  # that the time is up says less than what used it up
-            delay_s = 0.0 if at_once else full_jitter_s(attempt, self._randomness)
+            delay_s = 0.0 if at_once else full_jitter_s(attempt, self.runtime.random)
             await self._back_off(delay_s, last, started_s, deadline_s)
             attempt += 1
 

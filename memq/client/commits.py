@@ -16,9 +16,12 @@ from memq.errors import InvalidRequestError, NotOwnerError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from memq.client.membership import Membership
     from memq.client.queue import QueueClient
 
 log = logging.getLogger(__name__)
+
+NAME_BYTES = 8  # random; no two consumers commit under one name
 
 
 class Commits:
@@ -27,7 +30,7 @@ class Commits:
     Args:
         queue: of the topic.
         group: to commit for; None for a consumer that cannot commit.
-        member_id: says as whom to commit now; empty for a consumer that is no group member.
+        membership: as whose member to commit now; None while the consumer is no group member.
         auto_interval_s: how often to commit by itself; None for not at all.
         on_stored: told the next offsets of a commit that is stored.
         on_failed: told those of one that failed; it may be stored nevertheless.
@@ -38,20 +41,22 @@ class Commits:
         queue: QueueClient,
         group: str | None,
         *,
-        member_id: Callable[[], str],
+        membership: Callable[[], Membership | None],
         auto_interval_s: float | None,
         on_stored: Callable[[Mapping[int, int]], None] = lambda _: None,
         on_failed: Callable[[Mapping[int, int]], None] = lambda _: None,
     ) -> None:
         self._queue = queue
         self._group = group
-        self._member_id = member_id
+        self._membership = membership
         self._auto_interval_s = auto_interval_s
         self._on_stored = on_stored
         self._on_failed = on_failed
         self._clock = asyncio.get_running_loop().time
         self._last_auto_s = self._clock()
         self._one_at_a_time = asyncio.Lock()
+        self._name = queue.cluster.runtime.token_hex(NAME_BYTES)
+        self._sequence = 0  # of the latest commit
         self._running: asyncio.Task[None] | None = None
         self._progress: dict[int, int] = {}
         self._committed: dict[int, int] = {}
@@ -90,14 +95,38 @@ class Commits:
             raise InvalidRequestError("commit needs a group; give the consumer one")
         if not offsets:
             return
-        async with self._one_at_a_time:  # or an older one that is retried could come last
+        async with self._one_at_a_time:  # and numbered: an attempt that was given up may come last
+            member = self._membership()
+            self._check_not_lost(member, offsets)
             try:
-                await self._queue.commit(self._group, self._member_id(), offsets)
+                self._sequence += 1
+                await self._queue.commit(
+                    self._group,
+                    member.member_id if member else "",
+                    offsets,
+                    committer=self._name,
+                    sequence=self._sequence,
+                    heartbeat=member.sequence if member else 0,
+                )
             except BaseException:
                 self._on_failed(offsets)
                 raise
             self._on_stored(offsets)
         self._committed.update(offsets)
+
+    @staticmethod
+    def _check_not_lost(member: Membership | None, offsets: Mapping[int, int]) -> None:
+        """Refuse what was handed out in a session that is over.
+
+        The member may be in its group again, and hold the partition again: then the broker would
+        take the offset for one of now, though others may have come further meanwhile.
+        """
+        lost = sorted(member.lost & offsets.keys()) if member else []
+        if lost:
+            raise NotOwnerError(
+                f"this consumer does not hold partition {lost[0]} as it did: its session ended "
+                "meanwhile. Poll, and it goes on where the group has committed"
+            )
 
     @property
     def under_way(self) -> bool:

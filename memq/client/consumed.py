@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 from memq.client.audit_backlog import ReportBacklog
 from memq.client.audit_sender import ReportSender
-from memq.client.backoff import full_jitter_s, system_randomness
+from memq.client.backoff import full_jitter_s
 from memq.client.cluster import Cluster
 from memq.client.loop import EventLoopThread
 from memq.core.audit import ConsumedReport, check_consumed
 from memq.errors import MemqError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from memq.client.audit_backlog import Outgoing
 
@@ -73,7 +73,7 @@ async def report_consumed_async(
         backlog.add(await _audited(cluster, reports))
         sender = ReportSender(cluster)
         while waiting := backlog.take(MAX_MESSAGE_BYTES):
-            await _deliver(sender, waiting, deadline_s)
+            await _deliver(sender, waiting, deadline_s, cluster.runtime.random)
     finally:
         await cluster.close()
 
@@ -84,7 +84,10 @@ async def _audited(cluster: Cluster, reports: Iterable[ConsumedReport]) -> list[
 
 
 async def _deliver(
-    sender: ReportSender, reports: Sequence[Outgoing[ConsumedReport]], deadline_s: float
+    sender: ReportSender,
+    reports: Sequence[Outgoing[ConsumedReport]],
+    deadline_s: float,
+    randomness: Callable[[], float],
 ) -> None:
     """Send until it succeeds. The audit knows a report that it gets twice."""
     clock = asyncio.get_running_loop().time
@@ -94,7 +97,7 @@ async def _deliver(
             left_s = max(0.0, deadline_s - clock())
             await sender.send(reports, left_s, refresh=attempt > 0)
         except MemqError as exc:
-            delay_s = full_jitter_s(attempt, system_randomness)
+            delay_s = full_jitter_s(attempt, randomness)
             if not exc.retriable or clock() + delay_s >= deadline_s:
                 raise
         else:

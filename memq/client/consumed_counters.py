@@ -18,7 +18,6 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from memq.client.audit_sender import wall_ms
 from memq.core.audit import CRC_MODULUS, ConsumedReport
 
 if TYPE_CHECKING:
@@ -82,15 +81,23 @@ class ConsumedCounters:
 
     Args:
         topic: the topic.
+        incarnation: of it.
         group: the group.
         client: how the consumer names itself.
         now_ms: milliseconds since 1970 UTC.
     """
 
     def __init__(
-        self, topic: str, group: str, client: str, *, now_ms: Callable[[], int] = wall_ms
+        self,
+        topic: str,
+        incarnation: str,
+        group: str,
+        client: str,
+        *,
+        now_ms: Callable[[], int],
     ) -> None:
         self._topic = topic
+        self._incarnation = incarnation
         self._group = group
         self._client = client
         self._now_ms = now_ms
@@ -188,6 +195,7 @@ class ConsumedCounters:
     def _report(self, partition: int, piece: Piece, *, final: bool = False) -> ConsumedReport:
         return ConsumedReport(
             topic=self._topic,
+            incarnation=self._incarnation,
             consumer=self._group,
             partition=partition,
             start=piece.start,

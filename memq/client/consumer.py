@@ -22,6 +22,7 @@ from memq.client.callbacks import Callbacks
 from memq.client.consumer_options import ConsumerOptions
 from memq.client.consumer_rim import ConsumerRim
 from memq.client.loop import EventLoopThread
+from memq.core.runtime import SYSTEM, Runtime
 from memq.errors import ClosedError
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class AsyncConsumer:
         bootstrap: comma separated `host:port` of some brokers; None for the environment variable
             `MEMQ_BOOTSTRAP`, or else 127.0.0.1:6367.
         topic: the topic to read.
+        runtime: clocks, chance and threads.
         **options: see `ConsumerArguments`.
 
     Raises:
@@ -52,9 +54,15 @@ class AsyncConsumer:
     """
 
     def __init__(
-        self, bootstrap: str | None = None, *, topic: str, **options: Unpack[ConsumerArguments]
+        self,
+        bootstrap: str | None = None,
+        *,
+        topic: str,
+        runtime: Runtime = SYSTEM,
+        **options: Unpack[ConsumerArguments],
     ) -> None:
         self._bootstrap = bootstrap
+        self._runtime = runtime
         self._options = ConsumerOptions.parse(topic=topic, **options)
         self._rim: ConsumerRim | None = None
 
@@ -66,7 +74,9 @@ class AsyncConsumer:
             UnavailableError: no broker can be reached.
         """
         if self._rim is None:
-            self._rim = await ConsumerRim.start(self._bootstrap, self._options)
+            self._rim = await ConsumerRim.start(
+                self._bootstrap, self._options, runtime=self._runtime
+            )
         return self
 
     def __repr__(self) -> str:

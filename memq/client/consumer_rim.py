@@ -16,9 +16,7 @@ background, as producers report what they sent.
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Awaitable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from memq.client.audit_reporter import CLOSE_TIMEOUT_S, AuditReporter
@@ -32,6 +30,7 @@ from memq.client.offsets import check_offsets, resolve
 from memq.client.queue import QueueClient
 from memq.client.repeats import RepeatWindow
 from memq.client.source import BatchSource
+from memq.core.runtime import SYSTEM, Runtime
 from memq.errors import ClosedError, InvalidRequestError, RequestTimeoutError
 
 if TYPE_CHECKING:
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from memq.client.consumer_options import ConsumerOptions, OnPartitions
     from memq.client.offsets import Start
     from memq.client.source import Fetched
+    from memq.core.wire.messages import TopicInfo
 
 MEMBER_ID_BYTES = 8  # random; two members of a group never share a name
 
@@ -56,12 +56,12 @@ class ConsumerRim:
         repeats: Messages that were dropped because they had been handed out before.
     """
 
-    def __init__(self, cluster: Cluster, options: ConsumerOptions, *, audited: bool) -> None:
+    def __init__(self, cluster: Cluster, options: ConsumerOptions, topic: TopicInfo) -> None:
         self.options = options
-        self.queue = QueueClient(cluster, options.topic)
+        self.queue = QueueClient(cluster, options.topic, topic.incarnation)
         self.repeats = 0
         self._cluster = cluster
-        self._executor = ThreadPoolExecutor(options.fetch_threads, "memq-fetch")
+        self._executor = cluster.runtime.threads(options.fetch_threads, "memq-fetch")
         self._source = BatchSource(
             self.queue, self._executor, read_through=options.read_through, order=options.order
         )
@@ -74,14 +74,20 @@ class ConsumerRim:
             on_out_of_range=options.on_out_of_range,
             wake=self._woken.set,
         )
-        self._consumed = ConsumedCounters(options.topic, options.group or "", options.client)
+        self._consumed = ConsumedCounters(
+            options.topic,
+            topic.incarnation,
+            options.group or "",
+            options.client,
+            now_ms=cluster.runtime.wall_ms,
+        )
         self._reporter = AuditReporter(cluster, self._consumed.take_reports)
-        if audited and options.audit and options.group is not None:
+        if topic.config.audited and options.audit and options.group is not None:
             self._reporter.start()
         self.commits = Commits(
             self.queue,
             options.group,
-            member_id=lambda: self._session.membership.member_id if self._session else "",
+            membership=lambda: self._session.membership if self._session else None,
             auto_interval_s=options.auto_commit_interval_ms / 1000 if options.auto_commit else None,
             on_stored=self._consumed.committed,
             on_failed=self._consumed.unclear,
@@ -94,7 +100,9 @@ class ConsumerRim:
         self._closing = False
 
     @classmethod
-    async def start(cls, bootstrap: str | None, options: ConsumerOptions) -> ConsumerRim:
+    async def start(
+        cls, bootstrap: str | None, options: ConsumerOptions, *, runtime: Runtime = SYSTEM
+    ) -> ConsumerRim:
         """Find the topic; without a group, begin to read all of its partitions.
 
         Raises:
@@ -106,13 +114,14 @@ class ConsumerRim:
             client=options.client,
             token=options.token,
             request_timeout_s=options.request_timeout_ms / 1000,
+            runtime=runtime,
         )
         try:
             topic = await cluster.topic(options.topic)
         except BaseException:
             await cluster.close()
             raise
-        rim = cls(cluster, options, audited=topic.config.audited)
+        rim = cls(cluster, options, topic)
         if options.group is None:
             try:
                 await rim.assign(range(topic.config.read_partitions))
@@ -198,7 +207,7 @@ class ConsumerRim:
             membership = Membership(
                 group=self.options.group,
                 topic=self.options.topic,
-                member_id=secrets.token_hex(MEMBER_ID_BYTES),
+                member_id=self._cluster.runtime.token_hex(MEMBER_ID_BYTES),
                 client=self.options.client,
                 session_timeout_ms=self.options.session_timeout_ms,
             )

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from memq.client.backoff import full_jitter_s, system_randomness
+from memq.client.backoff import full_jitter_s
 from memq.client.source import Place
 from memq.core.notification.notification import decode_notification
 from memq.errors import CorruptDataError, MemqError, OffsetOutOfRangeError, ProtocolError
@@ -123,7 +123,7 @@ class Fetcher:
         self._lanes: dict[int, _Lane] = {}  # in the order in which they are served
         self._held_bytes = 0
         self._fetching = 0
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}
         self._follower: asyncio.Task[None] | None = None
         self._room = asyncio.Event()
         self._trouble: MemqError | None = None  # of the follower, not raised yet
@@ -247,7 +247,7 @@ class Fetcher:
             except MemqError as exc:
                 self._trouble = exc
                 self._wake()
-                await asyncio.sleep(full_jitter_s(attempt, system_randomness))
+                await asyncio.sleep(full_jitter_s(attempt, self._queue.cluster.runtime.random))
                 attempt += 1
 
     def _positions_to_ask(self) -> dict[int, int]:
@@ -348,6 +348,6 @@ class Fetcher:
 
     def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
         return task

@@ -1,8 +1,8 @@
-"""Since when a topic is held in full, as far as its notifications tell.
+"""Since when a topic is held in full, as far as its notifications and its brokers tell.
 
 Retention removes what is older than some time, so of each read partition a first part is gone and
-the rest is held. Nobody remembers when the last removed Batch was published: only that it was
-before the first one that is left.
+the rest is held. Nobody remembers when the last removed Batch was published. It was before the
+first one that is left, and before the time that the broker says retention has come to.
 """
 
 from __future__ import annotations
@@ -20,38 +20,34 @@ class HeldSince(NamedTuple):
     Attributes:
         partition: read partition.
         since_ms: what was published at this time or later is held, milliseconds since 1970 UTC;
-            minus infinity where nothing was ever removed. Where nothing is left it is how far
-            retention has come by now, which is too early for as long as a retention that was made
-            longer has not come back to where it was.
+            minus infinity where nothing was ever removed.
     """
 
     partition: int
     since_ms: float
 
 
-async def held_since(queue: QueueClient, retention_ms: int, newest_ms: int) -> list[HeldSince]:
+async def held_since(queue: QueueClient) -> list[HeldSince]:
     """Since when each read partition of a topic is held in full.
-
-    Args:
-        queue: of the topic.
-        retention_ms: of the topic.
-        newest_ms: the brokers' clock, or a little less: the newest watermark of a write partition.
 
     Raises:
         OffsetOutOfRangeError: retention removed Batches meanwhile; ask again.
         MemqError: the broker failed until the deadline.
     """
+    offsets = await queue.offsets()
+    firsts_ms = [
+        -math.inf if held.start == 0 else await _first_ms(queue, held.partition, held.start)
+        for held in offsets
+    ]
+    # Asked last, so it covers all that was removed before.
+    retained_since_ms = (await queue.watermark()).retained_since_ms
     return [
-        HeldSince(held.partition, -math.inf)
-        if held.start == 0
-        else await _since(queue, held.partition, held.start, newest_ms - retention_ms)
-        for held in await queue.offsets()
+        HeldSince(held.partition, min(first_ms, retained_since_ms))
+        for held, first_ms in zip(offsets, firsts_ms, strict=True)
     ]
 
 
-async def _since(queue: QueueClient, partition: int, start: int, reached_ms: int) -> HeldSince:
-    """Since when a read partition is held of which something was removed."""
+async def _first_ms(queue: QueueClient, partition: int, start: int) -> float:
+    """When the first Batch that is left was published; infinity when none is left."""
     page = await queue.page({partition: start}, max_entries=1)
-    if page.entries:
-        return HeldSince(partition, page.entries[0].timestamp_ms)
-    return HeldSince(partition, reached_ms)
+    return page.entries[0].timestamp_ms if page.entries else math.inf

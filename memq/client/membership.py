@@ -67,6 +67,11 @@ class Membership:
         )
 
     @property
+    def sequence(self) -> int:
+        """Number of the latest heartbeat; a commit carries it."""
+        return self._sequence
+
+    @property
     def joined(self) -> bool:
         """True while there is a session."""
         return self._expires_ms is not None

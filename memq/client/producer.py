@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +25,7 @@ from memq.client.producer_options import ProducerOptions
 from memq.client.producer_rim import ProducerRim
 from memq.client.producer_wait import MemoryWait
 from memq.client.tables import to_batches
+from memq.core.runtime import SYSTEM, Runtime
 from memq.errors import ClosedError, MemqError
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class AsyncProducer:
         bootstrap: comma separated `host:port` of some brokers; None for the environment variable
             `MEMQ_BOOTSTRAP`, or else 127.0.0.1:6367.
         topic: the topic to write to.
+        runtime: clocks, chance and threads.
         **options: see `ProducerArguments`.
 
     Raises:
@@ -60,9 +61,11 @@ class AsyncProducer:
         bootstrap: str | None = None,
         *,
         topic: str,
+        runtime: Runtime = SYSTEM,
         **options: Unpack[ProducerArguments],
     ) -> None:
         self._bootstrap = bootstrap
+        self._runtime = runtime
         self._options = ProducerOptions.parse(topic=topic, **options)
         self._rim: ProducerRim | None = None
 
@@ -77,7 +80,10 @@ class AsyncProducer:
         if self._rim is None:
             loop = asyncio.get_running_loop()
             self._rim = await ProducerRim.start(
-                self._bootstrap, self._options, hand_over=loop.call_soon
+                self._bootstrap,
+                self._options,
+                hand_over=loop.call_soon,
+                runtime=self._runtime,
             )
         return self
 
@@ -109,8 +115,15 @@ class AsyncProducer:
 
     @property
     def write_partitions(self) -> int:
-        """Write partitions that the Messages are spread over; fixed with an id of one's own."""
+        """Write partitions that the Messages are spread over; with an id of one's own those that
+        the topic was made with.
+        """
         return self._started().write_partitions
+
+    @property
+    def incarnation(self) -> str:
+        """Of the topic that is written to; one that is made again is not."""
+        return self._started().incarnation
 
     @property
     def stats(self) -> ProducerStats:
@@ -278,8 +291,15 @@ class Producer:
 
     @property
     def write_partitions(self) -> int:
-        """Write partitions that the Messages are spread over; fixed with an id of one's own."""
+        """Write partitions that the Messages are spread over; with an id of one's own those that
+        the topic was made with.
+        """
         return self._rim.write_partitions
+
+    @property
+    def incarnation(self) -> str:
+        """Of the topic that is written to; one that is made again is not."""
+        return self._rim.incarnation
 
     @property
     def stats(self) -> ProducerStats:
@@ -346,6 +366,18 @@ class Producer:
             deliveries.append(delivery)
         return deliveries
 
+    def conformed(self, rows: Any) -> list[pa.RecordBatch]:
+        """The rows of a table as `write_table` would send them, a batch for each Message: checked,
+        cast and cut. Nothing is written.
+
+        Each of them given to `write_table` is one Message. So who has to know that all rows are
+        good before the first one can be read conforms all of them first.
+
+        Raises:
+            InvalidRequestError, SchemaMismatchError, MessageTooLargeError: as `write_table`.
+        """
+        return _batches(self._rim, rows)
+
     def flush(self, timeout: float | None = None) -> None:
         """Seal what is open, and wait until all that was written is settled.
 
@@ -393,7 +425,7 @@ def _batches(rim: ProducerRim, rows: Any) -> list[pa.RecordBatch]:
         rows,
         rim.schema,
         rim.options.topic,
-        now_us=time.time_ns() // 1_000,
+        now_us=rim.runtime.wall_us(),
         message_bytes=message_bytes,
         max_message_bytes=max_message_bytes,
     )

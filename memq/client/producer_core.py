@@ -16,9 +16,13 @@ Rule 2. Each Message has one deadline. At it the Message fails with `DeliveryTim
 Rule 3. `first_unsettled` of a write partition is the least sequence that is not settled; it only
     grows. The broker refuses, and never waits for, what is below it.
 Rule 4. A retriable error makes the Message wait for a back-off with full jitter. In an unordered
-    topic it holds up no other Message. In an ordered one nothing behind it in its write partition
-    is sent before it; what had been sent already the broker refuses with `SequenceGapError`. A
-    write partition that moves is sent on only when nothing is in flight to its old host.
+    topic it holds up no other Message.
+Rule 4a. In an ordered topic nothing behind it in its write partition is sent before it, so only the
+    first Message that is not settled ever waits. What was sent behind it the broker refuses for the
+    sake of a neighbour, which counts for nobody, as does a `SequenceGapError`: once the first is
+    acked the next goes at once. Whatever is refused has crossed the network for nothing, so after
+    any other failure one Message is in flight, and with each ack one more. A write partition that
+    moves is sent on only when nothing is in flight to its old host.
 Rule 5. At most `max_in_flight` Messages are in flight per broker.
 Rule 6. An error that will not go away fails what it concerns: the one Message that the broker
     refuses; for `FATAL` everything, and all that is written later. Then there is nothing more to
@@ -63,6 +67,8 @@ from memq.errors import (
     ProducerFencedError,
     ProtocolError,
     RequestTimeoutError,
+    SequenceGapError,
+    TopicRecreatedError,
     UnauthorizedError,
     UnavailableError,
     UnknownTopicError,
@@ -75,7 +81,13 @@ if TYPE_CHECKING:
     from memq.client.producer_state import CoreOptions, Effect
     from memq.core.wire.messages import WriteAnswer
 
-FATAL = (ProducerFencedError, UnknownTopicError, UnauthorizedError, ProtocolError)
+FATAL = (
+    ProducerFencedError,
+    ProtocolError,
+    TopicRecreatedError,
+    UnauthorizedError,
+    UnknownTopicError,
+)
 """Errors that end the producer: no later Message would fare better."""
 
 
@@ -90,7 +102,7 @@ class ProducerCore:
         hosts: address of each write partition's broker, by position.
         release: gives so many bytes back to the budget.
         on_submitted: told of each Message when it has its name.
-        on_settled: told of each Message when it is settled, with None or its error.
+        on_settled: told of each Message when it is settled, with its place or its error.
         randomness: evenly spread over [0, 1).
     """
 
@@ -101,12 +113,13 @@ class ProducerCore:
         *,
         release: Callable[[int], None],
         on_submitted: Callable[[Entry], None],
-        on_settled: Callable[[Entry, MemqError | None], None],
+        on_settled: Callable[[Entry, StoredAt | MemqError], None],
         randomness: Callable[[], float],
     ) -> None:
         self.options = options
         self.error: MemqError | None = None
-        self._partitions = [Partition(number, host) for number, host in enumerate(hosts)]
+        self._partitions: list[Partition] = []
+        self._add_partitions(hosts)
         self._links: dict[str, Link] = {}
         self._unsettled: OrderedDict[Entry, None] = OrderedDict()  # as submitted: by deadline
         self._unsent = 0
@@ -175,6 +188,8 @@ class ProducerCore:
     def acked(self, entry: Entry, answer: WriteAnswer) -> None:
         """The broker acked the Message."""
         self._land(entry)
+        partition = entry.partition
+        partition.window = min(partition.window + 1, self.options.max_in_flight)
         if not entry.settled:
             self._settle(
                 entry,
@@ -230,8 +245,7 @@ class ProducerCore:
         for partition, host in zip(self._partitions, hosts, strict=False):
             partition.host = host
         if not (self.options.ordered or self.options.fixed_partitions):
-            for number in range(len(self._partitions), len(hosts)):
-                self._partitions.append(Partition(number, hosts[number]))
+            self._add_partitions(hosts[len(self._partitions) :])
         used = {partition.host for partition in self._partitions}
         self._links = {
             address: link
@@ -291,6 +305,11 @@ class ProducerCore:
 
     # -- inside -----------------------------------------------------------------------------
 
+    def _add_partitions(self, hosts: Sequence[str]) -> None:
+        for host in hosts:
+            number, window = len(self._partitions), self.options.max_in_flight
+            self._partitions.append(Partition(number, host, window=window))
+
     def _choose_partition(self) -> Partition:
         turn = 0 if self.options.ordered else self._submitted
         return self._partitions[(self._first_partition + turn) % len(self._partitions)]
@@ -328,9 +347,11 @@ class ProducerCore:
     def _may_send(self, partition: Partition, link: Link) -> bool:
         if link.state is not LinkState.UP or len(link.in_flight) >= self.options.max_in_flight:
             return False
+        if not self.options.ordered:
+            return True
         # Two brokers at a time would keep no order between what each of them got.
         moving = partition.in_flight > 0 and partition.sent_to is not link
-        return not (moving and self.options.ordered)
+        return not moving and partition.in_flight < partition.window
 
     def _send(self, entry: Entry, link: Link, now_s: float) -> Send:
         if entry.sent_s == -math.inf:
@@ -342,6 +363,7 @@ class ProducerCore:
         message, options = entry.message, self.options
         header = Write(
             topic=options.topic,
+            incarnation=options.incarnation,
             write_partition=entry.partition.number,
             producer_id=options.producer_id,
             epoch=options.epoch,
@@ -366,17 +388,25 @@ class ProducerCore:
 
     def _retry(self, entry: Entry, error: MemqError, now_s: float) -> None:
         self._last_error = error
-        entry.ready_s = now_s
         moved = isinstance(error, NotHostedError) and error.address != ""
         if isinstance(error, NotHostedError) and moved:
             entry.partition.host = error.address
         elif isinstance(error, NotHostedError | UnavailableError | RequestTimeoutError):
             self._refresh_wanted = True
         if not moved or entry.redirected:
-            entry.ready_s += full_jitter_s(entry.attempts, self._randomness)
-            entry.attempts += 1
+            self._back_off(entry, error, now_s)
         entry.redirected = moved and not entry.redirected
         self._wait(entry)
+
+    def _back_off(self, entry: Entry, error: MemqError, now_s: float) -> None:
+        partition, counts = entry.partition, not isinstance(error, SequenceGapError)
+        if self.options.ordered:
+            if counts:
+                partition.window = 1
+            if entry.sequence != partition.first_unsettled():
+                return
+        entry.ready_s = now_s + full_jitter_s(entry.attempts, self._randomness)
+        entry.attempts += counts
 
     def _expire(self, now_s: float) -> None:
         while self._unsettled:
@@ -399,7 +429,7 @@ class ProducerCore:
         del self._unsettled[entry]
         if entry.sent_s == -math.inf:
             self._unsent -= 1
-        self._on_settled(entry, outcome if isinstance(outcome, MemqError) else None)
+        self._on_settled(entry, outcome)
         if entry.link is None:
             self._free(entry)
         entry.message.delivery.settle(outcome)

@@ -13,16 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-import secrets
 import threading
-import time
 from functools import partial, wraps
 from typing import TYPE_CHECKING
 
 from memq.client.accumulator import Accumulator
 from memq.client.audit_counters import AuditCounters
 from memq.client.audit_reporter import CLOSE_TIMEOUT_S, AuditReporter
-from memq.client.backoff import system_randomness
 from memq.client.budget import ByteBudget
 from memq.client.cluster import Cluster
 from memq.client.producer_core import ProducerCore
@@ -30,8 +27,15 @@ from memq.client.producer_options import answer_timeout_s
 from memq.client.producer_outcomes import Outcomes
 from memq.client.producer_state import Connect, CoreOptions, Drop, Effect, Entry, Refresh, Send
 from memq.core.format.schema import DEFAULT_SCHEMA, deserialize_schema
+from memq.core.runtime import SYSTEM, Runtime
 from memq.core.wire.messages import WriteAnswer
-from memq.errors import ClosedError, MemqError, RequestTimeoutError, UnavailableError
+from memq.errors import (
+    ClosedError,
+    MemqError,
+    RequestTimeoutError,
+    TopicRecreatedError,
+    UnavailableError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -41,15 +45,12 @@ if TYPE_CHECKING:
 
     from memq.client.accumulator import SealedMessage
     from memq.client.connection import BrokerConnection
+    from memq.client.delivery import StoredAt
     from memq.client.producer_options import ProducerOptions
     from memq.client.producer_outcomes import ProducerStats
     from memq.core.wire.messages import Struct, TopicInfo
 
     P = ParamSpec("P")
-
-
-def _random_id() -> str:
-    return secrets.token_hex(16)
 
 
 def _ends_producer(
@@ -77,6 +78,7 @@ class ProducerRim:
         schema_id: of that schema.
         accumulator: where records and tables go.
         budget: memory for Messages.
+        runtime: clocks, chance and threads.
         loop_thread: identity of the thread that runs the loop.
     """
 
@@ -87,10 +89,9 @@ class ProducerRim:
         topic: TopicInfo,
         *,
         hand_over: Callable[..., object],
-        randomness: Callable[[], float],
-        new_producer_id: Callable[[], str],
     ) -> None:
         self.options = options
+        self.runtime = cluster.runtime
         self._adopt(topic)
         self._cluster = cluster
         self._loop = asyncio.get_running_loop()
@@ -98,7 +99,8 @@ class ProducerRim:
         config = topic.config
         core_options = CoreOptions(
             topic=config.name,
-            producer_id=options.producer_id or new_producer_id(),
+            incarnation=topic.incarnation,
+            producer_id=options.producer_id or self.runtime.token_hex(16),
             epoch=options.epoch,
             acks=options.acks,
             ordered=config.ordering == "producer",
@@ -107,16 +109,16 @@ class ProducerRim:
             delivery_timeout_s=options.delivery_timeout_s(config),
             answer_timeout_s=answer_timeout_s(config),
         )
-        self._audit = AuditCounters(core_options, options.client, time.time_ns() // 1_000_000)
+        self._audit = AuditCounters(core_options, options.client, self.runtime.wall_ms())
         self._reporter = AuditReporter(cluster, self._audit.take_reports)
         self.budget = ByteBudget(options.buffer_bytes)
         self._core = ProducerCore(
             core_options,
-            topic.hosts,
+            topic.hosts if options.producer_id is None else topic.hosts[: topic.named_partitions],
             release=self.budget.give,
             on_submitted=self._named,
             on_settled=self._settled,
-            randomness=randomness,
+            randomness=self.runtime.random,
         )
         self.accumulator = Accumulator(
             self.budget,
@@ -127,9 +129,11 @@ class ProducerRim:
             schema_id=topic.schema_id if self.schema.equals(DEFAULT_SCHEMA) else None,
             on_sealed=partial(hand_over, self._submit),
             on_wake=partial(hand_over, self._arm_ticker),
+            clock=self.runtime.mono_s,
+            wall_us=self.runtime.wall_us,
         )
         self._connections: dict[str, BrokerConnection] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._ticker: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._poll_pending = False
@@ -146,8 +150,7 @@ class ProducerRim:
         options: ProducerOptions,
         *,
         hand_over: Callable[..., object],
-        randomness: Callable[[], float] = system_randomness,
-        new_producer_id: Callable[[], str] = _random_id,
+        runtime: Runtime = SYSTEM,
     ) -> ProducerRim:
         """Find the topic, and be ready to write to it.
 
@@ -155,27 +158,19 @@ class ProducerRim:
             bootstrap: as `Cluster` takes it.
             options: of the producer.
             hand_over: has the loop call a function soon, in order, from any thread that writes.
-            randomness: evenly spread over [0, 1).
-            new_producer_id: makes an id that no other producer has.
+            runtime: clocks, chance and threads.
 
         Raises:
             UnknownTopicError: there is no such topic.
             ConfigError: the options do not fit the topic.
             MemqError: no broker can be asked within `max_block`.
         """
-        cluster = Cluster(bootstrap, client=options.client, token=options.token)
+        cluster = Cluster(bootstrap, client=options.client, token=options.token, runtime=runtime)
         try:
             topic = await cluster.topic(
                 options.topic, create=True, timeout_s=options.max_block_ms / 1_000
             )
-            return cls(
-                options,
-                cluster,
-                topic,
-                hand_over=hand_over,
-                randomness=randomness,
-                new_producer_id=new_producer_id,
-            )
+            return cls(options, cluster, topic, hand_over=hand_over)
         except BaseException:
             await cluster.close()
             raise
@@ -187,6 +182,11 @@ class ProducerRim:
     def producer_id(self) -> str:
         """Name under which the Messages are sent."""
         return self._core.options.producer_id
+
+    @property
+    def incarnation(self) -> str:
+        """Of the topic that is written to."""
+        return self._core.options.incarnation
 
     @property
     def write_partitions(self) -> int:
@@ -250,7 +250,7 @@ class ProducerRim:
             return
         self._closed = True
         why = self._closed_error()
-        started_s = time.monotonic()
+        started_s = self.runtime.mono_s()
         try:
             self.accumulator.end(why)
             self.budget.close()
@@ -262,7 +262,8 @@ class ProducerRim:
                     handle.cancel()
             for task in self._tasks:
                 task.cancel()
-            left_s = math.inf if timeout_s is None else started_s + timeout_s - time.monotonic()
+            spent_s = self.runtime.mono_s() - started_s
+            left_s = math.inf if timeout_s is None else timeout_s - spent_s
             await self._reporter.close(max(0.0, min(left_s, CLOSE_TIMEOUT_S)))
             await self._cluster.close()
 
@@ -285,10 +286,10 @@ class ProducerRim:
         if self._reporter.started:
             self._audit.submitted(entry)
 
-    def _settled(self, entry: Entry, error: MemqError | None) -> None:
+    def _settled(self, entry: Entry, outcome: StoredAt | MemqError) -> None:
         if self._reporter.started:
-            self._audit.settled(entry, error)
-        self._outcomes.settled(entry, error)
+            self._audit.settled(entry, outcome)
+        self._outcomes.settled(entry, outcome if isinstance(outcome, MemqError) else None)
         if self._settlement is not None and not self._settlement.done():
             self._settlement.set_result(None)
 
@@ -303,7 +304,7 @@ class ProducerRim:
             self._core.acked(entry, answer)
         else:
             assert isinstance(answer, MemqError)  # noqa: S101 - the wire checked the type
-            self._core.failed(entry, answer, time.monotonic())
+            self._core.failed(entry, answer, self.runtime.mono_s())
         self._poll_soon()
 
     def _sent(self, entry: Entry, connection: BrokerConnection, error: MemqError | None) -> None:
@@ -321,7 +322,7 @@ class ProducerRim:
     @_ends_producer
     def _poll(self) -> None:
         self._poll_pending = False
-        for effect in self._core.poll(time.monotonic()):
+        for effect in self._core.poll(self.runtime.mono_s()):
             self._carry_out(effect)
         if self._core.error is not None:
             self.accumulator.end(self._core.error)
@@ -334,7 +335,7 @@ class ProducerRim:
             self._timer.cancel()
             self._timer = None
         if wake_s < math.inf:
-            self._timer = self._loop.call_later(wake_s - time.monotonic(), self._poll_soon)
+            self._timer = self._loop.call_later(wake_s - self.runtime.mono_s(), self._poll_soon)
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
@@ -354,7 +355,7 @@ class ProducerRim:
         connection = self._connections.get(send.address)
         if connection is None:  # an effect before this one found that it has ended
             error = UnavailableError(f"the connection to broker {send.address} has ended")
-            self._core.failed(entry, error, time.monotonic())
+            self._core.failed(entry, error, self.runtime.mono_s())
             return
         try:
             if send.header.acks == 0:
@@ -370,7 +371,7 @@ class ProducerRim:
         try:
             self._connections[address] = await self._cluster.connection(address)
         except MemqError as exc:
-            self._core.connect_failed(address, exc, time.monotonic())
+            self._core.connect_failed(address, exc, self.runtime.mono_s())
         else:
             self._core.connected(address)
         self._poll_soon()
@@ -378,11 +379,16 @@ class ProducerRim:
     async def _refresh(self) -> None:
         try:
             topic = await self._cluster.topic(self.options.topic, refresh=True)
+            if topic.incarnation != self._core.options.incarnation:
+                raise TopicRecreatedError(
+                    f"topic {self.options.topic!r} was deleted and made again; open the producer "
+                    "anew to write to it"
+                )
             self._adopt(topic)
         except MemqError as exc:
-            self._core.refresh_failed(exc, time.monotonic())
+            self._core.refresh_failed(exc, self.runtime.mono_s())
         else:
-            self._core.refreshed(topic.hosts, time.monotonic())
+            self._core.refreshed(topic.hosts, self.runtime.mono_s())
         self._poll_soon()
 
     def _adopt(self, topic: TopicInfo) -> None:
@@ -407,11 +413,11 @@ class ProducerRim:
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._reap)
 
     def _reap(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled() and (exc := task.exception()) is not None:
             self._end(exc)
 

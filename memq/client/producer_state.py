@@ -27,6 +27,7 @@ class Partition:
             are dropped when they come up.
         in_flight: how many are in flight.
         sent_to: the broker that the last one was sent to.
+        window: how many may be in flight, in an ordered topic.
     """
 
     number: int
@@ -36,6 +37,7 @@ class Partition:
     waiting: list[tuple[float, int, Entry]] = field(default_factory=list)
     in_flight: int = 0
     sent_to: Link | None = None
+    window: int = 1
 
     def first_unsettled(self) -> int:
         """Least sequence that may still be sent."""
@@ -131,6 +133,7 @@ class CoreOptions:
 
     Attributes:
         topic: that it writes to.
+        incarnation: of that topic.
         producer_id: its name.
         epoch: of that name.
         acks: 0, 1, or -1 for `all`.
@@ -143,6 +146,7 @@ class CoreOptions:
     """
 
     topic: str
+    incarnation: str
     producer_id: str
     epoch: int
     acks: int

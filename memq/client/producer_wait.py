@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from typing import TYPE_CHECKING
 
 from memq.errors import BufferFullError
@@ -20,7 +19,8 @@ class MemoryWait:
         self._budget = rim.budget
         self._accumulator = rim.accumulator
         self._max_block_s = rim.options.max_block_ms / 1_000
-        self._deadline_s = time.monotonic() + self._max_block_s
+        self._mono_s = rim.runtime.mono_s
+        self._deadline_s = self._mono_s() + self._max_block_s
         self._loop_thread = rim.loop_thread
 
     def block(self) -> None:
@@ -54,7 +54,7 @@ class MemoryWait:
             self._budget.forget(wake)
 
     def _left_s(self) -> float:
-        return max(0.0, self._deadline_s - time.monotonic())
+        return max(0.0, self._deadline_s - self._mono_s())
 
     def _full(self) -> BufferFullError:
         return BufferFullError(

@@ -3,6 +3,10 @@
 Which broker that is may change while a call is under way. So a call is made in attempts: when one
 fails in a way that may pass, the topic is looked up again and its queue's broker of that moment is
 asked, until the deadline of the call.
+
+All calls are about one incarnation of the topic: the one given, or else the first that was met.
+When the topic is deleted and made again, they fail with `TopicRecreatedError` from then on, for
+offsets of the one mean nothing in the other.
 """
 
 from __future__ import annotations
@@ -12,16 +16,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from memq.client.backoff import full_jitter_s, system_randomness
+from memq.client.backoff import full_jitter_s
 from memq.core.wire.messages import (
     CommitOffsets,
     FetchCommitted,
     FetchNotifications,
     FetchOffsets,
+    FetchWatermark,
     NotificationEntry,
     Position,
+    TopicRequest,
 )
-from memq.errors import MemqError, ProtocolError
+from memq.errors import MemqError, ProtocolError, TopicRecreatedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,6 +39,7 @@ if TYPE_CHECKING:
         FetchOffsetsAnswer,
         PartitionOffsets,
         Struct,
+        WatermarkAnswer,
     )
 
 ATTEMPT_S = 5.0  # a broker that does not answer for this long may not serve the queue any more
@@ -58,11 +65,16 @@ class QueueClient:
     Args:
         cluster: the brokers.
         topic: the topic.
+        incarnation: of the topic; empty for the one that is met first.
+
+    Attributes:
+        incarnation: of the topic; empty until one was met.
     """
 
-    def __init__(self, cluster: Cluster, topic: str) -> None:
+    def __init__(self, cluster: Cluster, topic: str, incarnation: str = "") -> None:
         self.cluster = cluster
         self.topic = topic
+        self.incarnation = incarnation
 
     def __repr__(self) -> str:
         return f"<QueueClient {self.topic} at {self.cluster!r}>"
@@ -108,6 +120,24 @@ class QueueClient:
         answer, _ = await self.ask(request, timeout_s=timeout_s)
         return answer.partitions
 
+    async def starts(self) -> dict[int, int]:
+        """The first offset that is held, by partition.
+
+        Raises:
+            MemqError: as `ask`.
+        """
+        return {held.partition: held.start for held in await self.offsets()}
+
+    async def watermark(self) -> WatermarkAnswer:
+        """How far the topic is stored.
+
+        Raises:
+            MemqError: as `ask`.
+        """
+        answer: WatermarkAnswer
+        answer, _ = await self.ask(FetchWatermark(topic=self.topic))
+        return answer
+
     async def committed(self, group: str, *, timeout_s: float | None = None) -> dict[int, int]:
         """Stored next offsets of a group; partitions without one are absent.
 
@@ -125,9 +155,16 @@ class QueueClient:
         member_id: str,
         offsets: Mapping[int, int],
         *,
+        committer: str = "",
+        sequence: int = 0,
+        heartbeat: int = 0,
         timeout_s: float | None = None,
     ) -> None:
         """Store next offsets of a group; an empty member id is that of an administrator.
+
+        An attempt that was given up may arrive after later ones. With a sequence, which counts the
+        commits of this member, or else of this committer, and with the number of the member's
+        latest heartbeat, it then changes nothing.
 
         Raises:
             NotOwnerError: the member does not hold one of the partitions now.
@@ -136,7 +173,13 @@ class QueueClient:
             MemqError: as `ask`.
         """
         request = CommitOffsets(
-            group=group, topic=self.topic, member_id=member_id, offsets=_positions(offsets)
+            group=group,
+            topic=self.topic,
+            member_id=member_id,
+            offsets=_positions(offsets),
+            committer=committer,
+            sequence=sequence,
+            heartbeat=heartbeat,
         )
         await self.ask(request, timeout_s=timeout_s)
 
@@ -152,6 +195,7 @@ class QueueClient:
 
         Raises:
             UnknownTopicError: there is no such topic.
+            TopicRecreatedError: it was deleted and made again.
             RequestTimeoutError: no answer by the deadline.
             UnavailableError: no broker could be reached by the deadline.
             MemqError: the typed error that the broker named.
@@ -166,11 +210,18 @@ class QueueClient:
                 topic = await self.cluster.topic(
                     self.topic, refresh=attempt > 0, timeout_s=attempt_s
                 )
-                return await self.cluster.call(topic.queue_address, request, timeout_s=attempt_s)
+                if isinstance(request, TopicRequest):
+                    request.incarnation = self.incarnation or topic.incarnation
+                found = await self.cluster.call(topic.queue_address, request, timeout_s=attempt_s)
             except MemqError as exc:
-                delay_s = full_jitter_s(attempt, system_randomness)
-                if not exc.retriable or clock() + delay_s >= deadline_s:
+                delay_s = full_jitter_s(attempt, self.cluster.runtime.random)
+                # What the cluster remembers may be over; nobody has relied on it yet.
+                passing = isinstance(exc, TopicRecreatedError) and not self.incarnation
+                if not (exc.retriable or passing) or clock() + delay_s >= deadline_s:
                     raise
+            else:
+                self.incarnation = self.incarnation or topic.incarnation
+                return found
             await asyncio.sleep(delay_s)
             attempt += 1
 

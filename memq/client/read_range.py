@@ -8,7 +8,6 @@ offsets of the range is read once.
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -57,12 +56,21 @@ sender and sequence of the Message; position of the LogMessage in it. The last f
 
 @dataclass(frozen=True)
 class OffsetRange:
-    """The Batches of one read partition from offset `start` up to, not including, `end`."""
+    """The Batches of one read partition from offset `start` up to, not including, `end`.
+
+    Attributes:
+        topic: the topic.
+        partition: read partition.
+        start: first offset.
+        end: one past the last offset.
+        incarnation: of the topic; empty for whichever there is when the range is read.
+    """
 
     topic: str
     partition: int
     start: int
     end: int
+    incarnation: str = ""
 
     def __post_init__(self) -> None:
         numbers = (self.partition, self.start, self.end)
@@ -127,6 +135,7 @@ def read_range(
     partition: int,
     start: int,
     end: int,
+    incarnation: str = "",
     columns: Sequence[str] | None = None,
     metadata: bool = False,
     read_through: ReadThrough = "storage",
@@ -142,6 +151,7 @@ def read_range(
         partition: read partition.
         start: first offset.
         end: one past the last offset.
+        incarnation: of the topic, from `AdminClient.describe_topic`; empty for whichever there is.
         columns: names of the columns wanted; None for all.
         metadata: add the columns `ORIGIN_COLUMNS`.
         read_through: "storage", or "broker" for machines that cannot reach the storage.
@@ -158,10 +168,11 @@ def read_range(
         DataLossError: a Batch is gone that should be there.
         CorruptDataError: a Batch is damaged.
         UnknownTopicError: there is no such topic.
+        TopicRecreatedError: the topic is of another incarnation.
         RequestTimeoutError: it takes longer than `timeout`.
         MemqError: brokers or storage failed for the whole request timeout.
     """
-    wanted = OffsetRange(topic, partition, start, end)
+    wanted = OffsetRange(topic, partition, start, end, incarnation)
     shape = _Shape(columns, metadata)
     cluster = Cluster(bootstrap, token=token)
     loop = EventLoopThread("memq-read-range")
@@ -178,11 +189,11 @@ async def _read(
     read_through: ReadThrough,
     timeout_s: float,
 ) -> pa.Table:
-    executor = ThreadPoolExecutor(FETCHES, "memq-fetch")
+    executor = cluster.runtime.threads(FETCHES, "memq-fetch")
     try:
         async with asyncio.timeout(timeout_s):
             info = await cluster.topic(wanted.topic)
-            queue = QueueClient(cluster, wanted.topic)
+            queue = QueueClient(cluster, wanted.topic, wanted.incarnation)
             schema = shape.of(deserialize_schema(info.schemas[info.schema_id]))
             await _check_held(queue, wanted)
             source = BatchSource(queue, executor, read_through=read_through)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from memq.client.backoff import full_jitter_s, system_randomness
+from memq.client.backoff import full_jitter_s
 from memq.client.batch import Batch
 from memq.client.order import Order, arrange
 from memq.core.format.reader import BatchReader
@@ -107,7 +107,7 @@ class BatchSource:
             except ObjectNotFoundError as exc:
                 raise await self._missing(notification, place) from exc
             except MemqError as exc:
-                delay_s = full_jitter_s(attempt, system_randomness)
+                delay_s = full_jitter_s(attempt, self._queue.cluster.runtime.random)
                 if not exc.retriable or clock() + delay_s >= deadline_s:
                     raise type(exc)(f"{name_of(notification, place)}: {exc}") from exc
             await asyncio.sleep(delay_s)

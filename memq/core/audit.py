@@ -17,9 +17,15 @@ sequences names every loss exactly:
     changed     all stored, but records or CRC sum differ from what was produced.
     unreported  stored, but in no report: the producer is alive and has not reported yet, or died
                 before it could.
+    expired     produced, and nowhere, but retention has come so far that it may have been removed:
+                nobody can tell.
 
 A report is judged only when it is *closed*: the topic's watermark has passed the time at which the
-report itself was stored, so whatever it names that a broker received is published by now.
+report itself was stored, so whatever it names that a broker received is published by now. Then all
+that is still held of it is judged. Only where nothing is found, no object and no notification, does
+it matter what retention has removed.
+
+So there are three verdicts (`Verdict`). What could not be judged is named, and never called clean.
 
 Reports may overlap. One whose ack was lost is sent again, joined to what came after it; a job that
 is run again with its own producer id reports the same sequences again. A sequence is expected when
@@ -38,6 +44,7 @@ This module holds the reports and the findings about producers; `memq.core.recon
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -46,6 +53,23 @@ from memq.errors import CorruptDataError, InvalidRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+
+class Verdict(StrEnum):
+    """What an audit comes to, the best first."""
+
+    CLEAN = "clean"
+    """All of it was judged, and nothing is wrong."""
+    PARTLY = "partly judged"
+    """Nothing is wrong with what could be judged; about the rest nothing can be said."""
+    UNCLEAN = "not clean"
+    """Something is wrong."""
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """What several parts come to as a whole."""
+    return max(verdicts, key=list(Verdict).index, default=Verdict.CLEAN)
+
 
 REPORT_VERSION = 1
 MAX_REPORT_MESSAGES = 10_000_000  # of one report; each costs the audit one byte
@@ -72,6 +96,9 @@ class ProducedReport(msgspec.Struct, frozen=True, kw_only=True):
             that their delivery failed. Sorted, and apart from each other.
         window_start_ms: when the window began, by the producer's clock.
         window_end_ms: when it ended.
+        repeats: how many acks said that the Message had been published before. It may have been
+            before the window, by an earlier life of the producer.
+        incarnation: of the topic; empty where the producer cannot tell.
         client: how the producer names itself.
     """
 
@@ -88,6 +115,8 @@ class ProducedReport(msgspec.Struct, frozen=True, kw_only=True):
     failed: list[tuple[int, int]]
     window_start_ms: int
     window_end_ms: int
+    repeats: int = 0
+    incarnation: str = ""
     client: str = ""
 
     @property
@@ -118,6 +147,7 @@ class ProducedReport(msgspec.Struct, frozen=True, kw_only=True):
             size_bytes=self.size_bytes + following.size_bytes,
             crc_sum=(self.crc_sum + following.crc_sum) % CRC_MODULUS,
             failed=failed,
+            repeats=self.repeats + following.repeats,
             window_end_ms=following.window_end_ms,
         )
 
@@ -146,6 +176,7 @@ class ConsumedReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"
         final: what it did behind `end` is none of this reader's any more: it is a job that was
             given just this range, or a group member that gave the partition up and has reported
             all. Else there is more to come, and a gap behind `end` means a report is missing.
+        incarnation: of the topic; empty where the consumer cannot tell.
         client: how the consumer names itself.
     """
 
@@ -164,6 +195,7 @@ class ConsumedReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"
     window_end_ms: int
     skipped: int = 0
     final: bool = True
+    incarnation: str = ""
     client: str = ""
 
     @property
@@ -303,7 +335,7 @@ def _makes_sense(report: Report) -> bool:
         )
         return in_order and _in_bounds(*numbers, *counts, *times)
     return _in_order(report) and _in_bounds(
-        report.write_partition, report.epoch, report.last, report.records, *times
+        report.write_partition, report.epoch, report.last, report.records, report.repeats, *times
     )
 
 
@@ -326,7 +358,8 @@ class ProducerAudit:
     """The findings for one producer in one write partition.
 
     LogMessages of lost and damaged Messages are counted as what is short of the reports. That is
-    exact, unless reports overlap and say different things.
+    exact, unless reports overlap and say different things, or one report names both what is lost
+    without a notification and what has expired: then they count as expired.
 
     Attributes:
         name: whose sequences these are.
@@ -342,6 +375,8 @@ class ProducerAudit:
         recovered: sequences given up, yet stored.
         doubled: sequences stored more than once.
         changed: reports whose Messages are all there, but not as they were produced.
+        expired: sequences that are nowhere, and that retention may have removed.
+        expired_records: LogMessages in them.
         unreported_messages: stored in the window, but in no report.
         unreported_records: LogMessages in them.
     """
@@ -358,13 +393,22 @@ class ProducerAudit:
     recovered: list[Run] = field(default_factory=list)
     doubled: list[Run] = field(default_factory=list)
     changed: list[Run] = field(default_factory=list)
+    expired: list[Run] = field(default_factory=list)
+    expired_records: int = 0
     unreported_messages: int = 0
     unreported_records: int = 0
 
     @property
+    def verdict(self) -> Verdict:
+        """Unclean with anything lost, damaged, doubled or changed."""
+        if self.lost or self.damaged or self.doubled or self.changed:
+            return Verdict.UNCLEAN
+        return Verdict.PARTLY if self.expired or self.unreported_messages else Verdict.CLEAN
+
+    @property
     def clean(self) -> bool:
-        """Nothing lost, damaged, doubled or changed."""
-        return not (self.lost or self.damaged or self.doubled or self.changed)
+        """All of it was judged, and nothing is wrong."""
+        return self.verdict is Verdict.CLEAN
 
 
 def runs(sequences: Iterable[int]) -> list[Run]:

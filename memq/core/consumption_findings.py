@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from memq.core.audit import ProducerName  # noqa: TC001 - msgspec reads the annotations
+from memq.core.audit import ProducerName, Verdict, worst
 
 
 class Part(NamedTuple):
@@ -55,9 +55,16 @@ class ConsumedAudit:
     again: Amount = field(default_factory=Amount)
 
     @property
+    def verdict(self) -> Verdict:
+        """Unclean with anything missed or mismatched; what is unreported cannot be judged."""
+        if self.missed.messages or self.mismatched.messages:
+            return Verdict.UNCLEAN
+        return Verdict.PARTLY if self.unreported.messages else Verdict.CLEAN
+
+    @property
     def clean(self) -> bool:
-        """Nothing missed or mismatched."""
-        return not (self.missed.messages or self.mismatched.messages)
+        """All of it was judged, and nothing is wrong."""
+        return self.verdict is Verdict.CLEAN
 
 
 @dataclass
@@ -79,9 +86,17 @@ class ConsumerAudit:
     unnamed_parts: int = 0
 
     @property
+    def verdict(self) -> Verdict:
+        """Unclean with anything missed or mismatched; without a report nothing is known."""
+        if self.mismatches:
+            return Verdict.UNCLEAN
+        known = Verdict.CLEAN if self.reports else Verdict.PARTLY
+        return worst([known, *(each.verdict for each in self.producers)])
+
+    @property
     def clean(self) -> bool:
-        """Nothing missed or mismatched."""
-        return not self.mismatches and all(each.clean for each in self.producers)
+        """All of it was judged, and nothing is wrong."""
+        return self.verdict is Verdict.CLEAN
 
     def total(self, finding: str) -> Amount:
         """What there is of a finding (`"missed"`), over all producers; without its parts."""

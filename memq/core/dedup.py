@@ -10,8 +10,12 @@ Rule 1. A sequence is *published* once its Batch's notification is in the queue.
     are kept per producer as a sorted list of disjoint, merged runs: a well-behaved producer costs
     one run, whatever it has sent.
 Rule 2. The window is rebuilt from the notifications of the last `dedup_window`, after the previous
-    owner was fenced. What this misses is older than any producer's delivery deadline.
-Rule 3. A producer that published nothing for longer than the window is forgotten.
+    owner was fenced. What this misses is older than any producer's delivery deadline. Those of
+    several read partitions come in any order; a Batch's id tells which was opened first, so what is
+    remembered does not depend on it.
+Rule 3. A producer that published nothing for longer than the window is forgotten. Times are running
+    time (`memq.core.clock`), in the process and across restarts: a wall clock that steps makes
+    nothing forgotten.
 Rule 4. A higher epoch of a producer id starts from nothing; a lower one is fenced from the moment
     the first Message of the higher one is accepted.
 Rule 5. Memory is bounded. A producer with too many runs (it leaves gaps: Messages given up) has its
@@ -46,7 +50,7 @@ class Place(NamedTuple):
     Attributes:
         partition: read partition.
         offset: of the Batch's notification.
-        batch_id: of the Batch.
+        batch_id: of the Batch; of two in one write partition the greater one was opened later.
     """
 
     partition: int
@@ -83,8 +87,22 @@ class _Producer:
         firsts[start:stop] = [first]
         lasts[start:stop] = [last]
         if len(firsts) > MAX_RUNS:
-            self.floor = lasts[0]
+            self.floor = max(self.floor, lasts[0])
             del firsts[0], lasts[0]
+
+    def remember(self, first: int, last: int, place: Place) -> None:
+        """Keep the place of a run, if it is among the last Batches of this producer."""
+        recent, new = self.recent, (first, last, place)
+        if not recent or recent[-1][2].batch_id <= place.batch_id:
+            recent.append(new)
+        else:
+            ordered = sorted([*recent, new], key=_batch_and_run)
+            recent.clear()
+            recent.extend(ordered)
+
+
+def _batch_and_run(recent: tuple[int, int, Place]) -> tuple[str, int]:
+    return recent[2].batch_id, recent[0]
 
 
 class DedupWindow:
@@ -97,6 +115,8 @@ class DedupWindow:
     def __init__(self, window_ms: int) -> None:
         self.window_ms = window_ms
         self._producers: OrderedDict[str, _Producer] = OrderedDict()  # idle longest first
+        self._newest_ms = 0
+        self._in_order = True  # False while times that came late have mixed up the producers
 
     def __repr__(self) -> str:
         return f"<DedupWindow [{len(self._producers)} producers | {self.window_ms} ms]>"
@@ -164,7 +184,11 @@ class DedupWindow:
         return producer.next_sequence
 
     def publish(self, runs: Iterable[ProducerRun], place: Place, now_ms: int) -> None:
-        """Note that a Batch with these runs is in the queue."""
+        """Note that a Batch with these runs is in the queue, since `now_ms`."""
+        if now_ms >= self._newest_ms:
+            self._newest_ms = now_ms
+        else:
+            self._in_order = False
         for run in runs:
             producer = self._producers.get(run.producer_id)
             if producer is None or run.epoch > producer.epoch:
@@ -173,8 +197,8 @@ class DedupWindow:
                 continue  # fenced since; its repeats are refused by epoch
             producer.add(run.first, run.last)
             producer.next_sequence = max(producer.next_sequence or 0, run.last + 1)
-            producer.recent.append((run.first, run.last, place))
-            producer.touched_ms = now_ms
+            producer.remember(run.first, run.last, place)
+            producer.touched_ms = max(producer.touched_ms, now_ms)
             self._producers.move_to_end(run.producer_id)
 
     def expire(self, now_ms: int) -> int:
@@ -182,15 +206,22 @@ class DedupWindow:
         limit_ms = now_ms - self.window_ms
         expired = 0
         while self._producers:
-            oldest = next(iter(self._producers))
+            oldest = self._idle_longest()
             if self._producers[oldest].touched_ms >= limit_ms:
                 break
             del self._producers[oldest]
             expired += 1
         return expired
 
+    def _idle_longest(self) -> str:
+        if not self._in_order:
+            for name in sorted(self._producers, key=lambda name: self._producers[name].touched_ms):
+                self._producers.move_to_end(name)
+            self._in_order = True
+        return next(iter(self._producers))
+
     def _check_room(self) -> None:
-        oldest_id = next(iter(self._producers))
+        oldest_id = self._idle_longest()
         newest_ms = self._producers[next(reversed(self._producers))].touched_ms
         if newest_ms - self._producers[oldest_id].touched_ms < MIN_IDLE_MS:
             raise UnavailableError(

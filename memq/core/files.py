@@ -104,12 +104,19 @@ def lock_exclusively(path: Path) -> int:
 
 
 def make_folders(folder: Path) -> None:
-    """Make a folder, and those above it that are missing, so that they survive a power cut."""
-    if not folder.is_dir():
-        make_folders(folder.parent)
-        with contextlib.suppress(FileExistsError):
-            folder.mkdir()
-        sync_folder(folder.parent)
+    """Make a folder, and those above it that are missing, so that they survive a power cut.
+
+    One that exists may have been made by a process that died, or was refused, before it could sync
+    it: so its name is synced all the same, where this user may.
+    """
+    if folder.is_dir():
+        with contextlib.suppress(PermissionError):
+            sync_folder(folder.parent)
+        return
+    make_folders(folder.parent)
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir()
+    sync_folder(folder.parent)
 
 
 def sync_folder(folder: Path) -> None:

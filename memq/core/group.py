@@ -9,9 +9,8 @@ what has to move is given up by one and, after that, taken up by another.
 Two maps describe a group:
 
 - `holders` says who may be working on a partition *now*. A partition enters it when an answer
-  grants it, or when a member that the coordinator does not remember says that it holds it (the
-  broker was restarted). It leaves it when its holder says that it does not hold it, leaves, or has
-  not been heard of for its session timeout.
+  grants it. It leaves it when its holder says that it does not hold it, leaves, or has not been
+  heard of for its session timeout.
 - `target` says who *should* hold each partition. It is made anew when members come or go.
 
 An answer names the partitions for which both maps name the member. A partition that should move is
@@ -22,10 +21,20 @@ another answer grant it. So no two members are ever told to hold one partition, 
   granted until it has stopped working on it, and ignores answers that come too late;
 - a member that gets no answer for its session timeout, counted from when it sent the last heartbeat
   that was answered, stops by itself;
-- heartbeats are numbered, so that one that was overtaken on the network changes nothing.
+- heartbeats are numbered, so that one that was overtaken on the network changes nothing, not even
+  when the member is out meanwhile.
 
-A restarted coordinator remembers nobody. Until `grants_from_ms` it grants nothing, it only lets
-members keep what they say they hold.
+Restarts. `holders` outlives the coordinator: before an answer that grants something leaves, the
+caller stores what `unsaved` gives. A restarted coordinator is told by `restore` who held what, and
+with which session timeout, and counts these sessions from then on: longer than the members do. So
+members go on as if nothing had happened, and what one of them holds that does not come back goes
+to others when its session is over. What was let go of need not be stored: at worst somebody is
+waited for who is gone.
+
+Commits. One that was sent again may come twice, and the first one last. So they are numbered by
+who makes them, and what was overtaken by a later one is refused. And they carry the number of the
+member's latest heartbeat, so that one from before a partition was granted, when the member held it
+an earlier time, is refused.
 
 The target is balanced (no member has two more than another) and sticky: of the partitions whose
 holder lives, no more move than balance asks for. Members beyond the number of partitions stand by.
@@ -38,13 +47,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
+from memq.core.notification.queue import Holding
 from memq.core.wire.messages import GroupHeartbeatAnswer, GroupMember
 from memq.errors import InvalidRequestError, NotOwnerError, UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, KeysView, Mapping
 
     from memq.core.wire.messages import CommitOffsets, GroupHeartbeat
 
@@ -54,9 +64,14 @@ MAX_GROUPS = 10_000  # groups with live members, over all topics; each costs abo
 MAX_MEMBERS = 1_000  # of one group; a topic has at most 256 partitions, the others stand by
 MAX_NAME = 200  # characters of a group or member id; a group's name becomes part of file names
 MAX_CLIENT_TEXT = 200  # characters; it is only shown
-RESTART_GRACE_MS = 3_000
-"""How long a restarted broker should wait before it grants partitions: live members dial again at
-once, and have sent a heartbeat by then."""
+MAX_COMMITTERS = 100_000
+"""Committers whose last commit is remembered; the one that has not committed for longest is
+forgotten. A request is overtaken by seconds, and each commit goes to the disk."""
+MAX_DEPARTED = 10_000  # members that left or ended and whose heartbeats may still come; as above
+UNKNOWN_MEMBER = "?"  # no member can have this name
+
+_Name: TypeAlias = tuple[str, str, str]  # group, topic, and member or committer
+_Value = TypeVar("_Value")
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
@@ -71,17 +86,13 @@ def check_group_name(name: str) -> None:
 
 
 class GroupCoordinator:
-    """Membership and partition ownership of all consumer groups of one broker.
+    """Membership and partition ownership of all consumer groups of one broker."""
 
-    Args:
-        grants_from_ms: until then nothing is granted that a member does not hold already; a
-            broker that may have had members before it was started sets it to now plus
-            `RESTART_GRACE_MS`.
-    """
-
-    def __init__(self, *, grants_from_ms: int = 0) -> None:
-        self._grants_from_ms = grants_from_ms
+    def __init__(self) -> None:
         self._groups: dict[tuple[str, str], _Group] = {}
+        self._left_over: dict[tuple[str, str], None] = {}  # ended, but stored as if they had not
+        self._commits: dict[_Name, _Committed] = {}  # the latest last
+        self._departed: dict[_Name, int] = {}  # number of the last heartbeat; the latest last
 
     def __repr__(self) -> str:
         members = sum(len(group.members) for group in self._groups.values())
@@ -104,6 +115,11 @@ class GroupCoordinator:
         _check_heartbeat(request, partitions)
         key = (request.group, request.topic)
         group = self._live(key, now_ms)
+        if request.sequence <= self._departed.get((*key, request.member_id), -1):
+            raise InvalidRequestError(
+                f"heartbeat {request.sequence} of member {request.member_id!r} came when the "
+                "member had left the group"
+            )
         if group is None or group.partitions != partitions:  # deleted and created anew
             if len(self._groups) >= MAX_GROUPS:
                 raise UnavailableError(
@@ -111,16 +127,64 @@ class GroupCoordinator:
                     f"{MAX_GROUPS} groups with live members"
                 )
             group = _Group(partitions)
-        answer = group.heartbeat(request, now_ms, may_grant=now_ms >= self._grants_from_ms)
+        answer = group.heartbeat(request, now_ms)
         self._groups[key] = group
+        self._left_over.pop(key, None)
         return answer
+
+    # -- what outlives a restart ------------------------------------------------------------
+
+    def unsaved(self, group: str, topic: str) -> dict[str, Holding] | None:
+        """What must be stored before a heartbeat's answer leaves; None when what is stored will do.
+
+        Tell `saved` when it is.
+        """
+        found = self._groups.get((group, topic))
+        return None if found is None or found.covered else found.holdings()
+
+    def saved(self, group: str, topic: str, holdings: Mapping[str, Holding]) -> None:
+        """What members of a group hold is stored."""
+        key = (group, topic)
+        if key in self._groups:
+            self._groups[key].saved = _by_partition(holdings)
+        elif holdings:
+            self._left_over[key] = None
+        else:
+            self._left_over.pop(key, None)
+
+    def left_over(self) -> KeysView[tuple[str, str]]:
+        """Group and topic of groups that have ended: store of each that nobody holds anything."""
+        return self._left_over.keys()
+
+    def restore(
+        self,
+        group: str,
+        topic: str,
+        partitions: int,
+        holdings: Mapping[str, Holding] | None,
+        now_ms: int,
+    ) -> None:
+        """What members of a group held when the broker ended; before any other call.
+
+        Args:
+            group: the group.
+            topic: its topic.
+            partitions: read partitions of the topic.
+            holdings: as stored; None when that cannot be read. Then somebody may hold anything, for
+                the longest session that there may be.
+            now_ms: the clock.
+        """
+        if holdings is None:
+            everything = Holding(MAX_SESSION_TIMEOUT_MS, list(range(partitions)))
+            holdings = {UNKNOWN_MEMBER: everything}
+        if holdings:
+            self._groups[group, topic] = _Group.restored(partitions, holdings, now_ms)
 
     def leave(self, group: str, topic: str, member_id: str, now_ms: int) -> None:
         """Take a member out of its group; one that is not in it is fine."""
         found = self._live((group, topic), now_ms)
         if found is not None and member_id in found.members:
-            found.remove([member_id])
-            self._drop_if_empty((group, topic))
+            self._remove((group, topic), [member_id])
 
     def tick(self, now_ms: int) -> None:
         """End the sessions that are over, so that groups without members take no memory.
@@ -130,25 +194,53 @@ class GroupCoordinator:
         for key in list(self._groups):
             self._live(key, now_ms)
 
-    def check_commit(self, request: CommitOffsets, now_ms: int) -> None:
+    def check_commit(self, request: CommitOffsets, now_ms: int) -> bool:
         """Accept a commit only from the holder of all its partitions, or from an administrator.
+
+        Returns:
+            Whether it is to be stored; False when it has been stored before. Tell `committed` when
+            it is, and let nothing come between this and storing it.
 
         Raises:
             NotOwnerError: the member does not hold one of the partitions now.
-            UnavailableError: it may hold them, but has not been heard of since the restart.
-            InvalidRequestError: an administrator commits while the group has live members.
+            InvalidRequestError: an administrator commits while the group has live members; or a
+                later commit of the same committer has come before.
         """
-        if not request.member_id:
+        if request.member_id:
+            self._check_holder(request, now_ms)
+        else:
             self.check_idle(request.group, request.topic, now_ms)
-            return
+        if not request.sequence or not (request.member_id or request.committer):
+            return True
+        key = _committer(request)
+        last = self._commits.pop(key, None) or _Committed(0)
+        self._commits[key] = last
+        _forget_oldest(self._commits, MAX_COMMITTERS)
+        if request.sequence < last.begun:
+            raise InvalidRequestError(
+                f"commit {request.sequence} of group {request.group!r} came after commit "
+                f"{last.begun} of the same consumer; it changes nothing"
+            )
+        last.begun = request.sequence
+        return last.done < request.sequence
+
+    def committed(self, request: CommitOffsets) -> None:
+        """A commit is stored."""
+        last = self._commits.get(_committer(request))
+        if last is not None:
+            last.done = max(last.done, request.sequence)
+
+    def _check_holder(self, request: CommitOffsets, now_ms: int) -> None:
         group = self._live((request.group, request.topic), now_ms)
         holders = group.holders if group else {}
         for position in request.offsets:
             holder = holders.get(position.partition)
-            if holder is None and now_ms < self._grants_from_ms:
-                raise UnavailableError(
-                    f"the broker was restarted and has not heard of member {request.member_id!r} "
-                    f"of group {request.group!r} since; commit again after its next heartbeat"
+            before = group.granted.get(position.partition, 0) if group else 0
+            if holder == request.member_id and request.heartbeat < before:
+                raise NotOwnerError(
+                    f"a commit of member {request.member_id!r} of group {request.group!r} for "
+                    f"partition {position.partition} of {request.topic!r} comes from before it "
+                    "was given the partition again"
                 )
             if holder != request.member_id:
                 raise NotOwnerError(
@@ -163,14 +255,8 @@ class GroupCoordinator:
 
         Raises:
             InvalidRequestError: it has some; the message says how many and for how long.
-            UnavailableError: it may have some that were not heard of since the restart.
         """
         found = self._live((group, topic), now_ms)
-        if found is None and now_ms < self._grants_from_ms:
-            raise UnavailableError(
-                f"the broker was restarted and does not know yet whether group {group!r} of "
-                f"{topic!r} has members; try again in {self._grants_from_ms - now_ms} ms"
-            )
         if found is not None:
             wait_ms = max(member.deadline_ms for member in found.members.values()) - now_ms
             raise InvalidRequestError(
@@ -183,27 +269,38 @@ class GroupCoordinator:
         found = self._live((group, topic), now_ms)
         return found.describe() if found else []
 
-    def groups(self, now_ms: int) -> list[tuple[str, str]]:
-        """Group and topic of every group with live members, sorted by topic, then group."""
+    def groups(self, now_ms: int) -> dict[str, set[str]]:
+        """The groups with live members, by topic."""
         self.tick(now_ms)
-        return sorted(self._groups, key=lambda key: (key[1], key[0]))
+        found: dict[str, set[str]] = {}
+        for group, topic in self._groups:
+            found.setdefault(topic, set()).add(group)
+        return found
 
     def forget_topic(self, topic: str) -> None:
         """Forget the groups of a topic that was deleted."""
-        for key in [key for key in self._groups if key[1] == topic]:
-            del self._groups[key]
+        self._groups = {k: group for k, group in self._groups.items() if k[1] != topic}
+        self._left_over = {k: None for k in self._left_over if k[1] != topic}
+        self._commits = {k: last for k, last in self._commits.items() if k[1] != topic}
+        self._departed = {k: last for k, last in self._departed.items() if k[1] != topic}
 
     def _live(self, key: tuple[str, str], now_ms: int) -> _Group | None:
         """The group, when it has members whose sessions are not over."""
         group = self._groups.get(key)
-        if group is not None:
-            group.expire(now_ms)
-            self._drop_if_empty(key)
+        if group is not None and (over := group.over(now_ms)):
+            self._remove(key, over)
         return self._groups.get(key)
 
-    def _drop_if_empty(self, key: tuple[str, str]) -> None:
-        if not self._groups[key].members:
-            del self._groups[key]
+    def _remove(self, key: tuple[str, str], names: list[str]) -> None:
+        """Take members out, and drop a group that has none."""
+        group = self._groups[key]
+        for name in names:
+            self._departed.pop((*key, name), None)
+            self._departed[(*key, name)] = group.members[name].sequence
+        _forget_oldest(self._departed, MAX_DEPARTED)
+        group.remove(names)
+        if not group.members and self._groups.pop(key).saved:
+            self._left_over[key] = None
 
 
 @dataclass
@@ -212,32 +309,79 @@ class _Member:
 
     client: str
     sequence: int
+    session_timeout_ms: int
     deadline_ms: int
 
 
 @dataclass
+class _Committed:
+    """Numbers of a committer's latest commit that was begun, and that is stored."""
+
+    begun: int
+    done: int = 0
+
+
+@dataclass
 class _Group:
-    """One group of one topic; see the module's theory of operation."""
+    """One group of one topic; see the module's theory of operation.
+
+    `saved` is what is stored: who holds a partition, and that member's session timeout.
+    """
 
     partitions: int
     members: dict[str, _Member] = field(default_factory=dict)
     holders: dict[int, str] = field(default_factory=dict)
     target: dict[int, str] = field(default_factory=dict)
+    saved: dict[int, tuple[str, int]] = field(default_factory=dict)
+    granted: dict[int, int] = field(default_factory=dict)  # by which of its holder's heartbeats
 
-    def heartbeat(
-        self, request: GroupHeartbeat, now_ms: int, *, may_grant: bool
-    ) -> GroupHeartbeatAnswer:
+    @classmethod
+    def restored(cls, partitions: int, holdings: Mapping[str, Holding], now_ms: int) -> _Group:
+        """The group as it was stored, with the sessions of its members counted from now."""
+        members = {
+            name: _Member("", 0, holding.session_timeout_ms, now_ms + holding.session_timeout_ms)
+            for name, holding in holdings.items()
+        }
+        saved = _by_partition(holdings)
+        group = cls(partitions, members, {p: name for p, (name, _) in saved.items()}, saved=saved)
+        group._retarget()
+        return group
+
+    @property
+    def covered(self) -> bool:
+        """Whether whoever holds something is stored as its holder, for as long as its session."""
+        for partition, name in self.holders.items():
+            stored = self.saved.get(partition)
+            if stored is None or stored[0] != name:
+                return False
+            if stored[1] < self.members[name].session_timeout_ms:
+                return False
+        return True
+
+    def holdings(self) -> dict[str, Holding]:
+        """What each member holds, of those that hold something."""
+        held: dict[str, list[int]] = {}
+        for partition, name in sorted(self.holders.items()):
+            held.setdefault(name, []).append(partition)
+        return {
+            name: Holding(self.members[name].session_timeout_ms, partitions)
+            for name, partitions in held.items()
+        }
+
+    def heartbeat(self, request: GroupHeartbeat, now_ms: int) -> GroupHeartbeatAnswer:
         member_id = request.member_id
         known = self.members.get(member_id)
         if known is None and len(self.members) >= MAX_MEMBERS:
             raise UnavailableError(f"group {request.group!r} has its most of {MAX_MEMBERS} members")
         if known is None or request.sequence > known.sequence:
+            timeout_ms = request.session_timeout_ms
             self.members[member_id] = _Member(
-                request.client, request.sequence, now_ms + request.session_timeout_ms
+                request.client, request.sequence, timeout_ms, now_ms + timeout_ms
             )
-            self._apply_owned(member_id, set(request.owned), joined=known is None)
-            if may_grant:
-                self._grant(member_id)
+            self._let_go(member_id, set(request.owned))
+            if known is None:
+                self._retarget()
+            self._grant(member_id)
         return GroupHeartbeatAnswer(
             assigned=[
                 p
@@ -248,25 +392,21 @@ class _Group:
             settled=self.holders == self.target,
         )
 
-    def _apply_owned(self, member_id: str, owned: set[int], *, joined: bool) -> None:
-        """Take in what a member holds: what it let go of is free, what it claims is its own."""
+    def _let_go(self, member_id: str, owned: set[int]) -> None:
+        """What a member does not hold any more is free."""
         for partition, holder in list(self.holders.items()):
             if holder == member_id and partition not in owned:
                 del self.holders[partition]
-        claimed = owned - self.holders.keys()
-        self.holders.update(dict.fromkeys(claimed, member_id))
-        if joined:
-            self._retarget()
 
     def _grant(self, member_id: str) -> None:
         for partition, wanted in self.target.items():
-            if wanted == member_id:
-                self.holders.setdefault(partition, member_id)
+            if wanted == member_id and partition not in self.holders:
+                self.holders[partition] = member_id
+                self.granted[partition] = self.members[member_id].sequence
 
-    def expire(self, now_ms: int) -> None:
-        over = [name for name, member in self.members.items() if member.deadline_ms <= now_ms]
-        if over:
-            self.remove(over)
+    def over(self, now_ms: int) -> list[str]:
+        """Members whose sessions are over."""
+        return [name for name, member in self.members.items() if member.deadline_ms <= now_ms]
 
     def remove(self, member_ids: Iterable[str]) -> None:
         for member_id in member_ids:
@@ -287,6 +427,23 @@ class _Group:
             )
             for member_id, member in sorted(self.members.items())
         ]
+
+
+def _by_partition(holdings: Mapping[str, Holding]) -> dict[int, tuple[str, int]]:
+    return {
+        partition: (name, holding.session_timeout_ms)
+        for name, holding in holdings.items()
+        for partition in holding.partitions
+    }
+
+
+def _forget_oldest(known: dict[_Name, _Value], limit: int) -> None:
+    while len(known) > limit:
+        del known[next(iter(known))]
+
+
+def _committer(request: CommitOffsets) -> _Name:
+    return request.group, request.topic, request.member_id or request.committer
 
 
 def assign(partitions: int, members: Iterable[str], current: Mapping[int, str]) -> dict[int, str]:

@@ -4,30 +4,74 @@ Theory of operation
 -------------------
 A job that turns a range of one read partition into files writes one manifest for it, last. So a
 manifest says two things: its files are complete, and what went into them. Who asked for the range
-compares the manifest with what was planned (`check_manifest`); an auditor compares its counts and
-its CRC sum with what the Notifications of the same range say. Because a range of offsets names the
+compares the manifest with what was planned (`check_manifest`), and its counts and its CRC sum with
+what the Notifications of the same range say (`check_totals`). Because a range of offsets names the
 same Batches for ever, a job that is run again writes the same counts.
+
+Messages of the range that are not in the files, repeats and what could not be read, are counted and
+named: with them the manifest says of every LogMessage of the range what became of it, and the same
+totals must come out whether something was left out or not.
 
 It is JSON on several lines, for people to read.
 """
 
 from __future__ import annotations
 
+from typing import Literal, NamedTuple
+
 import msgspec
 
-from memq.errors import CorruptDataError, DataLossError
+from memq.core.audit import CRC_MODULUS
+from memq.errors import CorruptDataError, DataLossError, TopicRecreatedError
 
 MANIFEST_VERSION = 1
-_CRC_MODULUS = 2**64
+
+MAX_LEFT_OUT = 1_000
+"""Runs of Messages that a manifest names, some 200 bytes each; those beyond are counted."""
+
+MAX_DESCRIBED = 5  # of them in a line of a log
+
+
+class LeftOut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Consecutive Messages of one Batch that are not in the files.
+
+    Attributes:
+        reason: "repeat" of what the files hold already; "damaged"; "missing" when the object is
+            gone.
+        offset: of the Batch.
+        write_partition: of the Messages.
+        producer_id: who sent them.
+        epoch: of the producer.
+        first: first sequence.
+        last: last sequence, included.
+        records: LogMessages in them.
+        crc_sum: sum of the CRC32C of the Messages, modulo 2**64.
+    """
+
+    reason: Literal["repeat", "damaged", "missing"]
+    offset: int
+    write_partition: int
+    producer_id: str
+    epoch: int
+    first: int
+    last: int
+    records: int
+    crc_sum: int
+
+    @property
+    def messages(self) -> int:
+        """Messages in the run."""
+        return self.last - self.first + 1
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What went into the files of one range of one read partition.
+    """What went into the files of one range of one read partition, and what did not.
 
     Attributes:
         version: of this format.
         job: name of the job, as it also reports what it consumed.
         topic: the topic.
+        incarnation: of the topic.
         partition: read partition.
         start: first offset of the range.
         end: one past its last offset.
@@ -35,9 +79,15 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         messages: Messages that were read, those repeated or skipped left out.
         records: LogMessages that were written to the files.
         bytes: size of the range's objects in storage.
-        repeats: Messages dropped because the range, or what is before it, holds them already.
-        skipped_messages: damaged Messages that were left out; 0 unless the job may skip them.
+        repeats: Messages left out because the range holds them already.
+        repeated_records: LogMessages in them.
+        skipped_messages: Messages left out because they are damaged or gone; 0 unless the job may
+            skip them.
+        skipped_records: LogMessages in them.
+        left_out: the repeated and skipped Messages by name; the first `MAX_LEFT_OUT` runs of them.
+        unnamed_messages: those that `left_out` has no room for.
         crc_sum: sum of the CRC32C of the Messages read, modulo 2**64.
+        left_out_crc_sum: of the Messages left out, likewise.
         output: folder that holds the files.
         files: their names in it, sorted.
         started_ms: when the job began, milliseconds since 1970 UTC.
@@ -47,6 +97,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     version: int = MANIFEST_VERSION
     job: str
     topic: str
+    incarnation: str
     partition: int
     start: int
     end: int
@@ -55,12 +106,35 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     records: int
     bytes: int
     repeats: int = 0
+    repeated_records: int = 0
     skipped_messages: int = 0
+    skipped_records: int = 0
+    left_out: list[LeftOut] = []
+    unnamed_messages: int = 0
     crc_sum: int
+    left_out_crc_sum: int = 0
     output: str
     files: list[str]
     started_ms: int
     finished_ms: int
+
+
+class Totals(NamedTuple):
+    """What a range holds, as its Notifications or its manifest say.
+
+    Attributes:
+        batches: Batches.
+        messages: Messages, repeats among them.
+        records: LogMessages in them.
+        bytes: size of the objects.
+        crc_sum: sum of the CRC32C of the Messages, modulo 2**64.
+    """
+
+    batches: int = 0
+    messages: int = 0
+    records: int = 0
+    bytes: int = 0
+    crc_sum: int = 0
 
 
 _encoder = msgspec.json.Encoder()
@@ -88,16 +162,18 @@ def decode_manifest(payload: bytes) -> Manifest:
             f"manifest of version {manifest.version}; this reader knows {MANIFEST_VERSION}: "
             "upgrade memq"
         )
-    counts = {name: value for name, value in _numbers(manifest).items() if value < 0}
-    if counts or manifest.end < manifest.start or manifest.crc_sum >= _CRC_MODULUS:
+    if not _makes_sense(manifest):
         raise CorruptDataError(f"manifest with numbers that make no sense: {payload[:400]!r}")
     return manifest
 
 
-def check_manifest(manifest: Manifest, *, topic: str, partition: int, start: int, end: int) -> None:
+def check_manifest(
+    manifest: Manifest, *, topic: str, incarnation: str, partition: int, start: int, end: int
+) -> None:
     """Make sure that a manifest is of the range that was planned.
 
     Raises:
+        TopicRecreatedError: it is of another topic of that name.
         DataLossError: it is not; the message names each difference.
     """
     planned = {"topic": topic, "partition": partition, "start": start, "end": end}
@@ -111,12 +187,89 @@ def check_manifest(manifest: Manifest, *, topic: str, partition: int, start: int
             f"the manifest of job {manifest.job!r} is not of the range planned: "
             + "; ".join(differences)
         )
+    if manifest.incarnation != incarnation:
+        raise TopicRecreatedError(
+            f"topic {topic!r} was deleted and made again: the manifest of job {manifest.job!r} is "
+            f"of incarnation {manifest.incarnation}, and {incarnation} was planned. Plan the range "
+            "anew"
+        )
 
 
-def _numbers(manifest: Manifest) -> dict[str, int]:
-    """All of its numbers by name."""
-    return {
-        name: value
-        for name, value in msgspec.structs.asdict(manifest).items()
-        if isinstance(value, int)
-    }
+def check_totals(manifest: Manifest, held: Totals) -> None:
+    """Make sure that a manifest accounts for all that its range holds, down to the LogMessage.
+
+    Raises:
+        DataLossError: naming each difference.
+    """
+    found = Totals(
+        manifest.batches,
+        manifest.messages + manifest.repeats + manifest.skipped_messages,
+        manifest.records + manifest.repeated_records + manifest.skipped_records,
+        manifest.bytes,
+        (manifest.crc_sum + manifest.left_out_crc_sum) % CRC_MODULUS,
+    )
+    wrong = [
+        f"{name}: {has} of {wants}"
+        for name, has, wants in zip(Totals._fields, found, held, strict=True)
+        if has != wants
+    ]
+    if wrong:
+        raise DataLossError(
+            f"job {manifest.job!r} does not account for all of {manifest.topic!r} partition "
+            f"{manifest.partition} [{manifest.start}, {manifest.end}): " + "; ".join(wrong)
+        )
+
+
+def describe_left_out(manifest: Manifest) -> str:
+    """What is not in the files, in one line; empty when nothing was left out."""
+    if not manifest.left_out and not manifest.unnamed_messages:
+        return ""
+    named = ", ".join(
+        f"{each.reason} at offset {each.offset}: {each.first}-{each.last} of producer "
+        f"{each.producer_id!r} epoch {each.epoch} write partition {each.write_partition}"
+        for each in manifest.left_out[:MAX_DESCRIBED]
+    )
+    more = (
+        manifest.repeats
+        + manifest.skipped_messages
+        - sum(each.messages for each in manifest.left_out[:MAX_DESCRIBED])
+    )
+    return (
+        f"skipped {manifest.skipped_messages} Messages with {manifest.skipped_records} records, "
+        f"dropped {manifest.repeats} repeats with {manifest.repeated_records} records: {named}"
+        + (f", and {more} Messages more" if more else "")
+    )
+
+
+def _makes_sense(manifest: Manifest) -> bool:
+    """Whether its numbers can be, and what it names is what it counts."""
+    if min(_numbers(manifest)) < 0 or manifest.end < manifest.start:
+        return False
+    if max(manifest.crc_sum, manifest.left_out_crc_sum) >= CRC_MODULUS:
+        return False
+    named = [(each, each.messages) for each in manifest.left_out]
+    if any(
+        count < 1 or each.records < 0 or not manifest.start <= each.offset < manifest.end
+        for each, count in named
+    ):
+        return False
+    repeats = sum(count for each, count in named if each.reason == "repeat")
+    skipped = sum(count for each, count in named if each.reason != "repeat")
+    if manifest.unnamed_messages:
+        left = manifest.repeats + manifest.skipped_messages - manifest.unnamed_messages
+        return (
+            repeats + skipped == left
+            and repeats <= manifest.repeats
+            and skipped <= manifest.skipped_messages
+        )
+    records = sum(each.records for each, _ in named)
+    crc_sum = sum(each.crc_sum for each, _ in named) % CRC_MODULUS
+    return (
+        (repeats, skipped) == (manifest.repeats, manifest.skipped_messages)
+        and records == manifest.repeated_records + manifest.skipped_records
+        and crc_sum == manifest.left_out_crc_sum
+    )
+
+
+def _numbers(manifest: Manifest) -> list[int]:
+    return [value for value in msgspec.structs.astuple(manifest) if isinstance(value, int)]

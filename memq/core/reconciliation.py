@@ -9,6 +9,7 @@ State is one byte for each Message that the reports name, and some hundred for e
 
 from __future__ import annotations
 
+import copy
 import re
 from bisect import bisect_left, bisect_right
 from collections import deque
@@ -41,11 +42,14 @@ _TWICE = 2  # and another one
 _DAMAGED = 4  # a copy of it cannot be read
 _GONE = 8  # a copy of it was stored once, but the object is gone
 _EXPECTED = 16  # a report says that it was delivered
+_OLD = 32  # retention may have removed it
+
+_MADE_OLD = bytes(state | _OLD for state in range(2 * _OLD)).ljust(256)
 
 
 def _runs_of(belongs: Callable[[int], bool]) -> re.Pattern[bytes]:
     """What finds the runs of Messages whose state belongs to a class."""
-    states = bytes(state for state in range(2 * _EXPECTED) if belongs(state))
+    states = bytes(state for state in range(2 * _OLD) if belongs(state))
     return re.compile(b"[%b]+" % re.escape(states))
 
 
@@ -54,8 +58,11 @@ _first, _last = attrgetter("first"), attrgetter("last")
 _PRODUCED = _runs_of(lambda state: state & _EXPECTED > 0)
 _STORED = _runs_of(lambda state: state & (_EXPECTED | _FOUND) == _EXPECTED | _FOUND)
 _SHORT = _runs_of(lambda state: state & (_EXPECTED | _FOUND) == _EXPECTED)
-_LOST = _runs_of(lambda state: state & (_EXPECTED | _FOUND | _DAMAGED) == _EXPECTED)
-_UNSEEN = _runs_of(lambda state: state == _EXPECTED)
+_UNSEEN = _runs_of(lambda state: state & ~_OLD == _EXPECTED)
+_EXPIRED = _runs_of(lambda state: state == _EXPECTED | _OLD)
+_LOST = _runs_of(
+    lambda state: state & (_EXPECTED | _FOUND | _DAMAGED) == _EXPECTED and state != _EXPECTED | _OLD
+)
 _SPOILT = _runs_of(lambda state: state & (_EXPECTED | _FOUND | _DAMAGED) == _EXPECTED | _DAMAGED)
 _RECOVERED = _runs_of(lambda state: state & (_EXPECTED | _FOUND) == _FOUND)
 _DOUBLED = _runs_of(lambda state: state & _TWICE > 0)
@@ -70,10 +77,19 @@ class _Tally:
         records: LogMessages found.
         shared_records: those of them in Messages before `fresh`.
         damaged_records: LogMessages known to be in damaged Messages.
+        gone_records: LogMessages known to be in Messages whose object is gone.
         crc_sum: of the Messages found.
     """
 
-    __slots__ = ("crc_sum", "damaged_records", "fresh", "records", "report", "shared_records")
+    __slots__ = (
+        "crc_sum",
+        "damaged_records",
+        "fresh",
+        "gone_records",
+        "records",
+        "report",
+        "shared_records",
+    )
 
     def __init__(self, report: ProducedReport, fresh: int) -> None:
         self.report = report
@@ -81,6 +97,7 @@ class _Tally:
         self.records = 0
         self.shared_records = 0
         self.damaged_records = 0
+        self.gone_records = 0
         self.crc_sum = 0
 
     def count(self, sequence: int, records: int, crc32c: int) -> None:
@@ -136,10 +153,25 @@ class _Span:
         """A copy of some Messages cannot be read."""
         for at in range(max(run.first, self.first), min(run.last, self.last) + 1):
             self._state[at - self.first] |= flag
-        if flag == _DAMAGED:
-            for tally in self._covering(*run):
-                if tally.fresh <= run.first and run.last <= tally.report.last:
+        for tally in self._covering(*run):
+            if tally.fresh <= run.first and run.last <= tally.report.last:
+                if flag == _DAMAGED:
                     tally.damaged_records += records
+                else:
+                    tally.gone_records += records
+
+    def expire(self, run: _Stretch) -> None:
+        """Retention may have removed some Messages."""
+        part = slice(max(run.first - self.first, 0), max(run.last - self.first + 1, 0))
+        self._state[part] = self._state[part].translate(_MADE_OLD)
+
+    def expired_reports(self) -> int:
+        """How many reports name Messages that retention may have removed."""
+        return sum(
+            _EXPIRED.search(self._state, report.first - self.first, report.last - self.first + 1)
+            is not None
+            for report in (tally.report for tally in self._tallies)
+        )
 
     def any_unseen(self) -> bool:
         """Whether a Message is expected that no Batch and no notification named."""
@@ -153,6 +185,7 @@ class _Span:
         audit.damaged += self._runs(_SPOILT)
         audit.recovered += self._runs(_RECOVERED)
         audit.doubled += self._runs(_DOUBLED)
+        audit.expired += self._runs(_EXPIRED)
         for tally in self._tallies:
             self._judge_report(tally, audit)
 
@@ -168,14 +201,24 @@ class _Span:
                 audit.changed.append(Run(report.first, report.last))
         elif _SHORT.search(self._state, fresh, end) is None:
             shared_records += missing_records  # an earlier report has named them
-        elif _LOST.search(self._state, fresh, end) is None:
-            audit.damaged_records += missing_records
         else:
-            damaged_records = min(tally.damaged_records, missing_records)
-            audit.damaged_records += damaged_records
-            audit.lost_records += missing_records - damaged_records
+            self._share(tally, missing_records, audit)
         audit.produced_records += report.records - shared_records
         audit.stored_records += tally.records - tally.shared_records
+
+    def _share(self, tally: _Tally, missing_records: int, audit: ProducerAudit) -> None:
+        """Add what a report is short of to the findings of which there are some."""
+        begin, end = tally.fresh - self.first, tally.report.last + 1 - self.first
+        lost = _LOST.search(self._state, begin, end) is not None
+        expired = _EXPIRED.search(self._state, begin, end) is not None
+        damaged_records = missing_records
+        if lost or expired:
+            damaged_records = min(tally.damaged_records, missing_records)
+        rest = missing_records - damaged_records
+        lost_records = min(tally.gone_records, rest) if expired else rest
+        audit.damaged_records += damaged_records
+        audit.lost_records += lost_records
+        audit.expired_records += rest - lost_records
 
     def _runs(self, states: re.Pattern[bytes]) -> list[Run]:
         return [
@@ -226,7 +269,7 @@ class Reconciliation:
         }
         everything = _by_name([*chain.from_iterable(judged.values()), *others])
         self._reported = {name: _covered(group) for name, group in everything.items()}
-        self._unreported: dict[ProducerName, tuple[int, int]] = {}
+        self._unreported: dict[ProducerName, ProducerAudit] = {}
 
     def __repr__(self) -> str:
         spans = sum(map(len, self._spans.values()))
@@ -237,6 +280,8 @@ class Reconciliation:
     def needs(self, write_partition: int, run: ProducerRun, *, in_window: bool) -> bool:
         """Whether the Messages of a run must be looked at one by one.
 
+        They need not where other reports than the judged ones name them all.
+
         Args:
             write_partition: of the Batch.
             run: of the Batch's notification.
@@ -246,29 +291,36 @@ class Reconciliation:
         name = _name(write_partition, run)
         if _overlapping(self._spans.get(name, ()), run):
             return True
-        reported = _overlapping(self._reported.get(name, ()), run)
-        whole = any(known.first <= run.first and run.last <= known.last for known in reported)
-        return in_window and bool(reported) and not whole
+        return in_window and not self._is_reported(name, run)
 
-    def unneeded(self, write_partition: int, run: ProducerRun) -> None:
-        """Count a run in the window that need not be looked at: it is unreported when no report
-        names any of it.
-        """
-        name = _name(write_partition, run)
-        if not _overlapping(self._reported.get(name, ()), run):
-            self._add_unreported(name, run.messages, run.records)
-
-    def unreadable(self, write_partition: int, run: ProducerRun, *, gone: bool) -> None:
+    def unreadable(
+        self, write_partition: int, run: ProducerRun, *, gone: bool, in_window: bool = True
+    ) -> None:
         """A Batch with these Messages cannot be read.
+
+        In the window they are lost or damaged even where nobody reported them: their notification
+        says that they were stored.
 
         Args:
             write_partition: of the Batch.
             run: of the Batch's notification.
             gone: True when its object does not exist any more.
+            in_window: whether the Batch is in the window.
         """
-        part = Run(run.first, run.last)
-        for span in _overlapping(self._spans.get(_name(write_partition, run), ()), run):
+        name, part = _name(write_partition, run), Run(run.first, run.last)
+        for span in _overlapping(self._spans.get(name, ()), run):
             span.unreadable(part, run.records, _GONE if gone else _DAMAGED)
+        if not in_window:
+            return
+        reported = _overlapping(self._reported.get(name, ()), run)
+        missing = _without(part, reported)
+        if missing:
+            audit = self._unreported_of(name)
+            (audit.lost if gone else audit.damaged).extend(missing)
+            # Of a run that is reported in part, the report knows how many are its own.
+            records = 0 if reported else run.records
+            audit.lost_records += records if gone else 0
+            audit.damaged_records += 0 if gone else records
 
     # -- what Batches hold ------------------------------------------------------------------
 
@@ -286,8 +338,10 @@ class Reconciliation:
         for span in _overlapping(self._spans.get(name, ()), one):
             span.stored(sequence, records, crc32c)
             return
-        if in_window and not _overlapping(self._reported.get(name, ()), one):
-            self._add_unreported(name, 1, records)
+        if in_window and not self._is_reported(name, one):
+            audit = self._unreported_of(name)
+            audit.unreported_messages += 1
+            audit.unreported_records += records
 
     def any_unseen(self) -> bool:
         """Whether a Message is expected that nothing has named so far."""
@@ -298,30 +352,50 @@ class Reconciliation:
         *,
         damage: list[str],
         open_reports: int,
-        expired_reports: int = 0,
+        old: Iterable[ProducedReport] = (),
         consumers: Sequence[ConsumerAudit] = (),
+        beyond: Sequence[str] = (),
     ) -> AuditResult:
-        """The findings."""
+        """The findings.
+
+        Args:
+            damage: see `AuditResult`.
+            open_reports: likewise.
+            old: reports of which retention may have removed something.
+            consumers: see `AuditResult`.
+            beyond: likewise.
+        """
+        for report in old:
+            for span in _overlapping(self._spans.get(report.name, ()), report):
+                span.expire(report)
+        spans = chain.from_iterable(self._spans.values())
         names = sorted(self._spans.keys() | self._unreported.keys())
         return AuditResult(
             topic=self._topic,
             producers=[self._audit(name) for name in names],
             damage=damage,
             open_reports=open_reports,
-            expired_reports=expired_reports,
+            expired_reports=sum(span.expired_reports() for span in spans),
             consumers=list(consumers),
+            beyond=list(beyond),
         )
 
     def _audit(self, name: ProducerName) -> ProducerAudit:
-        audit = ProducerAudit(name)
+        audit = copy.deepcopy(self._unreported.get(name)) or ProducerAudit(name)
         for span in self._spans.get(name, ()):
             span.judge(audit)
-        audit.unreported_messages, audit.unreported_records = self._unreported.get(name, (0, 0))
+        audit.lost = joined_runs(sorted(audit.lost))
+        audit.damaged = joined_runs(sorted(audit.damaged))
         return audit
 
-    def _add_unreported(self, name: ProducerName, messages: int, records: int) -> None:
-        so_far = self._unreported.get(name, (0, 0))
-        self._unreported[name] = (so_far[0] + messages, so_far[1] + records)
+    def _is_reported(self, name: ProducerName, part: _Stretch) -> bool:
+        """Whether some report names all of it; what reports name has no gap where it touches."""
+        reported = _overlapping(self._reported.get(name, ()), part)
+        return any(known.first <= part.first and part.last <= known.last for known in reported)
+
+    def _unreported_of(self, name: ProducerName) -> ProducerAudit:
+        """What the Batches of the window hold, or held, that no report names."""
+        return self._unreported.setdefault(name, ProducerAudit(name))
 
 
 class _Stretch(Protocol):
@@ -341,6 +415,16 @@ def _overlapping(stretches: Sequence[_S], part: _Stretch) -> Sequence[_S]:
     begin = bisect_left(stretches, part.first, key=_last)
     end = bisect_right(stretches, part.last, key=_first)
     return stretches[begin:end]
+
+
+def _without(part: Run, covered: Iterable[Run]) -> list[Run]:
+    """What of a run some sorted runs leave."""
+    rest, begin = [], part.first
+    for run in covered:
+        if begin < run.first:
+            rest.append(Run(begin, run.first - 1))
+        begin = max(begin, run.last + 1)
+    return [*rest, Run(begin, part.last)] if begin <= part.last else rest
 
 
 def _by_name(reports: Iterable[ProducedReport]) -> dict[ProducerName, list[ProducedReport]]:

@@ -22,10 +22,11 @@ MessageKey = tuple[str, int, int]
 
 
 class Now(NamedTuple):
-    """The time, twice.
+    """The time, twice; see `memq.core.clock`.
 
     Attributes:
-        mono_ms: never jumps; ages and deadlines are measured with it.
+        mono_ms: never jumps, and goes on in the next life of the broker; ages and deadlines are
+            measured with it.
         wall_ms: since 1970 UTC; what is written down.
     """
 
@@ -53,7 +54,8 @@ class RingBatch:
         builder: gathers the Messages until the Batch is sealed.
         sealed: the sealed Batch; None while it is open.
         state: where it is; meaningless while it is open.
-        sealed_wall_ms: when it was sealed.
+        sealed_mono_ms: when it was sealed.
+        sealed_wall_ms: the same as it is written down: never before an earlier watermark or Batch.
         deadline_mono_ms: when it fails if it is not published.
         partition: read partition that its notification goes to.
         key: of its object in storage.
@@ -70,6 +72,7 @@ class RingBatch:
     builder: BatchBuilder
     sealed: SealedBatch | None = None
     state: State = State.UPLOADING
+    sealed_mono_ms: int = 0
     sealed_wall_ms: int = 0
     deadline_mono_ms: int = 0
     partition: int = 0

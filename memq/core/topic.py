@@ -14,6 +14,11 @@ from memq.errors import ConfigError, InvalidRequestError
 MAX_TOPIC_NAME = 200  # it becomes part of file names and object keys, which end at 255 bytes
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
+INCARNATION_DIGITS = 16
+"""Hex digits of an incarnation: the random name of one life of a topic, from its creation to its
+deletion. A topic that is made again under the same name has another one."""
+_INCARNATION = re.compile(rf"[0-9a-f]{{{INCARNATION_DIGITS}}}")
+
 AUDIT_TOPIC = "_memq_audit"
 """Internal topic to which clients report what they produced."""
 
@@ -83,7 +88,8 @@ TOPIC_OPTIONS = (
         "retention",
         "duration",
         "7d",
-        "Batches and their notifications are deleted this long after they were published.",
+        "Batches and their notifications are deleted this long after they were published; only the "
+        "time that the broker runs counts.",
         10 * _SECOND,
         3650 * _DAY,
     ),
@@ -216,6 +222,19 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
                 f"dedup_window = {window}, or a retry after a restart could be doubled; raise the "
                 "first or lower the second"
             )
+
+
+def check_incarnation(incarnation: str) -> None:
+    """Refuse what cannot be the incarnation of a topic.
+
+    Raises:
+        InvalidRequestError: naming the value and what is allowed.
+    """
+    if _INCARNATION.fullmatch(incarnation) is None:
+        raise InvalidRequestError(
+            f"incarnation {incarnation[:80]!r} is not valid: it has {INCARNATION_DIGITS} "
+            "lower-case hex digits"
+        )
 
 
 def check_topic_name(name: str) -> None:

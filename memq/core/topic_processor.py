@@ -12,8 +12,7 @@ Rule 1. A Batch is sealed when it is full (bytes, Messages, size of its notifica
     `batch_age_ms` old, when a Message with another schema arrives, or on `seal()`. Sealing gives
     one `Upload`. Once it is stored its bodies are released; what follows needs their numbers only.
 Rule 2. Batches upload side by side, in any order. Only the unbroken stored prefix of the ring is
-    published, one `Publish` at a time: notifications appear in the order of sealing, so
-    `stored_through_ms` only moves forward.
+    published, one `Publish` at a time: notifications appear in the order of sealing.
 Rule 3. `acks=all` is answered when the Batch is published; never sooner. `acks=1` is answered when
     the Message is accepted. `acks=0` is not answered.
 Rule 4. A Message is accepted once. A repeat of a published one is reported as `Repeat`; a repeat of
@@ -26,6 +25,12 @@ Rule 6. A Batch that cannot be stored or published by its deadline fails: its Me
     `ordering="producer"` everything behind it fails too, since a retry would otherwise overtake.
 Rule 7. A publish that may or may not have happened (`Publish` answered by `publish_uncertain`)
     stops publishing until `resolve` says which Batches are in the queue.
+
+Rule 8. What is written down never contradicts what was said before, however the wall clock is set.
+    A Batch is written down as sealed at a time that is not before any watermark that was told, nor
+    before any Batch that was sealed earlier. So a stretch of time that a watermark has closed stays
+    closed; after a step back new Batches have the old, later time until the clock has caught up.
+    The watermark itself is never later than the clock: it goes back with it.
 
 The processor does no I/O and knows no clock: callers pass `Now`, carry out the effects from
 `take_effects`, and report what came of them.
@@ -67,7 +72,6 @@ from memq.errors import (
     MemqError,
     SequenceConflictError,
     SequenceGapError,
-    UnavailableError,
 )
 
 if TYPE_CHECKING:
@@ -88,12 +92,14 @@ class TopicProcessor:
     Args:
         config: of the topic; replace it with `configure`.
         write_partition: its number.
-        broker_id: written into notifications.
+        incarnation: of the topic, written into notifications.
+        broker_id: likewise.
         schemas: accepted schemas, serialized, by schema id.
-        new_batch_id: makes a unique id that sorts by time, from milliseconds since 1970.
-        locate: gives key and URI of a new object, from batch id and seal time.
+        new_batch_id: makes a unique id that sorts by time, from milliseconds of running time.
+        locate: gives key and URI of a new object, from batch id, and time and running time of
+            sealing.
         window: published sequences, rebuilt from the queue.
-        stored_through_ms: watermark to start from.
+        written_ms: the latest time that was written down or told so far; see rule 8.
     """
 
     def __init__(
@@ -101,16 +107,18 @@ class TopicProcessor:
         config: TopicConfig,
         write_partition: int,
         *,
+        incarnation: str,
         broker_id: str,
         schemas: Mapping[str, bytes],
         new_batch_id: Callable[[int], str],
-        locate: Callable[[str, int], tuple[str, str]],
+        locate: Callable[[str, int, int], tuple[str, str]],
         window: DedupWindow,
-        stored_through_ms: int = 0,
+        written_ms: int = 0,
     ) -> None:
         self.config = config
         self.write_partition = write_partition
         self.window = window
+        self._incarnation = incarnation
         self._broker_id = broker_id
         self._schemas = schemas
         self._new_batch_id = new_batch_id
@@ -120,7 +128,8 @@ class TopicProcessor:
         self._pending: dict[MessageKey, Pending] = {}
         self._effects: list[Effect] = []
         self._next_partition = 0
-        self._stored_through_ms = stored_through_ms
+        self._written_ms = written_ms
+        self._last_opened_ms = -1
         self._uncertain = False
 
     def __repr__(self) -> str:
@@ -142,8 +151,7 @@ class TopicProcessor:
     @property
     def batch_ids(self) -> set[str]:
         """The Batches that are open or on their way."""
-        ids = {batch.batch_id for batch in self._ring}
-        return ids if self._open is None else ids | {self._open.batch_id}
+        return {batch.batch_id for batch in self._unpublished()}
 
     @property
     def idle(self) -> bool:
@@ -156,6 +164,25 @@ class TopicProcessor:
             return True
         return len(self._ring) + (self._open is not None) < self.config.ring_slots
 
+    def check_no_gap(self, request: Write, held: int = -1) -> None:
+        """Refuse a Message of an ordered topic that came before the one that precedes it.
+
+        Args:
+            request: of the Message.
+            held: greatest sequence of its producer that the caller holds back; -1 for none.
+
+        Raises:
+            SequenceGapError: room would not help it.
+        """
+        if self.config.ordering != "producer":
+            return
+        expected = max(self._expected(request), held + 1)
+        if request.sequence > expected:
+            raise SequenceGapError(
+                f"sequence {request.sequence} of producer {request.producer_id!r} came before "
+                f"{expected}; resend in order"
+            )
+
     def seal_due_ms(self) -> int | None:
         """When `tick` has to seal the open Batch, on the monotonic clock; None when it need not."""
         if self._open is None:
@@ -164,10 +191,9 @@ class TopicProcessor:
 
     def stored_through_ms(self, now: Now) -> int:
         """The watermark: every Message accepted before this time and acked is published."""
-        oldest = self._ring[0] if self._ring else self._open
-        reached = now.wall_ms if oldest is None else oldest.opened.wall_ms
-        self._stored_through_ms = max(self._stored_through_ms, reached)
-        return self._stored_through_ms
+        reached = min([now.wall_ms, *(batch.opened.wall_ms for batch in self._unpublished())])
+        self._written_ms = max(self._written_ms, reached)
+        return reached
 
     def take_effects(self) -> list[Effect]:
         """What has to be done now; each effect is handed out once."""
@@ -217,12 +243,14 @@ class TopicProcessor:
             return
         batch, self._open = self._open, None
         batch.sealed = batch.builder.seal()
-        batch.sealed_wall_ms = max(now.wall_ms, self._stored_through_ms)
+        batch.sealed_mono_ms = now.mono_ms
+        batch.sealed_wall_ms = max(now.wall_ms, batch.opened.wall_ms, self._written_ms)
+        self._written_ms = batch.sealed_wall_ms
         batch.deadline_mono_ms = now.mono_ms + self.config.upload_deadline_ms
         share = self.config.read_partitions_of(self.write_partition)
         batch.partition = share[self._next_partition % len(share)]
         self._next_partition += 1
-        batch.key, batch.uri = self._locate(batch.batch_id, batch.sealed_wall_ms)
+        batch.key, batch.uri = self._locate(batch.batch_id, batch.sealed_wall_ms, now.mono_ms)
         self._ring.append(batch)
         self._effects.append(Upload(batch))
 
@@ -271,6 +299,14 @@ class TopicProcessor:
 
     # -- inside -----------------------------------------------------------------------------
 
+    def _unpublished(self) -> list[RingBatch]:
+        return [*self._ring] if self._open is None else [*self._ring, self._open]
+
+    def _expected(self, request: Write) -> int:
+        """The sequence that an ordered topic takes next from the producer of this request."""
+        known = self.window.next_sequence(request.producer_id, request.epoch)
+        return max(known or 0, request.first_unsettled)
+
     def _check_sequence(self, request: Write) -> None:
         if request.sequence < request.first_unsettled:
             raise InvalidRequestError(
@@ -279,13 +315,8 @@ class TopicProcessor:
             )
         if self.config.ordering != "producer":
             return
-        expected = self.window.next_sequence(request.producer_id, request.epoch)
-        expected = max(expected or 0, request.first_unsettled)
-        if request.sequence > expected:
-            raise SequenceGapError(
-                f"sequence {request.sequence} of producer {request.producer_id!r} came before "
-                f"{expected}; resend in order"
-            )
+        self.check_no_gap(request)
+        expected = self._expected(request)
         if request.sequence < expected:
             raise SequenceConflictError(
                 f"sequence {request.sequence} of producer {request.producer_id!r} came after "
@@ -314,7 +345,7 @@ class TopicProcessor:
         batch.body_bytes += size
         batch.note_sequence(request.producer_id, request.epoch, request.sequence)
         pending = self._pending[key] = batch.pending[key] = Pending(crc)
-        self.window.admit(*key, now.wall_ms)
+        self.window.admit(*key, now.mono_ms)
         if (
             batch.builder.size_bytes >= self.config.batch_bytes
             or batch.builder.messages >= self.config.batch_messages
@@ -333,7 +364,9 @@ class TopicProcessor:
         )
 
     def _new_batch(self, schema_id: str, now: Now) -> RingBatch:
-        batch_id = self._new_batch_id(now.wall_ms)
+        # Ids are compared to tell which Batch of a write partition came first.
+        self._last_opened_ms = max(now.mono_ms, self._last_opened_ms + 1)
+        batch_id = self._new_batch_id(self._last_opened_ms)
         builder = BatchBuilder(
             self._schemas[schema_id],
             batch_id=batch_id,
@@ -360,6 +393,7 @@ class TopicProcessor:
                 batch.partition,
                 encode_notification(self._notification(batch)),
                 batch.sealed_wall_ms,
+                batch.sealed_mono_ms,
             )
             for batch in prefix
         ]
@@ -372,6 +406,7 @@ class TopicProcessor:
         return Notification(
             version=NOTIFICATION_VERSION,
             topic=self.config.name,
+            incarnation=self._incarnation,
             write_partition=self.write_partition,
             batch_id=batch.batch_id,
             uri=batch.uri,
@@ -393,8 +428,7 @@ class TopicProcessor:
         assert sealed is not None  # noqa: S101 - only sealed Batches are published
         self._ring.remove(batch)
         place = Place(batch.partition, offset, batch.batch_id)
-        self.window.publish(sealed.producers, place, now.wall_ms)
-        self._stored_through_ms = max(self._stored_through_ms, batch.sealed_wall_ms)
+        self.window.publish(sealed.producers, place, now.mono_ms)
         answer = WriteAnswer(partition=place.partition, offset=offset, batch_id=place.batch_id)
         for key, pending in batch.pending.items():
             del self._pending[key]
@@ -427,4 +461,4 @@ class TopicProcessor:
 
 
 def _behind(error: MemqError) -> MemqError:
-    return UnavailableError(f"a Batch before this one failed ({error}); resend in order")
+    return SequenceGapError(f"a Batch before this one failed ({error}); resend in order")

@@ -1,16 +1,19 @@
-"""Human durations and sizes: "500ms", "7d", "16MiB".
+"""Human durations, sizes and times: "500ms", "16MiB", "2025-06-30T12:00:00.000Z".
 
 Configuration and the command line speak these; code carries plain integers whose names end in
-`_ms` or `_bytes`.
+`_ms`, `_us` or `_bytes`.
 """
 
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 
 from memq.errors import ConfigError
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND, _MICROSECOND = timedelta(milliseconds=1), timedelta(microseconds=1)
 _DURATIONS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SIZES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 # 20 digits hold any 64-bit field; more can only be a mistake, and costs time to convert.
@@ -57,3 +60,20 @@ def _format(value: int, units: dict[str, int]) -> str:
         (unit, factor) for unit, factor in reversed(units.items()) if value % factor == 0
     )
     return f"{value // factor}{unit}" if value else f"0{next(iter(units))}"
+
+
+def iso_us(time_us: int) -> str:
+    """ISO 8601 in UTC of microseconds since 1970; the number where no calendar reaches."""
+    return _iso(time_us, _MICROSECOND, "microseconds")
+
+
+def iso_ms(time_ms: int) -> str:
+    """ISO 8601 in UTC of milliseconds since 1970; the number where no calendar reaches."""
+    return _iso(time_ms, _MILLISECOND, "milliseconds")
+
+
+def _iso(ticks: int, tick: timedelta, unit: str) -> str:
+    try:
+        return (_EPOCH + ticks * tick).isoformat(timespec=unit).replace("+00:00", "Z")
+    except OverflowError:
+        return f"{ticks} {unit} since 1970"

@@ -1,7 +1,9 @@
 """How far the next micro-batch goes: positions, limits, and the end that a stream may have.
 
-A stream's position is JSON of read partition to `{"from": F, "next": N}`: it began at F and reads
-on at N. F goes along because a repeat is something that *this stream* has read before.
+Where a stream stands is JSON: `{"incarnation": I, "partitions": {"0": {"from": F, "next": N}}}`. In
+read partition 0 it began at F and reads on at N; F goes along because a repeat is something that
+*this stream* has read before. The offsets are those of incarnation I of the topic, and mean nothing
+in another one.
 """
 
 from __future__ import annotations
@@ -9,7 +11,8 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from memq.errors import CorruptDataError
+from memq.core.topic import check_incarnation
+from memq.errors import CorruptDataError, InvalidRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -28,29 +31,41 @@ class Position(NamedTuple):
 Positions = dict[int, Position]
 
 
-def decode_positions(offset: Mapping[str, Any]) -> Positions:
-    """Positions from a checkpoint.
+class Checkpoint(NamedTuple):
+    """Where a stream stands: positions in one incarnation of the topic."""
+
+    incarnation: str
+    positions: Positions
+
+
+def decode_checkpoint(offset: Mapping[str, Any]) -> Checkpoint:
+    """What a checkpoint says.
 
     Raises:
         CorruptDataError: it was written by something else.
     """
     try:
-        return {
+        check_incarnation(offset["incarnation"])
+        positions = {
             int(partition): Position(int(each["from"]), int(each["next"]))
-            for partition, each in offset.items()
+            for partition, each in offset["partitions"].items()
         }
-    except (TypeError, KeyError, ValueError, AttributeError) as exc:
+        return Checkpoint(offset["incarnation"], positions)
+    except (TypeError, KeyError, ValueError, AttributeError, InvalidRequestError) as exc:
         raise CorruptDataError(
             f"the checkpoint says {offset!r}, which is no position of a memq stream; it may belong "
             "to another source"
         ) from exc
 
 
-def encode_positions(positions: Positions) -> dict[str, dict[str, int]]:
-    """Positions for a checkpoint; Spark compares them as text, so they are sorted."""
+def encode_checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
+    """What to write into a checkpoint; Spark compares it as text, so it is sorted."""
     return {
-        str(partition): {"from": began, "next": following}
-        for partition, (began, following) in sorted(positions.items())
+        "incarnation": checkpoint.incarnation,
+        "partitions": {
+            str(partition): {"from": began, "next": following}
+            for partition, (began, following) in sorted(checkpoint.positions.items())
+        },
     }
 
 

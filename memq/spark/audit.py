@@ -24,6 +24,8 @@ from pyspark.sql.types import (
 from memq.client.audit_objects import Inspection, ObjectReader, inspect
 from memq.client.cluster import Cluster
 from memq.client.queue import QueueClient
+from memq.core.audit import Verdict
+from memq.core.audit_result import unjudged
 from memq.core.notification.notification import decode_notification, encode_notification
 
 if TYPE_CHECKING:
@@ -57,6 +59,7 @@ _NUMBERS = (
     "missed_records",
     "mismatched_records",
     "behind_records",
+    "expired_records",
 )
 
 FINDINGS = StructType(
@@ -70,11 +73,13 @@ FINDINGS = StructType(
         StructField("producer_id", StringType()),
         *(StructField(name, LongType()) for name in _NUMBERS),
         StructField("clean", BooleanType(), nullable=False),
+        StructField("verdict", StringType(), nullable=False),
         StructField("detail", StringType()),
     ]
 )
 """Columns of the findings: one row for each producer, epoch and write partition; with `consumer`
-one for what that consumer read of it; and rows without a producer for what cannot be read."""
+one for what that consumer read of it; and rows without a producer for what cannot be read or cannot
+be judged."""
 
 
 class Place(NamedTuple):
@@ -124,10 +129,14 @@ def findings(
     for consumer in result.consumers:
         rows += [_consumed(consumer.consumer, each) for each in consumer.producers]
         rows += [
-            {"consumer": consumer.consumer, "clean": False, "detail": line}
+            {"consumer": consumer.consumer, "verdict": Verdict.UNCLEAN, "detail": line}
             for line in consumer.mismatches
         ]
-    rows += [{"clean": False, "detail": line} for line in result.damage]
+    rows += [{"verdict": Verdict.UNCLEAN, "detail": line} for line in result.damage]
+    rows += [{"verdict": Verdict.PARTLY, "detail": line} for line in unjudged(result)]
+    for row in rows:
+        row["clean"] = row["verdict"] is Verdict.CLEAN
+        row["verdict"] = row["verdict"].value
     return [tuple((common | row).get(name) for name in FINDINGS.names) for row in rows]
 
 
@@ -164,7 +173,7 @@ async def _inspect(place: Place, payloads: list[bytes]) -> list[Inspection]:
 
 
 def _produced(found: ProducerAudit) -> dict[str, Any]:
-    names = ("lost", "damaged", "doubled", "changed", "recovered")
+    names = ("lost", "damaged", "doubled", "changed", "expired", "recovered")
     sequences = [
         f"{name} {', '.join(f'{run.first}-{run.last}' for run in runs)}"
         for name in names
@@ -178,7 +187,8 @@ def _produced(found: ProducerAudit) -> dict[str, Any]:
         "lost_records": found.lost_records,
         "damaged_records": found.damaged_records,
         "unreported_records": found.unreported_records,
-        "clean": found.clean,
+        "expired_records": found.expired_records,
+        "verdict": found.verdict,
         "detail": "; ".join(sequences) or None,
     }
 
@@ -204,6 +214,6 @@ def _consumed(consumer: str, found: ConsumedAudit) -> dict[str, Any]:
         "mismatched_records": found.mismatched.records,
         "unreported_records": found.unreported.records,
         "behind_records": found.behind.records,
-        "clean": found.clean,
+        "verdict": found.verdict,
         "detail": "; ".join(sequences) or None,
     }

@@ -15,9 +15,11 @@ import pyarrow.types as pat
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import (
+    ArrayType,
     DataType,
     IntegerType,
     LongType,
+    MapType,
     StringType,
     StructField,
     StructType,
@@ -28,7 +30,7 @@ from memq.core.format.schema import DEFAULT_SCHEMA
 from memq.errors import ConfigError, SchemaMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from memq.core.format.index import IndexEntry
     from memq.spark.plan import StoredBatch
@@ -105,12 +107,16 @@ def shape_of(
             "origin column: choose columns by the option 'columns' or by .schema(); that name is "
             "then the topic's column"
         )
-    spark = choose({name: (ORIGINS | own)[name] for name in _all_names(schema)}, chosen, wanted)
-    return Shape(spark, frozenset(own))
+    offered = {name: (ORIGINS | own)[name] for name in _all_names(schema)}
+    never_null = {name for name in offered if name not in own or not schema.field(name).nullable}
+    return Shape(choose(offered, chosen, wanted, never_null), frozenset(own))
 
 
 def choose(
-    offered: Mapping[str, DataType], chosen: Sequence[str] | None, wanted: StructType | None
+    offered: Mapping[str, DataType],
+    chosen: Sequence[str] | None,
+    wanted: StructType | None,
+    never_null: Collection[str],
 ) -> StructType:
     """The columns that are wanted of those on offer.
 
@@ -118,9 +124,11 @@ def choose(
         offered: the columns in their order.
         chosen: the option `columns`.
         wanted: the schema that the user gave to Spark, or that Spark was given before.
+        never_null: columns that cannot be null. Of any other one a schema must not say so: Spark
+            believes it, and makes wrong rows of nulls.
 
     Raises:
-        ConfigError: there is no such column, or it has another type.
+        ConfigError: there is no such column, it has another type, or it may be null.
     """
     names = wanted.names if wanted is not None else chosen or list(offered)
     unknown = [name for name in names if name not in offered]
@@ -133,6 +141,15 @@ def choose(
             raise ConfigError(
                 f"column {field.name!r} is {offered[field.name].simpleString()}, not "
                 f"{field.dataType.simpleString()}; read it as it is and cast it in the query"
+            )
+        if field.dataType != _allows_nulls(field.dataType) or not (
+            field.nullable or field.name in never_null
+        ):
+            raise ConfigError(
+                f"column {field.name!r} may be null, or hold nulls, and the schema given to "
+                f".schema() says that it does not: {field.jsonValue()}. Spark would give wrong "
+                "rows; leave out NOT NULL (nullable=False, containsNull=False, "
+                "valueContainsNull=False), and filter in the query"
             )
     return wanted
 
@@ -152,7 +169,8 @@ def project(
         origin: what is the same for all rows of the Message, by origin column.
 
     Raises:
-        SchemaMismatchError: a column has another type than the topic's newest schema says.
+        SchemaMismatchError: a column has another type than the topic's newest schema says, or is
+            null where that says that it is not.
     """
     count = rows.num_rows
     columns = []
@@ -163,6 +181,22 @@ def project(
             columns.append(_cast(rows.column(at), field))
         else:  # the column was added later
             columns.append(pa.nulls(count, field.type))
+    return exactly(columns, target)
+
+
+def exactly(columns: Sequence[pa.Array], target: pa.Schema) -> pa.RecordBatch:
+    """Columns as Spark expects them; it believes what its schema says about nulls.
+
+    Raises:
+        SchemaMismatchError: there is a null in a column that the topic says has none.
+    """
+    for column, field in zip(columns, target, strict=True):
+        if not field.nullable and column.null_count:
+            raise SchemaMismatchError(
+                f"column {field.name!r} is null in {column.null_count} of {len(column)} rows, but "
+                "the schemas of the topic and of .schema() say that it never is; leave out NOT "
+                "NULL (nullable=False) to read it"
+            )
     return pa.record_batch(columns, schema=target)
 
 
@@ -175,11 +209,28 @@ def _all_names(schema: pa.Schema) -> list[str]:
 
 def _spark_type(field: pa.Field) -> DataType:
     try:
-        return from_arrow_type(_widened(field.type))
+        return _allows_nulls(from_arrow_type(_widened(field.type)))
     except (PySparkException, TypeError) as exc:
         raise SchemaMismatchError(
             f"column {field.name!r} is {field.type}, for which Spark has no type: {exc}"
         ) from exc
+
+
+def _allows_nulls(kind: DataType) -> DataType:
+    """The type with nulls allowed in all of its parts, as the columns of a topic are offered.
+
+    A schema of Arrow may exclude them, but nobody checks each row for that, and Spark would take a
+    null for a value.
+    """
+    if isinstance(kind, StructType):
+        return StructType(
+            [StructField(f.name, _allows_nulls(f.dataType), metadata=f.metadata) for f in kind]
+        )
+    if isinstance(kind, ArrayType):
+        return ArrayType(_allows_nulls(kind.elementType))
+    if isinstance(kind, MapType):
+        return MapType(_allows_nulls(kind.keyType), _allows_nulls(kind.valueType))
+    return kind
 
 
 def _widened(kind: pa.DataType) -> pa.DataType:

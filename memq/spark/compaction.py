@@ -3,12 +3,15 @@
 Theory of operation
 -------------------
 The folder holds its own record: a manifest for each range that is done, under
-`_manifests/topic=T/partition=N/`, where readers of the data do not look. The next range of a read
-partition begins where its last manifest ends. Before a range is begun it is *intended*: an empty
-file with its name is written. A run that finds an intention does just that range first, again as a
-whole (`memq.spark.parquet` replaces its folder), so that a run that is killed at any point is
-completed by the next one: nothing is left out, nothing is there twice. When the manifest is there
-the intention is deleted.
+`_manifests/topic-T/partition-N/`, where readers of the data do not look. The next range of a read
+partition begins where its last manifest ends. Before a range is begun it is *intended*: a file with
+its name is written. A run that finds an intention does just that range first, again as a whole
+(`memq.spark.parquet` replaces its folder), so that a run that is killed at any point is completed
+by the next one: nothing is left out, nothing is there twice. When the manifest is there the
+intention is deleted.
+
+A record is about one incarnation of the topic, which its manifests and intentions name. When the
+topic was deleted and made again, nothing of it is compacted into the record of the one before.
 
 One run at a time may work on a folder; a second one would do the same ranges at the same time.
 """
@@ -22,7 +25,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from memq.core.manifest import check_manifest, decode_manifest
-from memq.errors import CorruptDataError, OffsetOutOfRangeError
+from memq.core.topic import check_incarnation
+from memq.errors import (
+    CorruptDataError,
+    InvalidRequestError,
+    OffsetOutOfRangeError,
+    TopicRecreatedError,
+)
 from memq.spark.driver import Driver
 from memq.spark.folders import Folders
 from memq.spark.options import ReadOptions, parse_read_options
@@ -38,6 +47,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("memq.spark")
 
+_PARTITION_NAME = re.compile(r"partition-([0-9]{1,9})")
 _RANGE_NAME = re.compile(r"([0-9]{12,18})-([0-9]{12,18})\.(json|intended)")
 
 
@@ -71,9 +81,32 @@ class Compaction:
     token: str = ""
     report: bool = True
 
+    @property
+    def records(self) -> str:
+        """Folder of the manifests of the topic."""
+        return f"{self.output.rstrip('/')}/_manifests/topic-{self.topic}"
+
     def record(self, partition: int) -> str:
         """Folder of the manifests of a read partition."""
-        return f"{self.output.rstrip('/')}/_manifests/topic={self.topic}/partition={partition}"
+        return f"{self.records}/partition-{partition}"
+
+    def range(self, incarnation: str, partition: int, start: int, end: int) -> RangeJob:
+        """The job that compacts a range."""
+        return RangeJob(
+            name=self.name,
+            topic=self.topic,
+            incarnation=incarnation,
+            partition=partition,
+            start=start,
+            end=end,
+            output=self.output,
+            manifest=f"{self.record(partition)}/{_name(start, end)}.json",
+            bootstrap=self.bootstrap,
+            mode=self.mode,
+            token=self.token,
+            report=self.report,
+            file_bytes=self.file_bytes,
+        )
 
     def read_options(self) -> ReadOptions:
         """Options to ask the brokers with."""
@@ -87,10 +120,12 @@ class Record(NamedTuple):
     Attributes:
         next: where the next range begins; None when there is none yet.
         intended: a range that was begun.
+        incarnation: of the topic; empty when there is no record yet.
     """
 
     next: int | None
     intended: tuple[int, int] | None
+    incarnation: str = ""
 
 
 def check_topic(job: Compaction) -> None:
@@ -110,18 +145,25 @@ def compact(spark: SparkSession, job: Compaction) -> list[Manifest]:
     Raises:
         OffsetOutOfRangeError: retention has removed what was not compacted yet, or there is no such
             read partition.
+        TopicRecreatedError: the record is of a topic that was deleted.
         CorruptDataError: the record is damaged, or has a gap or an overlap.
         MemqError: as `range_to_parquet`.
     """
     folders = Folders(spark)
     done: list[Manifest] = []
     with Driver(job.read_options()) as driver:
-        for held in _chosen(job, driver.offsets()):
-            record = read_record(folders, job.record(held.partition))
+        chosen = _chosen(job, driver.offsets())
+        records = _records(folders, job, driver.incarnation())
+        for held in chosen:
+            record = records.get(held.partition, Record(None, None))
             for start, end in _ranges(driver, job, held, record):
                 if (start, end) != record.intended:  # one that is intended is never without it
-                    folders.write(f"{_record_name(job, held.partition, start, end)}.intended", b"")
-                done.append(_compact_range(spark, folders, job, held.partition, start, end))
+                    intention = driver.incarnation().encode()
+                    folders.write(
+                        f"{job.record(held.partition)}/{_name(start, end)}.intended", intention
+                    )
+                task = job.range(driver.incarnation(), held.partition, start, end)
+                done.append(_compact_range(spark, folders, task))
     return done
 
 
@@ -129,7 +171,7 @@ def read_record(folders: Folders, folder: str) -> Record:
     """The record of a read partition.
 
     Raises:
-        CorruptDataError: it has a gap or an overlap, or several intentions.
+        CorruptDataError: it has a gap or an overlap, or several intentions, or is damaged.
     """
     found: dict[str, list[tuple[int, int]]] = {"json": [], "intended": []}
     for name in folders.names(folder):
@@ -149,7 +191,13 @@ def read_record(folders: Folders, folder: str) -> Record:
             f"the record in {folder} intends {intended}, which does not follow it: did two runs "
             "work on this folder at a time?"
         )
-    return Record(ranges[-1][1] if ranges else None, intended[0] if intended else None)
+    following = ranges[-1][1] if ranges else None
+    if intended:
+        return Record(following, intended[0], _intention(folders, folder, intended[0]))
+    if not ranges:
+        return Record(None, None)
+    manifest = decode_manifest(folders.read(f"{folder}/{_name(*ranges[-1])}.json"))
+    return Record(following, None, manifest.incarnation)
 
 
 def cut_ranges(
@@ -202,7 +250,7 @@ def _ranges(
     if start > held.end:
         raise CorruptDataError(
             f"the record goes up to offset {start} of {job.topic}/{held.partition}, which ends at "
-            f"{held.end}: the topic was made anew since. Use another --output"
+            f"{held.end}: its queue lost notifications. Use another --output"
         )
     sizes = (
         (entry.offset, notification.size_bytes)
@@ -211,32 +259,53 @@ def _ranges(
     yield from cut_ranges(sizes, start, held.end, job.range_bytes, job.min_bytes)
 
 
-def _record_name(job: Compaction, partition: int, start: int, end: int) -> str:
-    return f"{job.record(partition)}/{start:012d}-{end:012d}"
+def _intention(folders: Folders, folder: str, intended: tuple[int, int]) -> str:
+    """The incarnation that an intention names."""
+    path = f"{folder}/{_name(*intended)}.intended"
+    incarnation = folders.read(path).decode(errors="replace")
+    try:
+        check_incarnation(incarnation)
+    except InvalidRequestError as exc:
+        raise CorruptDataError(f"{path} names no incarnation of the topic: {exc}") from exc
+    return incarnation
 
 
-def _compact_range(  # noqa: PLR0917 - a range is three numbers
-    spark: SparkSession, folders: Folders, job: Compaction, partition: int, start: int, end: int
-) -> Manifest:
-    name = _record_name(job, partition, start, end)
-    manifest = range_to_parquet(
-        spark,
-        RangeJob(
-            name=job.name,
-            topic=job.topic,
-            partition=partition,
-            start=start,
-            end=end,
-            output=job.output,
-            manifest=f"{name}.json",
-            bootstrap=job.bootstrap,
-            mode=job.mode,
-            token=job.token,
-            report=job.report,
-            file_bytes=job.file_bytes,
-        ),
+def _records(folders: Folders, job: Compaction, present: str) -> dict[int, Record]:
+    """The record of every read partition that has one, also of those that are not to be done.
+
+    Raises:
+        TopicRecreatedError: one of them is of another incarnation than the present one.
+    """
+    records = {}
+    for name in folders.names(job.records):
+        match = _PARTITION_NAME.fullmatch(name)
+        if match is None:
+            continue
+        partition = int(match[1])
+        found = records[partition] = read_record(folders, job.record(partition))
+        if found.incarnation not in {"", present}:
+            raise TopicRecreatedError(
+                f"topic {job.topic!r} was deleted and made again: the record in "
+                f"{job.record(partition)} is of incarnation {found.incarnation}, and {present} is "
+                "the present one, of which nothing is compacted. Use another --output for it"
+            )
+    return records
+
+
+def _name(start: int, end: int) -> str:
+    return f"{start:012d}-{end:012d}"
+
+
+def _compact_range(spark: SparkSession, folders: Folders, task: RangeJob) -> Manifest:
+    manifest = range_to_parquet(spark, task)
+    written = decode_manifest(folders.read(task.manifest))
+    check_manifest(
+        written,
+        topic=task.topic,
+        incarnation=task.incarnation,
+        partition=task.partition,
+        start=task.start,
+        end=task.end,
     )
-    written = decode_manifest(folders.read(f"{name}.json"))
-    check_manifest(written, topic=job.topic, partition=partition, start=start, end=end)
-    folders.delete(f"{name}.intended")
+    folders.delete(f"{task.manifest.removesuffix('.json')}.intended")
     return manifest

@@ -13,7 +13,7 @@ from memq.client.loop import EventLoopThread
 from memq.client.notifications import PAGE_ENTRIES
 from memq.client.queue import QueueClient
 from memq.core.notification.notification import decode_notification
-from memq.errors import CorruptDataError
+from memq.errors import CorruptDataError, TopicRecreatedError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
@@ -26,11 +26,21 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+GO_ON = (
+    "The offsets that were known are those of the topic before. To read this one from its first "
+    "data load() the DataFrame anew, begin with a new checkpoint and startingOffsets=earliest, or "
+    "plan the range anew"
+)
+"""What to do about a topic that was made again."""
+
 REQUEST_TIMEOUT_S = 30.0  # how long brokers may be out of reach: one that restarts is back by then
 
 
 class Driver:
     """The brokers, as a plan needs them. Use it with `with`, or `close` it.
+
+    All calls are about one incarnation of the topic: that of the options, or of `expect`, or else
+    the first that is met. All raise `TopicRecreatedError` when the topic is another one.
 
     Args:
         options: of the read.
@@ -40,6 +50,7 @@ class Driver:
         self._options = options
         self._loop: EventLoopThread | None = None
         self._queue: QueueClient | None = None
+        self._incarnation = options.incarnation
         self._dedup_window_ms: int | None = None
 
     def __repr__(self) -> str:
@@ -68,9 +79,33 @@ class Driver:
 
         Raises:
             UnknownTopicError: there is no such topic.
+            TopicRecreatedError: it is not the one that was expected.
             MemqError: the brokers failed for `REQUEST_TIMEOUT_S`.
         """
-        return self._run(self._queued().cluster.topic(self._options.topic, refresh=True))
+        info = self._run(self._cluster().topic(self._options.topic, refresh=True))
+        self.expect(info.incarnation)
+        return info
+
+    def incarnation(self) -> str:
+        """The incarnation of the topic that all calls are about.
+
+        Raises:
+            MemqError: as `topic`.
+        """
+        return self._incarnation or self.topic().incarnation
+
+    def expect(self, incarnation: str) -> None:
+        """Let all calls be about this incarnation of the topic.
+
+        Raises:
+            TopicRecreatedError: they are about another one.
+        """
+        if self._incarnation and incarnation != self._incarnation:
+            raise TopicRecreatedError(
+                f"topic {self._options.topic!r} was deleted and made again: {self._incarnation} "
+                f"and {incarnation} are two topics of that name. {GO_ON}"
+            )
+        self._incarnation = incarnation
 
     def dedup_window_ms(self) -> int:
         """How long the write side of the topic knows what was published; asked for once."""
@@ -126,7 +161,7 @@ class Driver:
                 f"notification {self._options.topic}/{entry.partition} offset {entry.offset}: {exc}"
             ) from exc
 
-    def _queued(self) -> QueueClient:
+    def _cluster(self) -> Cluster:
         if self._queue is None:
             options = self._options
             cluster = Cluster(
@@ -136,9 +171,19 @@ class Driver:
                 request_timeout_s=REQUEST_TIMEOUT_S,
             )
             self._queue = QueueClient(cluster, options.topic)
+        return self._queue.cluster
+
+    def _queued(self) -> QueueClient:
+        incarnation = self.incarnation()
+        self._cluster()
+        assert self._queue is not None  # noqa: S101 - made with the cluster
+        self._queue.incarnation = incarnation
         return self._queue
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         if self._loop is None:
             self._loop = EventLoopThread("memq-spark")
-        return self._loop.run(work)
+        try:
+            return self._loop.run(work)
+        except TopicRecreatedError as exc:
+            raise TopicRecreatedError(f"{exc}. {GO_ON}") from exc

@@ -19,6 +19,7 @@ from pyspark.sql.types import (
 )
 
 from memq.core.format.message import UNKNOWN_RANGE
+from memq.spark.columns import exactly
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -48,6 +49,9 @@ MESSAGE_COLUMNS: dict[str, DataType] = {
     "error": StringType(),
 }
 """Columns of the view. What only an index can tell is null where the index cannot be read."""
+
+NEVER_NULL = frozenset({"topic", "partition", "offset", "batch", "write_partition", "status"})
+"""Columns that every row has."""
 
 CHECKED = frozenset({"status", "error"})
 """Columns that cannot be told without reading the Messages."""
@@ -125,4 +129,4 @@ def _origin(topic: str, batch: StoredBatch) -> dict[str, Any]:
 
 def _record_batch(target: pa.Schema, rows: list[dict[str, Any]]) -> pa.RecordBatch:
     columns = [pa.array([row.get(field.name) for row in rows], field.type) for field in target]
-    return pa.record_batch(columns, schema=target)
+    return exactly(columns, target)

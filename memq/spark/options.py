@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from memq.client.cluster import parse_bootstrap
-from memq.core.topic import check_topic_name
+from memq.core.topic import check_incarnation, check_topic_name
 from memq.core.units import parse_size_bytes
 from memq.errors import ConfigError, CorruptDataError, DataLossError, MemqError
 
@@ -53,6 +53,7 @@ class ReadOptions:
     starting: Bound
     ending: Bound
     bootstrap: str | None = None
+    incarnation: str = ""
     token: str = ""
     columns: tuple[str, ...] | None = None
     view: View = "records"
@@ -175,6 +176,11 @@ def _topic(text: str) -> str:
     return text
 
 
+def _incarnation(text: str) -> str:
+    check_incarnation(text)
+    return text
+
+
 def _offsets(text: str) -> Bound:
     words = {"earliest": EARLIEST, "latest": LATEST}
     word = words.get(text.strip().lower())
@@ -253,6 +259,13 @@ READ_OPTIONS = (
         "Addresses of some brokers, `host:port` separated by commas.",
     ),
     ReadOption("topic", _topic, "required", "The topic."),
+    ReadOption(
+        "incarnation",
+        _incarnation,
+        "whichever there is",
+        "Of the topic, as `memq topic describe` shows it: one that was deleted and made again is "
+        "an error.",
+    ),
     ReadOption(
         "startingOffsets",
         _offsets,

@@ -3,10 +3,11 @@
 Theory of operation
 -------------------
 A range of offsets names the same Batches for ever, so its rows are written to a folder of its own,
-`topic=T/partition=N/range=<start>-<end>`, and a run that is repeated replaces that folder and
-nothing else. In order:
+`memq_topic=T/memq_incarnation=I/memq_partition=N/memq_range=<start>-<end>`, and a run that is
+repeated replaces that folder and nothing else. In order:
 
-1. What the range must give is counted from its notifications.
+1. What the range must give is counted from its notifications; of what is left out, repeats and with
+   `permissive` what cannot be read, every Message is named (`memq.spark.examine`).
 2. The rows are written to a hidden folder beside the right one.
 3. The rows of the finished files are counted; unless they are as many as they must be, the job
    fails here.
@@ -15,8 +16,12 @@ nothing else. In order:
 A job that is killed leaves at most the hidden folder, which the next run of the range deletes. One
 that was only thought dead loses its hidden folder to the next run in the same way, and fails: a
 folder changes hands by a rename, so no part of one can take the place.
-Columns `topic` and `partition` are not in the files: they stand in the path, from where Spark and
-others take them.
+
+Spark and others take a folder `name=value` for a column, and its value for that of every row below,
+also where the files have a column of that name, in any case. So all columns are in the files, those
+that say where a row comes from too, and the names of the folders begin with `memq_`; a topic that
+has a column by one of these is refused before anything is written. Where it has a column by the
+name of an origin, in any case, that one is in the files and the other is not.
 """
 
 from __future__ import annotations
@@ -24,32 +29,28 @@ from __future__ import annotations
 import json
 import logging
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
-
-from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documentation has it
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from memq.client.consumed import report_consumed
-from memq.core.audit import ConsumedReport
+from memq.core.audit import CRC_MODULUS, ConsumedReport
 from memq.core.format.schema import deserialize_schema
-from memq.core.manifest import Manifest, encode_manifest
-from memq.errors import DataLossError
-from memq.spark.batch import FOR_EVER_MS
+from memq.core.manifest import Manifest, describe_left_out, encode_manifest
+from memq.errors import DataLossError, SchemaMismatchError
 from memq.spark.columns import ORIGINS
 from memq.spark.driver import Driver
+from memq.spark.examine import examine
 from memq.spark.folders import Folders
-from memq.spark.messages import OK, REPEAT
 from memq.spark.options import parse_read_options
 from memq.spark.ranges import resolve
-from memq.spark.seen import History, Names
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 log = logging.getLogger("memq.spark")
 
-IN_THE_PATH = ("topic", "partition")
-CRC_MODULUS = 2**64
+PATH_COLUMNS = ("memq_topic", "memq_incarnation", "memq_partition", "memq_range")
+"""Columns that Spark finds in the names of the folders, from the outermost on."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class RangeJob:
         partition: read partition.
         start: first offset.
         end: one past the last offset.
+        incarnation: of the topic that the range was planned for; empty for whichever there is.
         output: folder under which the range gets its own.
         manifest: file to write at the end.
         bootstrap: some brokers.
@@ -80,6 +82,7 @@ class RangeJob:
     output: str
     manifest: str
     bootstrap: str
+    incarnation: str = ""
     mode: str = "failfast"
     token: str = ""
     report: bool = True
@@ -87,13 +90,15 @@ class RangeJob:
 
     @property
     def parent(self) -> str:
-        """Folder of the ranges of the read partition."""
-        return f"{self.output.rstrip('/')}/topic={self.topic}/partition={self.partition}"
+        """Folder of the ranges of the read partition, once the incarnation is known."""
+        topic, incarnation, partition, _ = PATH_COLUMNS
+        lives = f"{self.output.rstrip('/')}/{topic}={self.topic}"
+        return f"{lives}/{incarnation}={self.incarnation}/{partition}={self.partition}"
 
     @property
     def folder_name(self) -> str:
         """Name of the folder of the range."""
-        return f"range={self.start:012d}-{self.end:012d}"
+        return f"{PATH_COLUMNS[-1]}={self.start:012d}-{self.end:012d}"
 
     def read_options(self) -> dict[str, str]:
         """Options of a read of exactly this range."""
@@ -104,27 +109,18 @@ class RangeJob:
             "endingOffsets": json.dumps({self.partition: self.end}),
             "mode": self.mode,
         }
+        if self.incarnation:
+            options |= {"incarnation": self.incarnation}
         if self.file_bytes is not None:  # else small ranges are cut finer, to use every processor
             options |= {"maxBytesPerPartition": str(self.file_bytes), "minPartitions": "1"}
         return options | ({"token": self.token} if self.token else {})
-
-
-class Counts(NamedTuple):
-    """What a range gives."""
-
-    batches: int
-    bytes: int
-    messages: int
-    records: int
-    crc_sum: int
-    repeats: int = 0
-    skipped: int = 0
 
 
 def check_held(job: RangeJob) -> None:
     """Make sure that the range is there, before Spark is started for it.
 
     Raises:
+        TopicRecreatedError: the topic is another one than the range was planned for.
         OffsetOutOfRangeError: some of it is not held.
         ConfigError: there is no such read partition.
         MemqError: there is no such topic, or the brokers cannot be asked.
@@ -138,6 +134,9 @@ def range_to_parquet(spark: SparkSession, job: RangeJob) -> Manifest:
     """Write the range, see above; returns the manifest that was written.
 
     Raises:
+        TopicRecreatedError: the topic is another one than the range was planned for, or became
+            another one meanwhile.
+        SchemaMismatchError: a column of the topic has the name of a folder of the output.
         OffsetOutOfRangeError: some of the range is not held.
         DataLossError: an object is gone, or Spark wrote other than what the range must give.
         CorruptDataError: an object is damaged.
@@ -146,9 +145,10 @@ def range_to_parquet(spark: SparkSession, job: RangeJob) -> Manifest:
         PySparkException: Spark failed; errors of tasks come as such as well.
     """
     started_ms = time.time_ns() // 1_000_000
+    job, columns = _settled(job)
     log.info("%s: %s/%d [%d, %d)", job.name, job.topic, job.partition, job.start, job.end)
-    counts, columns = _look(spark, job)
-    log.info("expecting %d records in %d Batches", counts.records, counts.batches)
+    account = examine(spark, job.read_options())
+    log.info("expecting %d records in %d Batches", account.read.records, account.held.batches)
     folders = Folders(spark)
     mark = f".{job.folder_name}-"
     hidden = f"{job.parent}/{mark}{spark.sparkContext.applicationId}"
@@ -158,32 +158,40 @@ def range_to_parquet(spark: SparkSession, job: RangeJob) -> Manifest:
             folders.discard(f"{job.parent}/{stale}", aside=f"{hidden}-stale")
     rows = spark.read.format("memq").options(**job.read_options(), columns=",".join(columns))
     rows.load().write.option("compression", "zstd").mode("overwrite").parquet(hidden)
-    _check(spark, job, hidden, counts)
+    _check(spark, job, hidden, account.read.records)
     folder = f"{job.parent}/{job.folder_name}"
     folders.replace(hidden, folder, aside=f"{hidden}-old")
     files = [name for name in folders.names(folder) if name.endswith(".parquet")]
     manifest = Manifest(
         job=job.name,
         topic=job.topic,
+        incarnation=job.incarnation,
         partition=job.partition,
         start=job.start,
         end=job.end,
-        batches=counts.batches,
-        messages=counts.messages,
-        records=counts.records,
-        bytes=counts.bytes,
-        repeats=counts.repeats,
-        skipped_messages=counts.skipped,
-        crc_sum=counts.crc_sum,
+        batches=account.held.batches,
+        messages=account.read.messages,
+        records=account.read.records,
+        bytes=account.held.bytes,
+        repeats=account.repeated.messages,
+        repeated_records=account.repeated.records,
+        skipped_messages=account.skipped.messages,
+        skipped_records=account.skipped.records,
+        left_out=account.left_out,
+        unnamed_messages=account.unnamed_messages,
+        crc_sum=account.read.crc_sum,
+        left_out_crc_sum=(account.repeated.crc_sum + account.skipped.crc_sum) % CRC_MODULUS,
         output=folder,
         files=[name for name in files if not name.startswith(".")],
         started_ms=started_ms,
         finished_ms=time.time_ns() // 1_000_000,
     )
+    if left_out := describe_left_out(manifest):
+        log.warning("%s: %s", job.name, left_out)
     if job.report:
         report_consumed(job.bootstrap, [consumed(manifest)], token=job.token)
     folders.write(job.manifest, encode_manifest(manifest))
-    log.info("wrote %d records to %d files in %s", counts.records, len(manifest.files), folder)
+    log.info("wrote %d records to %d files in %s", manifest.records, len(manifest.files), folder)
     return manifest
 
 
@@ -206,61 +214,29 @@ def consumed(manifest: Manifest) -> ConsumedReport:
     )
 
 
-def _look(spark: SparkSession, job: RangeJob) -> tuple[Counts, list[str]]:
-    """What the range must give, and the columns to read."""
+def _settled(job: RangeJob) -> tuple[RangeJob, list[str]]:
+    """The job with the incarnation that it is about from now on, and the columns of the files."""
     options = parse_read_options(job.read_options())
-    seen, history = Names(), History(FOR_EVER_MS)
-    batches = size = messages = records = crc_sum = 0
     with Driver(options) as driver:
         topic = driver.topic()
-        own = deserialize_schema(topic.schemas[topic.schema_id]).names
-        for stretch in resolve(driver, options):
-            for entry, notification in driver.notifications(*stretch):
-                history.add(notification, entry.timestamp_ms, seen)
-                batches += 1
-                size += notification.size_bytes
-                messages += notification.messages
-                records += notification.records
-                crc_sum += sum(run.crc_sum for run in notification.producers)
-    columns = [*own, *(name for name in ORIGINS if name not in {*own, *IN_THE_PATH})]
-    counts = Counts(batches, size, messages, records, crc_sum % CRC_MODULUS)
-    if seen or options.permissive:
-        counts = _examined(spark, job, counts)
-    return counts, columns
-
-
-def _examined(spark: SparkSession, job: RangeJob, counts: Counts) -> Counts:
-    """The counts after a look at every Message: some may be repeats, or cannot be read."""
-    view: DataFrame = (
-        spark.read.format("memq").options(**job.read_options(), view="messages").load()
-    )
-    found = {
-        row["status"]: row
-        for row in view.groupBy("status")
-        .agg(
-            F.count("*").alias("messages"),
-            F.sum("records").alias("records"),
-            F.sum("crc32c").alias("crc_sum"),
+    own = deserialize_schema(topic.schemas[topic.schema_id]).names
+    taken = {name.lower() for name in own}  # as Spark compares names
+    clash = sorted(taken & set(PATH_COLUMNS))
+    if clash:
+        raise SchemaMismatchError(
+            f"topic {job.topic!r} has a column {clash[0]!r}, which is also the name of a folder of "
+            "the output: readers would take what the folder says for the values of all rows. Read "
+            'the topic with spark.read.format("memq"), and write it with that column renamed'
         )
-        .collect()
-    }
-    total = sum(row["messages"] for row in found.values())
-    sound = found.get(OK)
-    repeats = found[REPEAT]["messages"] if REPEAT in found else 0
-    return counts._replace(
-        messages=sound["messages"] if sound else 0,
-        records=sound["records"] if sound else 0,
-        crc_sum=sound["crc_sum"] % CRC_MODULUS if sound else 0,
-        repeats=repeats,
-        skipped=total - repeats - (sound["messages"] if sound else 0),
-    )
+    columns = [*own, *(name for name in ORIGINS if name not in taken)]
+    return replace(job, incarnation=topic.incarnation), columns
 
 
-def _check(spark: SparkSession, job: RangeJob, folder: str, counts: Counts) -> None:
+def _check(spark: SparkSession, job: RangeJob, folder: str, records: int) -> None:
     written = spark.read.parquet(folder).count()
-    if written != counts.records:
+    if written != records:
         raise DataLossError(
-            f"{job.topic}/{job.partition} [{job.start}, {job.end}) must give {counts.records} "
+            f"{job.topic}/{job.partition} [{job.start}, {job.end}) must give {records} "
             f"records, but {written} were written to {folder}, which is left there; nothing else "
             "was changed. Run the job again"
         )

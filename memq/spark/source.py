@@ -5,6 +5,7 @@ Spark makes it anew, in a Python process beside the driver, for each `load()` an
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
@@ -13,7 +14,7 @@ from memq.core.format.schema import deserialize_schema
 from memq.spark.batch import MemqReader
 from memq.spark.columns import Shape, choose, shape_of
 from memq.spark.driver import Driver
-from memq.spark.messages import MESSAGE_COLUMNS
+from memq.spark.messages import MESSAGE_COLUMNS, NEVER_NULL
 from memq.spark.options import ReadOptions, parse_read_options
 from memq.spark.stream import MemqStreamReader
 from memq.spark.worker import Task, schemas_by_crc
@@ -43,13 +44,13 @@ class MemqDataSource(DataSource):
 
     def reader(self, schema: StructType) -> MemqReader:
         """What reads a range once."""
-        options = parse_read_options(self.options)
-        return MemqReader(options, _task(options, schema))
+        task = _task(parse_read_options(self.options), schema)
+        return MemqReader(task.options, task)
 
     def streamReader(self, schema: StructType) -> MemqStreamReader:  # noqa: N802 - Spark's name
         """What follows a topic."""
-        options = parse_read_options(self.options, stream=True)
-        return MemqStreamReader(options, _task(options, schema))
+        task = _task(parse_read_options(self.options, stream=True), schema)
+        return MemqStreamReader(task.options, task)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """What writes a DataFrame to a topic."""
@@ -67,11 +68,15 @@ class MemqDataSource(DataSource):
 
 
 def _task(options: ReadOptions, wanted: StructType | None) -> Task:
-    """What the workers are to do: rows with the columns that are wanted, if any were chosen."""
+    """What the workers are to do: rows with the columns that are wanted, if any were chosen.
+
+    From here on the options name the incarnation of the topic.
+    """
     with Driver(options) as driver:
         topic = driver.topic()
+    options = replace(options, incarnation=topic.incarnation)
     if options.view == "messages":
-        shape = Shape(choose(MESSAGE_COLUMNS, options.columns, wanted), frozenset())
+        shape = Shape(choose(MESSAGE_COLUMNS, options.columns, wanted, NEVER_NULL), frozenset())
     else:
         newest = deserialize_schema(topic.schemas[topic.schema_id])
         shape = shape_of(options.topic, newest, options.columns, wanted)

@@ -31,11 +31,12 @@ from pyspark.sql.streaming.datasource import (
 from memq.client.notifications import Stretch
 from memq.errors import ConfigError, OffsetOutOfRangeError
 from memq.spark.admission import (
+    Checkpoint,
     Position,
     Positions,
     admit,
-    decode_positions,
-    encode_positions,
+    decode_checkpoint,
+    encode_checkpoint,
 )
 from memq.spark.driver import Driver
 from memq.spark.options import LATEST
@@ -96,7 +97,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for partition, position in positions.items():
             stretch = Stretch(partition, position.next, position.next)
             check_published(self._options.topic, stretch, held[partition])
-        return encode_positions(positions)
+        return self._checkpoint(positions)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """That there is a limit; `latestOffset` takes both of them from the options."""
@@ -110,11 +111,13 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the micro-batch that begins at `start` ends.
 
         Raises:
-            OffsetOutOfRangeError: retention has removed what comes next, or the topic is another.
+            TopicRecreatedError: the checkpoint is of a topic that was deleted.
+            OffsetOutOfRangeError: retention has removed what comes next.
             MemqError: the brokers failed.
         """
+        found = self._positions(start)
         held = self._held()
-        positions = self._on_held(decode_positions(start), held)
+        positions = self._on_held(found, held)
         ends = self._ends(held)
         unlimited = isinstance(limit, ReadAllAvailable)
         positions = admit(
@@ -124,7 +127,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             max_offsets=None if unlimited else self._options.max_offsets_per_trigger,
             max_bytes=None if unlimited else self._options.max_bytes_per_trigger,
         )
-        return encode_positions(positions)
+        return self._checkpoint(positions)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Fix the end at what is published now."""
@@ -133,7 +136,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """The end of each read partition, for the progress of the query."""
         held = self._held()
-        return encode_positions(
+        return self._checkpoint(
             {
                 partition: Position(held[partition].start, end)
                 for partition, end in self._ends(held).items()
@@ -144,13 +147,14 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The splits of a micro-batch.
 
         Raises:
+            TopicRecreatedError: it is of a topic that was deleted.
             OffsetOutOfRangeError: retention has removed some of it.
             MemqError: see `memq.spark.planner.plan`.
         """
         if self._planned is None or self._planned[0] != (start, end):
             self._planned = (
                 (start, end),
-                self._plan(decode_positions(start), decode_positions(end)),
+                self._plan(self._positions(start), self._positions(end)),
             )
         return self._planned[1]
 
@@ -172,6 +176,19 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "stream can begin at now, at the latest: leave the option out and set "
                 "startingOffsets to latest"
             )
+
+    def _positions(self, offset: Mapping[str, Any]) -> Positions:
+        """Positions from the checkpoint, if they are positions in this topic.
+
+        Raises:
+            TopicRecreatedError: the topic was made again since.
+        """
+        found = decode_checkpoint(offset)
+        self._driver.expect(found.incarnation)
+        return found.positions
+
+    def _checkpoint(self, positions: Positions) -> dict[str, Any]:
+        return encode_checkpoint(Checkpoint(self._driver.incarnation(), positions))
 
     def _reads(self, partition: int) -> bool:
         """Whether the stream reads this read partition: endingOffsets may name those it reads."""
@@ -204,8 +221,8 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 end = held[partition].end if partition in held else 0
                 raise OffsetOutOfRangeError(
                     f"the checkpoint stands at offset {position.next} of "
-                    f"{self._options.topic}/{partition}, which ends at {end}: the topic was made "
-                    "anew, or its queue lost notifications. Begin with a new checkpoint"
+                    f"{self._options.topic}/{partition}, which ends at {end}: its queue lost "
+                    "notifications. Begin with a new checkpoint"
                 )
             first = held[partition].start
             if position.next < first:

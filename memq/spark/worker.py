@@ -61,11 +61,12 @@ class Task:
         schemas: serialized schemas of the topic, by the CRC32C that Batches have of theirs.
 
     Attributes:
+        options: of the read.
         shape: the columns wanted.
     """
 
     def __init__(self, options: ReadOptions, shape: Shape, schemas: Mapping[int, bytes]) -> None:
-        self._options = options
+        self.options = options
         self.shape = shape
         self._schemas = schemas
         self._skipped = 0
@@ -80,17 +81,17 @@ class Task:
             MemqError: storage or brokers failed.
         """
         target = self.shape.arrow()
-        view = self._messages if self._options.view == "messages" else self._records
-        with Objects(self._options) as objects:
+        view = self._messages if self.options.view == "messages" else self._records
+        with Objects(self.options) as objects:
             for piece in split.pieces:
                 try:
                     yield from view(target, piece, objects)
                 except MemqError as exc:
-                    if not self._options.passes(exc):
+                    if not self.options.passes(exc):
                         raise
                     yield from self._unread(target, piece, exc)
         if self._skipped:
-            topic = self._options.topic
+            topic = self.options.topic
             log.warning("MemQ topic %s: skipped %d Messages in all", topic, self._skipped)
 
     def _records(
@@ -102,8 +103,8 @@ class Task:
         ]
         for entry, rows, error in self._read(piece, index, wanted, objects):
             if rows is not None:
-                origin = origin_of(self._options.topic, piece.batch, entry)
-                with naming(self._options.topic, piece.batch):
+                origin = origin_of(self.options.topic, piece.batch, entry)
+                with naming(self.options.topic, piece.batch):
                     projected = project(target, self.shape.own, rows, origin)
                 yield projected
             elif error is not None:
@@ -125,18 +126,18 @@ class Task:
                 if error is not None:
                     self._skip(1, error)
                     states[entry.offset] = State(entry, DAMAGED, str(error))
-        yield state_rows(target, self._options.topic, piece.batch, states.values())
+        yield state_rows(target, self.options.topic, piece.batch, states.values())
 
     def _read(
         self, piece: Piece, index: BatchIndex, wanted: Sequence[IndexEntry], objects: Objects
     ) -> Iterator[Rows]:
         """Some Messages of a Batch, one after the other."""
-        with naming(self._options.topic, piece.batch):
+        with naming(self.options.topic, piece.batch):
             schema = self._schema(piece, index, objects)
         for group in _groups(wanted):
             start = group[0].offset
             length = group[-1].offset + group[-1].length - start
-            with naming(self._options.topic, piece.batch):
+            with naming(self.options.topic, piece.batch):
                 data = view_bytes(objects.get_range(piece.batch.uri, start, length))
             for entry in group:
                 part = data[entry.offset - start : entry.offset - start + entry.length]
@@ -145,13 +146,13 @@ class Task:
     def _open(self, piece: Piece, entry: IndexEntry, data: memoryview, schema: pa.Schema) -> Rows:
         try:
             with naming(
-                self._options.topic,
+                self.options.topic,
                 piece.batch,
                 f", Message {entry.sequence} of producer {entry.producer_id!r}",
             ):
                 return Rows(entry, message_from_range(data, entry, schema))
         except MemqError as exc:
-            if not self._options.permissive:
+            if not self.options.permissive:
                 raise
             return Rows(entry, None, exc)
 
@@ -166,9 +167,9 @@ class Task:
         self, target: pa.Schema, piece: Piece, error: MemqError
     ) -> Iterator[pa.RecordBatch]:
         self._skip(piece.last - piece.first, error)
-        if self._options.view == "messages":
+        if self.options.view == "messages":
             status = MISSING if isinstance(error, DataLossError) else DAMAGED
-            yield unread_rows(target, self._options.topic, piece, status, str(error))
+            yield unread_rows(target, self.options.topic, piece, status, str(error))
 
     def _skip(self, messages: int, error: MemqError) -> None:
         self._skipped += messages

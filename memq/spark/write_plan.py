@@ -16,6 +16,7 @@ from memq.core.format.message import TIMESTAMP_COLUMN
 from memq.core.format.schema import DEFAULT_SCHEMA, deserialize_schema
 from memq.core.topic import check_topic_name
 from memq.errors import ConfigError, InvalidRequestError, SchemaMismatchError
+from memq.spark.times import check_times
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,9 +51,8 @@ class WritePlan:
     Attributes:
         bootstrap: some brokers; None for the environment variable.
         topic: the topic.
+        incarnation: of the topic; another one under its name is not written to.
         schema: of the topic; rows are brought to it.
-        write_partitions: of the topic. The Messages of a task are spread over them by number, so
-            every attempt must find as many.
         timestamp_us: of rows that have none, microseconds since 1970 UTC; None where each has its
             own, or needs none.
         producer: options of the producers.
@@ -60,8 +60,8 @@ class WritePlan:
 
     bootstrap: str | None
     topic: str
+    incarnation: str
     schema: pa.Schema
-    write_partitions: int
     timestamp_us: int | None
     producer: ProducerArguments
 
@@ -107,7 +107,7 @@ def plan_write(
         bootstrap=given.get("bootstrap"),
         topic=topic,
         schema=topic_schema,
-        write_partitions=len(info.hosts),
+        incarnation=info.incarnation,
         timestamp_us=now_us if needs_time else None,
         producer=producer,
     )
@@ -150,18 +150,7 @@ def check_rows(rows: pa.Schema, topic_schema: pa.Schema, topic: str) -> None:
             f"'headers' and 'timestamp'; the rows have {', '.join(rows.names) or 'no columns'}"
         )
     conform(rows.empty_table(), topic_schema, topic, now_us=0)
-    at, given = (
-        topic_schema.get_field_index(TIMESTAMP_COLUMN),
-        rows.get_field_index(TIMESTAMP_COLUMN),
-    )
-    # Arrow would cast numbers and texts to times as well, in units that nobody said.
-    if min(at, given) >= 0 and pat.is_timestamp(topic_schema.types[at]):
-        kind = rows.types[given]
-        if not pat.is_timestamp(kind):
-            raise SchemaMismatchError(
-                f"topic {topic!r} expects column {TIMESTAMP_COLUMN!r} as {topic_schema.types[at]}, "
-                f"but got {kind}; cast it to a timestamp"
-            )
+    check_times(rows, topic_schema, topic)
 
 
 def lacks_timestamp(names: list[str], topic_schema: pa.Schema) -> bool:

@@ -1,5 +1,8 @@
 """What a task of a write does: rows become Messages that are the same in every attempt.
 
+All rows of the task are checked and cut before the first Message is sent: a row that cannot be
+written fails the task while nothing of it can be read (`memq.spark.spool` holds them until then).
+
 Each Arrow batch that Spark hands over is cut into Messages by itself, and never joined with the
 next. When what makes the rows fails, Spark closes the stream, which looks just like its end; a
 Message that was waiting for more rows would then be sent short, and the next attempt could not send
@@ -17,7 +20,8 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from memq.client.producer import Producer
 from memq.core.format.message import TIMESTAMP_COLUMN
-from memq.errors import InvalidRequestError, SequenceConflictError
+from memq.errors import SequenceConflictError, TopicRecreatedError
+from memq.spark.spool import Spool
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,10 +56,14 @@ class Written(WriterCommitMessage):
 def write_rows(plan: WritePlan, identity: Identity, batches: Iterable[pa.RecordBatch]) -> Written:
     """Write rows, and wait until all of them are stored.
 
+    Raises, before anything is sent:
+        SchemaMismatchError: a row does not fit the topic.
+        MessageTooLargeError: a row fits no Message.
+        StorageError: this machine has no room for the rows of the task.
+
     Raises:
         SequenceConflictError: an earlier attempt published other rows.
-        InvalidRequestError: the topic has other write partitions than when the write was planned.
-        SchemaMismatchError: a row does not fit the topic.
+        TopicRecreatedError: the topic was deleted and made again since the write was planned.
         MemqError: a Message could not be delivered.
     """
     written = Written()
@@ -65,11 +73,13 @@ def write_rows(plan: WritePlan, identity: Identity, batches: Iterable[pa.RecordB
         "epoch": identity.epoch,
     }
     try:
-        with Producer(plan.bootstrap, topic=plan.topic, **options) as producer:
-            _check_partitions(plan, producer)
-            deliveries: deque[Delivery] = deque()
+        with Producer(plan.bootstrap, topic=plan.topic, **options) as producer, Spool() as spool:
+            _check_topic(plan, producer)
             for batch in batches:
-                deliveries.extend(producer.write_table(timed(batch, plan)))
+                spool.add(producer.conformed(timed(batch, plan)))
+            deliveries: deque[Delivery] = deque()
+            for batch in spool.batches():
+                deliveries.extend(producer.write_table(batch))
                 written.records += batch.num_rows
                 while deliveries and deliveries[0].done():
                     _settle(deliveries.popleft(), written)
@@ -95,12 +105,12 @@ def timed(batch: pa.RecordBatch, plan: WritePlan) -> pa.Table:
     return table.append_column(field, pa.repeat(moment, table.num_rows))
 
 
-def _check_partitions(plan: WritePlan, producer: Producer) -> None:
-    if producer.write_partitions != plan.write_partitions:
-        raise InvalidRequestError(
-            f"topic {plan.topic!r} has {producer.write_partitions} write partitions, but had "
-            f"{plan.write_partitions} when this write was planned. An attempt that spreads its "
-            "Messages over others would double rows; nothing was written by this one"
+def _check_topic(plan: WritePlan, producer: Producer) -> None:
+    if producer.incarnation != plan.incarnation:
+        raise TopicRecreatedError(
+            f"topic {plan.topic!r} was deleted and made again since this write was planned: "
+            f"{plan.incarnation} is over, this is {producer.incarnation}. This task has written "
+            "nothing to it; write the DataFrame, or start the query, again"
         )
 
 

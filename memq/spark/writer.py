@@ -19,7 +19,9 @@ Rule 3. An attempt with other rows, or with the same in another order, has other
     doubled. Rows that come from a shuffle come in any order unless they are sorted within their
     partition. Not noticed is an attempt that has fewer rows, alike as far as they go: what the
     earlier one wrote beyond them stays.
-Rule 4. A Message is readable as soon as it is acked. A commit has nothing left to do, and an abort
+Rule 4. A task sends nothing before all of its rows are checked and cut. So a row that cannot be
+    written costs no reader a part of its partition.
+Rule 5. A Message is readable as soon as it is acked. A commit has nothing left to do, and an abort
     cannot take back: what was acked before it stays. To write a whole DataFrame exactly once, name
     the write: run again with the same `jobId`, rows and partitions, it adds what is missing.
 

@@ -11,7 +11,8 @@ from memq.testing.faults import Faults, Strike, kill_this_process
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from memq.core.notification.queue import Entry, NotificationQueue, Publication
+    from memq.core.clock import Times
+    from memq.core.notification.queue import Entry, Holding, NotificationQueue, Publication
     from memq.testing.faults import Fault
 
 _Result = TypeVar("_Result")
@@ -28,11 +29,17 @@ _APPLICABLE = {
     "wait": _NONE,
     "offsets": _NONE,
     "offset_at": _NONE,
+    "offset_since": _NONE,
+    "times": _NONE,
+    "save_times": _WRITE,
     "truncate": _WRITE,
     "commit": _WRITE,
     "committed": _NONE,
     "groups": _NONE,
     "delete_group": _WRITE,
+    "hold": _WRITE,
+    "holdings": _NONE,
+    "holders": _NONE,
 }
 
 
@@ -140,6 +147,20 @@ class FaultyQueue:
             "offset_at", lambda: self._inner.offset_at(topic, partition, timestamp_ms)
         )
 
+    async def offset_since(self, topic: str, partition: int, running_ms: int) -> int:
+        """As the queue does, or as planned."""
+        return await self._call(
+            "offset_since", lambda: self._inner.offset_since(topic, partition, running_ms)
+        )
+
+    async def times(self) -> Times:
+        """As the queue does, or as planned."""
+        return await self._call("times", self._inner.times)
+
+    async def save_times(self, times: Times) -> None:
+        """As the queue does, or as planned."""
+        await self._call("save_times", lambda: self._inner.save_times(times))
+
     async def truncate(self, topic: str, partition: int, offset: int) -> None:
         """As the queue does, or as planned."""
         await self._call("truncate", lambda: self._inner.truncate(topic, partition, offset))
@@ -159,6 +180,18 @@ class FaultyQueue:
     async def delete_group(self, group: str, topic: str) -> None:
         """As the queue does, or as planned."""
         await self._call("delete_group", lambda: self._inner.delete_group(group, topic))
+
+    async def hold(self, group: str, topic: str, holdings: Mapping[str, Holding]) -> None:
+        """As the queue does, or as planned."""
+        await self._call("hold", lambda: self._inner.hold(group, topic, holdings))
+
+    async def holdings(self, group: str, topic: str) -> dict[str, Holding]:
+        """As the queue does, or as planned."""
+        return await self._call("holdings", lambda: self._inner.holdings(group, topic))
+
+    async def holders(self, topic: str) -> list[str]:
+        """As the queue does, or as planned."""
+        return await self._call("holders", lambda: self._inner.holders(topic))
 
     async def close(self) -> None:
         """As the queue does; calls that hang are let go."""

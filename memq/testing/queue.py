@@ -5,18 +5,20 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
+from memq.core.clock import Times
 from memq.core.group import check_group_name
 from memq.core.notification.checks import (
     check_fetch,
+    check_group_count,
     check_group_offsets,
     check_partition,
     check_partition_count,
     check_publications,
+    check_queue_topic,
     out_of_range,
 )
-from memq.core.notification.queue import Entry, Publication
+from memq.core.notification.queue import Entry, Holding, Publication
 from memq.core.notification.waiters import Waiters
-from memq.core.topic import check_topic_name
 from memq.errors import ClosedError, FencedError, TopicExistsError, UnknownTopicError
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ class _Partition:
         self.start = 0
         self.entries: list[Entry] = []
         self._last_ms = 0
+        self.last_running_ms = -1
 
     @property
     def end(self) -> int:
@@ -37,7 +40,9 @@ class _Partition:
 
     def append(self, publication: Publication) -> int:
         self._last_ms = max(publication.timestamp_ms, self._last_ms)
-        self.entries.append(Entry(self.end, self._last_ms, bytes(publication.payload)))
+        self.last_running_ms = max(publication.running_ms, self.last_running_ms)
+        payload = bytes(publication.payload)
+        self.entries.append(Entry(self.end, self._last_ms, payload, self.last_running_ms))
         return self.end - 1
 
 
@@ -48,6 +53,7 @@ class _Topic:
         self.partitions = [_Partition() for _ in range(partitions)]
         self.owners: dict[int, InMemoryQueue] = {}
         self.groups: dict[str, dict[int, int]] = {}
+        self.holdings: dict[str, dict[str, Holding]] = {}
 
 
 class _Shared:
@@ -56,6 +62,7 @@ class _Shared:
     def __init__(self) -> None:
         self.topics: dict[str, _Topic] = {}
         self.waiters: list[Waiters] = []
+        self.times = Times(0, 0)
 
 
 class InMemoryQueue:
@@ -92,7 +99,7 @@ class InMemoryQueue:
             TopicExistsError: it exists with another number of partitions.
         """
         self._check_open()
-        check_topic_name(topic)
+        check_queue_topic(topic)
         check_partition_count(topic, partitions)
         held = len(self._shared.topics.setdefault(topic, _Topic(partitions)).partitions)
         if held != partitions:
@@ -176,6 +183,28 @@ class InMemoryQueue:
             found.entries, timestamp_ms, key=lambda entry: entry.timestamp_ms
         )
 
+    async def offset_since(self, topic: str, partition: int, running_ms: int) -> int:
+        """First offset whose entry has that running time or a later one; the end when none has."""
+        found = self._partition(topic, partition)
+        return found.start + bisect_left(
+            found.entries, running_ms, key=lambda entry: entry.running_ms
+        )
+
+    async def times(self) -> Times:
+        """How far time had come in the life before; zeros for a new queue."""
+        self._check_open()
+        times = self._shared.times
+        for topic in self._shared.topics.values():
+            for partition in topic.partitions:
+                running_ms = partition.last_running_ms + 1
+                times = times._replace(running_ms=max(times.running_ms, running_ms))
+        return times
+
+    async def save_times(self, times: Times) -> None:
+        """Keep for the next life how far time has come."""
+        self._check_open()
+        self._shared.times = times
+
     async def truncate(self, topic: str, partition: int, offset: int) -> None:
         """Forget the entries before `offset`; one at or before the start changes nothing.
 
@@ -186,6 +215,8 @@ class InMemoryQueue:
         if offset > found.end:
             raise out_of_range(topic, partition, offset, found.start, found.end)
         del found.entries[: max(0, offset - found.start)]
+        if not found.entries:
+            found.last_running_ms = -1
         found.start = max(found.start, offset)
 
     async def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
@@ -197,6 +228,8 @@ class InMemoryQueue:
         check_group_name(group)
         found = self._topic(topic)
         check_group_offsets(topic, offsets, len(found.partitions))
+        if group not in found.groups:
+            check_group_count(topic, group, len(found.groups))
         found.groups.setdefault(group, {}).update(offsets)
 
     async def committed(self, group: str, topic: str) -> dict[int, int]:
@@ -213,6 +246,23 @@ class InMemoryQueue:
         check_group_name(group)
         self._topic(topic).groups.pop(group, None)
 
+    async def hold(self, group: str, topic: str, holdings: Mapping[str, Holding]) -> None:
+        """Store what the members of a group may hold, in place of what was stored."""
+        check_group_name(group)
+        found = self._topic(topic)
+        found.holdings.pop(group, None)
+        if holdings:
+            found.holdings[group] = dict(holdings)
+
+    async def holdings(self, group: str, topic: str) -> dict[str, Holding]:
+        """What the members of a group may hold, as stored last."""
+        check_group_name(group)
+        return dict(self._topic(topic).holdings.get(group, {}))
+
+    async def holders(self, topic: str) -> list[str]:
+        """Groups of which something is held, sorted."""
+        return sorted(self._topic(topic).holdings)
+
     async def close(self) -> None:
         """Close this process's queue; further calls raise `ClosedError`."""
         if not self._closed:
@@ -227,7 +277,7 @@ class InMemoryQueue:
     def _topic(self, topic: str) -> _Topic:
         self._check_open()
         if topic not in self._shared.topics:
-            raise UnknownTopicError(f"the queue has no topic {topic!r}; create it first")
+            raise UnknownTopicError(f"the queue has no topic {topic!r}: deleted, or never made")
         return self._shared.topics[topic]
 
     def _partition(self, topic: str, partition: int) -> _Partition:

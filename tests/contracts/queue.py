@@ -11,12 +11,15 @@ import asyncio
 
 import pytest
 
+from memq.core.clock import Times
+from memq.core.notification import checks
 from memq.core.notification.checks import MAX_PAYLOAD_BYTES
-from memq.core.notification.queue import Publication
+from memq.core.notification.queue import Holding, Publication
 from memq.errors import (
     ClosedError,
     FencedError,
     InvalidRequestError,
+    LimitReachedError,
     MemqError,
     MessageTooLargeError,
     OffsetOutOfRangeError,
@@ -69,8 +72,8 @@ async def test_fetch_gives_what_was_published(queue, topic):
     """Entries come back at consecutive offsets from 0 with their time and their bytes."""
     assert await publish(queue, topic, b"a", b"bb", timestamp_ms=5) == [0, 1]
     assert await publish(queue, topic, b"", timestamp_ms=7) == [2]
-    assert await fetch(queue, topic) == [(0, 5, b"a"), (1, 5, b"bb"), (2, 7, b"")]
-    assert await fetch(queue, topic, 2) == [(2, 7, b"")]
+    assert await fetch(queue, topic) == [(0, 5, b"a", 0), (1, 5, b"bb", 0), (2, 7, b"", 0)]
+    assert await fetch(queue, topic, 2) == [(2, 7, b"", 0)]
 
 
 async def test_a_publication_to_several_partitions(queue, topic):
@@ -195,6 +198,31 @@ async def test_offset_at(queue, topic, timestamp_ms, offset):
     for each_ms in (10, 20, 20, 20, 30):
         await publish(queue, topic, b"", timestamp_ms=each_ms)
     assert await queue.offset_at(topic, 0, timestamp_ms) == offset
+
+
+@pytest.mark.parametrize(
+    ("running_ms", "offset"), [(-5, 0), (0, 0), (70, 0), (71, 2), (90, 2), (91, 4)]
+)
+async def test_offset_since_goes_by_running_time_alone(queue, topic, running_ms, offset):
+    """What was published longer ago is found by running time, whatever the timestamps say."""
+    times = [(900, 70), (100, 30), (2, 90), (1_000_000, 80)]  # neither ever goes back
+    publications = [Publication(0, b"x", *each) for each in times]
+    await queue.publish(topic, 0, publications)
+    assert [entry.running_ms for entry in await fetch(queue, topic)] == [70, 70, 90, 90]
+    assert await queue.offset_since(topic, 0, running_ms) == offset
+    assert await queue.offset_since(topic, 1, running_ms) == 0
+
+
+async def test_times_of_the_life_before_are_past_every_entry(queue, topic, next_process):
+    """What was saved is there in the next life, and running time has passed what was published."""
+    assert await queue.times() == Times(0, 0)
+    await queue.save_times(Times(500, 7))
+    await queue.publish(topic, 0, [Publication(0, b"x", 1, 499)])
+    successor = await next_process()
+    assert await successor.times() == Times(500, 7)
+    await successor.fence(topic, 0)
+    await successor.publish(topic, 0, [Publication(0, b"x", 1, 800)])
+    assert await successor.times() == Times(801, 7)
 
 
 async def test_offset_at_of_an_empty_partition_is_its_end(queue, topic):
@@ -342,7 +370,7 @@ async def test_truncating_everything_keeps_the_end(queue, topic, next_process):
     await successor.fence(topic, 0)
     assert await successor.offsets(topic, 0) == (3, 3)
     assert await publish(successor, topic, b"d", timestamp_ms=5) == [3]
-    assert await fetch(successor, topic, 3) == [(3, 1_000, b"d")]
+    assert await fetch(successor, topic, 3) == [(3, 1_000, b"d", 0)]
 
 
 async def test_truncating_less_than_before_changes_nothing(queue, topic):
@@ -383,7 +411,7 @@ async def test_creating_a_topic_again_changes_nothing(queue, topic):
     assert await queue.offsets(topic, 2) == (0, 0)
 
 
-@pytest.mark.parametrize("name", ["", "..", "a/b", ".hidden", "a b", "x" * 201, "a\0"])
+@pytest.mark.parametrize("name", ["", "..", "a/b", ".hidden", "a b", "x" * 250, "a\0"])
 async def test_bad_topic_names_are_refused(queue, name):
     """A name that could not be a folder is no topic."""
     with pytest.raises(InvalidRequestError):
@@ -424,6 +452,7 @@ CALLS_ON_A_PARTITION = {
     "wait": lambda queue, topic, partition: queue.wait(topic, {partition: 0}, 0),
     "offsets": lambda queue, topic, partition: queue.offsets(topic, partition),
     "offset_at": lambda queue, topic, partition: queue.offset_at(topic, partition, 0),
+    "offset_since": lambda queue, topic, partition: queue.offset_since(topic, partition, 0),
     "truncate": lambda queue, topic, partition: queue.truncate(topic, partition, 0),
     "commit": lambda queue, topic, partition: queue.commit("g", topic, {partition: 0}),
 }
@@ -431,6 +460,9 @@ CALLS_ON_A_TOPIC = CALLS_ON_A_PARTITION | {
     "fence": lambda queue, topic, _: queue.fence(topic, 0),
     "committed": lambda queue, topic, _: queue.committed("g", topic),
     "groups": lambda queue, topic, _: queue.groups(topic),
+    "hold": lambda queue, topic, _: queue.hold("g", topic, {}),
+    "holdings": lambda queue, topic, _: queue.holdings("g", topic),
+    "holders": lambda queue, topic, _: queue.holders(topic),
     "delete_group": lambda queue, topic, _: queue.delete_group("g", topic),
 }
 ALL_CALLS = CALLS_ON_A_TOPIC | {
@@ -489,6 +521,46 @@ async def test_groups_are_listed_and_forgotten(queue, topic):
     assert await queue.committed("a-1", topic) == {}
 
 
+async def test_groups_of_a_topic_are_bounded(queue, topic, monkeypatch):
+    """One group too many is refused by an error that says what to do; those that are go on."""
+    monkeypatch.setattr(checks, "MAX_STORED_GROUPS", 2)
+    for group in "ab":
+        await queue.commit(group, topic, {0: 1})
+    with pytest.raises(LimitReachedError, match=r"'c'.*most of 2 groups.*memq group delete"):
+        await queue.commit("c", topic, {0: 1})
+    await queue.commit("a", topic, {0: 2})
+    await queue.delete_group("b", topic)
+    await queue.commit("c", topic, {0: 1})
+    assert await queue.groups(topic) == ["a", "c"]
+
+
+async def test_what_members_hold_comes_back(queue, topic, next_process):
+    """Who holds what is stored whole, by group; when nobody does, nothing is left of it."""
+    assert await queue.holdings("g", topic) == {}
+    both = {"b": Holding(10_000, [0, 2]), "a": Holding(1_000, [1])}
+    await queue.hold("g", topic, both)
+    await queue.hold("h", topic, both)
+    await queue.hold("g", topic, {"a": Holding(1_000, [1, 2])})
+    assert await queue.holders(topic) == ["g", "h"]
+    assert await queue.groups(topic) == []
+    queue = await next_process()
+    assert await queue.holdings("g", topic) == {"a": Holding(1_000, [1, 2])}
+    assert await queue.holdings("h", topic) == both
+    for group in ("g", "h", "nobody"):
+        await queue.hold(group, topic, {})
+    assert await queue.holders(topic) == []
+    assert await queue.holdings("h", topic) == {}
+
+
+async def test_commits_take_effect_in_the_order_of_the_calls(queue, topic):
+    """Of commits that are under way at a time the one that was called last stays."""
+    commits = [queue.commit("g", topic, {0: number}) for number in range(20)]
+    calls = [asyncio.ensure_future(commit) for commit in commits]
+    await asyncio.sleep(0)
+    assert await queue.committed("g", topic) == {0: 19}
+    await asyncio.gather(*calls)
+
+
 async def test_groups_of_topics_do_not_mix(queue, topic):
     """The same group has its own offsets in each topic."""
     await queue.create_topic("other", 1)
@@ -531,13 +603,13 @@ async def test_the_next_process_finds_everything(queue, topic, next_process):
     await queue.commit("g", topic, {0: 2})
     successor = await next_process()
     assert await successor.topics() == [topic]
-    assert await fetch(successor, topic, 1) == [(1, 10, b"b"), (2, 10, b"c")]
+    assert await fetch(successor, topic, 1) == [(1, 10, b"b", 0), (2, 10, b"c", 0)]
     assert [await successor.offsets(topic, p) for p in range(3)] == [(1, 3), (0, 0), (0, 1)]
     assert await successor.offset_at(topic, 2, 20) == 0
     assert await successor.committed("g", topic) == {0: 2}
     await successor.fence(topic, 0)
     assert await publish(successor, topic, b"d", timestamp_ms=5) == [3]
-    assert await fetch(successor, topic, 3) == [(3, 10, b"d")]
+    assert await fetch(successor, topic, 3) == [(3, 10, b"d", 0)]
 
 
 async def test_errors_are_typed(queue, topic):

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 
-from memq.core.storage.keys import object_key, topic_objects
+from memq.core.storage.keys import BatchKey, object_key, topic_objects
 from memq.errors import InvalidRequestError, ObjectNotFoundError, StorageError
 
 BAD_KEYS = [
@@ -241,16 +241,24 @@ def test_different_keys_have_different_uris(storage):
 
 
 def test_topic_objects_finds_all_of_a_topic_and_no_more(storage):
-    """The objects of a topic are found over all prefixes; those of similar names are not."""
-    mine = [object_key("c", "clicks", n % 3, 1_700_000_000_000 + n, f"b{n}") for n in range(20)]
+    """A topic's objects are found over all prefixes; those of other names and lives are not."""
+    life, later = "0" * 16, "1" * 16
+    mine = [
+        object_key(BatchKey("c", "clicks", life, n % 3, 1_700_000_000_000 + n, f"b{n}"))
+        for n in range(20)
+    ]
     others = [
-        object_key("c", "clicks2", 0, 1, "x"),
-        object_key("c", "click", 0, 1, "x"),
-        object_key("c2", "clicks", 0, 1, "x"),
+        object_key(BatchKey(cluster, topic, incarnation, 0, 1, "x"))
+        for cluster, topic, incarnation in (
+            ("c", "clicks2", life),
+            ("c", "click", life),
+            ("c2", "clicks", life),
+            ("c", "clicks", later),
+        )
     ]
     for key in (*mine, *others):
         put(storage, key, b"x")
-    assert sorted(info.key for info in topic_objects(storage, "c", "clicks")) == sorted(mine)
+    assert sorted(info.key for info in topic_objects(storage, "c", "clicks", life)) == sorted(mine)
 
 
 def test_readers_see_all_or_nothing(storage):

@@ -64,14 +64,22 @@ class Topic:
 
         return asyncio.run(asking())
 
-    def notifications(self, wait_ms=0):
-        """Of read partition 0, in order."""
-        page = self.ask(lambda queue: queue.page({0: 0}, max_entries=500, max_wait_ms=wait_ms))
-        return [decode_notification(entry.payload) for entry in page.entries]
+    def notifications(self, partition=0, wait_ms=0):
+        """Of a read partition, in order."""
+
+        async def held(queue):
+            start = (await queue.offsets())[partition].start
+            return await queue.page({partition: start}, max_entries=500, max_wait_ms=wait_ms)
+
+        return [decode_notification(entry.payload) for entry in self.ask(held).entries]
+
+    def path(self, notification):
+        """File of a Batch."""
+        return Path(urlsplit(notification.uri).path)
 
     def paths(self):
-        """Files of the Batches."""
-        return [Path(urlsplit(each.uri).path) for each in self.notifications()]
+        """Files of the Batches of read partition 0."""
+        return list(map(self.path, self.notifications()))
 
 
 def job_report(topic, start, end, /, **fields):

@@ -17,6 +17,12 @@ from tests.integration.broker.support import broker, client
 TIMEOUT_S = 20.0
 
 
+async def queue_topic(queue, topic="t"):
+    """The topic of the queue that holds the incarnation of a topic that there is."""
+    (found,) = [name for name in await queue.topics() if name.rpartition(".")[0] == topic]
+    return found
+
+
 class World:
     """A broker with a topic `t`, a client that writes to it, and what is behind it.
 
@@ -26,6 +32,7 @@ class World:
 
     def __init__(self, running, writer, queue, info):
         self.broker, self.writer, self.queue, self.info = running, writer, queue, info
+        self.queue_topic = f"t.{info.incarnation}"
         self.sent = []
 
     @property
@@ -48,7 +55,9 @@ class World:
 
     async def notification(self, partition, offset):
         """What the queue says about a Batch."""
-        entries = await self.queue.fetch("t", partition, offset, max_entries=1, max_bytes=1)
+        entries = await self.queue.fetch(
+            self.queue_topic, partition, offset, max_entries=1, max_bytes=1
+        )
         return decode_notification(entries[0].payload)
 
     async def path(self, partition, offset):
@@ -58,12 +67,14 @@ class World:
     async def publish(self, partition, payload):
         """Publish something beside the broker; returns its offset."""
         publication = Publication(partition, payload, 0)
-        return (await self.queue.publish("t", 0, [publication]))[0]
+        return (await self.queue.publish(self.queue_topic, 0, [publication]))[0]
 
     async def republish(self, partition, offset, to_partition):
         """Publish the notification of a Batch once more; returns its new offset."""
-        entry = (await self.queue.fetch("t", partition, offset, max_entries=1, max_bytes=1))[0]
-        return await self.publish(to_partition, entry.payload)
+        entries = await self.queue.fetch(
+            self.queue_topic, partition, offset, max_entries=1, max_bytes=1
+        )
+        return await self.publish(to_partition, entries[0].payload)
 
     def consumer(self, **options):
         """A consumer of the topic."""

@@ -6,6 +6,7 @@ import asyncio
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,9 @@ import pytest
 from memq import AdminClient, Producer
 from memq.client.audit import audit_topic
 from memq.client.cluster import Cluster
-from memq.core.audit import Run, encode_report, runs
+from memq.core.audit import Run, Verdict, encode_report, runs
 from memq.core.format.reader import BatchReader
 from memq.core.topic import AUDIT_TOPIC
-from memq.core.wire.messages import FetchWatermark
 from memq.errors import InvalidRequestError, UnavailableError
 from memq.testing.broker import BrokerProcess
 from tests.integration.audited import Topic, names
@@ -161,7 +161,7 @@ def test_object_in_the_place_of_another_is_damage(broker):
 
 
 def test_producer_killed_before_its_report_is_unreported(broker):
-    """A producer that died says nothing: its Messages are counted, and nobody is blamed."""
+    """A producer that died says nothing: its Messages are counted, nobody is blamed or cleared."""
     topic = Topic(broker)
     code = (
         "import os, signal, sys\n"
@@ -181,10 +181,14 @@ def test_producer_killed_before_its_report_is_unreported(broker):
 
     result = topic.audit()
 
-    assert result.clean
+    assert result.verdict is Verdict.PARTLY
     assert (result.unreported_messages, result.unreported_records) == (4, 4)
     assert only(result).name.producer_id == "dead"
     assert only(result).produced_messages == 0
+    topic.paths()[2].unlink()
+    result = topic.audit()
+    assert result.verdict is Verdict.UNCLEAN
+    assert (only(result).lost, only(result).lost_records) == ([Run(2, 2)], 1)
 
 
 def test_broker_that_was_killed_has_lost_nothing_that_was_acked(tmp_path):
@@ -241,7 +245,7 @@ def test_report_is_not_judged_before_it_is_closed(broker):
     topic.give_up()
     result = topic.audit()
     assert (result.open_reports, result.producers) == (1, [])
-    assert result.clean
+    assert result.verdict is Verdict.PARTLY
 
 
 def test_windows_that_meet_judge_each_report_once(broker):
@@ -256,6 +260,36 @@ def test_windows_that_meet_judge_each_report_once(broker):
     assert before.unreported_messages == after.unreported_messages == 0
     later = topic.audit(start_ms=broker_now_ms(topic))
     assert (later.producers, later.clean) == ([], True)
+
+
+def test_window_up_to_now_is_waited_for(broker):
+    """A window that is over in a moment is judged when it is."""
+    topic = Topic(broker)
+    topic.produce(1)
+    assert topic.audit(end_ms=time.time_ns() // 1_000_000 + 500).clean
+
+
+def test_window_that_is_not_over_is_not_clean(broker):
+    """What may still come into a window cannot be judged, and the result says until when."""
+    topic = Topic(broker)
+    topic.produce(1)
+    result = topic.audit(end_ms=time.time_ns() // 1_000_000 + 3_600_000)
+    assert (result.verdict, only(result).clean) == (Verdict.PARTLY, True)
+    assert "Audit again when it is over" in result.beyond[0]
+
+
+@pytest.mark.parametrize("partition", range(4))
+def test_loss_is_named_in_every_read_partition(broker, partition):
+    """Whichever of four read partitions a loss is in, that and nothing else is named."""
+    topic = Topic(broker, read_partitions=4)
+    topic.produce(8)
+    assert topic.audit().clean
+    notification = topic.notifications(partition)[-1]
+    topic.path(notification).unlink()
+    result = topic.audit()
+    sequence = notification.producers[0].first
+    assert (only(result).lost, only(result).stored_messages) == ([Run(sequence, sequence)], 7)
+    assert len(result.damage) == 1
 
 
 def test_report_behind_the_window_keeps_its_messages_from_being_unreported(broker):
@@ -274,7 +308,7 @@ def test_deep_audit_reads_batches_that_no_report_names(broker):
     with AdminClient(topic.address) as admin:
         admin.alter_topic(topic.name, audited="true")
     overwrite(topic.paths()[1], 0, b"\xaa")
-    assert topic.audit().clean
+    assert topic.audit().verdict is Verdict.PARTLY
     result = topic.audit(deep=True)
     assert len(result.damage) == 1
     assert "schema message" in result.damage[0]
@@ -284,7 +318,7 @@ def broker_now_ms(topic):
     """The broker's clock once it is past all that is stored: an idle topic is stored up to now."""
     stored_ms = max(each.sealed_ms for each in topic.notifications())
     while True:
-        answer, _ = topic.ask(lambda queue: queue.ask(FetchWatermark(topic=topic.name)))
+        answer = topic.ask(lambda queue: queue.watermark())
         if answer.stored_through_ms > stored_ms + 1_000:  # the report follows within half a second
             return answer.stored_through_ms
 

@@ -7,27 +7,31 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
+from memq.broker.retention import expire
 from memq.client import audit, audit_objects
 from memq.client.admin import AsyncAdminClient
 from memq.client.audit import audit_topic
 from memq.client.producer import AsyncProducer
-from memq.core.audit import REPORT_VERSION, ProducedReport, Run, encode_report
+from memq.core.audit import REPORT_VERSION, ProducedReport, Run, Verdict, encode_report
 from memq.core.notification.notification import decode_notification
 from memq.core.notification.queue import Publication
 from memq.core.storage.keys import key_of_uri
 from memq.core.storage.local import LocalStorage
 from memq.core.topic import AUDIT_TOPIC
-from memq.errors import InvalidRequestError, OffsetOutOfRangeError
+from memq.errors import InvalidRequestError
 from memq.testing.queue import InMemoryQueue
 from memq.testing.storage import InMemoryStorage
 from tests.integration.broker.support import broker
+from tests.integration.broker.test_retention import later
+from tests.integration.reading import queue_topic
 
 
 class World:
     """A broker on storage and queue in memory, which no reader can reach but through the broker."""
 
-    def __init__(self, address, storage, queue):
-        self.address, self.storage, self.queue = address, storage, queue
+    def __init__(self, running, storage, queue):
+        self.address, self.storage, self.queue = running.address, storage, queue
+        self._running = running
 
     async def create(self, **options):
         async with AsyncAdminClient(self.address) as admin:
@@ -48,7 +52,9 @@ class World:
         return await audit_topic(self.address, "t", **options)
 
     async def entries(self, topic="t"):
-        return await self.queue.fetch(topic, 0, 0, max_entries=1_000, max_bytes=1 << 20)
+        return await self.queue.fetch(
+            await queue_topic(self.queue, topic), 0, 0, max_entries=1_000, max_bytes=1 << 20
+        )
 
     async def notifications(self, topic="t"):
         return [decode_notification(entry.payload) for entry in await self.entries(topic)]
@@ -58,6 +64,11 @@ class World:
         notifications = await self.notifications(topic)
         for offset in offsets:
             self.storage.delete(key_of_uri(notifications[offset].uri))
+
+    async def expire(self, seconds):
+        """Let the broker's clock stand later from now on, and retention come."""
+        later(self._running, seconds)
+        await expire(self._running.topics.get("t"), self._running.services)
 
     async def report_of(self, last, **fields):
         """A true report over the Messages of producer `p` up to a sequence."""
@@ -85,7 +96,7 @@ class World:
 async def world(tmp_path):
     storage, queue = InMemoryStorage(), InMemoryQueue()
     async with broker(tmp_path, storage=storage, queue=queue) as running:
-        yield World(running.address, storage, queue)
+        yield World(running, storage, queue)
 
 
 def only(result):
@@ -118,18 +129,23 @@ async def test_another_storage_under_the_same_name_is_no_loss(tmp_path, monkeypa
 
 
 async def test_what_retention_removed_is_not_lost(tmp_path):
-    """Reports outlive the Messages they name: then they are left out, and counted."""
+    """Reports outlive the Messages they name: what is left is judged, the rest is named."""
     async with world(tmp_path) as here:
-        await here.create()
-        await here.produce(4)
-        await here.delete(0, 1)
-        await here.queue.truncate("t", 0, 2)
+        await here.create(retention="1h", dedup_window="1h")
+        async with AsyncProducer(here.address, topic="t", producer_id="p") as producer:
+            for number in range(4):
+                if number == 2:
+                    await here.expire(1_800)
+                await (await producer.write(b"%d" % number))
+        await here.expire(1_801)
         result = await here.audit()
-        assert (result.expired_reports, result.producers, result.clean) == (1, [], True)
+        assert (result.expired_reports, result.verdict) == (1, Verdict.PARTLY)
+        assert (only(result).expired, only(result).expired_records) == ([Run(0, 1)], 2)
+        assert only(result).stored_messages == 2
 
 
-async def test_reports_of_a_topic_that_expired_whole_are_left_out(tmp_path):
-    """Where no notification is left, the topic's retention says which reports are too old."""
+async def test_only_retention_excuses_what_is_nowhere(tmp_path):
+    """Where no notification is left, how far retention has come says what it can have removed."""
     async with world(tmp_path) as here:
         await here.create(retention="1h", dedup_window="1h")
         await here.produce(2, producer_id="q")
@@ -137,30 +153,80 @@ async def test_reports_of_a_topic_that_expired_whole_are_left_out(tmp_path):
         hour_ms = 3_600_000
         start_ms = report.window_start_ms - hour_ms
         await here.tell(msgspec.structs.replace(report, window_start_ms=start_ms))
-        await here.queue.truncate("t", 0, 2)
+        await here.queue.truncate(await queue_topic(here.queue), 0, 2)
         result = await here.audit()
-        assert result.expired_reports == 1
-        assert only(result).lost == [Run(0, 1)]  # removed by hand, an hour too soon
+        assert (result.expired_reports, result.verdict) == (1, Verdict.UNCLEAN)
+        by_producer = {each.name.producer_id: each for each in result.producers}
+        assert by_producer["p"].expired == [Run(0, 1)]
+        assert by_producer["q"].lost == [Run(0, 1)]  # removed by hand, an hour too soon
 
 
-async def test_retention_that_overtakes_the_audit_is_an_error(tmp_path):
-    """What is removed while the audit runs is not called lost."""
+async def test_retention_that_overtakes_the_audit_raises_no_alarm(tmp_path):
+    """What is removed while the audit runs is not called lost, and not clean."""
     async with world(tmp_path) as here:
-        await here.create(retention="10s", dedup_window="10s", upload_deadline="1s")
+        await here.create(retention="1h", dedup_window="1h")
         await here.produce(3)
-        await here.produce(1, producer_id="later")
-        truncating = []
 
         class Overtaken(audit.BatchLook):
-            async def at(self, stretches):
-                await super().at(stretches)
-                truncating.append(await here.queue.truncate("t", 0, 3))
+            async def _inspect(self, seen):
+                await here.expire(3_601)
+                return await super()._inspect(seen)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(audit, "BatchLook", Overtaken)
-            with pytest.raises(OffsetOutOfRangeError, match="while it ran; audit a later window"):
-                await here.audit()
-        assert truncating
+            result = await here.audit()
+        assert (only(result).lost, only(result).expired) == ([], [Run(0, 2)])
+        assert (result.damage, result.verdict) == ([], Verdict.PARTLY)
+
+
+async def test_retention_that_was_made_longer_has_removed_what_it_removed(tmp_path):
+    """How far retention had come is remembered where the topic is, and raises no alarm."""
+    async with world(tmp_path) as here:
+        await here.create(retention="1h", dedup_window="1h")
+        await here.produce(2)
+        await here.expire(3_601)
+        async with AsyncAdminClient(here.address) as admin:
+            await admin.alter_topic("t", retention="7d")
+        result = await here.audit()
+        assert (only(result).expired, result.verdict) == ([Run(0, 1)], Verdict.PARTLY)
+
+
+async def test_producer_with_a_clock_ahead_raises_no_alarm(tmp_path):
+    """When a Message was sent is judged by when its report was stored, too."""
+    async with world(tmp_path) as here:
+        await here.create(retention="1h", dedup_window="1h", audited="false")
+        await here.produce(2)
+        report = await here.report_of(1)
+        ahead_ms = report.window_start_ms + 86_400_000
+        await here.tell(
+            msgspec.structs.replace(
+                report, window_start_ms=ahead_ms, window_end_ms=ahead_ms + 10_000
+            )
+        )
+        async with AsyncAdminClient(here.address) as admin:
+            await admin.alter_topic("t", audited="true")
+        await here.expire(3_601)
+        assert only(await here.audit()).expired == [Run(0, 1)]
+
+
+@pytest.mark.parametrize(("repeats", "finding"), [(0, "lost"), (1, "expired")])
+async def test_job_that_was_run_again_may_report_what_is_older(tmp_path, repeats, finding):
+    """A repeat was published before the window; where it may have expired, it is not lost."""
+    async with world(tmp_path) as here:
+        await here.create(retention="2h", dedup_window="1h", audited="false")
+        await here.produce(2)
+        report = await here.report_of(1)
+        await here.expire(4_000)  # over an hour later the job is run again
+        young_ms = report.window_start_ms + 4_000_000
+        await here.tell(
+            msgspec.structs.replace(
+                report, window_start_ms=young_ms, window_end_ms=young_ms, repeats=repeats
+            )
+        )
+        async with AsyncAdminClient(here.address) as admin:
+            await admin.alter_topic("t", audited="true")
+        await here.expire(3_201)
+        assert getattr(only(await here.audit()), finding) == [Run(0, 1)]
 
 
 async def test_earlier_topic_of_the_same_name_is_no_loss(tmp_path):
@@ -174,7 +240,26 @@ async def test_earlier_topic_of_the_same_name_is_no_loss(tmp_path):
         await here.produce(2, producer_id="new")
         result = await here.audit()
         assert only(result).name.producer_id == "new"
-        assert (result.expired_reports, result.clean) == (1, True)
+        assert (result.expired_reports, result.clean) == (0, True)
+
+
+async def test_late_report_about_an_earlier_topic_neither_alarms_nor_hides(tmp_path):
+    """What a producer of the old topic tells of the new one's time is about the old one alone."""
+    async with world(tmp_path) as here:
+        await here.create()
+        await here.produce(3)
+        old = await here.report_of(2)
+        async with AsyncAdminClient(here.address) as admin:
+            old_incarnation = (await admin.describe_topic("t")).incarnation
+            await admin.delete_topic("t")
+        await here.create()
+        await here.produce(2)
+        late = {"window_start_ms": old.window_start_ms + 60_000, "last": 5, "records": 6}
+        await here.tell(msgspec.structs.replace(old, incarnation=old_incarnation, **late))
+        result = await here.audit()
+        assert (only(result).produced_messages, result.clean) == (2, True)
+        await here.delete(1)
+        assert only(await here.audit()).lost == [Run(1, 1)]
 
 
 async def test_everything_is_looked_at_before_a_loss_is_claimed(tmp_path, monkeypatch):
@@ -212,7 +297,9 @@ async def test_damaged_notifications_are_named(tmp_path):
         await here.produce(2)
         for topic in ("t", AUDIT_TOPIC):
             end = (await here.entries(topic))[-1].timestamp_ms
-            await here.queue.publish(topic, 0, [Publication(0, b"nonsense", end)])
+            await here.queue.publish(
+                await queue_topic(here.queue, topic), 0, [Publication(0, b"nonsense", end)]
+            )
         result = await here.audit()
         assert only(result).stored_messages == 2
         assert [line.split(": ")[0] for line in result.damage] == [
@@ -227,7 +314,9 @@ async def test_message_stored_twice_is_doubled(tmp_path):
         await here.create()
         await here.produce(3)
         entry = (await here.entries())[1]
-        await here.queue.publish("t", 0, [Publication(0, entry.payload, entry.timestamp_ms)])
+        await here.queue.publish(
+            await queue_topic(here.queue), 0, [Publication(0, entry.payload, entry.timestamp_ms)]
+        )
         result = await here.audit()
         assert only(result).doubled == [Run(1, 1)]
         assert not result.clean
@@ -242,7 +331,9 @@ async def test_notification_that_contradicts_its_batch_is_damage(tmp_path):
         run = msgspec.structs.replace(notification.producers[0], records=7)
         payload = msgspec.json.encode(msgspec.structs.replace(notification, producers=[run]))
         entry = (await here.entries())[1]
-        await here.queue.publish("t", 0, [Publication(0, payload, entry.timestamp_ms)])
+        await here.queue.publish(
+            await queue_topic(here.queue), 0, [Publication(0, payload, entry.timestamp_ms)]
+        )
         result = await here.audit()
         assert "name different Messages" in result.damage[0]
 

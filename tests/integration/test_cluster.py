@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from memq.client.cluster import Cluster, parse_bootstrap
+from memq.core.runtime import SYSTEM, Runtime
 from memq.core.wire.messages import Metadata, Write
 from memq.errors import (
     ClosedError,
@@ -33,8 +34,9 @@ async def broker():
 async def make():
     clusters = []
 
-    def make(*addresses, **options):
-        clusters.append(Cluster(",".join(addresses), randomness=lambda: 0.01, **options))
+    def make(*addresses, clock=SYSTEM.mono_s, **options):
+        runtime = Runtime(mono_s=clock, random=lambda: 0.01)
+        clusters.append(Cluster(",".join(addresses), runtime=runtime, **options))
         return clusters[-1]
 
     yield make

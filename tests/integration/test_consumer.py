@@ -287,7 +287,7 @@ async def test_damaged_notification(tmp_path):
 async def expire(w, end):
     """What retention does: forget notifications, then delete their objects."""
     paths = [await w.path(0, offset) for offset in range(end)]
-    await w.queue.truncate("t", 0, end)
+    await w.queue.truncate(w.queue_topic, 0, end)
     for path in paths:
         path.unlink()
 

@@ -92,7 +92,7 @@ async def test_auto_commit(tmp_path):
             await consumer._rim.commits.settle()
             assert await consumer.committed() == {0: 1}
             await take(consumer, 1)
-        assert await w.queue.committed("g", "t") == {0: 3}
+        assert await w.queue.committed("g", w.queue_topic) == {0: 3}
 
 
 async def _fail_with(consumer):
@@ -107,7 +107,7 @@ async def test_auto_commit_not_after_an_error(tmp_path):
         await w.write(b"0")
         with pytest.raises(ZeroDivisionError):
             await _fail_with(w.consumer(group="g", auto_commit=True))
-        assert await w.queue.committed("g", "t") == {}
+        assert await w.queue.committed("g", w.queue_topic) == {}
 
 
 async def test_members_share_the_partitions(tmp_path):
@@ -135,8 +135,8 @@ async def test_members_share_the_partitions(tmp_path):
                 await w.write(b"%d" % n)
             found += await drain(a)
         assert sorted(values(found)) == sorted(b"%d" % n for n in range(30))
-        assert await w.queue.committed("g", "t") == {
-            p: (await w.queue.offsets("t", p))[1] for p in range(4)
+        assert await w.queue.committed("g", w.queue_topic) == {
+            p: (await w.queue.offsets(w.queue_topic, p))[1] for p in range(4)
         }
 
 

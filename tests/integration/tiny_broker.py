@@ -171,6 +171,7 @@ class TinyBroker:
             schemas={schema_id(schema): schema},
             schema_id=schema_id(schema),
             hosts=self.hosts or [self.address] * config.write_partitions,
+            named_partitions=config.write_partitions,
             queue_address=self.address,
         )
 

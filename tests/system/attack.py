@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import socket
 import struct
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 PIPELINES = (1, 5, 30, 100, 300)  # frames sent at a time, before an answer is looked at
 STRANGERS = 0.05  # connections that begin without a handshake
 IMPATIENT = 0.2  # connections that are reset at once, answers unread
+DEAF = 0.05  # connections that ask for much and read nothing
+DEAF_PIPELINES = (20, 600, 5_000)  # requests that they send: 600 are 42 KB
 LETHAL = 0.5  # connections that end with a lethal frame
 LINGERING = 40  # connections that are left open half-way, by each attacker
 HANG_S = 15.0  # a broker that neither answers nor ends a connection for so long hangs
@@ -101,6 +104,9 @@ class Attacker:
             max_header_bytes=CLIENT_MAX_HEADER_BYTES, max_body_bytes=CLIENT_MAX_BODY_BYTES
         )
         try:
+            if rng.random() < DEAF:
+                self._do_not_read(sock, reader)
+                return
             shots = [self._arsenal.shot() for _ in range(rng.choice(PIPELINES))]
             last = [self._arsenal.lethal()] if rng.random() < LETHAL else []
             self.outcome.kinds.update(shot.kind for shot in shots + last)
@@ -121,14 +127,27 @@ class Attacker:
             if sock not in self._lingering:
                 sock.close()
 
+    def _do_not_read(self, sock: socket.socket, reader: FrameReader) -> None:
+        """Ask for much, read nothing, and keep the connection for a while."""
+        _shake_hands(sock, reader)
+        shots = [self._arsenal.read() for _ in range(self._rng.choice(DEAF_PIPELINES))]
+        self.outcome.kinds.update(shot.kind for shot in shots)
+        sock.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            sock.send(b"".join(shot.data for shot in shots))
+        self._linger(sock)
+
+    def _linger(self, sock: socket.socket) -> None:
+        self._lingering.append(sock)
+        if len(self._lingering) > LINGERING:
+            self._lingering.popleft().close()
+
     def _end_with(self, sock: socket.socket, reader: FrameReader, shot: Shot) -> None:
         self._send(sock, [shot])
         if shot.closes:
             self._read_to_end(sock, reader, [shot])
         elif shot.kind in ("hoard", "cut short") and self._rng.random() < 0.5:
-            self._lingering.append(sock)
-            if len(self._lingering) > LINGERING:
-                self._lingering.popleft().close()
+            self._linger(sock)
         else:
             sock.shutdown(socket.SHUT_WR)
             self._read_to_end(sock, reader, [shot])

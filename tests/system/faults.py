@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import time
 from typing import TYPE_CHECKING
 
 from memq.core.notification.embedded import EmbeddedQueue
@@ -124,9 +123,9 @@ class ReversingQueue(EmbeddedQueue):
 class ForgettingQueue(EmbeddedQueue):
     """Hides from a broker that takes over what was published before: it forgets what it acked."""
 
-    async def offset_at(self, topic, partition, timestamp_ms):
-        if timestamp_ms < (time.time() - DAY_S) * 1_000:  # retention asks; leave it alone
-            return await super().offset_at(topic, partition, timestamp_ms)
+    async def offset_since(self, topic, partition, running_ms):
+        if running_ms < -DAY_S * 1_000:  # retention asks; leave it alone
+            return await super().offset_since(topic, partition, running_ms)
         _, end = await self.offsets(topic, partition)
         return end
 

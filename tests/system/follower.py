@@ -1,14 +1,15 @@
-"""A reader that follows a topic through all lives of the broker, and one that reads it at the end.
+"""A reader that follows a topic through all lives of the broker, and reads it again at the end.
 
-The follower looks at what only the course of time can show: that an offset, once seen, never names
-another thing; that the object of a notification is there as soon as the notification is; that the
-watermark never goes back, and nothing older than it turns up; that a commit that was acked holds.
+The follower records what only the course of time can show: what an offset names, whether the object
+of a notification is there as soon as the notification is, the watermark and the end behind it, and
+its commits. At the end it records all that is held once more.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -20,13 +21,18 @@ from memq.core.notification.notification import Notification, decode_notificatio
 from memq.core.storage.open import open_uri
 from memq.core.wire import messages as m
 from memq.errors import MemqError
-from tests.system.ledger import Row
+from tests.simulation import history as h
+from tests.simulation.checkers.violation import Violation
+from tests.system.checker import contradictions
+from tests.system.ledger import Row, now_us
 
 if TYPE_CHECKING:
     from memq.client.cluster import Cluster
     from memq.core.format.index import IndexEntry
+    from tests.system.ledger import Ledger
 
 GROUP = "followers"
+FOLLOWER = "follower"
 CALL_TIMEOUT_S = 5.0
 ROUND_S = 0.02
 
@@ -62,27 +68,27 @@ class Seen(NamedTuple):
 
 
 class Follower:
-    """Follows one topic.
+    """Follows one topic, and records what it sees.
 
     Args:
         cluster: to ask.
         topic: to follow.
+        ledger: of the run; it has the history.
 
     Attributes:
         seen: every Batch, by read partition and offset.
-        violations: (kind, text) of what must not be.
+        violations: (kind, text) of what must not be and no history shows.
     """
 
-    def __init__(self, cluster: Cluster, topic: str) -> None:
+    def __init__(self, cluster: Cluster, topic: str, ledger: Ledger) -> None:
         self.seen: dict[tuple[int, int], Seen] = {}
-        self.violations: list[tuple[str, str]] = []
+        self.violations: list[Violation] = []
         self._cluster = cluster
         self._topic = topic
+        self._ledger = ledger
+        self._add = ledger.history.add
         self._next: dict[int, int] = {}
-        self._marks: list[int] = []
-        self._promises: dict[int, tuple[int, int]] = {}  # watermark, end: by read partition
-        self._asked: dict[int, int] = {}  # commit that was sent last
-        self._committed: dict[int, int] = {}  # commit that was acked last
+        self._incarnation = ""
 
     async def follow(self, stop: asyncio.Event) -> None:
         """Look again and again until `stop`, then once more."""
@@ -93,101 +99,170 @@ class Follower:
                 await self.look()
             except MemqError as exc:
                 if not exc.retriable:
-                    self._violated("refused", f"{type(exc).__name__}: {exc}")
+                    text = f"{self._topic}: {type(exc).__name__}: {exc}"
+                    self.violations.append(Violation("refused", text))
                     return
             await asyncio.sleep(ROUND_S)
 
     async def read_again(self) -> list[Seen]:
-        """Everything from the start on, compared with what was seen before.
+        """Everything from the start on.
 
         Raises:
             MemqError: it cannot be read.
         """
+        begun_us = now_us()
         found: list[Seen] = []
+        asked: list[h.Asked] = []
         for part in await self._offsets():
+            asked.append(h.Asked(part.partition, part.start, part.end))
             offset = part.start
             while offset < part.end:
-                for entry in await self._fetch({part.partition: offset}):
-                    found.append(self._again(entry))
-                    if entry.offset != offset:
-                        self._violated("offsets", f"offset {entry.offset} came for {offset}")
-                    offset += 1
-        held = {(each.partition, each.offset) for each in found}
-        starts = {part.partition: part.start for part in await self._offsets()}
-        for place, before in self.seen.items():
-            if place not in held and place[1] >= starts[place[0]]:
-                self._violated("offsets", f"{_where(before)} was seen, and is gone")
+                entries = await self._fetch({part.partition: offset})
+                found += [self._again(entry) for entry in entries if entry.offset < part.end]
+                offset = entries[-1].offset + 1 if entries else part.end
+            self._note_removals(part)
+        self._polled(begun_us, found, mode=h.RANGE, asked=tuple(asked))
+        self._add(h.Drained(now_us(), FOLLOWER, self._topic, self._incarnation))
         return found
 
     # -- one look ---------------------------------------------------------------------------
 
     async def look(self) -> None:
-        """Take in what is new, and check what was promised.
+        """Take in what is new.
 
         Raises:
             MemqError: the broker did not answer in time, or refused.
         """
-        marks = await self._check_watermark()
-        await self._check_commit()
-        parts = await self._offsets()
-        for part in parts:
-            self._promises[part.partition] = (marks[part.partition], part.end)
+        if not self._incarnation:
+            self._incarnation = (await self._cluster.topic(self._topic)).incarnation
+        await self._watermark()
+        await self._committed()
+        for part in await self._offsets():
             self._next.setdefault(part.partition, part.start)
-        for entry in await self._fetch(self._next):
-            self._take(entry)
-        self._asked = dict(self._next)
-        await self._ask(
-            m.CommitOffsets(
-                group=GROUP,
-                topic=self._topic,
-                member_id="",
-                offsets=[m.Position(*each) for each in self._asked.items()],
+        begun_us = now_us()
+        found = [self._take(entry) for entry in await self._fetch(self._next)]
+        self._polled(begun_us, found, mode=h.ASSIGNED)
+        await self._commit(tuple(self._next.items()))
+
+    async def _watermark(self) -> None:
+        begun_us = now_us()
+        answer = await self._ask(m.FetchWatermark(topic=self._topic))
+        for partition, mark in enumerate(answer.read_partitions):
+            self._add(
+                h.Watermark(
+                    FOLLOWER,
+                    begun_us,
+                    now_us(),
+                    h.OK,
+                    self._topic,
+                    self._incarnation,
+                    partition,
+                    mark,
+                )
+            )
+
+    async def _committed(self) -> None:
+        begun_us = now_us()
+        answer = await self._ask(m.FetchCommitted(group=GROUP, topic=self._topic))
+        offsets = tuple((position.partition, position.offset) for position in answer.offsets)
+        self._add(
+            h.Committed(
+                FOLLOWER, begun_us, now_us(), h.OK, self._topic, self._incarnation, GROUP, offsets
             )
         )
-        self._committed = self._asked
 
-    async def _check_watermark(self) -> list[int]:
-        answer = await self._ask(m.FetchWatermark(topic=self._topic))
-        marks = [*answer.write_partitions, *answer.read_partitions]
-        before = self._marks or marks
-        if any(after < mark for after, mark in zip(marks, before, strict=True)):
-            self._violated("watermark", f"it went back from {before} to {marks}")
-        self._marks = marks
-        return answer.read_partitions
-
-    async def _check_commit(self) -> None:
-        answer = await self._ask(m.FetchCommitted(group=GROUP, topic=self._topic))
-        held = {position.partition: position.offset for position in answer.offsets}
-        if held not in (self._committed, self._asked):
-            self._violated(
-                "commits", f"{held} is stored; {self._committed} was acked, {self._asked} sent"
+    async def _commit(self, offsets: tuple[tuple[int, int], ...]) -> None:
+        commit = h.Commit(
+            FOLLOWER, now_us(), None, h.INFO, self._topic, self._incarnation, GROUP, "", offsets
+        )
+        try:
+            await self._ask(
+                m.CommitOffsets(
+                    group=GROUP,
+                    topic=self._topic,
+                    member_id="",
+                    offsets=[m.Position(*each) for each in offsets],
+                )
             )
-        self._committed = held
+            commit = commit._replace(outcome=h.OK)
+        finally:
+            self._add(commit._replace(end_us=now_us()))
 
-    def _take(self, entry: m.NotificationEntry) -> None:
-        expected = self._next[entry.partition]
-        if entry.offset != expected:
-            self._violated(
-                "offsets", f"offset {entry.offset} of {entry.partition} came for {expected}"
-            )
+    async def _offsets(self) -> list[m.PartitionOffsets]:
+        begun_us = now_us()
+        parts: list[m.PartitionOffsets] = (
+            await self._ask(m.FetchOffsets(topic=self._topic))
+        ).partitions
+        for part in parts:
+            self._add(
+                h.Offsets(
+                    FOLLOWER, begun_us, now_us(), h.OK, self._topic, self._incarnation,
+                    part.partition, part.start, part.end,
+                )
+            )  # fmt: skip
+        return parts
+
+    def _take(self, entry: m.NotificationEntry) -> Seen:
         self._next[entry.partition] = entry.offset + 1
-        seen = self.seen[entry.partition, entry.offset] = _read(entry)
-        mark, end = self._promises.get(entry.partition, (0, 0))
-        if entry.offset >= end and seen.notification.sealed_ms < mark:
-            self._violated("watermark", f"{_where(seen)} came after the watermark {mark}")
+        seen = _read(entry)
+        if not seen.findings:
+            wrong = tuple(contradictions(self._topic, seen, self._ledger))
+            seen = seen._replace(findings=wrong)
+        self.seen.setdefault((entry.partition, entry.offset), seen)
+        self._found(seen)
+        return seen
 
     def _again(self, entry: m.NotificationEntry) -> Seen:
         before = self.seen.get((entry.partition, entry.offset))
         if before is None:
-            return _read(entry)
+            return self._take(entry)
         content = _content(before.notification)
-        digest = b"" if content is None else _digest(content)
-        if (before.payload, before.digest) != (entry.payload, digest):
-            self._violated("changed", f"{_where(before)} is not what it was")
+        if content is None:
+            self._found(before._replace(digest=b"", findings=("no object",)))
+        else:
+            self._found(before._replace(payload=entry.payload, digest=_digest(content)))
         return before
 
-    async def _offsets(self) -> list[m.PartitionOffsets]:
-        return (await self._ask(m.FetchOffsets(topic=self._topic))).partitions
+    def _found(self, seen: Seen) -> None:
+        digest = hashlib.sha256(seen.payload + seen.digest).digest() if seen.digest else b""
+        self._add(
+            h.Batch(
+                now_us(), self._topic, self._incarnation, seen.partition, seen.offset,
+                seen.timestamp_ms, seen.notification.sealed_ms, seen.notification.batch_id, digest,
+                seen.findings,
+            )
+        )  # fmt: skip
+
+    def _polled(
+        self, begun_us: int, found: list[Seen], *, mode: str, asked: tuple[h.Asked, ...] = ()
+    ) -> None:
+        rows = [
+            (seen.partition, seen.offset, position, self._ledger.value_of(self._topic, row))
+            for seen in found
+            for position, row in enumerate(row for rows in seen.rows for row in rows)
+        ]
+        if not rows and not asked:
+            return
+        columns = list(zip(*rows, strict=True)) or [()] * 4
+        self._add(
+            h.Poll(
+                FOLLOWER, begun_us, now_us(), h.OK, self._topic, self._incarnation, mode, "",
+                FOLLOWER, *columns, asked=asked,
+            )
+        )  # fmt: skip
+
+    def _note_removals(self, part: m.PartitionOffsets) -> None:
+        """What was seen and is before the start now, retention has removed."""
+        shift_us = time.time_ns() // 1_000 - now_us()
+        for (partition, offset), seen in self.seen.items():
+            if partition == part.partition and offset < part.start:
+                published_us = seen.timestamp_ms * 1_000 - shift_us
+                self._add(
+                    h.Removal(
+                        now_us(), "notification", self._topic, self._incarnation, partition, offset,
+                        published_us,
+                    )
+                )  # fmt: skip
 
     async def _fetch(self, positions: dict[int, int]) -> list[m.NotificationEntry]:
         request = m.FetchNotifications(
@@ -199,9 +274,6 @@ class Follower:
     async def _ask(self, request: m.Struct):
         answer, _ = await self._cluster.call(None, request, timeout_s=CALL_TIMEOUT_S)
         return answer
-
-    def _violated(self, kind: str, text: str) -> None:
-        self.violations.append((kind, f"{self._topic}: {text}"))
 
 
 def _read(entry: m.NotificationEntry) -> Seen:
@@ -249,7 +321,3 @@ def _rows(batch: pa.RecordBatch) -> list[Row]:
             strict=True,
         )
     ]
-
-
-def _where(seen: Seen) -> str:
-    return f"offset {seen.offset} of read partition {seen.partition}"

@@ -38,11 +38,11 @@ from memq.core.topic import TopicConfig
 from memq.core.wire import messages as m
 from memq.errors import MemqError
 from memq.testing.broker import BrokerProcess
+from tests.simulation.checkers import check
 from tests.system.attack import Outcome, attack
-from tests.system.checker import check
 from tests.system.follower import Follower
 from tests.system.hostile import GOOD_TOPIC, hostile_topics
-from tests.system.ledger import Ledger, Name, Written, row_of
+from tests.system.ledger import Ledger, Name, Written, now_us, row_of
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -124,7 +124,7 @@ async def _attack_while_good(
 ) -> None:
     ledger, stop = Ledger(), asyncio.Event()
     cluster = Cluster(process.address, client="good")
-    follower = Follower(cluster, GOOD_TOPIC)
+    follower = Follower(cluster, GOOD_TOPIC, ledger)
     good_config = TopicConfig.create(GOOD_TOPIC, **GOOD_OPTIONS)
     for config in (good_config, *hostile_topics()):
         await cluster.call(None, m.CreateTopic(config=config))
@@ -140,10 +140,12 @@ async def _attack_while_good(
         await _attack(process.address, frames, seed, uris, report)
         stop.set()
         await asyncio.gather(*good)
-        read = {GOOD_TOPIC: await follower.read_again()}
+        await follower.read_again()
         report.acked = len(ledger.acked)
-        found = [*follower.violations, *check(ledger, {GOOD_TOPIC: GOOD_OPTIONS}, read)]
-        report.violations += [f"{kind}: {text}" for kind, text in found]
+        ledger.history.end_us = now_us()
+        report.violations += [f"refused: {text}" for text in ledger.refused]
+        found = [*follower.violations, *await asyncio.to_thread(check, ledger.history)]
+        report.violations += map(str, found)
         report.violations += await _not_at_rest(process, baseline)
     finally:
         await cluster.close()
@@ -181,16 +183,14 @@ async def _attack(address: str, frames: int, seed: str, uris: list[str], report:
 async def _write(address: str, ledger: Ledger, stop: asyncio.Event, report: Report) -> None:
     written = ledger.written["good"] = Written(GOOD_TOPIC, SIZES)
     async with AsyncProducer(address, topic=GOOD_TOPIC, linger="1ms") as producer:
+        ledger.watch(producer, "good", ordered=True)
         while not stop.is_set():
             names = [Name("good", number) for number in range(written.count, written.count + 20)]
             written.count += len(names)
             with _timed(report):
                 for name in names:
                     row = row_of(name, SIZES)
-                    delivery = await producer.write(
-                        row.value, row.key, row.headers, row.timestamp_us
-                    )
-                    ledger.watch(delivery, producer.producer_id, [name])
+                    await producer.write(row.value, row.key, row.headers, row.timestamp_us)
                 await producer.flush(DEADLINE_S)
             await asyncio.sleep(0.02)
 
@@ -241,6 +241,7 @@ async def _not_at_rest(process: BrokerProcess, baseline: int) -> list[str]:
         left = {
             "connections": status["connections"] - baseline,
             "bytes of Messages": status["memory_used_bytes"],
+            "bytes of answers": status["answer_bytes"],
         }
         if not any(left.values()):
             return []

@@ -113,7 +113,7 @@ class Arsenal:
         }
         self._requests: list[tuple[int, Callable[[], m.Struct]]] = [
             (30, self._write),
-            (6, lambda: m.Metadata(topics=rng.choice((None, [GOOD_TOPIC], [self._name()])))),
+            (6, self._metadata),
             (2, self._create_topic),
             (2, lambda: m.AlterTopic(topic=self._name(), options={"batch_age": "7ms"})),
             (6, self._fetch_notifications),
@@ -124,7 +124,7 @@ class Arsenal:
             (4, lambda: m.FetchCommitted(group="g", topic=self._any_topic())),
             (4, self._heartbeat),
             (2, lambda: m.LeaveGroup(group="g", topic=self._name(), member_id="m1")),
-            (2, lambda: m.ListGroups(topic=rng.choice((None, "h0")))),
+            (2, self._list_groups),
             (1, lambda: m.DeleteGroup(group="g", topic=self._name())),
         ]
         self._rare = lambda: m.DeleteTopic(topic=rng.choice(("h0", "h1", "no such")))
@@ -148,6 +148,26 @@ class Arsenal:
         answered = not isinstance(request, m.FetchNotifications) or kind == "sound"
         name = f"{kind}: {type(request).__name__}"
         return Shot(name, self._frame(code, header, body), self._next_id, answered)
+
+    def read(self) -> Shot:
+        """A sound request for as much as there is, by somebody who will not read it."""
+        rng = self._rng
+        position = m.Position(0, 0)
+        request = rng.choice(
+            (
+                m.FetchNotifications(topic=GOOD_TOPIC, positions=[position], max_bytes=2**40),
+                m.FetchNotifications(
+                    topic=GOOD_TOPIC, positions=[position], max_wait_ms=rng.choice((0, 60_000))
+                ),
+                m.FetchBatch(topic=GOOD_TOPIC, uri=rng.choice(self._uris), start=0, length=4 << 20),
+                m.Metadata(),
+                m.ListGroups(),
+                m.FetchOffsets(topic=GOOD_TOPIC, at_ms=5),
+            )
+        )
+        header = msgspec.msgpack.encode(request)
+        name = f"unread: {type(request).__name__}"
+        return Shot(name, self._frame(_CODES[type(request)], header), self._next_id, answered=False)
 
     def lethal(self) -> Shot:
         """A frame over which the broker must end the connection."""
@@ -237,13 +257,28 @@ class Arsenal:
             max_wait_ms=rng.choice((0, 0, 0, _SLOW_WAIT_MS)),
         )
 
+    def _metadata(self) -> m.Metadata:
+        rng = self._rng
+        return m.Metadata(
+            topics=rng.choice((None, [GOOD_TOPIC], [self._name()], ["h0"] * 100, ["h0"] * 5_000)),
+            after=rng.choice(("", "", "h0", "\0")),
+        )
+
+    def _list_groups(self) -> m.ListGroups:
+        rng = self._rng
+        return m.ListGroups(
+            topic=rng.choice((None, "h0")),
+            from_topic=rng.choice(("", "", "h0", "~")),
+            after_group=rng.choice(("", "g", "\0")),
+        )
+
     def _fetch_batch(self) -> m.FetchBatch:
         rng = self._rng
         return m.FetchBatch(
             topic=rng.choice((GOOD_TOPIC, "h0")),
             uri=rng.choice((*self._uris, *_TEXTS)),
             start=rng.choice((0, 0, 100, -1, 2**40)),
-            length=rng.choice((1, 500, 4_000, 0, -1, 2**31)),
+            length=rng.choice((1, 500, 4_000, 4 << 20, 0, -1, 2**31)),
         )
 
     def _commit_offsets(self) -> m.CommitOffsets:
@@ -253,6 +288,9 @@ class Arsenal:
             topic=rng.choice(("h0", "h1", self._name())),
             member_id=rng.choice(("", "m1")),
             offsets=[m.Position(rng.choice((0, 1)), rng.choice((0, 1, -1, 2**62)))],
+            committer=rng.choice(("", "c1", f"c{rng.random()}")),
+            sequence=rng.choice((0, 1, self._next_id, 2**62, -1)),
+            heartbeat=rng.choice((0, 1, self._next_id)),
         )
 
     def _heartbeat(self) -> m.GroupHeartbeat:

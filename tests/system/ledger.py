@@ -7,14 +7,20 @@ So whatever is read back says which LogMessage it is, and can be compared with w
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
+import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from memq.core.format.message import decode_message
+from memq.core.format.schema import DEFAULT_SCHEMA
 from memq.errors import ClosedError
+from tests.simulation import history as h
 
 if TYPE_CHECKING:
-    from memq.client.delivery import Delivery, StoredAt
+    from memq.client.delivery import Delivery
+    from memq.client.producer import AsyncProducer
+    from memq.client.producer_state import CoreOptions, Entry
 
 FIRST_US = 1_700_000_000_000_000  # timestamp of number 0
 
@@ -33,16 +39,6 @@ class Row(NamedTuple):
     value: bytes
     headers: list[tuple[str, bytes]] | None
     timestamp_us: int
-
-
-class MessageName(NamedTuple):
-    """Which Message it is."""
-
-    topic: str
-    write_partition: int
-    producer_id: str
-    epoch: int
-    sequence: int
 
 
 def row_of(name: Name, sizes: tuple[int, ...]) -> Row:
@@ -68,6 +64,11 @@ def name_in(value: bytes | None) -> Name | None:
     return Name(label.decode(errors="replace"), int(number))
 
 
+def now_us() -> int:
+    """The time of the history."""
+    return time.monotonic_ns() // 1_000
+
+
 @dataclass
 class Written:
     """What one producer has written so far; lives of a stable one share it.
@@ -84,64 +85,77 @@ class Written:
 
 
 class Ledger:
-    """Everything that the producers of a run know.
+    """Everything that the producers of a run know, and what happened in it.
 
     Attributes:
+        history: of the run, on the monotonic clock of this process.
         written: by producer label.
+        sent: the LogMessages of each Message, by topic and name.
         acked: LogMessages that were acked.
-        places: what the acks of each Message said.
-        inside: the Message in which a LogMessage was acked, where the producer can tell.
         refused: errors of Messages that should have been acked.
         duplicates: acks that said that the Message had been published before.
     """
 
     def __init__(self) -> None:
+        self.history = h.History()
         self.written: dict[str, Written] = {}
-        self.acked: set[Name] = set()
-        self.places: dict[MessageName, list[StoredAt]] = defaultdict(list)
-        self.inside: dict[Name, MessageName] = {}
+        self.sent: dict[tuple[str, h.Name], tuple[h.Value, ...]] = {}
+        self.acked: set[h.Value] = set()
         self.refused: list[str] = []
         self.duplicates = 0
 
-    def watch(self, delivery: Delivery, producer_id: str, names: list[Name]) -> None:
-        """Note what becomes of a Message, of which these are the LogMessages."""
+    def value_of(self, topic: str, row: Row) -> h.Value:
+        """What a row is for the history: its name, if it is as that was written to this topic."""
+        name = name_in(row.value)
+        written = None if name is None else self.written.get(name.label)
+        if name is None or written is None or name.number >= written.count:
+            return f"never written: {row!r:.200}"
+        if written.topic != topic or row != row_of(name, written.sizes):
+            return f"{name}, but damaged: {row!r:.200}"
+        return name
 
-        def settled(stored: StoredAt) -> None:
-            message = self.note(stored, producer_id)
-            self.acked.update(names)
-            self.inside.update(dict.fromkeys(names, message))
+    def watch(self, producer: AsyncProducer, process: str, *, ordered: bool) -> None:
+        """Note each Message of a producer as it gets its name, and what becomes of it."""
+        core = producer._rim._core
+        told = core._on_submitted
 
-        self._on_ack(delivery, settled)
+        def named(entry: Entry) -> None:
+            self._sent(entry, core.options, process, ordered=ordered)
+            told(entry)
 
-    def watch_table(self, deliveries: list[Delivery], producer_id: str, names: list[Name]) -> None:
-        """Note what becomes of a table that was cut into Messages, who knows where."""
-        open_ones = set(map(id, deliveries))
+        core._on_submitted = named
 
-        def watch(delivery: Delivery) -> None:
-            def settled(stored: StoredAt) -> None:
-                self.note(stored, producer_id)
-                open_ones.discard(id(delivery))
-                if not open_ones:
-                    self.acked.update(names)
+    def _sent(self, entry: Entry, options: CoreOptions, process: str, *, ordered: bool) -> None:
+        batch = decode_message(entry.message.body, DEFAULT_SCHEMA)
+        values = tuple(name_in(value) for value in batch["value"].to_pylist())
+        name = h.Name(entry.partition.number, options.producer_id, options.epoch, entry.sequence)
+        self.sent[options.topic, name] = values
+        send = h.Send(
+            process=process,
+            start_us=now_us(),
+            end_us=None,
+            outcome=h.INFO,
+            topic=options.topic,
+            incarnation=options.incarnation,
+            name=name,
+            values=values,
+            ordered=ordered,
+            max_in_flight=options.max_in_flight,
+        )
+        entry.message.delivery.add_done_callback(partial(self._settled, send))
 
-            self._on_ack(delivery, settled)
-
-        for delivery in deliveries:
-            watch(delivery)
-
-    def note(self, stored: StoredAt, producer_id: str) -> MessageName:
-        """Note an ack of a Message of epoch 0."""
-        message = MessageName(stored.topic, stored.write_partition, producer_id, 0, stored.sequence)
-        self.places[message].append(stored)
-        self.duplicates += stored.duplicate
-        return message
-
-    def _on_ack(self, delivery: Delivery, settled) -> None:
-        def done(delivery: Delivery) -> None:
-            error = delivery.exception()
-            if error is None:
-                settled(delivery.result())
-            elif not isinstance(error, ClosedError):  # a producer that was to die
-                self.refused.append(f"{type(error).__name__}: {error}")
-
-        delivery.add_done_callback(done)
+    def _settled(self, send: h.Send, delivery: Delivery) -> None:
+        error = delivery.exception()
+        if error is None:
+            stored = delivery.result()
+            self.acked.update(send.values)
+            self.duplicates += stored.duplicate
+            send = send._replace(
+                outcome=h.OK,
+                partition=stored.partition,
+                offset=stored.offset,
+                duplicate=stored.duplicate,
+            )
+        elif not isinstance(error, ClosedError):  # a producer that was to die
+            self.refused.append(f"{type(error).__name__}: {error}")
+        self.history.add(send._replace(end_us=now_us()))

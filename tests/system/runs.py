@@ -16,10 +16,12 @@ from memq.client.cluster import Cluster
 from memq.core.topic import TopicConfig
 from memq.core.wire import messages as m
 from memq.errors import MemqError, TopicExistsError
-from tests.system.checker import Violation, check
+from tests.simulation import history as h
+from tests.simulation.checkers import check
+from tests.simulation.checkers.violation import Violation
 from tests.system.cutter import Cutter
 from tests.system.follower import Follower, Seen
-from tests.system.ledger import Ledger
+from tests.system.ledger import Ledger, now_us
 from tests.system.lives import BrokerEndedError, Lives
 from tests.system.workload import produce
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from tests.system.plan import Plan
 
 RUN_TIMEOUT_S = 60.0  # a run takes some seconds; one that hangs is a violation as well
+LOST, DOUBLED, DAMAGED = {"lost write", "unseen"}, {"duplicate"}, {"phantom", "changed"}
 SWEEP_S = 0.5  # several of the plan's retention_interval
 REST_TIMEOUT_S = 5.0  # for audit reports, which are sent when a producer is closed, to be stored
 LOG_SIGNS = ("CRITICAL", "Traceback", "published notifications from offset")
@@ -76,9 +79,12 @@ class Report:
     def __str__(self) -> str:
         kinds = self.kinds
         kills = self.ends.total() - self.ends["term"] - self.ends["cut"]
-        first = ("lost", "doubled", "damaged")
+        named = {"lost": LOST, "doubled": DOUBLED, "damaged": DAMAGED}
+        first = LOST | DOUBLED | DAMAGED
         others = {kind: count for kind, count in kinds.items() if kind not in first}
-        counted = ", ".join(f"{kinds[kind]} {kind}" for kind in first)
+        counted = ", ".join(
+            f"{sum(kinds[kind] for kind in group)} {name}" for name, group in named.items()
+        )
         steps = [f"{end} {count}" for end, count in sorted(self.ends.items()) if end != "cut"]
         return (
             f"{kills} kills ({', '.join(steps)}), {self.ends['cut']} connections cut, "
@@ -103,28 +109,33 @@ async def run(plan: Plan, directory: Path) -> Report:
                 lives.advertise(address)
             await _run(plan, lives, address, report)
     except TimeoutError:
-        report.violations.append(("stuck", f"the run has not ended after {RUN_TIMEOUT_S:g} s"))
+        report.violations.append(
+            Violation("stuck", f"the run has not ended after {RUN_TIMEOUT_S:g} s")
+        )
     except (MemqError, BrokerEndedError) as exc:
-        report.violations.append(("refused", f"{type(exc).__name__}: {exc}"))
+        report.violations.append(Violation("refused", f"{type(exc).__name__}: {exc}"))
     finally:
         lives.kill()
     signs = [line for line in lives.log.splitlines() if any(sign in line for sign in LOG_SIGNS)]
-    report.violations += [("log", line) for line in signs]
+    report.violations += [Violation("log", line) for line in signs]
     return report
 
 
 async def _run(plan: Plan, lives: Lives, address: str, report: Report) -> None:
     ledger = Ledger()
     cluster = Cluster(address, client="chaos")
-    followers = {topic: Follower(cluster, topic) for topic in plan.topics}
+    followers = {topic: Follower(cluster, topic, ledger) for topic in plan.topics}
     stop, stop_following = asyncio.Event(), asyncio.Event()
     try:
         async with asyncio.TaskGroup() as tasks:
             dying = tasks.create_task(_die(plan, lives, report))
             for topic, options in plan.topics.items():
-                await _create(cluster, TopicConfig.create(topic, **options))
+                await _create(cluster, TopicConfig.create(topic, **options), ledger.history)
             producing = [
-                tasks.create_task(produce(each, address, ledger, stop)) for each in plan.producers
+                tasks.create_task(
+                    produce(each, address, ledger, stop, ordered=_is_ordered(plan, each.topic))
+                )
+                for each in plan.producers
             ]
             for follower in followers.values():
                 tasks.create_task(follower.follow(stop_following))
@@ -144,8 +155,10 @@ async def _run(plan: Plan, lives: Lives, address: str, report: Report) -> None:
     for topic, follower in followers.items():
         report.violations += follower.violations
         read[topic] = _with_expired(follower, read[topic])
-    report.violations += check(ledger, plan.topics, read)
-    report.violations += await _leaks(admin)
+    ledger.history.add(await _at_rest(admin))
+    ledger.history.end_us = now_us()
+    report.violations += [Violation("refused", text) for text in ledger.refused]
+    report.violations += await asyncio.to_thread(check, ledger.history)
     await lives.terminate()
     report.batches = sum(len(batches) for batches in read.values())
     report.read = sum(_records(batches) for batches in read.values())
@@ -157,9 +170,21 @@ async def _die(plan: Plan, lives: Lives, report: Report) -> str:
     return await lives.start()
 
 
-async def _create(cluster: Cluster, config: TopicConfig) -> None:
+async def _create(cluster: Cluster, config: TopicConfig, history: h.History) -> None:
+    begun_us = now_us()
     with suppress(TopicExistsError):  # made by a request whose answer a crash has taken
         await cluster.call(None, m.CreateTopic(config=config))
+    incarnation = (await cluster.topic(config.name, refresh=True)).incarnation
+    history.add(
+        h.TopicChange(
+            "chaos", begun_us, now_us(), h.OK, h.CREATE, config.name, incarnation,
+            config.retention_ms * 1_000,
+        )
+    )  # fmt: skip
+
+
+def _is_ordered(plan: Plan, topic: str) -> bool:
+    return plan.topics[topic].get("ordering") == "producer"
 
 
 async def _stop_retention(cluster: Cluster, plan: Plan) -> None:
@@ -181,8 +206,8 @@ def _records(batches: Iterable[Seen]) -> int:
     return sum(len(rows) for seen in batches for rows in seen.rows)
 
 
-async def _leaks(admin: str) -> list[Violation]:
-    """What a broker still holds after some time at rest."""
+async def _at_rest(admin: str) -> h.Memory:
+    """The bytes of Messages that a broker still holds after some time at rest; there are none."""
 
     def used_bytes() -> int:
         with urllib.request.urlopen(f"{admin}/status", timeout=10) as answer:  # noqa: S310 - HTTP
@@ -191,6 +216,6 @@ async def _leaks(admin: str) -> list[Violation]:
     deadline_s = time.monotonic() + REST_TIMEOUT_S
     while used := await asyncio.to_thread(used_bytes):
         if time.monotonic() > deadline_s:
-            return [("leaked", f"{used} bytes of Messages at rest")]
+            break
         await asyncio.sleep(0.05)
-    return []
+    return h.Memory(now_us(), "broker", "what is held at rest", used, 0)

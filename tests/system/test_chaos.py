@@ -19,14 +19,17 @@ RETENTION_SEED = "fixed/retention"
 SEEDS = [RETENTION_SEED, *(f"fixed/{number}" for number in range(15))]
 PLANTED = {
     "nothing": (Seams(), set()),
-    "put dropped": (Seams(faults.DroppingStorage), {"unsound", "lost"}),
+    "put dropped": (Seams(faults.DroppingStorage), {"unsound", "unseen"}),
     "bit flipped": (Seams(faults.DamagingStorage), {"unsound"}),
-    "objects swapped": (Seams(faults.SwappingStorage), {"miscounted", "lost"}),
-    "published twice": (Seams(queue=faults.DoublingQueue), {"doubled"}),
-    "publish lost": (Seams(queue=faults.LosingQueue), {"lost"}),
-    "published out of order": (Seams(faults.flaky_storage, faults.ReversingQueue), {"misordered"}),
-    "window forgotten": (Seams(queue=faults.ForgettingQueue), {"doubled"}),
-    "commit lost": (Seams(queue=faults.ForgettingCommits), {"commits"}),
+    "objects swapped": (Seams(faults.SwappingStorage), {"unsound", "duplicate", "unseen"}),
+    "published twice": (Seams(queue=faults.DoublingQueue), {"duplicate"}),
+    "publish lost": (Seams(queue=faults.LosingQueue), {"unseen"}),
+    "published out of order": (
+        Seams(faults.flaky_storage, faults.ReversingQueue),
+        {"non-monotonic send"},
+    ),
+    "window forgotten": (Seams(queue=faults.ForgettingQueue), {"duplicate"}),
+    "commit lost": (Seams(queue=faults.ForgettingCommits), {"commit lost"}),
 }
 """Seams with a bug, and the kinds of violation by which it must be found."""
 

@@ -23,7 +23,9 @@ CLOSE_TIMEOUT_S = 30.0
 MAX_BACKLOG = 30  # Messages
 
 
-async def produce(plan: ProducerPlan, address: str, ledger: Ledger, stop: asyncio.Event) -> None:
+async def produce(
+    plan: ProducerPlan, address: str, ledger: Ledger, stop: asyncio.Event, *, ordered: bool
+) -> None:
     """Write as planned. An automatic producer goes on until `stop`, a stable one to its end."""
     written = ledger.written[plan.label] = Written(plan.topic, plan.sizes)
     for life, steps in enumerate((*plan.abandoned_after, None)):
@@ -34,8 +36,9 @@ async def produce(plan: ProducerPlan, address: str, ledger: Ledger, stop: asynci
             **plan.options,
         )
         await producer.start()
+        ledger.watch(producer, f"{plan.label} life {life}", ordered=ordered)
         try:
-            await _write(producer, plan, ledger, written, _steps(plan, stop, steps, life))
+            await _write(producer, plan, written, _steps(plan, stop, steps, life))
         finally:
             await _close(producer, abandon=steps is not None, ledger=ledger)
 
@@ -70,30 +73,24 @@ def _steps(
 async def _write(
     producer: AsyncProducer,
     plan: ProducerPlan,
-    ledger: Ledger,
     written: Written,
     steps: Iterator[tuple[str, int, float]],
 ) -> None:
-    number, last, names = 0, None, []
+    number = 0
     for how, count, pause_s in steps:
         if how == "flush":
             await producer.flush(CLOSE_TIMEOUT_S)
             await asyncio.sleep(pause_s)
             continue
-        these = [Name(plan.label, n) for n in range(number, number + count)]
+        names = [Name(plan.label, n) for n in range(number, number + count)]
         number += count
         written.count = max(written.count, number)
-        rows = [row_of(name, plan.sizes) for name in these]
+        rows = [row_of(name, plan.sizes) for name in names]
         if how == "table":
-            deliveries = await producer.write_table(_table(rows))
-            ledger.watch_table(deliveries, producer.producer_id, these)
+            await producer.write_table(_table(rows))
         else:
-            for name, row in zip(these, rows, strict=True):
-                delivery = await producer.write(row.value, row.key, row.headers, row.timestamp_us)
-                if delivery is not last:
-                    last, names = delivery, []
-                    ledger.watch(delivery, producer.producer_id, names)
-                names.append(name)
+            for row in rows:
+                await producer.write(row.value, row.key, row.headers, row.timestamp_us)
         await asyncio.sleep(pause_s)
         # A slow topic must not make a run long.
         while producer.stats.unsettled > MAX_BACKLOG:

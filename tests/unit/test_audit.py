@@ -16,6 +16,7 @@ from memq.core.audit import (
     ProducerAudit,
     ProducerName,
     Run,
+    Verdict,
     check_consumed,
     consumed_key,
     decode_report,
@@ -23,11 +24,14 @@ from memq.core.audit import (
     joined_runs,
     report_key,
     runs,
+    worst,
 )
-from memq.core.audit_result import AuditResult, decode_result, encode_result
+from memq.core.audit_result import AuditResult, decode_result, encode_result, unjudged
 from memq.core.consumption_findings import Amount, ConsumedAudit, ConsumerAudit, Part
 from memq.core.topic import check_topic_name
 from memq.errors import CorruptDataError, InvalidRequestError
+
+NAME = ProducerName(0, "p", 0)
 
 REPORT = ProducedReport(
     version=REPORT_VERSION,
@@ -110,18 +114,62 @@ def test_runs_that_touch_or_overlap_are_joined() -> None:
 
 @pytest.mark.parametrize("finding", ["lost", "damaged", "doubled", "changed"])
 def test_result_with_a_finding_is_not_clean(finding) -> None:
-    """What breaks a promise makes the whole result unclean."""
+    """What breaks a promise makes the whole result unclean, whatever could not be judged."""
     producer = ProducerAudit(ProducerName(0, "p", 0))
-    assert AuditResult("t", [producer]).clean
+    assert AuditResult("t", [producer]).verdict is Verdict.CLEAN
     getattr(producer, finding).append(Run(3, 3))
-    assert not AuditResult("t", [producer]).clean
+    assert AuditResult("t", [producer], open_reports=1).verdict is Verdict.UNCLEAN
 
 
 def test_result_with_damage_is_not_clean_and_one_with_recovered_messages_is() -> None:
-    """Objects that cannot be read are no clean end; a late ack and a silent producer are."""
-    fine = ProducerAudit(ProducerName(0, "p", 0), recovered=[Run(1, 1)], unreported_messages=4)
-    assert AuditResult("t", [fine], open_reports=1, expired_reports=1).clean
-    assert not AuditResult("t", [fine], damage=["object gone"]).clean
+    """Objects that cannot be read are no clean end; a late ack is."""
+    fine = ProducerAudit(ProducerName(0, "p", 0), recovered=[Run(1, 1)])
+    assert AuditResult("t", [fine]).clean
+    assert AuditResult("t", [fine], damage=["object gone"]).verdict is Verdict.UNCLEAN
+
+
+@pytest.mark.parametrize(
+    ("result", "sentence"),
+    [
+        (AuditResult("t", [], open_reports=2), "2 reports are not closed yet"),
+        (AuditResult("t", [], expired_reports=2), "2 reports name 0 LogMessages"),
+        (AuditResult("t", [], beyond=["out of reach"]), "out of reach"),
+        (
+            AuditResult("t", [ProducerAudit(NAME, unreported_messages=1, unreported_records=3)]),
+            "3 LogMessages are stored but in no report",
+        ),
+        (AuditResult("t", [], consumers=[ConsumerAudit("g", 0)]), "no report of 'g'"),
+        (
+            AuditResult(
+                "t",
+                [],
+                consumers=[ConsumerAudit("g", 1, [ConsumedAudit(NAME, unreported=Amount(1, 3))])],
+            ),
+            "g has committed 3 LogMessages without a report",
+        ),
+    ],
+)
+def test_what_is_not_judged_is_never_clean(result, sentence) -> None:
+    """Where part of the window could not be judged, the verdict and a sentence say so."""
+    assert result.verdict is Verdict.PARTLY
+    assert not result.clean
+    (line,) = unjudged(result)
+    assert sentence in line
+
+
+def test_expired_sequences_are_not_judged() -> None:
+    """What retention may have removed is no loss, and no clean end."""
+    producer = ProducerAudit(NAME, expired=[Run(1, 2)], expired_records=5)
+    assert (producer.verdict, producer.clean) == (Verdict.PARTLY, False)
+    assert AuditResult("t", [producer]).verdict is Verdict.PARTLY
+    assert AuditResult("t", [producer], expired_reports=1).expired_records == 5
+
+
+def test_the_worst_part_decides() -> None:
+    """A whole is as good as the worst of its parts; nothing is clean."""
+    assert worst([]) is Verdict.CLEAN
+    assert worst([Verdict.PARTLY, Verdict.CLEAN]) is Verdict.PARTLY
+    assert worst([Verdict.PARTLY, Verdict.UNCLEAN, Verdict.CLEAN]) is Verdict.UNCLEAN
 
 
 # -- what was consumed ----------------------------------------------------------------------
@@ -197,14 +245,19 @@ def test_job_without_a_name_cannot_report() -> None:
 
 
 @pytest.mark.parametrize(
-    ("finding", "is_clean"),
-    [("missed", False), ("mismatched", False), ("unreported", True), ("behind", True)],
+    ("finding", "verdict"),
+    [
+        ("missed", Verdict.UNCLEAN),
+        ("mismatched", Verdict.UNCLEAN),
+        ("unreported", Verdict.PARTLY),
+        ("behind", Verdict.CLEAN),
+    ],
 )
-def test_audit_is_clean_only_if_consumers_are(finding, is_clean) -> None:
+def test_audit_is_clean_only_if_consumers_are(finding, verdict) -> None:
     """What a consumer has left out is a fault like a loss; lag is none."""
     found = ConsumedAudit(ProducerName(0, "p", 0), **{finding: Amount(messages=1, records=7)})
     consumer = ConsumerAudit("g", 1, [found])
-    assert AuditResult("t", [], consumers=[consumer]).clean == is_clean
+    assert AuditResult("t", [], consumers=[consumer]).verdict is verdict
     assert consumer.total(finding) == Amount(1, 7)
 
 

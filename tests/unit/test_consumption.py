@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memq.core import consumption
-from memq.core.audit import CRC_MODULUS, ConsumedReport
+from memq.core.audit import CRC_MODULUS, ConsumedReport, Verdict
 from memq.core.consumption import Consumption
 from memq.core.consumption_findings import Part
 from memq.core.coverage import StoredConsumed
@@ -30,6 +30,7 @@ def notification(offset):
     return Notification(
         version=1,
         topic="t",
+        incarnation="0" * 16,
         write_partition=offset % 2,
         batch_id=f"batch-{offset}",
         uri="file:///x",
@@ -138,7 +139,7 @@ def test_gap_behind_a_report_that_was_not_the_last_is_unreported():
     """A member that went on and never told how far was killed; its successor shows the gap."""
     audit = Audit([told(0, 3, final=False), told(5, END)])
     assert audit.found()["unreported"] == records(3, 4)
-    assert audit.result[0].clean
+    assert audit.result[0].verdict is Verdict.PARTLY
     assert audit.result[0].producers[0].unreported.parts == [Part(0, 4, 5, 8, 9)]
 
 
@@ -372,4 +373,5 @@ def test_findings_are_those_of_the_rules(history):
         parts = [part for each in found.producers for part in getattr(each, finding).parts]
         assert sum(part.last - part.first + 1 for part in parts) == named[finding]
     assert bool(found.mismatches) >= bool(expected["mismatched"])
-    assert found.clean == (not (expected["missed"] or found.mismatches))
+    assert (found.verdict is Verdict.UNCLEAN) == bool(expected["missed"] or found.mismatches)
+    assert found.clean <= (not expected["unreported"])

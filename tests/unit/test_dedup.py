@@ -87,6 +87,73 @@ def test_too_many_gaps_fold_the_oldest_run_and_refuse_what_is_below(monkeypatch)
     assert not window.is_published("p", 0, 15)
 
 
+def test_what_is_settled_stays_settled(monkeypatch) -> None:
+    """A run that is published late, below what was folded, makes nothing acceptable again."""
+    monkeypatch.setattr(dedup, "MAX_RUNS", 3)
+    window = window_with(*(run(s, s) for s in (10, 20, 30, 40, 50)), run(0, 0))
+    for sequence in (1, 11, 20):
+        with pytest.raises(SequenceConflictError, match="not above 20"):
+            window.is_published("p", 0, sequence)
+
+
+def state_of(window: DedupWindow, now_ms: int) -> dict[str, object]:
+    """All that a window remembers, in the order in which it would forget."""
+    window.expire(now_ms)
+    return {
+        name: (
+            producer.epoch,
+            producer.firsts,
+            producer.lasts,
+            producer.floor,
+            producer.next_sequence,
+            list(producer.recent),
+            producer.touched_ms,
+        )
+        for name, producer in window._producers.items()
+    }
+
+
+@st.composite
+def histories(draw) -> list[tuple[list[ProducerRun], Place, int]]:
+    """Batches of one write partition in the order of sealing, in up to three read partitions."""
+    batches = []
+    now_ms, offsets, following = 0, [0, 0, 0], {}
+    for number in range(draw(st.integers(1, 30))):
+        now_ms += draw(st.integers(1, 400))
+        partition = draw(st.integers(0, 2))
+        runs = []
+        for name in draw(st.sets(st.sampled_from("abc"), min_size=1)):
+            epoch, first = following.get(name, (0, 0))
+            if draw(st.booleans()) and draw(st.booleans()):
+                epoch, first = epoch + 1, 0
+            first += draw(st.sampled_from([0, 0, 0, 1, 2]))
+            last = first + draw(st.integers(0, 3))
+            following[name] = (epoch, last + 1)
+            runs.append(run(first, last, name, epoch))
+        place = Place(partition, offsets[partition], f"{number:012x}")
+        offsets[partition] += 1
+        batches.append((runs, place, now_ms))
+    return batches
+
+
+@given(histories(), st.data())
+def test_rebuilt_window_does_not_depend_on_the_order(batches, data) -> None:
+    """In whatever order the same notifications come, the window is that of the live owner."""
+    live, rebuilt = DedupWindow(2_000), DedupWindow(2_000)
+    for runs, place, now_ms in batches:
+        live.publish(runs, place, now_ms)
+    for runs, place, now_ms in data.draw(st.permutations(batches)):
+        rebuilt.publish(runs, place, now_ms)
+    now_ms = batches[-1][2] + data.draw(st.integers(0, 2_500))
+    assert state_of(rebuilt, now_ms) == state_of(live, now_ms)
+    assert list(state_of(rebuilt, now_ms)) == list(state_of(live, now_ms)) or _tied(live)
+
+
+def _tied(window: DedupWindow) -> bool:
+    touched = [producer.touched_ms for producer in window._producers.values()]
+    return len(set(touched)) < len(touched)
+
+
 def test_too_many_active_producers_turn_a_new_one_away(monkeypatch) -> None:
     """At the bound a new producer is refused, retriably, unless an old one is idle."""
     monkeypatch.setattr(dedup, "MAX_PRODUCERS", 2)

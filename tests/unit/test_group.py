@@ -18,6 +18,7 @@ from memq.core.group import (
     assign,
     check_group_name,
 )
+from memq.core.notification.queue import Holding
 from memq.core.wire.messages import CommitOffsets, GroupHeartbeat, GroupMember, Position
 from memq.errors import InvalidRequestError, NotOwnerError, UnavailableError
 
@@ -60,7 +61,9 @@ def settle(*members, now_ms=0):
 def commit(member_id, *partitions, group="g", topic="t"):
     """A commit for some partitions."""
     offsets = [Position(partition=p, offset=1) for p in partitions]
-    return CommitOffsets(group=group, topic=topic, member_id=member_id, offsets=offsets)
+    return CommitOffsets(
+        group=group, topic=topic, member_id=member_id, offsets=offsets, heartbeat=1_000
+    )
 
 
 def heartbeat(**changes):
@@ -132,18 +135,98 @@ def test_lost_answer_is_repeated():
     assert a.beat().assigned == lost.assigned == [0, 1, 2, 3]
 
 
+def restarted(coordinator, now_ms=0, partitions=4, groups=(("g", "t"),)):
+    """The coordinator of the broker's next life: it knows what was stored."""
+    after = GroupCoordinator()
+    for group, topic in groups:
+        if (group, topic) in coordinator._groups:
+            stored = coordinator._groups[group, topic].holdings()
+            after.restore(group, topic, partitions, stored, now_ms)
+    return after
+
+
 def test_restarted_coordinator_keeps_what_is_held():
-    """After a restart members keep what they hold, and nothing else is granted for a while."""
+    """After a restart members go on at once, and newcomers get what is let go of."""
     before = GroupCoordinator()
     a, b, c = (Member(before, name) for name in "abc")
     settle(a, b)
-    after = GroupCoordinator(grants_from_ms=3_000)
-    a.coordinator = b.coordinator = c.coordinator = after
+    a.coordinator = b.coordinator = c.coordinator = after = restarted(before, 1_000)
+    after.check_commit(commit("a", 0, 1), 1_000)
     assert c.beat(1_000).assigned == []
     assert a.beat(1_000).assigned == [0, 1]
-    assert b.beat(2_000).members == 3
-    settle(a, b, c, now_ms=3_000)
+    settle(a, b, c, now_ms=1_000)
     assert sorted(a.held + b.held + c.held) == [0, 1, 2, 3]
+    assert min(map(len, (a.held, b.held, c.held))) == 1
+
+
+def test_nobody_gets_what_an_absent_member_may_still_hold():
+    """A member that does not come back after a restart keeps its partitions for its session."""
+    before = GroupCoordinator()
+    a, b = Member(before, "a"), Member(before, "b")
+    a.beat(0)
+    b.coordinator = after = restarted(before, 3_000)
+    for now_ms in (3_000, 3_000 + SESSION_MS - 1):
+        assert b.beat(now_ms).assigned == []
+        after.check_commit(commit("a", 0), now_ms)
+        with pytest.raises(NotOwnerError):
+            after.check_commit(commit("b", 0), now_ms)
+    assert b.beat(3_000 + SESSION_MS).assigned == [0, 1, 2, 3]
+    with pytest.raises(NotOwnerError):
+        after.check_commit(commit("a", 0), 3_000 + SESSION_MS)
+
+
+def test_what_cannot_be_read_may_be_held_for_the_longest_session():
+    """When nobody knows who held what, nothing is granted until nobody can hold it any more."""
+    coordinator = GroupCoordinator()
+    coordinator.restore("g", "t", 4, None, 0)
+    with pytest.raises(InvalidRequestError, match="1 live members"):
+        coordinator.check_commit(commit(""), MAX_SESSION_TIMEOUT_MS - 1)
+    a = Member(coordinator, "a")
+    assert a.beat(MAX_SESSION_TIMEOUT_MS - 1).assigned == []
+    assert a.beat(MAX_SESSION_TIMEOUT_MS).assigned == [0, 1, 2, 3]
+
+
+def test_only_what_is_gained_must_be_stored():
+    """What a member gets, and a longer session, must be stored; what it lets go of need not be."""
+    coordinator = GroupCoordinator()
+    a, b = Member(coordinator, "a"), Member(coordinator, "b")
+    assert coordinator.unsaved("g", "t") is None
+    a.beat()
+    everything = {"a": Holding(SESSION_MS, [0, 1, 2, 3])}
+    assert coordinator.unsaved("g", "t") == everything
+    assert coordinator.unsaved("g", "t") == everything, "it is not stored yet"
+    coordinator.saved("g", "t", everything)
+    assert coordinator.unsaved("g", "t") is None
+    b.beat()
+    a.beat()
+    a.beat()
+    assert coordinator.unsaved("g", "t") is None, "a has let go"
+    b.beat()
+    assert coordinator.unsaved("g", "t") == {
+        "a": Holding(SESSION_MS, [0, 1]),
+        "b": Holding(SESSION_MS, [2, 3]),
+    }
+    coordinator.saved("g", "t", coordinator.unsaved("g", "t"))
+    a.membership._session_timeout_ms = 2 * SESSION_MS
+    a.beat()
+    assert coordinator.unsaved("g", "t")["a"] == Holding(2 * SESSION_MS, [0, 1])
+
+
+def test_a_group_that_has_ended_is_left_over_until_that_is_stored():
+    """When its last member has gone, what is stored of a group says so soon; unless it lives on."""
+    coordinator = GroupCoordinator()
+    a = Member(coordinator, "a")
+    a.beat()
+    coordinator.saved("g", "t", coordinator.unsaved("g", "t"))
+    coordinator.leave("g", "t", "a", 0)
+    assert list(coordinator.left_over()) == [("g", "t")]
+    a.beat()
+    assert list(coordinator.left_over()) == []
+    coordinator.saved("g", "t", coordinator.unsaved("g", "t"))
+    coordinator.tick(SESSION_MS)
+    assert list(coordinator.left_over()) == [("g", "t")]
+    coordinator.saved("g", "t", {})
+    assert list(coordinator.left_over()) == []
 
 
 def test_claim_of_a_taken_partition_is_denied():
@@ -174,9 +257,9 @@ def test_groups_and_topics_are_apart():
     coordinator = GroupCoordinator()
     for group, topic in (("g", "t"), ("g", "u"), ("f", "t")):
         Member(coordinator, "a", group=group, topic=topic).beat()
-    assert coordinator.groups(0) == [("f", "t"), ("g", "t"), ("g", "u")]
+    assert coordinator.groups(0) == {"t": {"f", "g"}, "u": {"g"}}
     coordinator.forget_topic("t")
-    assert coordinator.groups(0) == [("g", "u")]
+    assert coordinator.groups(0) == {"u": {"g"}}
 
 
 def test_topic_made_anew():
@@ -199,19 +282,77 @@ def test_commit_only_by_the_holder():
         coordinator.check_commit(commit("a", 0), SESSION_MS)
 
 
-def test_commit_right_after_a_restart():
-    """A commit that comes before the member's first heartbeat is to be tried again, not refused."""
-    a = Member(GroupCoordinator(), "a")
+@pytest.mark.parametrize("who", [{"member_id": "a"}, {"member_id": "", "committer": "x"}])
+def test_commits_of_one_consumer_keep_their_order(who):
+    """A commit that was sent again and comes late changes nothing, whatever came in between."""
+    coordinator = GroupCoordinator()
+    if who["member_id"]:
+        Member(coordinator, "a").beat()
+
+    def numbered(sequence):
+        position = Position(partition=0, offset=sequence)
+        return CommitOffsets(
+            group="g", topic="t", offsets=[position], sequence=sequence, heartbeat=1, **who
+        )
+
+    assert coordinator.check_commit(numbered(1), 0)
+    assert coordinator.check_commit(numbered(1), 0), "the first attempt is not known to be stored"
+    coordinator.committed(numbered(1))
+    assert not coordinator.check_commit(numbered(1), 0)
+    assert coordinator.check_commit(numbered(2), 0)
+    with pytest.raises(InvalidRequestError, match="commit 1 of group 'g' came after commit 2"):
+        coordinator.check_commit(numbered(1), 0)
+    coordinator.committed(numbered(1))
+    assert coordinator.check_commit(numbered(2), 0)
+    assert coordinator.check_commit(numbered(0), 0), "who does not count is not counted"
+
+
+def test_commit_from_an_earlier_holding_is_refused():
+    """A commit that comes when the member holds the partition again, after another, is refused."""
+    coordinator = GroupCoordinator()
+    a, b = Member(coordinator, "a"), Member(coordinator, "b")
     a.beat()
-    a.coordinator = coordinator = GroupCoordinator(grants_from_ms=3_000)
-    with pytest.raises(UnavailableError, match="has not heard of member 'a'"):
-        coordinator.check_commit(commit("a", 0), 2_999)
-    with pytest.raises(NotOwnerError):
-        coordinator.check_commit(commit("a", 0), 3_000)
-    a.beat(1_000)
-    coordinator.check_commit(commit("a", 0), 2_000)
-    with pytest.raises(NotOwnerError):
-        coordinator.check_commit(commit("b", 0), 2_000)
+    late = CommitOffsets(
+        group="g",
+        topic="t",
+        member_id="a",
+        offsets=[Position(3, 1)],
+        heartbeat=a.membership.sequence,
+    )
+    settle(a, b)
+    assert b.held == [2, 3]
+    coordinator.leave("g", "t", "b", 0)
+    a.beat()
+    assert a.held == [0, 1, 2, 3]
+    with pytest.raises(NotOwnerError, match="before it was given the partition again"):
+        coordinator.check_commit(late, 0)
+
+
+def test_heartbeat_of_a_member_that_has_left_is_refused():
+    """A heartbeat that was on its way when its member left does not bring it back."""
+    coordinator = GroupCoordinator()
+    a = Member(coordinator, "a")
+    a.beat()
+    late = a.membership.heartbeat(0)
+    a.beat()
+    coordinator.leave("g", "t", "a", 0)
+    with pytest.raises(InvalidRequestError, match="came when the member had left"):
+        coordinator.heartbeat(late, 4, 0)
+    assert a.beat().assigned == [0, 1, 2, 3]
+
+
+def test_committers_are_bounded(monkeypatch):
+    """Of very many committers those that have not committed for longest are forgotten."""
+    monkeypatch.setattr(group_module, "MAX_COMMITTERS", 2)
+    coordinator = GroupCoordinator()
+    for name in "abc":
+        coordinator.check_commit(
+            CommitOffsets(
+                group="g", topic="t", member_id="", offsets=[], committer=name, sequence=1
+            ),
+            0,
+        )
+    assert [name for _, _, name in coordinator._commits] == ["b", "c"]
 
 
 def test_administrator_commits_only_when_idle():
@@ -226,11 +367,13 @@ def test_administrator_commits_only_when_idle():
 
 
 def test_administrator_waits_after_a_restart():
-    """Until live members had time to come back nobody knows whether a group is idle."""
-    coordinator = GroupCoordinator(grants_from_ms=3_000)
-    with pytest.raises(UnavailableError, match="try again in 1 ms"):
-        coordinator.check_commit(commit("", 0), 2_999)
-    coordinator.check_commit(commit("", 0), 3_000)
+    """A group whose members may still be there after a restart is not idle."""
+    before = GroupCoordinator()
+    Member(before, "a").beat()
+    after = restarted(before, 0)
+    with pytest.raises(InvalidRequestError, match="1 live members"):
+        after.check_commit(commit("", 0), SESSION_MS - 1)
+    after.check_commit(commit("", 0), SESSION_MS)
 
 
 def test_members_are_described():
@@ -274,7 +417,7 @@ def test_bad_heartbeats(changes, named):
     coordinator = GroupCoordinator()
     with pytest.raises(InvalidRequestError, match=named):
         coordinator.heartbeat(heartbeat(**changes), 4, 0)
-    assert coordinator.groups(0) == []
+    assert coordinator.groups(0) == {}
 
 
 def test_grant_not_taken_up_yet_is_owned():
@@ -371,14 +514,22 @@ class World:
         "poll": 60,
         "time_passes": 20,
         "leave": 3,
-        "restart": 1,
+        "restart": 3,
+        "crash": 2,
+        "work": 40,
+        "commit": 30,
+        "deliver_commit": 30,
     }
 
     def __init__(self, seed):
         self.random = Random(seed)
         self.now_ms = 0
-        self.restarted = False
         self.coordinator = GroupCoordinator()
+        self.stored = {}  # on the disk: who holds what,
+        self.committed = dict.fromkeys(range(self.PARTITIONS), 0)  # and how far the group has come
+        self.progress = {}  # by member and partition
+        self.made = dict.fromkeys(self.NAMES, 0)  # commits of each member
+        self.commits = []  # on their way to the coordinator; some come twice
         self.members = {
             name: Membership(
                 group="g", topic="t", member_id=name, client="", session_timeout_ms=SESSION_MS
@@ -399,12 +550,24 @@ class World:
         self.beats.append(member.heartbeat(self.now_ms))
 
     def ask(self, beat):
-        """The coordinator gets a heartbeat; its answer with it."""
-        return beat, self.coordinator.heartbeat(beat, self.PARTITIONS, self.now_ms)
+        """The coordinator gets a heartbeat; its answer with it, when what it says is stored."""
+        try:
+            answer = self.coordinator.heartbeat(beat, self.PARTITIONS, self.now_ms)
+        except InvalidRequestError:  # it comes too late
+            return beat, None
+        holdings = self.coordinator.unsaved("g", "t")
+        if holdings is not None:
+            self.stored = holdings
+            self.coordinator.saved("g", "t", holdings)
+        for key in list(self.coordinator.left_over()):
+            self.stored = {}
+            self.coordinator.saved(*key, {})
+        return beat, answer
 
     def take(self, beat, answer):
         """A member gets an answer; it may be one that it does not wait for any more."""
-        self.members[beat.member_id].answered(beat, answer, self.now_ms)
+        if answer is not None:
+            self.members[beat.member_id].answered(beat, answer, self.now_ms)
 
     def exchange(self, member):
         """A heartbeat goes out, arrives, and is answered."""
@@ -440,7 +603,44 @@ class World:
         """The application polls: partitions are given up and taken up, or all is lost."""
         member.expire(self.now_ms)
         member.released(member.to_release)
+        for partition in member.to_start:
+            self.progress[member.member_id, partition] = self.committed[partition]
         member.started(member.to_start)
+
+    def work(self, member):
+        """A member comes a step further with what it holds."""
+        for partition in self.working(member):
+            self.progress[member.member_id, partition] += 1
+
+    def commit(self, member):
+        """A member commits, perhaps twice, and goes on whether or not that comes through."""
+        name = member.member_id
+        offsets = [Position(p, self.progress[name, p]) for p in sorted(self.working(member))]
+        self.made[name] += 1
+        request = CommitOffsets(
+            group="g",
+            topic="t",
+            member_id=name,
+            offsets=offsets,
+            sequence=self.made[name],
+            heartbeat=member.sequence,
+        )
+        self.commits += [request] * self.random.choice([1, 1, 2])
+
+    def deliver_commit(self, _):
+        """Some commit reaches the coordinator, perhaps long after others; none goes back."""
+        if not self.commits:
+            return
+        request = self.pick(self.commits)
+        try:
+            if not self.coordinator.check_commit(request, self.now_ms):
+                return
+        except (NotOwnerError, InvalidRequestError):
+            return
+        for partition, offset in ((p.partition, p.offset) for p in request.offsets):
+            assert offset >= self.committed[partition]
+            self.committed[partition] = offset
+        self.coordinator.committed(request)
 
     def leave(self, member):
         """A member stops and says so; what it sent before is through or lost."""
@@ -453,11 +653,17 @@ class World:
         self.now_ms += self.random.choice([1, 500, 500, 3_000, SESSION_MS])
 
     def restart(self, _):
-        """The broker is restarted: it forgets everything, and connections end."""
+        """The broker is restarted: it knows what was stored, and connections end."""
         self.beats.clear()
         self.answers.clear()
-        self.restarted = True
-        self.coordinator = GroupCoordinator(grants_from_ms=self.now_ms + SESSION_MS)
+        self.commits.clear()
+        self.coordinator = GroupCoordinator()
+        self.coordinator.restore("g", "t", self.PARTITIONS, self.stored, self.now_ms)
+
+    def crash(self, member):
+        """The broker ends before it has stored what it would have answered."""
+        self.coordinator.heartbeat(member.heartbeat(self.now_ms), self.PARTITIONS, self.now_ms)
+        self.restart(member)
 
     def working(self, member):
         """What a member works on: nothing once its session is over by its own clock."""
@@ -468,9 +674,8 @@ class World:
         """Nobody shares a partition, and who works on one may commit for it."""
         held = [p for member in self.members.values() for p in self.working(member)]
         assert len(held) == len(set(held))
-        if not self.restarted:
-            for shown in self.coordinator.members("g", "t", self.now_ms):
-                assert self.working(self.members[shown.member_id]) <= set(shown.partitions)
+        for shown in self.coordinator.members("g", "t", self.now_ms):
+            assert self.working(self.members[shown.member_id]) <= set(shown.partitions)
 
     def come_to_rest(self):
         """The network works again, and everybody polls."""
@@ -486,7 +691,10 @@ class World:
 
 @given(seed=st.integers(0, 2**32))
 def test_no_two_members_share_a_partition(seed):
-    """Whatever the network does, no partition has two workers; at rest all is shared out evenly."""
+    """Whatever network and restarts do, no partition has two workers, and no commit goes back.
+
+    At rest all is shared out evenly.
+    """
     world = World(seed)
     for _ in range(300):
         world.step()

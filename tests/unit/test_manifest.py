@@ -9,12 +9,45 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.core.manifest import Manifest, check_manifest, decode_manifest, encode_manifest
-from memq.errors import CorruptDataError, DataLossError
+from memq.core.manifest import (
+    LeftOut,
+    Manifest,
+    Totals,
+    check_manifest,
+    check_totals,
+    decode_manifest,
+    describe_left_out,
+    encode_manifest,
+)
+from memq.errors import CorruptDataError, DataLossError, TopicRecreatedError
 
+LIFE = "0123456789abcdef"
+REPEAT = LeftOut(
+    reason="repeat",
+    offset=6,
+    write_partition=0,
+    producer_id="p",
+    epoch=0,
+    first=7,
+    last=8,
+    records=200,
+    crc_sum=5,
+)
+GONE = LeftOut(
+    reason="missing",
+    offset=8,
+    write_partition=1,
+    producer_id="q",
+    epoch=2,
+    first=0,
+    last=0,
+    records=100,
+    crc_sum=7,
+)
 MANIFEST = Manifest(
     job="range_to_parquet",
     topic="clicks",
+    incarnation=LIFE,
     partition=3,
     start=5,
     end=9,
@@ -22,13 +55,19 @@ MANIFEST = Manifest(
     messages=40,
     records=4_000,
     bytes=123_456,
-    repeats=1,
+    repeats=2,
+    repeated_records=200,
+    skipped_messages=1,
+    skipped_records=100,
+    left_out=[REPEAT, GONE],
     crc_sum=2**64 - 1,
+    left_out_crc_sum=12,
     output="out/topic=clicks",
     files=["part-0.parquet"],
     started_ms=1,
     finished_ms=2,
 )
+HELD = Totals(batches=4, messages=43, records=4_300, bytes=123_456, crc_sum=11)
 
 NUMBERS = st.integers(0, 2**62)
 
@@ -78,10 +117,26 @@ def test_what_is_no_manifest_is_refused(payload):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"records": -1}, {"start": 10}, {"crc_sum": 2**64}, {"repeats": -1}],
+    [
+        {"records": -1},
+        {"start": 10},
+        {"crc_sum": 2**64},
+        {"left_out_crc_sum": 2**64},
+        {"repeats": -1},
+        {"repeats": 3},
+        {"skipped_messages": 0},
+        {"repeated_records": 199},
+        {"skipped_records": 101},
+        {"left_out_crc_sum": 13},
+        {"left_out": []},
+        {"unnamed_messages": 1},
+        {"end": 8},
+    ],
 )
 def test_numbers_that_make_no_sense_are_refused(changes):
-    """Negative counts, a range that ends before it starts, and too large sums are refused."""
+    """Negative counts, a range that ends before it starts, too large sums, and counts of what was
+    left out that are not those of what is named, are refused.
+    """
     with pytest.raises(CorruptDataError):
         decode_manifest(changed(**changes))
 
@@ -94,13 +149,51 @@ def test_a_later_version_is_refused():
 
 def test_the_planned_range_passes():
     """A manifest of exactly the range planned passes."""
-    check_manifest(MANIFEST, topic="clicks", partition=3, start=5, end=9)
+    check_manifest(MANIFEST, topic="clicks", incarnation=LIFE, partition=3, start=5, end=9)
+
+
+def test_a_manifest_of_the_topic_before_is_refused():
+    """The same offsets of a topic that was deleted are other data."""
+    with pytest.raises(TopicRecreatedError, match=f"incarnation {LIFE}, and fedc"):
+        check_manifest(
+            MANIFEST, topic="clicks", incarnation="fedcba9876543210", partition=3, start=5, end=9
+        )
 
 
 def test_each_difference_is_named():
     """A manifest of another range is refused with every difference, and no more."""
     with pytest.raises(DataLossError) as caught:
-        check_manifest(MANIFEST, topic="views", partition=3, start=5, end=10)
+        check_manifest(MANIFEST, topic="views", incarnation=LIFE, partition=3, start=5, end=10)
     assert "topic is 'clicks', planned was 'views'" in str(caught.value)
     assert "end is 9, planned was 10" in str(caught.value)
     assert "partition" not in str(caught.value)
+
+
+def test_what_was_left_out_counts_to_the_whole():
+    """What was read, repeated and skipped together is what the range holds, sums wrap around."""
+    check_totals(MANIFEST, HELD)
+
+
+@pytest.mark.parametrize("name", Totals._fields)
+def test_a_record_that_nothing_accounts_for_is_loss(name):
+    """Each total is compared also where something was left out, and named when it differs."""
+    more = HELD._replace(**{name: getattr(HELD, name) + 1})
+    with pytest.raises(DataLossError, match=f"{name}: "):
+        check_totals(MANIFEST, more)
+
+
+def test_what_was_left_out_is_told_in_a_line():
+    """A log says how much is missing from the files and names the first of it."""
+    text = describe_left_out(MANIFEST)
+    assert "skipped 1 Messages with 100 records, dropped 2 repeats with 200 records" in text
+    assert "missing at offset 8: 0-0 of producer 'q' epoch 2 write partition 1" in text
+    whole = msgspec.structs.replace(MANIFEST, left_out=[])
+    assert not describe_left_out(whole)
+
+
+def test_more_than_can_be_named_is_counted():
+    """A manifest that has no room for all names says how many are unnamed."""
+    fewer = {"left_out": [json.loads(msgspec.json.encode(REPEAT))], "unnamed_messages": 1}
+    found = decode_manifest(changed(**fewer))
+    check_totals(found, HELD)
+    assert describe_left_out(found).endswith("and 1 Messages more")

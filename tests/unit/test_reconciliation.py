@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memq.core import reconciliation
-from memq.core.audit import REPORT_VERSION, ProducedReport, ProducerName, Run, runs
+from memq.core.audit import REPORT_VERSION, ProducedReport, ProducerName, Run, Verdict, runs
 from memq.core.format.batch import ProducerRun
 from memq.core.reconciliation import Reconciliation
 from memq.errors import InvalidRequestError
@@ -134,9 +134,9 @@ def test_each_message_has_one_finding(produced, gone, damaged, repeated) -> None
     sound = everything - gone - damaged
     check = Reconciliation("t", [report(0, produced - 1)])
     for sequence in sorted(damaged):
-        check.unreadable(0, run_of(sequence, sequence), gone=False)
+        check.unreadable(0, run_of(sequence, sequence), gone=False, in_window=False)
     for sequence in sorted(gone):
-        check.unreadable(0, run_of(sequence, sequence), gone=True)
+        check.unreadable(0, run_of(sequence, sequence), gone=True, in_window=False)
     for sequence in [*sound, *(sound & repeated)]:
         check.stored(NAME, sequence, records(sequence), crc(sequence))
 
@@ -189,7 +189,7 @@ def test_stored_messages_without_a_report_are_counted_not_blamed() -> None:
     """A producer that died before its report leaves unreported Messages, which are no loss."""
     result = reconcile([report(0, 3)], range(6))
     assert (result.unreported_messages, result.unreported_records) == (2, 5 + 6)
-    assert result.clean
+    assert result.verdict is Verdict.PARTLY
 
 
 def test_messages_that_another_report_names_are_not_unreported() -> None:
@@ -200,14 +200,15 @@ def test_messages_that_another_report_names_are_not_unreported() -> None:
 
 
 def test_only_batches_that_can_change_something_are_needed() -> None:
-    """What judged reports name is needed, and what others name in part; nothing else."""
+    """What judged reports name is needed, and in the window what no report names whole."""
     check = Reconciliation("t", [report(0, 3)], others=[report(4, 6)])
     assert check.needs(0, run_of(3, 9), in_window=False)
     assert check.needs(0, run_of(6, 7), in_window=True)
     assert not check.needs(0, run_of(6, 7), in_window=False)
     assert not check.needs(0, run_of(5, 6), in_window=True)
-    assert not check.needs(0, run_of(7, 9), in_window=True)
-    assert not check.needs(1, run_of(0, 3), in_window=True)
+    assert check.needs(0, run_of(7, 9), in_window=True)
+    assert not check.needs(0, run_of(7, 9), in_window=False)
+    assert check.needs(1, run_of(0, 3), in_window=True)
 
 
 def test_messages_outside_the_window_are_not_unreported() -> None:
@@ -230,7 +231,7 @@ def test_write_partitions_and_epochs_are_apart() -> None:
     check = Reconciliation("t", [report(0, 1)])
     check.stored(ProducerName(0, "p", 1), 0, 1, crc(0))
     check.stored(ProducerName(1, "p", 0), 1, 1, crc(1))
-    check.unreadable(1, run_of(0, 1), gone=False)
+    check.unreadable(1, run_of(0, 1), gone=False, in_window=False)
     result = finish(check)
     assert [producer.name for producer in result.producers] == [
         NAME,
@@ -257,8 +258,6 @@ def test_what_is_not_looked_at_changes_nothing(judged, others, cuts, in_window) 
 
     for run in batches:
         needed = lazy.needs(0, run, in_window=in_window)
-        if not needed and in_window:
-            lazy.unneeded(0, run)
         for check in [thorough, lazy] if needed else [thorough]:
             for sequence in range(run.first, run.last + 1):
                 check.stored(NAME, sequence, records(sequence), crc(sequence), in_window=in_window)
@@ -275,6 +274,54 @@ def test_a_loss_is_not_claimed_before_everything_was_looked_at() -> None:
     assert check.any_unseen()
     check.unreadable(0, run_of(2, 2), gone=False)
     assert not check.any_unseen()
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_what_nobody_reported_is_lost_all_the_same_when_its_object_is(gone) -> None:
+    """A notification of the window says what was stored; no report is needed to miss it."""
+    check = Reconciliation("t", [report(0, 3)])
+    check.unreadable(0, run_of(2, 6), gone=gone)
+    check.unreadable(0, run_of(8, 9), gone=gone)
+    check.unreadable(0, run_of(20, 29), gone=gone, in_window=False)
+    for sequence in range(2):
+        check.stored(NAME, sequence, records(sequence), crc(sequence))
+    (audit,) = finish(check).producers
+    named = (audit.lost, audit.lost_records) if gone else (audit.damaged, audit.damaged_records)
+    assert named[0] == [Run(2, 6), Run(8, 9)]
+    assert named[1] == sum(map(records, [2, 3, 8, 9]))  # of the run at the edge, what is reported
+    assert audit.verdict is Verdict.UNCLEAN
+
+
+@given(produced=st.integers(1, 60), cuts=sets, gone=sets, removed=sets, old=sets)
+def test_what_retention_may_have_removed_is_neither_lost_nor_clean(
+    produced, cuts, gone, removed, old
+) -> None:
+    """Without a trace and old: expired. Without a trace and young, or without its object: lost."""
+    edges = [0, *sorted(inside(cuts, 1, produced - 1)), produced]
+    reports = [report(a, b - 1) for a, b in itertools.pairwise(edges)]
+    old_reports = [each for each in reports if each.first in old]
+    everything = set(range(produced))
+    gone, removed = everything & gone, everything & removed - gone
+    check = Reconciliation("t", reports)
+    for sequence in sorted(everything - removed):
+        if sequence in gone:
+            check.unreadable(0, run_of(sequence, sequence), gone=True)
+        else:
+            check.stored(NAME, sequence, records(sequence), crc(sequence))
+
+    result = check.result(damage=[], open_reports=0, old=old_reports)
+
+    may = {s for each in old_reports for s in range(each.first, each.last + 1)}
+    (audit,) = result.producers
+    assert audit.expired == runs(removed & may)
+    assert audit.expired_records == sum(map(records, removed & may))
+    assert audit.lost == runs(gone | (removed - may))
+    assert audit.lost_records == sum(map(records, gone | (removed - may)))
+    assert audit.stored_messages == len(everything - gone - removed)
+    assert result.expired_reports == sum(
+        bool(inside(removed, each.first, each.last)) for each in old_reports
+    )
+    assert audit.clean == (not (gone or removed))
 
 
 def test_damage_across_the_end_of_a_report_is_counted_by_what_is_short() -> None:

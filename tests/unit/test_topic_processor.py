@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -15,7 +15,7 @@ from memq.core import topic_processor
 from memq.core.dedup import DedupWindow
 from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema
 from memq.core.notification.notification import decode_notification
-from memq.core.ring import Accepted, Answer, Gone, Now, Publish, Release, Repeat, Upload
+from memq.core.ring import Accepted, Answer, Gone, Now, Publish, Release, Repeat, State, Upload
 from memq.core.topic import TopicConfig
 from memq.core.topic_processor import ACKS_ALL, TopicProcessor
 from memq.core.wire.messages import Write, WriteAnswer
@@ -25,7 +25,6 @@ from memq.errors import (
     SequenceConflictError,
     SequenceGapError,
     StorageError,
-    UnavailableError,
 )
 
 SCHEMAS = {"s1": serialize_schema(DEFAULT_SCHEMA), "s2": serialize_schema(DEFAULT_SCHEMA)}
@@ -38,10 +37,11 @@ def processor(**options) -> TopicProcessor:
     return TopicProcessor(
         TopicConfig.create("t", **options),
         0,
+        incarnation="0" * 16,
         broker_id="b",
         schemas=SCHEMAS,
         new_batch_id=lambda ms: f"{ms:012x}-{next(ids)}",
-        locate=lambda batch_id, _: (f"key/{batch_id}", f"mem://key/{batch_id}"),
+        locate=lambda batch_id, *_: (f"key/{batch_id}", f"mem://key/{batch_id}"),
         window=DedupWindow(3_600_000),
     )
 
@@ -357,10 +357,24 @@ def test_ordered_topic_fails_everything_behind_a_failed_batch() -> None:
     r.processor.failed(r.uploads[0], StorageError("no"))
     r.drain()
     assert isinstance(r.answers[0], StorageError)
-    assert isinstance(r.answers[1], UnavailableError)
+    assert isinstance(r.answers[1], SequenceGapError)
     assert r.publishes == []
     with pytest.raises(SequenceGapError, match=r"sequence 2 .* came before 0"):
         send(r, 2)
+    assert send(r, 0, ticket="again") == Accepted(kept=True)
+
+
+def test_ordered_failure_takes_the_open_batch_along() -> None:
+    """What was accepted behind a Batch that failed is never published: it would overtake."""
+    r = rim(ordering="producer")
+    send(r, 0)
+    r.processor.seal(now())
+    r.drain()
+    send(r, 1)
+    r.processor.failed(r.uploads[0], StorageError("no"))
+    r.drain()
+    assert isinstance(r.answers[1], SequenceGapError)
+    assert r.processor.idle
     assert send(r, 0, ticket="again") == Accepted(kept=True)
 
 
@@ -458,15 +472,68 @@ def test_watermark_stands_at_the_oldest_message_that_is_not_published() -> None:
     assert r.processor.stored_through_ms(now(800)) == now(800).wall_ms
 
 
-def test_watermark_never_goes_back_when_the_wall_clock_does() -> None:
-    """A wall clock that jumps back moves neither the watermark nor stored_through back."""
+def test_watermark_goes_back_with_the_clock_and_what_it_closed_stays_closed() -> None:
+    """After a step back the watermark is true again; no Batch is written down before an old one."""
     r = rim(batch_messages=1)
     assert r.processor.stored_through_ms(Now(0, 5_000)) == 5_000
     r.processor.write(write(0), BODY, 1, 0, Now(1, 4_000))
     r.drain()
     r.store(r.uploads[0])
     notification = decode_notification(r.publishes[0].publications[0].payload)
-    assert notification.stored_through_ms == 5_000
+    assert (notification.sealed_ms, notification.stored_through_ms) == (5_000, 5_000)
+    assert r.publishes[0].publications[0].timestamp_ms == 5_000
+    assert r.processor.stored_through_ms(Now(2, 4_500)) == 4_000
+    r.publish()
+    assert r.processor.stored_through_ms(Now(3, 4_600)) == 4_600
+
+
+def test_watermark_covers_nothing_that_is_not_published() -> None:
+    """After a step back the newest Message may be the earliest: the watermark stands before it."""
+    r = rim(batch_messages=1)
+    r.processor.write(write(0), BODY, 1, 0, Now(0, 5_000))
+    r.processor.write(write(1), BODY, 1, 1, Now(1, 3_000))
+    assert r.processor.stored_through_ms(Now(2, 4_000)) == 3_000
+
+
+def test_batches_keep_their_order_by_id_within_a_millisecond() -> None:
+    """Ids tell which Batch was opened first, also of two that were opened at the same time."""
+    r = rim(batch_messages=1, ring_slots=8)
+    for sequence in range(5):
+        send(r, sequence)
+    ids = [batch.batch_id for batch in r.uploads]
+    assert ids == sorted(ids)
+    assert len({batch_id[:12] for batch_id in ids}) == 5
+
+
+WALL_STEPS = st.lists(
+    st.tuples(st.sampled_from(["write", "store", "publish", "ask"]), st.integers(0, 40)),
+    min_size=5,
+    max_size=60,
+)
+
+
+@given(WALL_STEPS)
+def test_no_step_of_the_wall_clock_makes_a_watermark_untrue(steps) -> None:
+    """However the clock is set, no Batch is published at a time that a watermark had closed."""
+    r = rim(batch_messages=1, ring_slots=4)
+    told, published = [], []
+    for number, (event, wall_ms) in enumerate(steps):
+        at = Now(number, 1_000 + wall_ms)
+        uploading = [batch for batch in r.uploads if batch.state is State.UPLOADING]
+        if event == "write" and r.processor.room_for(64, "s1"):
+            r.processor.write(write(number), BODY, 1, number, at)
+            r.drain()
+        elif event == "store" and uploading:
+            r.store(uploading[-1])
+        elif event == "publish" and r.publishes:
+            times = [each.timestamp_ms for each in r.publishes[0].publications]
+            assert min(times) >= max(told, default=0)
+            assert [*published, *times] == sorted([*published, *times])
+            published += times
+            r.publish()
+        else:
+            told.append(r.processor.stored_through_ms(at))
+            assert told[-1] <= at.wall_ms
 
 
 def test_notification_describes_the_batch() -> None:

@@ -22,11 +22,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar, get_args
 
 from memq.core.bigqueue.cursor import Cursor
-from memq.core.bigqueue.files import failure
+from memq.core.bigqueue.files import failure, sync_directory, sync_file
 from memq.core.bigqueue.layout import (
     CONTROL_FILE,
     CONTROL_MAGIC,
     DATA,
+    DOUBT,
     END,
     INDEX,
     START,
@@ -34,8 +35,9 @@ from memq.core.bigqueue.layout import (
     SYNCED,
     Kind,
     load_layout,
+    seed_of,
 )
-from memq.core.bigqueue.opening import claim_folder, load_or_make_layout
+from memq.core.bigqueue.opening import check_exists, claim_folder, load_or_make_layout
 from memq.core.bigqueue.options import Sync, wall_clock_ms
 from memq.core.bigqueue.pool import DEFAULT_MAX_MAPPED_PAGES, DEFAULT_PAGE_TTL_S, PagePool
 from memq.core.bigqueue.recovery import Recovery, recover
@@ -43,6 +45,7 @@ from memq.core.bigqueue.tail import BytesLike, Tail, flat
 from memq.core.bigqueue.turn import Turn
 from memq.core.bigqueue.upkeep import PageFiles
 from memq.core.bigqueue.words import Words
+from memq.core.checksum import crc32c
 from memq.errors import (
     ClosedError,
     ConfigError,
@@ -80,7 +83,11 @@ class BigArray:
         max_mapped_pages: how many page files may be mapped at once.
         page_ttl_s: unmap pages not looked up for so long.
         read_only: follow a writer in another process: no lock, no repair, no writing.
+        create: make the array when there is none; otherwise its absence is an error.
+        least_end: indexes below it are known to have been handed out; should the files hold fewer
+            items, the missing ones are damaged, and their indexes are not used again.
         clock_ms: gives the timestamp of an item appended without one.
+        clock_s: monotonic seconds, for `page_ttl_s`.
 
     Attributes:
         path: the folder.
@@ -91,7 +98,8 @@ class BigArray:
     Raises:
         LockedError: another writer has it open.
         ConfigError: an option is out of its limits or differs from what is recorded.
-        CorruptDataError: the metadata, or for a reader the control file, is damaged.
+        CorruptDataError: the metadata, or for a reader the control file, is damaged; or there is no
+            array and none is to be made.
         QueueError: the file system refused.
     """
 
@@ -105,7 +113,10 @@ class BigArray:
         max_mapped_pages: int = DEFAULT_MAX_MAPPED_PAGES,
         page_ttl_s: float = DEFAULT_PAGE_TTL_S,
         read_only: bool = False,
+        create: bool = True,
+        least_end: int = 0,
         clock_ms: Callable[[], int] = wall_clock_ms,
+        clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         if sync not in get_args(Sync):
             raise ConfigError(f"sync={sync!r} is unknown; use one of {', '.join(get_args(Sync))}")
@@ -125,6 +136,8 @@ class BigArray:
             if read_only:
                 self._layout = load_layout(self.path, page_bytes, index_page_items)
             else:
+                if not create:
+                    check_exists(self.path)
                 claim_folder(self.path, opened)
                 self._layout = load_or_make_layout(self.path, page_bytes, index_page_items)
             self._control = Words(self.path / CONTROL_FILE, CONTROL_MAGIC, writable=not read_only)
@@ -135,14 +148,14 @@ class BigArray:
                 max_pages=max_mapped_pages,
                 ttl_s=page_ttl_s,
                 writable=not read_only,
-                clock_s=time.monotonic,
+                clock_s=clock_s,
             )
             opened.callback(self._pool.close)
             self._cursor = self.cursor()
             if read_only:
                 self._start_reading()
             else:
-                self._start_writing()
+                self._start_writing(least_end)
                 opened.callback(self._files.close)
             self._opened = opened.pop_all()
 
@@ -156,8 +169,8 @@ class BigArray:
             f"{self.path} is open read-only; open it without read_only=True to write",
         )
 
-    def _start_writing(self) -> None:
-        position, self.recovery = recover(self._layout, self._pool, self._control)
+    def _start_writing(self, least_end: int) -> None:
+        position, self.recovery = recover(self._layout, self._pool, self._control, least_end)
         self._tail = Tail(self._layout, self._pool, position)
         self._files = PageFiles(self._layout, self._pool, self._tail)
         self._delete_before(self.start)
@@ -218,6 +231,61 @@ class BigArray:
                     self._flush()
         return first
 
+    def length(self, index: int) -> int:
+        """The bytes of an item by its entry, which may be damaged; 0 when there is none.
+
+        Raises:
+            OffsetOutOfRangeError: `index` is outside `[start, end)`.
+        """
+        self._check_range(index)
+        try:
+            return self.cursor().entry(index).length
+        except CorruptDataError:
+            return 0
+
+    def was(self, index: int, data: bytes) -> bool:
+        """Whether these bytes are the item at `index`, by the check that its entry holds.
+
+        Raises:
+            OffsetOutOfRangeError: `index` is outside `[start, end)`.
+        """
+        self._check_range(index)
+        try:
+            entry = self.cursor().entry(index)
+        except CorruptDataError:
+            return False
+        same = len(data) == entry.length
+        return same and crc32c(data, seed_of(entry.timestamp_ms) + index) == entry.check
+
+    def restore(self, index: int, data: bytes) -> None:
+        """Write the bytes of a damaged item back, durably. Nobody may read it meanwhile.
+
+        Raises:
+            InvalidRequestError: these are not the bytes that were appended; nothing was changed.
+            CorruptDataError: the item's entry is damaged as well.
+            QueueError: the file system refused.
+            OffsetOutOfRangeError, ClosedError: as for `get` and `append`.
+        """
+        with self._append_turn, self._files_lock, self._read_turn:
+            if self._refusal is not None:
+                raise self._refused()
+            if not self.was(index, data):
+                raise InvalidRequestError(
+                    f"item {index} of {self.path} was not these {len(data)} bytes"
+                )
+            entry = self._cursor.entry(index)
+            if entry.offset + entry.length > self._layout.page_bytes:
+                raise CorruptDataError(f"item {index} of {self.path} goes past the end of its page")
+            self._pool.allocate(DATA, entry.page)
+            with self._pool.lock:
+                page = self._pool.map(DATA, entry.page)
+                page[entry.offset : entry.offset + entry.length] = data
+            try:
+                sync_file(self._layout.file(DATA, entry.page))
+                sync_directory(self.path / DATA)
+            except OSError as exc:
+                raise failure("flush", self.path, exc) from exc
+
     def sync(self) -> None:
         """Flush everything appended so far to the device.
 
@@ -264,6 +332,17 @@ class BigArray:
     def end(self) -> int:
         """The index that the next item will get."""
         return self._cell(END)
+
+    @property
+    def last_timestamp_ms(self) -> int:
+        """The timestamp of the last item, also when it was truncated; 0 when it is not known.
+
+        Raises:
+            InvalidRequestError: the array is open read-only.
+        """
+        if self.read_only:
+            raise self._refused()
+        return self._tail.timestamp_ms
 
     def get(self, index: int) -> bytes:
         """The item at `index`, its CRC32C verified.
@@ -348,6 +427,7 @@ class BigArray:
         except OSError as exc:
             text = f"flushing {self.path} failed ({exc}); close it and open it again to recover"
             self._refusal = (QueueFailedError, text)
+            self._cells[DOUBT] = 1
             with suppress(CorruptDataError):  # an index page that is gone needs no erasing
                 tail.erase(self._cells[END], tail.index)
             raise PublishUncertainError(text) from exc
@@ -359,14 +439,20 @@ class BigArray:
         kept = min(index, self._cells[END] - 1)
         keep: dict[Kind, int] = {INDEX: max(0, kept) // self._layout.index_page_items}
         try:
-            keep[DATA] = self._cursor.entry(kept).page if kept >= 0 else 0
-        except CorruptDataError:
-            # Without the entry nobody knows the data page; a later truncation will delete more.
-            _log.warning("%s: the index page of item %d is damaged", self.path, kept)
+            keep[DATA] = self._page_of_whole(kept) if kept >= 0 else 0
+        except CorruptDataError as exc:
+            # The entry of a damaged item may name any page; a later truncation will delete more.
+            _log.warning("%s: no data pages are deleted yet: %s", self.path, exc)
         try:
             self._files.delete_before(keep)
         except OSError as exc:
             raise failure("delete pages of", self.path, exc) from exc
+
+    def _page_of_whole(self, index: int) -> int:
+        """The data page of an item, which must be whole: a wrong one would delete good pages."""
+        cursor = self.cursor()
+        cursor.read(index)
+        return cursor.entry(index).page
 
     def _read(self, index: int, read: Callable[[], _Result]) -> _Result:
         with self._read_turn:

@@ -130,6 +130,8 @@ class Cursor:
         number = index // self._items
         with self._pool.lock:
             entry = self.entry(index)
+            if not any(entry):
+                raise self._damage(INDEX, number, index, "has no entry for it")
             self._index = self._map(INDEX, number, index)
             self._base = number * self._items
             self._data = self._map(DATA, entry.page, index)

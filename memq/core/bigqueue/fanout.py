@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self, Unpack
 from urllib.parse import quote, unquote
 
 from memq.core.bigqueue.array import BigArray
-from memq.core.bigqueue.files import failure, sync_directory
+from memq.core.bigqueue.files import failure, make_directories, sync_directory
 from memq.core.bigqueue.front import Front
 from memq.core.bigqueue.layout import FRONTS_FOLDER, HEAD_FILE
 from memq.errors import ConfigError, InvalidRequestError
@@ -262,7 +262,7 @@ class FanOutQueue:
 
     def _open_fronts(self) -> None:
         try:
-            self._folder.mkdir(exist_ok=True)
+            make_directories(self._folder)
         except OSError as exc:
             raise failure("make", self._folder, exc) from exc
         for name in self.fronts():

@@ -34,6 +34,14 @@ def sync_directory(path: Path) -> None:
         os.close(fd)
 
 
+def make_directories(path: Path) -> None:
+    """Make the folder `path`, and those above it that are missing, durably."""
+    if not path.is_dir():
+        make_directories(path.parent)
+        path.mkdir(exist_ok=True)
+        sync_directory(path.parent)
+
+
 def preallocate(path: Path, size_bytes: int) -> bool:
     """Give `path` at least `size_bytes` of real blocks, creating it if need be.
 

@@ -181,18 +181,22 @@ class Front:
         """Give a new front its position, and a damaged or stale one a position that exists."""
         start, end = self._array.start, self._array.end
         formatted, position = self._words.formatted, self._cells[POSITION]
-        if formatted and start <= position <= end:
-            return
+        if not (formatted and start <= position <= end):
+            self._give_position(existed, wanted)
+        try:
+            sync_directory(self._words.path.parent)  # who made it may have died before this
+        except OSError as exc:
+            raise failure("flush", self._words.path.parent, exc) from exc
+
+    def _give_position(self, existed: bool, wanted: int | None) -> None:
+        start, end = self._array.start, self._array.end
+        formatted, position = self._words.formatted, self._cells[POSITION]
         if existed:
             what = f"position {position} does not exist" if formatted else "file was damaged"
             wanted = min(max(start, position), end) if formatted else start
             _log.warning("%s: %s; moved to %d", self._words.path, what, wanted)
         self._words.format(start if wanted is None else wanted)
         self._flush()
-        try:
-            sync_directory(self._words.path.parent)
-        except OSError as exc:
-            raise failure("flush", self._words.path.parent, exc) from exc
 
     def _move(self, index: int) -> None:
         self._check_range(index)

@@ -33,8 +33,9 @@ FRONT_MAGIC = b"MQFRONT1"
 PAGE_SUFFIX = ".page"
 
 # Words of the control file and of a front file; word 0 is the magic number. The start is there
-# twice, because opening deletes pages below it: a damaged start must not delete good pages.
-START, END, SYNCED, START_COPY = 1, 2, 3, 4
+# twice, because opening deletes pages below it: a damaged start must not delete good pages. A doubt
+# that is not 0 says that a flush failed: memory and device may differ in what was not synced.
+START, END, SYNCED, START_COPY, DOUBT = 1, 2, 3, 4, 5
 POSITION = 1
 
 # One index entry: data page number, offset in it, length, check, timestamp in ms. 24 bytes, so the

@@ -20,7 +20,10 @@ class ArrayOptions(TypedDict, total=False):
     max_mapped_pages: int
     page_ttl_s: float
     read_only: bool
+    create: bool
+    least_end: int
     clock_ms: Callable[[], int]
+    clock_s: Callable[[], float]
 
 
 def wall_clock_ms() -> int:

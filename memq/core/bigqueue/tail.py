@@ -66,7 +66,8 @@ class Tail:
     Attributes:
         index: the index that the next item gets.
         page: the data page being filled.
-        grew: a page file was made or enlarged since the array last cleared this.
+        grew: a page file was made or enlarged since the array last cleared this; so at first, for
+            who made the pages that are there may have died before their names were durable.
     """
 
     def __init__(self, layout: Layout, pool: PagePool, position: Position) -> None:
@@ -77,7 +78,7 @@ class Tail:
         self.index, self.page = position.index, position.page
         self._offset, self._timestamp_ms = position.offset, position.timestamp_ms
         self._check_seed = seed_of(position.timestamp_ms)
-        self.grew = False
+        self.grew = True
         # The last page of each kind that is known to have all its blocks.
         self._claimed: dict[Kind, int] = {
             DATA: self.page - 1,
@@ -86,6 +87,11 @@ class Tail:
         # No pages are mapped yet: the first item finds no room, and that maps them.
         self._room = -1
         self._base = 0
+
+    @property
+    def timestamp_ms(self) -> int:
+        """The timestamp of the last item; 0 when it is not known."""
+        return self._timestamp_ms
 
     def put(self, data: BytesLike, timestamp_ms: int) -> None:
         """Write one item at `index`, unpublished.

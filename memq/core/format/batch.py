@@ -92,11 +92,7 @@ class SealedBatch:
     @property
     def timestamp_range_us(self) -> tuple[int, int]:
         """Least and greatest LogMessage timestamp; `UNKNOWN_RANGE` when no Message has one."""
-        ranges = [(entry.min_timestamp_us, entry.max_timestamp_us) for entry in self.entries]
-        known = [times for times in ranges if times != UNKNOWN_RANGE]
-        if not known:
-            return UNKNOWN_RANGE
-        return min(least for least, _ in known), max(greatest for _, greatest in known)
+        return entries_range_us(self.entries)
 
     @cached_property
     def producers(self) -> list[ProducerRun]:
@@ -231,6 +227,15 @@ def _check(producer_id: str, length: int, records: int, numbers: tuple[int, ...]
         raise InvalidRequestError(
             f"a Message of {producer_id!r} has a number that is out of range: {numbers}: {exc}"
         ) from exc
+
+
+def entries_range_us(entries: Iterable[IndexEntry]) -> tuple[int, int]:
+    """Least and greatest LogMessage timestamp; `UNKNOWN_RANGE` when no Message has one."""
+    ranges = [(entry.min_timestamp_us, entry.max_timestamp_us) for entry in entries]
+    known = [times for times in ranges if times != UNKNOWN_RANGE]
+    if not known:
+        return UNKNOWN_RANGE
+    return min(least for least, _ in known), max(greatest for _, greatest in known)
 
 
 def producer_runs(entries: Iterable[IndexEntry]) -> list[ProducerRun]:

@@ -3,16 +3,34 @@
 A file is written to a temporary name, synced and renamed, so that a crash leaves the old or the new
 text and never half of one. It holds the configuration and every schema that the topic has had, for
 Messages with an older schema may still be on their way.
+
+Theory of operation
+-------------------
+A topic exists from when its file `<name>.json` is durable until it is renamed. What else belongs to
+it, notifications and objects, is made before and removed after, which takes several steps that a
+crash or a full disk may part. So there is a second file, `<name>.<incarnation>.doomed`, which says
+that whatever there is of this incarnation is to be removed:
+
+1. To create: `announce` (the doomed file), make what belongs to the topic, `save` (its own file),
+   `forget` (the doomed file). Up to the third step nothing exists; after it, the doomed file means
+   nothing. Who gives up in between calls `doom`.
+2. To delete: `delete` (its own file becomes the doomed file), remove what belongs to it, `forget`.
+3. To remove what is doomed: `withdraw` (its own file, should a creation have failed behind it), and
+   only then what belongs to it.
+
+`doomed` names what is left to remove, after a crash as well. An incarnation never comes back, so
+removing it late, or again, harms no later topic of the same name.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
+import logging
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from memq.core.files import explain, make_folders, replace_durably, sync_folder
 from memq.core.format.schema import (
     DEFAULT_SCHEMA,
     check_topic_schema,
@@ -31,8 +49,12 @@ from memq.errors import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
+log = logging.getLogger(__name__)
+
+_DOOMED = ".doomed"
 MAX_TOPICS = 10_000  # each has files, and a TopicProcessor for each write partition
 MAX_SCHEMAS = 100  # of one topic, oldest to newest
 
@@ -44,16 +66,31 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         config: its configuration.
         schemas: serialized schemas it accepts, oldest first, by schema id.
         created_ms: when it was created, milliseconds since 1970 UTC.
+        incarnation: random name of this life of the topic.
+        named_partitions: write partitions that it was made with; producers with an id of their own
+            use these and none that were added.
+        request_id: of the request that created it, so that a request sent again is recognised.
+        retained_since_ms: how far retention had come when it was altered last: what was published
+            at this time or later was all held then.
     """
 
     config: TopicConfig
     schemas: dict[str, bytes]
     created_ms: int
+    incarnation: str
+    named_partitions: int
+    request_id: str = ""
+    retained_since_ms: int = 0
 
     @property
     def name(self) -> str:
         """The topic's name."""
         return self.config.name
+
+    @property
+    def queue_topic(self) -> str:
+        """The topic of the notification queue that holds this incarnation."""
+        return f"{self.name}.{self.incarnation}"
 
     @property
     def schema_id(self) -> str:
@@ -62,19 +99,42 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Catalog:
-    """Topics by name, in memory and on disk.
+    """Topics by name, in memory and on disk. A file that does not hold a topic costs only that one.
+
+    Attributes:
+        damaged: why a name is not to be had, for every file that cannot be understood.
 
     Raises:
-        CorruptDataError: a topic's file does not hold a topic.
+        QueueError: the disk refused.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        directory.mkdir(parents=True, exist_ok=True)
+        try:
+            make_folders(directory)
+            # Whoever changed names here may have died before that was durable. What is shown, or
+            # acted on, from here on is so.
+            for folder in (directory.parent, directory):
+                sync_folder(folder)
+        except OSError as exc:
+            raise QueueError(f"cannot make {directory}: {explain(exc)}") from exc
         self._topics: dict[str, Topic] = {}
+        self.damaged: dict[str, CorruptDataError] = {}
         for path in sorted(directory.glob("*.json")):
-            topic = _load(path)
-            self._topics[topic.name] = topic
+            try:
+                self._topics[path.stem] = _load(path)
+            except CorruptDataError as exc:
+                self.damaged[path.stem] = exc
+        for path in directory.glob("*.tmp"):  # a crash left it half written
+            path.unlink()
+        self._doomed: dict[str, Topic] = {}
+        for topic in _load_doomed(directory):
+            if topic.name in self.damaged:
+                continue  # what cannot be read may be this very incarnation
+            if self._is_live(topic):
+                self._doomed_path(topic).unlink()  # it was announced, and then it was made
+            else:
+                self._doomed[topic.incarnation] = topic
 
     def __repr__(self) -> str:
         return f"<Catalog [{len(self._topics)} topics] {self._directory}>"
@@ -88,7 +148,9 @@ class Catalog:
 
         Raises:
             UnknownTopicError: there is none of that name.
+            CorruptDataError: its file is damaged.
         """
+        self._check_sound(name)
         try:
             return self._topics[name]
         except KeyError:
@@ -97,10 +159,10 @@ class Catalog:
             ) from None
 
     def __contains__(self, name: str) -> bool:
-        return name in self._topics
+        return name in self._topics or name in self.damaged
 
-    def create(self, config: TopicConfig, now_ms: int) -> Topic:
-        """Add a topic, durably.
+    def new(self, config: TopicConfig, *, now_ms: int, incarnation: str, request_id: str) -> Topic:
+        """A topic that could be added; nothing is stored yet.
 
         Raises:
             TopicExistsError: the name is taken.
@@ -108,6 +170,7 @@ class Catalog:
             SchemaMismatchError: the schema cannot be stored.
         """
         config.checked()
+        self._check_sound(config.name)
         if config.name in self._topics:
             raise TopicExistsError(f"topic {config.name!r} exists already")
         if len(self._topics) >= MAX_TOPICS:
@@ -115,61 +178,160 @@ class Catalog:
         schema = DEFAULT_SCHEMA if config.schema is None else deserialize_schema(config.schema)
         check_topic_schema(schema)
         serialized = serialize_schema(schema)
-        topic = Topic(config=config, schemas={schema_id(serialized): serialized}, created_ms=now_ms)
-        self._save(topic)
-        return topic
+        return Topic(
+            config=config,
+            schemas={schema_id(serialized): serialized},
+            created_ms=now_ms,
+            incarnation=incarnation,
+            named_partitions=config.write_partitions,
+            request_id=request_id,
+        )
 
-    def alter(self, name: str, options: dict[str, str], schema: bytes | None) -> Topic:
-        """Change a topic, durably.
+    def altered(
+        self, name: str, options: dict[str, str], schema: bytes | None, retained_since_ms: int
+    ) -> Topic:
+        """A topic as it would be with other options or another schema; nothing is stored yet.
 
         Raises:
-            UnknownTopicError, ConfigError, SchemaMismatchError: nothing has changed.
+            UnknownTopicError, ConfigError, SchemaMismatchError: it cannot be changed so.
         """
         topic = self.get(name)
         config, schemas = topic.config.altered(**options), topic.schemas
         if schema is not None:
             schemas = _extended(topic, schema)
             config = msgspec.structs.replace(config, schema=schema)
-        altered = msgspec.structs.replace(topic, config=config, schemas=schemas)
-        self._save(altered)
-        return altered
+        return msgspec.structs.replace(
+            topic, config=config, schemas=schemas, retained_since_ms=retained_since_ms
+        )
+
+    def save(self, topic: Topic) -> None:
+        """Add a topic, or replace it, durably.
+
+        Raises:
+            QueueError: the disk refused; what was there is there.
+        """
+        path = self._path(topic.name)
+        with _errors("write", topic, path):
+            replace_durably(path, _text(topic))
+        self._topics[topic.name] = topic
+        self.damaged.pop(topic.name, None)
 
     def delete(self, name: str) -> None:
-        """Forget a topic, durably."""
-        self.get(name)
-        try:
-            self._path(name).unlink()
-            _sync_directory(self._directory)
-        except OSError as exc:
-            raise QueueError(f"cannot delete topic {name!r}: {exc}") from exc
+        """End a topic, durably. Its own file becomes the doomed one.
+
+        Raises:
+            UnknownTopicError: there is none of that name.
+            QueueError: the disk refused; the topic is there.
+        """
+        topic = self.get(name)
+        path = self._path(name)
+        with _errors("delete", topic, path):
+            path.rename(self._doomed_path(topic))
+            try:
+                sync_folder(self._directory)
+            except OSError:
+                with contextlib.suppress(OSError):  # the first error is told
+                    self._doomed_path(topic).rename(path)
+                raise
         del self._topics[name]
 
-    def _save(self, topic: Topic) -> None:
+    # -- what is to be removed --------------------------------------------------------------
+
+    def announce(self, topic: Topic) -> None:
+        """Note, durably, that what there is of a topic is to be removed unless it comes to exist.
+
+        Raises:
+            QueueError: the disk refused.
+        """
+        path = self._doomed_path(topic)
+        with _errors("write", topic, path):
+            replace_durably(path, _text(topic))
+
+    def doom(self, topic: Topic) -> None:
+        """The topic that was announced will not exist."""
+        self._doomed[topic.incarnation] = topic
+
+    def doomed(self) -> list[Topic]:
+        """Topics of which something may be left to remove."""
+        return list(self._doomed.values())
+
+    def withdraw(self, topic: Topic) -> None:
+        """See to it, durably, that a doomed topic has no file of its own, before more is removed.
+
+        There is one when its creation failed after the file was written: at a start that finds the
+        file the topic exists.
+
+        Raises:
+            QueueError: the disk refused.
+        """
         path = self._path(topic.name)
-        temporary = path.with_suffix(".tmp")
-        text = msgspec.json.format(msgspec.json.encode(topic), indent=2)
-        try:
-            with temporary.open("wb") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.rename(path)
-            _sync_directory(self._directory)
-        except OSError as exc:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise QueueError(f"cannot write topic {topic.name!r} to {path}: {exc}") from exc
-        self._topics[topic.name] = topic
+        with _errors("remove", topic, path):
+            if topic.name in self._topics or not path.exists():
+                return
+            if _load(path).incarnation == topic.incarnation:
+                path.unlink()
+                sync_folder(self._directory)
+
+    def forget(self, topic: Topic) -> None:
+        """Note that nothing is left to remove, or that the topic exists.
+
+        Raises:
+            QueueError: the disk refused; it is found again at the next start.
+        """
+        path = self._doomed_path(topic)
+        self._doomed.pop(topic.incarnation, None)
+        with _errors("remove", topic, path):
+            path.unlink(missing_ok=True)
+
+    def _is_live(self, topic: Topic) -> bool:
+        live = self._topics.get(topic.name)
+        return live is not None and live.incarnation == topic.incarnation
+
+    def _check_sound(self, name: str) -> None:
+        if name in self.damaged:
+            raise CorruptDataError(str(self.damaged[name]))
 
     def _path(self, name: str) -> Path:
         return self._directory / f"{name}.json"
 
+    def _doomed_path(self, topic: Topic) -> Path:
+        return self._directory / f"{topic.queue_topic}{_DOOMED}"
+
+
+def _text(topic: Topic) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(topic), indent=2)
+
+
+@contextlib.contextmanager
+def _errors(doing: str, topic: Topic, path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as exc:
+        raise QueueError(f"cannot {doing} topic {topic.name!r} at {path}: {explain(exc)}") from exc
+
 
 def _load(path: Path) -> Topic:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Topic)
+        topic = msgspec.json.decode(path.read_bytes(), type=Topic)
     except (msgspec.MsgspecError, OSError) as exc:
-        raise CorruptDataError(f"{path} does not hold a topic: {exc}") from exc
+        raise CorruptDataError(
+            f"{path} does not hold a topic ({exc}): restore it from a copy, or move it away and "
+            "run `memq recover`"
+        ) from exc
+    if path.suffix == ".json" and topic.name != path.stem:
+        raise CorruptDataError(f"{path} holds the topic {topic.name!r}: rename it, or move it away")
+    return topic
+
+
+def _load_doomed(directory: Path) -> list[Topic]:
+    """Topics to be removed; what cannot be understood removes nothing."""
+    doomed = []
+    for path in sorted(directory.glob(f"*{_DOOMED}")):
+        try:
+            doomed.append(_load(path))
+        except CorruptDataError as exc:
+            log.warning("nothing is removed for a damaged file: %s", exc)
+    return doomed
 
 
 def _extended(topic: Topic, schema: bytes) -> dict[str, bytes]:
@@ -191,11 +353,3 @@ def _extended(topic: Topic, schema: bytes) -> dict[str, bytes]:
         raise ConfigError(f"topic {topic.name!r} has had {MAX_SCHEMAS} schemas, its limit")
     serialized = serialize_schema(new)
     return topic.schemas | {schema_id(serialized): serialized}
-
-
-def _sync_directory(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -32,7 +32,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from memq.core.files import explain, lock_exclusively, make_folders
@@ -43,21 +43,29 @@ from memq.core.notification.checks import (
     check_partition,
     check_partition_count,
     check_publications,
+    check_queue_topic,
     out_of_range,
 )
 from memq.core.notification.folders import TopicFile, TopicFolders
 from memq.core.notification.group_commit import GroupCommit, Publish
 from memq.core.notification.partition import INDEX_PAGE_ITEMS, PAGE_BYTES, Partition
 from memq.core.notification.waiters import Waiters
-from memq.core.topic import check_topic_name
-from memq.errors import ClosedError, QueueError, TopicExistsError, UnknownTopicError
+from memq.core.runtime import SYSTEM, Runtime
+from memq.errors import (
+    ClosedError,
+    CorruptDataError,
+    QueueError,
+    TopicExistsError,
+    UnknownTopicError,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from concurrent.futures import Executor
     from pathlib import Path
 
-    from memq.core.notification.queue import Entry, Publication
+    from memq.core.clock import Times
+    from memq.core.notification.queue import Entry, Holding, Publication
 
 _Result = TypeVar("_Result")
 
@@ -65,7 +73,9 @@ _Result = TypeVar("_Result")
 class _Topic:
     """A topic's partitions, and the write partitions that this process may publish for."""
 
-    def __init__(self, name: str, file: TopicFile, folders: TopicFolders) -> None:
+    def __init__(
+        self, name: str, file: TopicFile, folders: TopicFolders, clock_s: Callable[[], float]
+    ) -> None:
         self.file = file
         self.owned: set[int] = set()
         self.partitions = [
@@ -75,6 +85,8 @@ class _Topic:
                 folders.partition(name, number),
                 page_bytes=file.page_bytes,
                 index_page_items=file.index_page_items,
+                committed_end=partial(folders.committed_end, name, number),
+                clock_s=clock_s,
             )
             for number in range(file.partitions)
         ]
@@ -91,15 +103,27 @@ class EmbeddedQueue:
 
     Args:
         directory: of the queue; made when it does not exist.
+        runtime: clocks and threads.
+        page_bytes: size of the pages of topics made from now on.
+        index_page_items: entries of their index pages.
 
     Raises:
         LockedError: another process, or another object, has the directory open.
-        CorruptDataError: a topic's file is damaged.
+        ConfigError: a topic is of another version.
         QueueError: the file system refused.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        runtime: Runtime = SYSTEM,
+        page_bytes: int = PAGE_BYTES,
+        index_page_items: int = INDEX_PAGE_ITEMS,
+    ) -> None:
         self._directory = directory
+        self._runtime = runtime
+        self._new_pages = (page_bytes, index_page_items)
         with contextlib.ExitStack() as undo:
             try:
                 make_folders(directory)
@@ -107,14 +131,17 @@ class EmbeddedQueue:
             except OSError as exc:
                 raise QueueError(f"cannot open {directory}: {explain(exc)}") from exc
             self._folders = TopicFolders(directory)
-            self._topics = {
-                name: _Topic(name, file, self._folders)
-                for name, file in self._folders.load().items()
-            }
+            self._topics: dict[str, _Topic] = {}
+            self._damaged: dict[str, CorruptDataError] = {}  # topics that are there, and not whole
+            for name, file in self._folders.load().items():
+                if isinstance(file, CorruptDataError):
+                    self._damaged[name] = file
+                else:
+                    self._topics[name] = self._open_topic(name, file)
             self._files = undo.pop_all()
-        self._writer = _thread("memq-queue-writer")
-        self._reader = _thread("memq-queue-reader")
-        self._committer = _thread("memq-queue-committer")
+        self._writer = runtime.threads(1, "memq-queue-writer")
+        self._reader = runtime.threads(1, "memq-queue-reader")
+        self._committer = runtime.threads(1, "memq-queue-committer")
         self._waiters = Waiters()
         self._group_commit = GroupCommit(self._writer, self._wake)
         self._closing: asyncio.Future[None] | None = None
@@ -137,7 +164,7 @@ class EmbeddedQueue:
             TopicExistsError: it exists with another number of partitions.
         """
         self._check_open()
-        check_topic_name(topic)
+        check_queue_topic(topic)
         check_partition_count(topic, partitions)
         await self._run(self._writer, lambda: self._create(topic, partitions))
 
@@ -148,11 +175,14 @@ class EmbeddedQueue:
         if found is not None:
             self._waiters.wake(topic)
             await self._run(self._writer, lambda: self._delete(topic, found))
+        elif topic in self._damaged:
+            await self._run(self._writer, lambda: self._folders.remove(topic))
+            del self._damaged[topic]
 
     async def topics(self) -> list[str]:
-        """The topics of this queue, sorted."""
+        """The topics of this queue, sorted; also those that are damaged and can only be deleted."""
         self._check_open()
-        return sorted(self._topics)
+        return sorted((*self._topics, *self._damaged))
 
     # -- publishing -------------------------------------------------------------------------
 
@@ -252,6 +282,29 @@ class EmbeddedQueue:
         found = await self._partition(topic, partition)
         await self._run(self._writer, lambda: found.truncate(offset))
 
+    # -- times ------------------------------------------------------------------------------
+
+    async def offset_since(self, topic: str, partition: int, running_ms: int) -> int:
+        """First offset whose entry has that running time or a later one; the end when none has.
+
+        Raises:
+            CorruptDataError: an entry that the search needs is damaged.
+        """
+        found = await self._partition(topic, partition)
+        return await self._run(self._reader, lambda: found.find_running(running_ms))
+
+    async def times(self) -> Times:
+        """How far time had come in the life before; zeros for a new queue."""
+        return await self._run(self._writer, self._times)
+
+    async def save_times(self, times: Times) -> None:
+        """Keep for the next life how far time has come, durably.
+
+        Raises:
+            QueueError: the file system refused; what was saved before is kept.
+        """
+        await self._run(self._committer, lambda: self._folders.store_times(times))
+
     # -- groups -----------------------------------------------------------------------------
 
     async def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
@@ -259,6 +312,7 @@ class EmbeddedQueue:
 
         Raises:
             InvalidRequestError: the group's name, a partition or an offset is not valid.
+            LimitReachedError: the group is new and there are as many as there may be.
             CorruptDataError: what the group had stored is damaged.
         """
         check_group_name(group)
@@ -287,6 +341,28 @@ class EmbeddedQueue:
         self._topic(topic)
         await self._run(self._committer, lambda: self._folders.remove_offsets(topic, group))
 
+    async def hold(self, group: str, topic: str, holdings: Mapping[str, Holding]) -> None:
+        """Store what the members of a group may hold, durably, in place of what was stored."""
+        check_group_name(group)
+        self._topic(topic)
+        stored = dict(holdings)
+        await self._run(self._committer, lambda: self._folders.store_holdings(topic, group, stored))
+
+    async def holdings(self, group: str, topic: str) -> dict[str, Holding]:
+        """What the members of a group may hold, as stored last.
+
+        Raises:
+            CorruptDataError: what was stored is damaged.
+        """
+        check_group_name(group)
+        self._topic(topic)
+        return await self._run(self._committer, lambda: self._folders.holdings(topic, group))
+
+    async def holders(self, topic: str) -> list[str]:
+        """Groups of which something is held, sorted."""
+        self._topic(topic)
+        return await self._run(self._committer, lambda: self._folders.holders(topic))
+
     async def close(self) -> None:
         """Finish what was asked for, then release all files; further calls raise `ClosedError`.
 
@@ -302,12 +378,15 @@ class EmbeddedQueue:
 
     def _create(self, topic: str, partitions: int) -> None:
         held = self._topics.get(topic)
+        if topic in self._damaged:
+            raise self._damaged[topic]
         if held is None:
+            page_bytes, index_page_items = self._new_pages
             file = TopicFile(
-                partitions=partitions, page_bytes=PAGE_BYTES, index_page_items=INDEX_PAGE_ITEMS
+                partitions=partitions, page_bytes=page_bytes, index_page_items=index_page_items
             )
             self._folders.create(topic, file)
-            self._topics[topic] = _Topic(topic, file, self._folders)
+            self._topics[topic] = self._open_topic(topic, file)
         elif held.file.partitions != partitions:
             raise TopicExistsError(
                 f"topic {topic!r} has {held.file.partitions} read partitions, not {partitions}"
@@ -320,8 +399,21 @@ class EmbeddedQueue:
             found.close()
             self._folders.remove(topic)
         except BaseException:
-            self._topics[topic] = _Topic(topic, found.file, self._folders)
+            self._topics[topic] = self._open_topic(topic, found.file)
             raise
+
+    def _open_topic(self, name: str, file: TopicFile) -> _Topic:
+        return _Topic(name, file, self._folders, self._runtime.mono_s)
+
+    def _times(self) -> Times:
+        saved = self._folders.times()
+        running_ms = saved.running_ms
+        for topic in self._topics.values():
+            for partition in topic.partitions:
+                with contextlib.suppress(CorruptDataError):  # whoever needs the topic is told
+                    partition.open()
+                running_ms = max(running_ms, partition.last_running_ms + 1)
+        return saved._replace(running_ms=running_ms)
 
     def _release(self) -> None:
         with self._files as files:
@@ -337,8 +429,10 @@ class EmbeddedQueue:
     def _topic(self, topic: str) -> _Topic:
         self._check_open()
         found = self._topics.get(topic)
+        if topic in self._damaged:
+            raise CorruptDataError(str(self._damaged[topic]))
         if found is None:
-            raise UnknownTopicError(f"the queue has no topic {topic!r}; create it first")
+            raise UnknownTopicError(f"the queue has no topic {topic!r}: deleted, or never made")
         return found
 
     async def _partition(self, topic: str, number: int) -> Partition:
@@ -354,10 +448,6 @@ class EmbeddedQueue:
         self._check_open()
         return await asyncio.shield(asyncio.get_running_loop().run_in_executor(thread, job))
 
-    def _wake(self, topics: set[str]) -> None:
+    def _wake(self, topics: Iterable[str]) -> None:
         for topic in topics:
             self._waiters.wake(topic)
-
-
-def _thread(name: str) -> Executor:
-    return ThreadPoolExecutor(1, thread_name_prefix=name)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from memq.errors import FencedError, MemqError, PublishUncertainError, QueueError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from concurrent.futures import Executor
 
     from memq.core.notification.partition import Partition
@@ -66,7 +66,7 @@ class GroupCommit:
         on_published: told, on the event loop, the topics of each round.
     """
 
-    def __init__(self, thread: Executor, on_published: Callable[[set[str]], None]) -> None:
+    def __init__(self, thread: Executor, on_published: Callable[[Iterable[str]], None]) -> None:
         self._thread = thread
         self._on_published = on_published
         self._lock = threading.Lock()
@@ -100,7 +100,9 @@ class GroupCommit:
     def _begin(self) -> _Round:
         new = _Round()
         new.done = asyncio.get_running_loop().run_in_executor(self._thread, self._run, new)
-        new.done.add_done_callback(lambda _: self._on_published({call.topic for call in new.calls}))
+        new.done.add_done_callback(
+            lambda _: self._on_published(dict.fromkeys(call.topic for call in new.calls))
+        )
         return new
 
     def _run(self, current: _Round) -> None:

@@ -21,6 +21,7 @@ class Notification(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         version: of this format.
         topic: the topic.
+        incarnation: of the topic.
         write_partition: the write partition that sealed the Batch.
         batch_id: unique name of the Batch.
         uri: of the object, complete.
@@ -40,6 +41,7 @@ class Notification(msgspec.Struct, frozen=True, kw_only=True):
 
     version: int
     topic: str
+    incarnation: str
     write_partition: int
     batch_id: str
     uri: str

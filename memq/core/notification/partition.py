@@ -1,18 +1,24 @@
 """One read partition of the embedded queue: a big array of entries.
 
-An item of the array is the entry's time (8 bytes, little endian, milliseconds since 1970) and its
-payload; the index of the item is the offset of the entry.
+An item of the array is the entry's time (8 bytes, little endian, milliseconds since 1970), its
+running time (the same) and its payload; the index of the item is the offset of the entry.
 
 The array publishes an item only after it was flushed (`sync="batch"`), so a reader never sees an
 entry that a power cut could take back, and no offset ever names two things. When a flush fails the
 array takes no more; the items of that flush are erased, and the next append, or a fence, opens the
 array again, which settles what it holds.
+
+An offset that was handed out is never used again. Where the array has lost entries that had been
+published, their offsets stay theirs: reading them is a `CorruptDataError` that names them and how
+to go on, and new entries come after them. How far offsets were handed out is said by the array's
+own files and, should these be gone, by what groups have committed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import struct
 import threading
 from bisect import bisect_left
 from typing import TYPE_CHECKING
@@ -23,21 +29,41 @@ from memq.core.notification.queue import Entry, Publication
 from memq.errors import CorruptDataError, PublishUncertainError, UnknownTopicError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 PAGE_BYTES = 4 << 20
 """Some thousand notifications. A page is claimed on disk as a whole, so a queue of a thousand
 partitions takes 4 GiB at least; 64 MiB, the default of the array, would take 64."""
+MAX_DAMAGED_NAMED = 10_000  # damaged entries looked at to name a run of them; the rest is "or more"
 INDEX_PAGE_ITEMS = 8192  # as many entries as about two data pages hold; 192 KiB
 _MAX_MAPPED_PAGES = 4  # the fewest: an idle partition costs no more than eight descriptors
-_TIME_BYTES = 8
+_TIMES = struct.Struct("<QQ")
 
 _log = logging.getLogger("memq.queue")
 
 
+def entry_bytes(timestamp_ms: int, running_ms: int, payload: bytes) -> bytes:
+    """An entry as the array has it."""
+    return _TIMES.pack(timestamp_ms, running_ms) + payload
+
+
+def payload_of(item: bytes) -> bytes:
+    """The payload of an entry as the array has it."""
+    return item[_TIMES.size :]
+
+
+def make_partition(path: Path, *, page_bytes: int, index_page_items: int) -> None:
+    """Make an empty partition, so that one which is missing is not taken for one.
+
+    Raises:
+        QueueError: the file system refused.
+    """
+    BigArray(path, page_bytes=page_bytes, index_page_items=index_page_items).close()
+
+
 class Partition:
-    """The entries of one read partition. Opened at first use.
+    """The entries of one read partition, which `make_partition` has made. Opened at first use.
 
     `append`, `truncate` and `settle` belong to one thread; the others may be called from any.
 
@@ -45,16 +71,27 @@ class Partition:
         topic: the topic, for messages.
         number: of the read partition.
         path: folder of its array.
-        page_bytes: of the array, when it is made.
-        index_page_items: of the array, when it is made.
+        page_bytes: of the array.
+        index_page_items: of the array.
+        committed_end: gives the least end that groups have proven, by committing offsets up to it.
+        clock_s: monotonic seconds; pages that were not used for long are unmapped.
 
     Attributes:
         start: first offset still held; 0 until the partition is opened.
         end: one past the last offset that is durable; 0 until the partition is opened.
+        last_running_ms: of the last entry held; -1 for none, and until the partition is opened.
     """
 
     def __init__(
-        self, topic: str, number: int, path: Path, *, page_bytes: int, index_page_items: int
+        self,
+        topic: str,
+        number: int,
+        path: Path,
+        *,
+        page_bytes: int,
+        index_page_items: int,
+        committed_end: Callable[[], int] = int,
+        clock_s: Callable[[], float],
     ) -> None:
         self.start = 0
         self.end = 0
@@ -63,8 +100,11 @@ class Partition:
         self._path = path
         self._page_bytes = page_bytes
         self._index_page_items = index_page_items
+        self._committed_end = committed_end
+        self._clock_s = clock_s
         self._array: BigArray | None = None
         self._last_ms = 0
+        self.last_running_ms = -1
         self._failed = False
         self._closed = False
         # Held while the array is read or exchanged, never while it is flushed.
@@ -100,16 +140,17 @@ class Partition:
         self.settle()
         array = self.open()
         items: list[bytes] = []
-        last_ms = self._last_ms
+        last_ms, running_ms = self._last_ms, self.last_running_ms
         for publication in publications:
             last_ms = max(last_ms, publication.timestamp_ms)
-            items.append(last_ms.to_bytes(_TIME_BYTES, "little") + publication.payload)
+            running_ms = max(running_ms, publication.running_ms)
+            items.append(entry_bytes(last_ms, running_ms, publication.payload))
         try:
             first = array.append_many(items, last_ms)
         except PublishUncertainError:
             self._failed = True
             raise
-        self._last_ms = last_ms
+        self._last_ms, self.last_running_ms = last_ms, running_ms
         self.end = first + len(items)
         return first
 
@@ -128,26 +169,68 @@ class Partition:
                 self._failed = False
 
     def read(self, offset: int, *, max_entries: int, max_bytes: int) -> list[Entry]:
-        """Entries from `offset` on; at least one, unless it is the end.
+        """Entries from `offset` on, up to a damaged one; at least one, unless it is the end.
 
         Raises:
             OffsetOutOfRangeError: the partition does not hold the offset.
-            CorruptDataError: an entry is damaged.
+            CorruptDataError: the entry at `offset` is damaged.
         """
         with self._lock:
             array = self._opened()
             if not self.start <= offset <= self.end:
                 raise out_of_range(self._topic, self._number, offset, self.start, self.end)
-            # Each item is longer than its payload by the time, so this never reads too many.
-            items = array.get_many(offset, max_entries, max_bytes + _TIME_BYTES * max_entries)
+            # Each item is longer than its payload by the times, so this never reads too many.
+            limit_bytes = max_bytes + _TIMES.size * max_entries
+            try:
+                items = array.get_many(offset, max_entries, limit_bytes)
+            except CorruptDataError:
+                items = self._whole(array, offset, max_entries, limit_bytes)
         entries: list[Entry] = []
         size_bytes = 0
         for index, item in enumerate(items, offset):
-            size_bytes += len(item) - _TIME_BYTES
+            size_bytes += len(item) - _TIMES.size
             if entries and size_bytes > max_bytes:
                 break
-            entries.append(Entry(index, _time_of(item), item[_TIME_BYTES:]))
+            timestamp_ms, running_ms = times_of(item)
+            entries.append(Entry(index, timestamp_ms, payload_of(item), running_ms))
         return entries
+
+    def _whole(
+        self, array: BigArray, offset: int, max_entries: int, limit_bytes: int
+    ) -> list[bytes]:
+        """The items from `offset` on that stand before the first damaged one.
+
+        Raises:
+            CorruptDataError: that is the first; names all that follow it, and how to go on.
+        """
+        items: list[bytes] = []
+        for index in range(offset, min(offset + max_entries, self.end)):
+            try:
+                items.append(array.get(index))
+            except CorruptDataError as exc:
+                if items:
+                    break
+                raise self._damaged(array, offset, exc) from exc
+            limit_bytes -= len(items[-1])
+            if limit_bytes <= 0:
+                break
+        return items
+
+    def _item_at(self, array: BigArray, offset: int) -> bytes:
+        try:
+            return array.get(offset)
+        except CorruptDataError as exc:
+            raise self._damaged(array, offset, exc) from exc
+
+    def _damaged(self, array: BigArray, offset: int, cause: CorruptDataError) -> CorruptDataError:
+        last = min(self.end, offset + MAX_DAMAGED_NAMED) - 1
+        sound = next((i for i in range(offset + 1, last + 1) if _is_whole(array, i)), last + 1)
+        names = f"offset {offset} of {self._topic!r}/{self._number} is"
+        if sound > offset + 1:
+            names = f"offsets {offset} to {sound - 1} of {self._topic!r}/{self._number} are"
+        return CorruptDataError(
+            f"{names} damaged: {cause}. Stop the broker and run `memq recover`, or go on at {sound}"
+        )
 
     def find(self, timestamp_ms: int) -> int:
         """First offset with that time or a later one; the end when there is none.
@@ -155,11 +238,22 @@ class Partition:
         Raises:
             CorruptDataError: an entry that the search needs is damaged.
         """
+        return self._search(timestamp_ms, lambda item: times_of(item)[0])
+
+    def find_running(self, running_ms: int) -> int:
+        """First offset with that running time or a later one; the end when there is none.
+
+        Raises:
+            CorruptDataError: an entry that the search needs is damaged.
+        """
+        return self._search(running_ms, lambda item: times_of(item)[1])
+
+    def _search(self, time_ms: int, time_of: Callable[[bytes], int]) -> int:
         with self._lock:
             array = self._opened()
             held = range(self.start, self.end)
             return held.start + bisect_left(
-                held, timestamp_ms, key=lambda index: _time_of(array.get(index))
+                held, time_ms, key=lambda index: time_of(self._item_at(array, index))
             )
 
     def truncate(self, offset: int) -> None:
@@ -176,6 +270,8 @@ class Partition:
             array.truncate_front(max(0, offset))
         finally:
             self.start = array.start
+            if self.start == self.end:
+                self.last_running_ms = -1
 
     def close(self) -> None:
         """Release the array; whoever comes later learns that the topic is gone.
@@ -195,46 +291,59 @@ class Partition:
         if self._array is None:
             with contextlib.ExitStack() as undo:
                 array = undo.enter_context(self._open_array())
-                self._last_ms = _last_time(array)
+                self._last_ms = array.last_timestamp_ms
+                self.last_running_ms = _last_running(array)
                 self._array, self.start, self.end = array, array.start, array.end
                 undo.pop_all()
         return self._array
 
     def _open_array(self) -> BigArray:
-        array = BigArray(
-            self._path,
-            page_bytes=self._page_bytes,
-            index_page_items=self._index_page_items,
-            sync="batch",
-            max_mapped_pages=_MAX_MAPPED_PAGES,
-        )
-        lost = array.recovery.items_dropped
+        try:
+            array = BigArray(
+                self._path,
+                page_bytes=self._page_bytes,
+                index_page_items=self._index_page_items,
+                sync="batch",
+                max_mapped_pages=_MAX_MAPPED_PAGES,
+                create=False,
+                least_end=self._committed_end(),
+                clock_s=self._clock_s,
+            )
+        except CorruptDataError as exc:
+            raise CorruptDataError(
+                f"{exc}; restore it from a copy, or stop the broker and run `memq recover`"
+            ) from exc
+        lost = array.recovery.items_damaged
         if lost:
             _log.error(
-                "%s/%d lost %d published notifications from offset %d on: %s",
+                "%s/%d lost %d published notifications, offsets %d to %d: %s",
                 self._topic,
                 self._number,
                 lost,
-                array.end,
+                array.end - lost,
+                array.end - 1,
                 array.recovery.reason,
             )
         return array
 
 
-def _time_of(item: bytes) -> int:
-    return int.from_bytes(item[:_TIME_BYTES], "little")
+def times_of(item: bytes) -> tuple[int, int]:
+    """Time, in milliseconds since 1970, and running time of an entry as the array has it."""
+    timestamp_ms, running_ms = _TIMES.unpack_from(item)
+    return timestamp_ms, running_ms
 
 
-def _last_time(array: BigArray) -> int:
-    """Time of the last entry, also when it was truncated; 0 when there never was one.
+def _last_running(array: BigArray) -> int:
+    """Of the last entry that can be read; -1 when none is held."""
+    for index in reversed(range(array.start, array.end)):
+        with contextlib.suppress(CorruptDataError):
+            return times_of(array.get(index))[1]
+    return -1
 
-    The array keeps the entry's index, and the last item of every append has the array's time.
-    """
-    if array.end == 0:
-        return 0
+
+def _is_whole(array: BigArray, index: int) -> bool:
     try:
-        return array.cursor().entry(array.end - 1).timestamp_ms
-    except CorruptDataError as exc:
-        # Recovery keeps no item without its index, so this one was truncated, and nobody reads it.
-        _log.warning("times of an empty partition begin anew: %s", exc)
-        return 0
+        array.get(index)
+    except CorruptDataError:
+        return False
+    return True

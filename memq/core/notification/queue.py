@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from memq.core.clock import Times
+
 
 class Publication(NamedTuple):
     """One payload to publish.
@@ -14,12 +16,14 @@ class Publication(NamedTuple):
     Attributes:
         partition: read partition to publish to.
         payload: the Notification's bytes.
-        timestamp_ms: when the Batch was sealed.
+        timestamp_ms: when the Batch was sealed, milliseconds since 1970 UTC.
+        running_ms: the same in running time (`memq.core.clock`).
     """
 
     partition: int
     payload: bytes
     timestamp_ms: int
+    running_ms: int = 0
 
 
 class Entry(NamedTuple):
@@ -29,15 +33,32 @@ class Entry(NamedTuple):
         offset: in the read partition; offsets grow by one and are never reused.
         timestamp_ms: of the publication; it never decreases along a partition.
         payload: the Notification's bytes.
+        running_ms: of the publication; it never decreases along what a partition holds.
     """
 
     offset: int
     timestamp_ms: int
     payload: bytes
+    running_ms: int = 0
+
+
+class Holding(NamedTuple):
+    """What a member of a group may be working on.
+
+    Attributes:
+        session_timeout_ms: it stops by itself when it has heard nothing for so long.
+        partitions: read partitions, sorted.
+    """
+
+    session_timeout_ms: int
+    partitions: list[int]
 
 
 class NotificationQueue(Protocol):
     """Where Notifications are published, by topic and read partition.
+
+    A *topic* of the queue is one incarnation of a topic: its name holds both (`Topic.queue_topic`).
+    So nobody who means an earlier incarnation can read, commit to or delete a later one.
 
     Every method may raise `QueueError` (nothing happened, retriable) and `UnknownTopicError`.
     """
@@ -92,11 +113,20 @@ class NotificationQueue(Protocol):
     async def offset_at(self, topic: str, partition: int, timestamp_ms: int) -> int:
         """First offset whose entry has that timestamp or a later one; the end when none has."""
 
+    async def offset_since(self, topic: str, partition: int, running_ms: int) -> int:
+        """First offset whose entry has that running time or a later one; the end when none has.
+
+        What is before it was published longer ago than that, whatever wall clocks showed.
+        """
+
     async def truncate(self, topic: str, partition: int, offset: int) -> None:
         """Forget the entries before `offset` (retention)."""
 
     async def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-        """Store a group's next offsets, durably."""
+        """Store a group's next offsets, durably; the caller has checked that none is past the end.
+
+        What was committed is known to have been handed out: no offset before it is used again.
+        """
 
     async def committed(self, group: str, topic: str) -> dict[int, int]:
         """A group's stored offsets; partitions without one are absent."""
@@ -106,6 +136,31 @@ class NotificationQueue(Protocol):
 
     async def delete_group(self, group: str, topic: str) -> None:
         """Forget a group's stored offsets; an unknown group is fine."""
+
+    async def hold(self, group: str, topic: str, holdings: Mapping[str, Holding]) -> None:
+        """Store what the members of a group may hold, durably, in place of what was stored.
+
+        Calls take effect in their order. That nobody holds anything need not be durable.
+        """
+
+    async def holdings(self, group: str, topic: str) -> dict[str, Holding]:
+        """What the members of a group may hold, as stored last; nothing for an unknown group.
+
+        Raises:
+            CorruptDataError: what was stored is damaged.
+        """
+
+    async def holders(self, topic: str) -> list[str]:
+        """Groups of which something is held, sorted."""
+
+    async def times(self) -> Times:
+        """How far time had come in the life before; zeros for a new queue.
+
+        The running time is past that of every entry, also when it was not saved or is lost.
+        """
+
+    async def save_times(self, times: Times) -> None:
+        """Keep for the next life how far time has come, durably."""
 
     async def close(self) -> None:
         """Release files and connections; further calls raise `ClosedError`."""

@@ -57,7 +57,7 @@ class StorageHandler(Protocol):
         """The objects whose key starts with `prefix`, in no promised order."""
 
     def delete(self, key: str) -> None:
-        """Remove an object; one that is not there is fine."""
+        """Remove an object, durably; one that is not there is fine."""
 
     def uri(self, key: str) -> str:
         """The complete URI of a key, which `open_uri` understands anywhere."""

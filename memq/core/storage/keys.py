@@ -1,10 +1,15 @@
 """Keys of objects: what a key may look like, and the layout of a Batch's key.
 
-Layout: `<hh>/<cluster>/topics/<topic>/<write partition>/<sealed ms>-<batch id>.arrows`
+Layout:
+`<hh>/<cluster>/topics/<topic>/<incarnation>/<write partition>/<sealed>-<running>-<batch id>.arrows`
 
 - `hh`, two hex digits of a hash of the batch id, spreads the objects over 256 base prefixes: object
   stores scale by prefix, so a busy topic must not live under one.
+- The incarnation tells a topic from a later one of the same name: what belongs to the one can be
+  deleted while the other is written.
 - The time comes first in the name, so that names sort by age inside a folder.
+- `running`, 12 hex digits, is the running time (`memq.core.clock`) of sealing, in milliseconds.
+  That, and not the wall clock's time before it, says how old an object is.
 - The batch id makes the key unique for ever: no two attempts, brokers or lives of a topic share
   one, so a key is never written with other bytes.
 """
@@ -15,7 +20,7 @@ import hashlib
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from memq.core.topic import check_topic_name
+from memq.core.topic import check_incarnation, check_topic_name
 from memq.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -25,17 +30,18 @@ if TYPE_CHECKING:
 
 MAX_KEY_BYTES = 1024  # S3 ends there
 MAX_PART_BYTES = 255  # a part becomes a file name, and file systems end there
+MAX_RUNNING_MS = (1 << 48) - 1  # 12 hex digits: 8,900 years
 TEMPORARY_FOLDER = ".tmp"
 """First part of keys that no object may have: unfinished writes of a file system live there."""
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _BATCH_KEY = re.compile(
-    r"(?P<hh>[0-9a-f]{2})/(?P<cluster>[^/]+)/topics/(?P<topic>[^/]+)/(?P<partition>0|[1-9][0-9]*)/"
-    r"(?P<sealed>[0-9]{13,})-(?P<batch>[^/]+)\.arrows"
+    r"(?P<hh>[0-9a-f]{2})/(?P<cluster>[^/]+)/topics/(?P<topic>[^/]+)/(?P<incarnation>[0-9a-f]{16})/"
+    r"(?P<partition>0|[1-9][0-9]*)/(?P<sealed>[0-9]{13,})-(?P<running>[0-9a-f]{12})-(?P<batch>[^/]+)"
+    r"\.arrows"
 )
 
-
-_KEY_PARTS = 6  # hh, cluster, "topics", topic, write partition, name
+_KEY_PARTS = 7  # hh, cluster, "topics", topic, incarnation, write partition, name
 
 
 class BatchKey(NamedTuple):
@@ -44,42 +50,46 @@ class BatchKey(NamedTuple):
     Attributes:
         cluster_id: cluster that wrote it.
         topic: the topic.
+        incarnation: of the topic.
         write_partition: the write partition that sealed the Batch.
         sealed_ms: when, milliseconds since 1970 UTC.
         batch_id: unique name of the Batch.
+        running_ms: when it was sealed, in running time.
     """
 
     cluster_id: str
     topic: str
+    incarnation: str
     write_partition: int
     sealed_ms: int
     batch_id: str
+    running_ms: int = 0
 
 
-def object_key(
-    cluster_id: str, topic: str, write_partition: int, sealed_ms: int, batch_id: str
-) -> str:
+def object_key(batch: BatchKey) -> str:
     """The key of a Batch object.
 
     Raises:
         InvalidRequestError: a name holds characters that do not belong into a key, or a number is
             negative.
     """
-    check_topic_name(topic)
-    if write_partition < 0 or sealed_ms < 0:
+    check_topic_name(batch.topic)
+    check_incarnation(batch.incarnation)
+    numbers = (batch.write_partition, batch.sealed_ms, batch.running_ms)
+    if min(numbers) < 0 or batch.running_ms > MAX_RUNNING_MS:
         raise InvalidRequestError(
-            f"write partition {write_partition} and time {sealed_ms} of a key must not be negative"
+            f"write partition {batch.write_partition}, time {batch.sealed_ms} and running time "
+            f"{batch.running_ms} of a key must not be negative, the last at most {MAX_RUNNING_MS}"
         )
-    for name in (cluster_id, batch_id):
+    for name in (batch.cluster_id, batch.batch_id):
         if _NAME.fullmatch(name) is None:
             raise InvalidRequestError(
                 f"{name!r} cannot be part of an object key: use letters, digits, '.', '_' and '-'"
             )
-    key = (
-        f"{_spread(batch_id)}/{cluster_id}/topics/{topic}/{write_partition}/"
-        f"{sealed_ms:013d}-{batch_id}.arrows"
+    return check_key(
+        f"{_spread(batch.batch_id)}/{batch.cluster_id}/topics/{batch.topic}/{batch.incarnation}/"
+        f"{batch.write_partition}/{batch.sealed_ms:013d}-{batch.running_ms:012x}-{batch.batch_id}.arrows"
     )
-    return check_key(key)
 
 
 def parse_object_key(key: str) -> BatchKey | None:
@@ -90,9 +100,11 @@ def parse_object_key(key: str) -> BatchKey | None:
     return BatchKey(
         match["cluster"],
         match["topic"],
+        match["incarnation"],
         int(match["partition"]),
         int(match["sealed"]),
         match["batch"],
+        int(match["running"], 16),
     )
 
 
@@ -108,18 +120,20 @@ def key_of_uri(uri: str) -> str:
     return key
 
 
-def topic_prefixes(cluster_id: str, topic: str) -> list[str]:
-    """The 256 prefixes under which a topic's Batches lie."""
-    return [f"{spread:02x}/{cluster_id}/topics/{topic}/" for spread in range(256)]
+def topic_prefixes(cluster_id: str, topic: str, incarnation: str) -> list[str]:
+    """The 256 prefixes under which the Batches of one incarnation of a topic lie."""
+    return [f"{spread:02x}/{cluster_id}/topics/{topic}/{incarnation}/" for spread in range(256)]
 
 
-def topic_objects(storage: StorageHandler, cluster_id: str, topic: str) -> Iterator[ObjectInfo]:
-    """Every object of a topic, prefix by prefix, listed as the iteration goes.
+def topic_objects(
+    storage: StorageHandler, cluster_id: str, topic: str, incarnation: str
+) -> Iterator[ObjectInfo]:
+    """Every object of one incarnation of a topic, prefix by prefix, listed as the iteration goes.
 
     Raises:
         StorageError: a listing failed; what came before is valid.
     """
-    for prefix in topic_prefixes(cluster_id, topic):
+    for prefix in topic_prefixes(cluster_id, topic, incarnation):
         yield from storage.list(prefix)
 
 

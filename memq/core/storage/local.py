@@ -23,9 +23,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import stat
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,12 +36,13 @@ from memq.core.files import (
     sync_folder,
     write_durably,
 )
+from memq.core.runtime import SYSTEM, Runtime
 from memq.core.storage.handler import ObjectInfo
 from memq.core.storage.keys import TEMPORARY_FOLDER, check_key, check_prefix
 from memq.errors import InvalidRequestError, ObjectNotFoundError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from memq.core.storage.handler import Buffer
 
@@ -55,15 +54,18 @@ class LocalStorage:
 
     Args:
         root: folder of the objects; made by the first put.
-        clock_s: monotonic seconds, for the deadline of a put.
+        runtime: the clock for the deadline of a put, and names for temporary files.
     """
 
-    def __init__(self, root: Path, *, clock_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, root: Path, *, runtime: Runtime = SYSTEM) -> None:
         # resolve() would write the target of a symbolic link into URIs, which outlive it.
         self._root = Path(os.path.abspath(root))  # noqa: PTH100
         self._temporary = self._root / TEMPORARY_FOLDER
-        self._clock_s = clock_s
+        self._runtime = runtime
         self._durable_folders: set[Path] = set()
+        # Folders of objects whose removal may not be durable; as many as threads that delete, and
+        # those whose sync was refused.
+        self._removing: set[Path] = set()
 
     def __repr__(self) -> str:
         return f"<LocalStorage {self._root} [{len(self._durable_folders)} folders known durable]>"
@@ -79,7 +81,7 @@ class LocalStorage:
             StorageError: the disk refused, the deadline passed, or the key holds other bytes.
         """
         path = self._path(key)
-        deadline_s = self._clock_s() + timeout_s
+        deadline_s = self._runtime.mono_s() + timeout_s
         views = [view for buffer in buffers if (view := memoryview(buffer).cast("B")).nbytes]
         with self._errors("write", key):
             try:
@@ -128,7 +130,7 @@ class LocalStorage:
         return self._walk(check_prefix(prefix))
 
     def delete(self, key: str) -> None:
-        """Remove an object; one that is not there is fine. Its folder stays.
+        """Remove an object, durably; one that is not there is fine. Its folder stays.
 
         Raises:
             InvalidRequestError: the key is not valid.
@@ -139,7 +141,26 @@ class LocalStorage:
             self._errors("delete", key),
             contextlib.suppress(FileNotFoundError, NotADirectoryError),
         ):
+            self._removing.add(path.parent)
             path.unlink()
+            self._sync_removed(path.parent)
+
+    def link(self, key: str, to: str) -> None:
+        """Give an object a second key, durably and without another copy; doing it again is fine.
+
+        Raises:
+            InvalidRequestError: a key is not valid.
+            StorageError: the disk refused, there is no such object, or the key holds another one.
+        """
+        path, second = self._path(key), self._path(to)
+        with self._errors("link", to):
+            self._ensure_durable(second.parent)
+            try:
+                os.link(path, second)
+            except FileExistsError:
+                if not second.samefile(path):
+                    raise
+            sync_folder(second.parent)
 
     def uri(self, key: str) -> str:
         """The complete `file://` URI of a key.
@@ -176,12 +197,12 @@ class LocalStorage:
         """Make the object; False when another writer took the key first."""
 
         def check() -> None:
-            if self._clock_s() > deadline_s:
+            if self._runtime.mono_s() > deadline_s:
                 raise TimeoutError(errno.ETIMEDOUT, "the deadline passed")
 
         self._ensure_durable(self._temporary)
         self._ensure_durable(path.parent)
-        temporary = self._temporary / secrets.token_hex(16)
+        temporary = self._temporary / self._runtime.token_hex(16)
         try:
             write_durably(temporary, views, check)
             os.link(temporary, path)
@@ -208,21 +229,27 @@ class LocalStorage:
     def _ensure_durable(self, folder: Path) -> None:
         """Make a folder and its parents, and make their names survive a power cut.
 
-        A folder that exists below the root may come from a process that crashed before it could
-        sync it, so this process syncs each one once as well. A root that exists is taken as given.
+        A folder that exists may come from a process that crashed before it could sync it, so this
+        process syncs each one once as well.
         """
         if folder in self._durable_folders:
             return
         if self._root not in folder.parents:
             make_folders(folder)
-            return
-        self._ensure_durable(folder.parent)
-        with contextlib.suppress(FileExistsError):
-            folder.mkdir()
-        sync_folder(folder.parent)
+        else:
+            self._ensure_durable(folder.parent)
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir()
+            sync_folder(folder.parent)
         if len(self._durable_folders) >= _MAX_REMEMBERED_FOLDERS:
             self._durable_folders.clear()
         self._durable_folders.add(folder)
+
+    def _sync_removed(self, folder: Path) -> None:
+        """Make it durable that objects are gone: what is forgotten next must not come back."""
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            sync_folder(folder)
+        self._removing.discard(folder)
 
     def _path(self, key: str) -> Path:
         return self._root / check_key(key)
@@ -230,6 +257,8 @@ class LocalStorage:
     def _walk(self, prefix: str) -> Iterator[ObjectInfo]:
         folders = [prefix.rpartition("/")[0]]
         with self._errors("list", prefix):
+            for folder in list(self._removing):  # else what is not listed could come back
+                self._sync_removed(folder)
             while folders:
                 for entry, key in self._scan(folders.pop()):
                     if not key.startswith(prefix) or key == TEMPORARY_FOLDER:

@@ -61,6 +61,19 @@ class ErrorAnswer(Struct):
     address: str = ""
 
 
+class TopicRequest(Struct):
+    """Base of all requests about what one incarnation of a topic holds.
+
+    Attributes:
+        topic: the topic.
+        incarnation: of the topic that is meant, from its `TopicInfo`; empty for whichever there is.
+            Another one is refused with `topic_recreated`.
+    """
+
+    topic: str
+    incarnation: str = ""
+
+
 class Done(Struct):
     """An answer that says nothing but that it was done."""
 
@@ -69,15 +82,17 @@ class Done(Struct):
 
 
 class Metadata(Struct):
-    """Ask for brokers and topics; an unknown topic is an error.
+    """Ask for brokers and topics; an unknown topic, and more than 100 named ones, are an error.
 
     Attributes:
         topics: the topics wanted; None for all.
         create: make those that do not exist, where the broker has `auto_create_topics`.
+        after: of all topics, those whose name sorts after this.
     """
 
     topics: list[str] | None = None
     create: bool = False
+    after: str = ""
 
 
 class BrokerInfo(Struct):
@@ -97,8 +112,12 @@ class TopicInfo(Struct):
         schema_id: the schema to send with.
         hosts: address of the broker of each write partition, by position.
         queue_address: address of the broker that serves the topic's notifications and groups.
-        created_ms: when it was created, milliseconds since 1970 UTC; before that, its name may have
-            been another topic's.
+        named_partitions: write partitions, from the first on, that a producer with an id of its own
+            spreads its Messages over: as many as the topic was made with. A job that is run again
+            after more were added so gives each Message the name that it had.
+        created_ms: when it was created, milliseconds since 1970 UTC.
+        incarnation: random name of this life of the topic; one that is made again under the same
+            name has another.
     """
 
     config: TopicConfig
@@ -106,21 +125,37 @@ class TopicInfo(Struct):
     schema_id: str
     hosts: list[str]
     queue_address: str
+    named_partitions: int
     created_ms: int = 0
+    incarnation: str = ""
 
 
 class MetadataAnswer(Struct):
-    """The cluster, its brokers and the topics asked for."""
+    """The cluster, its brokers and the topics asked for.
+
+    Attributes:
+        cluster_id: the cluster.
+        brokers: its brokers.
+        topics: those named, in that order; or else as many as one answer holds, sorted by name.
+        more: there are further topics; ask for those after the last one.
+    """
 
     cluster_id: str
     brokers: list[BrokerInfo]
     topics: list[TopicInfo]
+    more: bool = False
 
 
 class CreateTopic(Struct):
-    """Create a topic."""
+    """Create a topic.
+
+    Attributes:
+        config: its configuration.
+        request_id: random; the same request sent again is answered with the topic that it made.
+    """
 
     config: TopicConfig
+    request_id: str = ""
 
 
 class AlterTopic(Struct):
@@ -153,11 +188,10 @@ class TopicAnswer(Struct):
 # -- producing ------------------------------------------------------------------------------
 
 
-class Write(Struct):
+class Write(TopicRequest, kw_only=True):
     """One Message; the body is its RecordBatch.
 
     Attributes:
-        topic: the topic.
         write_partition: to which the Message belongs for life.
         producer_id: who sends it.
         epoch: of the producer; a higher one fences the lower.
@@ -171,7 +205,6 @@ class Write(Struct):
         max_timestamp_us: greatest LogMessage timestamp.
     """
 
-    topic: str
     write_partition: int
     producer_id: str
     epoch: int
@@ -211,18 +244,16 @@ class Position(Struct, array_like=True):
     offset: int
 
 
-class FetchNotifications(Struct):
+class FetchNotifications(TopicRequest, kw_only=True):
     """Notifications from some positions on; waits when there is none yet.
 
     Attributes:
-        topic: the topic.
         positions: where to read on, one for each partition of interest.
         max_entries: most notifications to return.
         max_bytes: most bytes of them to return; at least one is returned whatever its size.
         max_wait_ms: longest wait for the first one.
     """
 
-    topic: str
     positions: list[Position]
     max_entries: int = 500
     max_bytes: int = 1 << 20
@@ -248,15 +279,13 @@ class FetchNotificationsAnswer(Struct):
     ends: list[Position]
 
 
-class FetchOffsets(Struct):
+class FetchOffsets(TopicRequest, kw_only=True):
     """Start and end offsets of a topic, and those of a time.
 
     Attributes:
-        topic: the topic.
         at_ms: when given, also the first offset published at or after this time.
     """
 
-    topic: str
     at_ms: int | None = None
 
 
@@ -275,10 +304,8 @@ class FetchOffsetsAnswer(Struct):
     partitions: list[PartitionOffsets]
 
 
-class FetchWatermark(Struct):
+class FetchWatermark(TopicRequest, kw_only=True):
     """Ask how far a topic is stored."""
-
-    topic: str
 
 
 class WatermarkAnswer(Struct):
@@ -288,24 +315,24 @@ class WatermarkAnswer(Struct):
         stored_through_ms: every Message received before this time and acked is published.
         write_partitions: the same for each write partition, by position.
         read_partitions: the least of those that feed each read partition, by position.
+        retained_since_ms: retention has removed nothing that was published at this time or later.
     """
 
     stored_through_ms: int
     write_partitions: list[int]
     read_partitions: list[int]
+    retained_since_ms: int
 
 
-class FetchBatch(Struct):
+class FetchBatch(TopicRequest, kw_only=True):
     """Bytes of a Batch through the broker (a read broker), for clients that cannot reach storage.
 
     Attributes:
-        topic: the topic to which the Batch belongs.
         uri: of the object, from its notification.
         start: first byte wanted.
         length: bytes wanted; at most the connection's body limit.
     """
 
-    topic: str
     uri: str
     start: int
     length: int
@@ -318,27 +345,31 @@ class FetchBatchAnswer(Struct):
 # -- groups ---------------------------------------------------------------------------------
 
 
-class CommitOffsets(Struct):
+class CommitOffsets(TopicRequest, kw_only=True):
     """Store a group's next offsets.
 
     Attributes:
         group: the group.
-        topic: the topic.
         member_id: who commits; empty for an administrator, refused while the group has members.
         offsets: next offset to read, by partition.
+        committer: a random name of whoever commits without a member id.
+        sequence: counts the commits of this member or committer for the group, from 1, so that one
+            that was sent again and comes late changes nothing; 0 for one that is not counted.
+        heartbeat: sequence of the member's latest heartbeat when it made the commit.
     """
 
     group: str
-    topic: str
     member_id: str
     offsets: list[Position]
+    committer: str = ""
+    sequence: int = 0
+    heartbeat: int = 0
 
 
-class FetchCommitted(Struct):
+class FetchCommitted(TopicRequest, kw_only=True):
     """Ask for a group's stored offsets."""
 
     group: str
-    topic: str
 
 
 class FetchCommittedAnswer(Struct):
@@ -347,12 +378,11 @@ class FetchCommittedAnswer(Struct):
     offsets: list[Position]
 
 
-class GroupHeartbeat(Struct):
+class GroupHeartbeat(TopicRequest, kw_only=True):
     """Join a group and stay in it.
 
     Attributes:
         group: the group.
-        topic: the topic.
         member_id: unique name that the member chose.
         sequence: counts this member's heartbeats; one that was overtaken changes nothing.
         client: free text that names the member.
@@ -362,7 +392,6 @@ class GroupHeartbeat(Struct):
     """
 
     group: str
-    topic: str
     member_id: str
     sequence: int
     client: str = ""
@@ -385,18 +414,25 @@ class GroupHeartbeatAnswer(Struct):
     settled: bool
 
 
-class LeaveGroup(Struct):
+class LeaveGroup(TopicRequest, kw_only=True):
     """Leave a group at once, so that others need not wait for the session to end."""
 
     group: str
-    topic: str
     member_id: str
 
 
 class ListGroups(Struct):
-    """Ask for groups: those of one topic, or of all."""
+    """Ask for groups: those of one topic, or of all.
+
+    Attributes:
+        topic: whose groups; None for those of all topics.
+        from_topic: skip the topics whose name sorts before this,
+        after_group: and those of its groups whose name does not sort after this.
+    """
 
     topic: str | None = None
+    from_topic: str = ""
+    after_group: str = ""
 
 
 class GroupMember(Struct):
@@ -417,16 +453,23 @@ class GroupInfo(Struct):
 
 
 class ListGroupsAnswer(Struct):
-    """The groups, sorted by topic and name."""
+    """The groups, sorted by topic and name, as many as one answer holds.
+
+    Attributes:
+        groups: these.
+        from_topic: to be asked with for the next ones; empty when these were the last.
+        after_group: likewise.
+    """
 
     groups: list[GroupInfo]
+    from_topic: str = ""
+    after_group: str = ""
 
 
-class DeleteGroup(Struct):
+class DeleteGroup(TopicRequest, kw_only=True):
     """Forget a group's stored offsets; refused while it has members."""
 
     group: str
-    topic: str
 
 
 REQUESTS: dict[int, tuple[type[Struct], type[Struct]]] = {

@@ -41,16 +41,77 @@ class View:
         return iter(found[: self.most])
 
 
+class State(dict[str, Any]):
+    """What tasks keep of an asset, by key."""
+
+    set = dict.__setitem__
+
+
+@dataclass
+class Stores:
+    """As `context["asset_state_store"]`."""
+
+    state: Any
+
+    def __getitem__(self, asset: Any) -> State:
+        return self.state(asset)
+
+
+@dataclass
+class Consumer:
+    """A DAG that is scheduled on the partitions of an asset, and Airflow's answers about it.
+
+    Airflow makes a run while it stores an event, unless the DAG is paused.
+    """
+
+    dag_id: str
+    asset: Any
+    paused: bool = False
+    runs: dict[str, Any] = field(default_factory=dict)
+
+    def stored(self, asset: Any, key: str | None, at: datetime) -> None:
+        if asset.name == self.asset.name and key and not self.paused:
+            run_id = f"asset_triggered__{at.isoformat()}_{len(self.runs)}"
+            self.runs[run_id] = SimpleNamespace(partition_key=key, run_after=at)
+
+    def keys(self) -> list[str]:
+        """What was run, sorted."""
+        return sorted(run.partition_key for run in self.runs.values())
+
+    def get_dag(self, dag_id: str) -> Any:
+        assert dag_id == self.dag_id
+        return SimpleNamespace(is_paused=self.paused)
+
+    def get_task_states(self, dag_id: str) -> dict[str, Any]:
+        assert dag_id == self.dag_id
+        return {run_id: {"process": None} for run_id in self.runs}
+
+    def send(self, asked: Any) -> Any:
+        """What a supervisor answers to `GetDagRun`."""
+        return self.runs[asked.run_id]
+
+
 @dataclass
 class EventStore:
-    """Committed asset events by asset name, and the XComs of the last try."""
+    """Committed asset events and state stores by asset name, and the XComs of the last try."""
 
     events: dict[str, list[Any]] = field(default_factory=dict)
     xcoms: dict[str, Any] = field(default_factory=dict)
+    states: dict[str, dict[str, Any]] = field(default_factory=dict)
     clock: datetime = BEGIN
+    consumer: Any = None
 
     def __getitem__(self, asset: Any) -> View:
         return View(self.events.setdefault(asset.name, []))
+
+    def state(self, asset: Any) -> State:
+        """The state store of an asset, which is written at once, whatever becomes of the task."""
+        return self.states.setdefault(asset.name, State())
+
+    def _ti(self) -> Any:
+        names = ("get_dag", "get_task_states") if self.consumer else ()
+        answers = {name: getattr(self.consumer, name) for name in names}
+        return SimpleNamespace(xcom_push=self.xcoms.__setitem__, **answers)
 
     def keys(self, asset: Any) -> list[str]:
         """Partition keys of an asset's events, oldest first."""
@@ -60,6 +121,8 @@ class EventStore:
         self.clock += timedelta(seconds=1)
         event = SimpleNamespace(timestamp=self.clock, partition_key=key, extra=extra)
         self.events.setdefault(asset.name, []).append(event)
+        if self.consumer is not None:
+            self.consumer.stored(asset, key, self.clock)
 
     def run(
         self,
@@ -87,7 +150,8 @@ class EventStore:
                 {
                     "inlet_events": self,
                     "outlet_events": outlets,
-                    "ti": SimpleNamespace(xcom_push=self.xcoms.__setitem__),
+                    "asset_state_store": Stores(self.state),
+                    "ti": self._ti(),
                     **context,
                 }
             )

@@ -16,7 +16,7 @@ from tests.integration.broker.support import broker, client
 
 TOPIC = "t"
 RETENTION_S = 10
-SHORT = {"retention": f"{RETENTION_S}s", "dedup_window": "10s", "upload_deadline": "100ms"}
+SHORT = {"retention": f"{RETENTION_S}s", "dedup_window": "10s", "upload_deadline": "8s"}
 
 
 class World:

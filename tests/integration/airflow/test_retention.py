@@ -8,6 +8,7 @@ from airflow_provider_memq.operators.memq import MemqPlanRangesOperator, MemqRet
 from airflow_provider_memq.range_assets import ranges_asset
 from memq.errors import DataLossError
 from tests.integration.airflow.here import RETENTION_S, TOPIC, world
+from tests.integration.reading import queue_topic
 
 
 def plan(**options):
@@ -74,5 +75,6 @@ async def test_planned_ranges_that_were_removed_unprocessed_are_lost(tmp_path, m
 
         with pytest.raises(DataLossError, match=r"\[0, 2\) was removed .* reset-offsets"):
             await here.run(look())
-        await here.broker.services.queue.commit("g", TOPIC, {0: 2})
+        queue = here.broker.services.queue
+        await queue.commit("g", await queue_topic(queue, TOPIC), {0: 2})
         assert (await here.run(look()))["partitions"][0]["removed"] == 0

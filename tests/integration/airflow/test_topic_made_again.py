@@ -6,16 +6,21 @@ import gc
 import os
 
 import pytest
+from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_memq.operators.memq import (
     MemqCommitOperator,
     MemqPlanRangesOperator,
+    MemqReplayOperator,
     MemqRetentionOperator,
     MemqSparkSubmitOperator,
 )
 from airflow_provider_memq.range_assets import processed_asset, ranges_asset
+from airflow_provider_memq.ranges import PlannedRange, parse_key
+from airflow_provider_memq.sensors.memq import MemqOffsetSensor
 from airflow_provider_memq.testing.standalone import ROOT
-from memq.errors import DataLossError
+from memq.client.admin import AsyncAdminClient
+from memq.errors import ConfigError, TopicRecreatedError
 from tests.integration.airflow.here import TOPIC, world
 from tests.system.airflow import light_app
 
@@ -24,15 +29,25 @@ pytestmark = pytest.mark.filterwarnings(
     r"ignore:Exception ignored in. <_io.FileIO:pytest.PytestUnraisableExceptionWarning"
 )
 
-RANGES, AGAIN, DONE = ranges_asset(TOPIC), ranges_asset("t-2"), processed_asset(TOPIC, "job")
+RANGES, DONE = ranges_asset(TOPIC), processed_asset(TOPIC, "job")
 
 
-def plan(ranges):
-    return MemqPlanRangesOperator(task_id="plan", topic=TOPIC, ranges=ranges, max_offsets=1)
+def plan(**options):
+    return MemqPlanRangesOperator(
+        task_id="plan", topic=TOPIC, ranges=RANGES, max_offsets=1, **options
+    )
 
 
-def commit(ranges, done=DONE):
-    return MemqCommitOperator(task_id="commit", topic=TOPIC, ranges=ranges, done=done, group="g")
+def commit():
+    return MemqCommitOperator(task_id="commit", topic=TOPIC, ranges=RANGES, done=DONE, group="g")
+
+
+def retention():
+    return MemqRetentionOperator(task_id="retention", topic=TOPIC, ranges=RANGES, warn_before="1ms")
+
+
+def replay(key):
+    return MemqReplayOperator(task_id="replay", topic=TOPIC, ranges=RANGES, keys=[key])
 
 
 @pytest.fixture
@@ -60,43 +75,85 @@ def process(tmp_path, monkeypatch):
 
 
 async def test_what_was_processed_of_the_old_topic_is_not_committed(tmp_path, monkeypatch, process):
-    """Though the asset keeps its name, only ranges of the topic as it is now move the offsets."""
+    """One asset holds the ranges of both; only those of the topic as it is now move the offsets."""
     async with world(tmp_path / "broker", monkeypatch) as here:
         await here.publish(2)
-        await here.run(plan(RANGES))
+        await here.run(plan())
         for key in here.store.keys(RANGES):
-            await here.run(process(key, "old"), partition_key=key)
-        assert (await here.run(commit(RANGES)))["committed"] == {"0": 2}
+            await here.run(process(key, "out"), partition_key=key)
+        assert (await here.run(commit()))["committed"] == {"0": 2}
         await here.create_again()
         await here.publish(2)
-        await here.run(plan(AGAIN))
-        first, _ = sorted(here.store.keys(AGAIN))
+        await here.run(plan(on_recreated="begin"))
+        first, _ = sorted(set(here.store.keys(RANGES)) - set(here.store.keys(DONE)))
 
-        assert (await here.run(commit(AGAIN)))["committed"] == {}
-        await here.run(process(first, "new"), partition_key=first)
-        assert (await here.run(commit(AGAIN)))["committed"] == {"0": 1}
+        assert (await here.run(commit()))["committed"] == {}
+        await here.run(process(first, "out"), partition_key=first)
+        assert (await here.run(commit()))["committed"] == {"0": 1}
 
 
-async def test_a_plan_of_the_old_topic_is_not_committed(tmp_path, monkeypatch):
-    """A run that outlived its topic neither moves offsets of the new one nor vouches for it."""
-    async with world(tmp_path, monkeypatch) as here:
-        await here.publish(1)
-        await here.run(plan(RANGES))
-        here.store.add(DONE, here.store.keys(RANGES)[0])
+async def test_nothing_goes_on_in_a_topic_made_again_by_itself(tmp_path, monkeypatch, process):
+    """Planner, commit, retention, replay and the processing of old ranges say what happened."""
+    async with world(tmp_path / "broker", monkeypatch) as here:
+        await here.publish(3)
+        await here.run(plan())
+        old = here.store.keys(RANGES)
+        here.store.add(DONE, old[0])
         await here.create_again()
-        await here.publish(1)
+        await here.publish(5)
 
-        with pytest.raises(DataLossError, match="its offsets name other data"):
-            await here.run(commit(RANGES))
-        with pytest.raises(DataLossError, match="its offsets name other data"):
-            await here.run(MemqRetentionOperator(task_id="retention", topic=TOPIC, ranges=RANGES))
+        for task in (plan(), commit(), retention()):
+            with pytest.raises(TopicRecreatedError, match=r"on_recreated='begin'"):
+                await here.run(task)
+        for task in (process(old[1], "out"), replay(old[1])):
+            with pytest.raises(TopicRecreatedError):
+                await here.run(task, partition_key=old[1])
+        async with AsyncAdminClient(here.broker.address) as admin:
+            assert await admin.committed("g", TOPIC) == {}
+        assert not (tmp_path / "out").exists()
 
 
-async def test_events_of_tasks_of_ones_own_count(tmp_path, monkeypatch):
-    """An event that does not say which topic it is about is about the one that there is."""
+async def test_planning_begins_anew_on_demand(tmp_path, monkeypatch):
+    """All of the new topic is planned, once, and the ranges of the old one count no more."""
+    async with world(tmp_path, monkeypatch) as here:
+        await here.publish(3)
+        await here.run(plan())
+        old = set(here.store.keys(RANGES))
+        await here.create_again()
+        await here.run(plan(on_recreated="begin"))
+        await here.publish(2)
+        for _ in range(2):
+            await here.run(plan(on_recreated="begin"))
+            await here.run(plan())
+
+        new = [key for key in here.store.keys(RANGES) if key not in old]
+        assert sorted(parse_key(key).start for key in new) == [0, 1]
+        assert (await here.run(retention()))["partitions"][0]["planned"] == 2
+        with pytest.raises(ConfigError, match="on_recreated = 'guess'"):
+            await here.run(plan(on_recreated="guess"))
+
+
+async def test_a_key_that_names_no_incarnation_counts_for_whichever_there_is(tmp_path, monkeypatch):
+    """Whoever writes a key by hand need not know it."""
     async with world(tmp_path, monkeypatch) as here:
         await here.publish(1)
-        await here.run(plan(RANGES))
-        here.store.add(DONE, here.store.keys(RANGES)[0], {"by": "hand"})
+        await here.run(plan())
+        here.store.add(DONE, PlannedRange(0, 0, 1).key, {"by": "hand"})
 
-        assert (await here.run(commit(RANGES)))["committed"] == {"0": 1}
+        assert (await here.run(commit()))["committed"] == {"0": 1}
+
+
+async def test_what_an_earlier_sensor_saw_is_of_its_topic(tmp_path, monkeypatch):
+    """Offsets of one topic are not awaited in another one of its name."""
+    async with world(tmp_path, monkeypatch) as here:
+        await here.publish(2)
+
+        def sensor(**options):
+            return MemqOffsetSensor(task_id="wait", topic=TOPIC, offsets={"0": 2}, **options)
+
+        seen = await here.run(sensor())
+        await here.create_again()
+        await here.publish(2)
+        with pytest.raises(AirflowFailException, match=seen["incarnation"]):
+            await here.run(sensor(incarnation=seen["incarnation"]))
+        assert (await here.run(sensor()))["incarnation"] != seen["incarnation"]

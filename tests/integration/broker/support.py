@@ -12,6 +12,7 @@ from memq.broker.server import Broker
 from memq.client.connection import BrokerConnection
 from memq.core.checksum import crc32c
 from memq.core.format.message import encode_message, encode_records
+from memq.core.runtime import SYSTEM
 from memq.core.topic import TopicConfig
 from memq.core.wire import messages as m
 from memq.testing.queue import InMemoryQueue
@@ -81,13 +82,16 @@ def crc(body: bytes) -> int:
 
 
 @asynccontextmanager
-async def broker(tmp_path, *, storage=None, queue=None, **options) -> AsyncIterator[Broker]:
+async def broker(
+    tmp_path, *, storage=None, queue=None, runtime=SYSTEM, **options
+) -> AsyncIterator[Broker]:
     """A started broker; it is stopped at the end."""
     options = {"data_dir": str(tmp_path), "port": 0, "admin_port": 0} | options
     running = Broker(
         BrokerConfig.create(options),
         storage=storage or InMemoryStorage(),
         queue=queue or InMemoryQueue(),
+        runtime=runtime,
     )
     await running.start()
     try:

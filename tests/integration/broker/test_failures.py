@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from memq.errors import MemqError, StorageError, UnavailableError
+from memq.errors import MemqError, SequenceGapError, StorageError
 from memq.testing.storage import InMemoryStorage
 from tests.integration.broker.support import TIMEOUT_S, GatedStorage, broker, client, until
 
@@ -50,14 +50,14 @@ async def test_upload_that_ends_after_its_batch_was_given_up_changes_nothing(
         await c.create(ordering="producer", batch_messages=1)
         writes = [asyncio.ensure_future(c.write(sequence)) for sequence in range(2)]
         outcomes = await asyncio.gather(*writes, return_exceptions=True)
-        assert [type(each) for each in outcomes] == [MemqError, UnavailableError]
+        assert [type(each) for each in outcomes] == [MemqError, SequenceGapError]
         held = b.services.memory.used_bytes
         storage.gate.set()
         await until(lambda: b.services.memory.used_bytes == 0)
         assert held > 0, "a thread still has the buffers"
         assert (await c.write(0)).offset == 0
         assert list(storage.attempts.values()) == [1, 1, 1]
-        assert not b.services.failure.done()
+        assert not b.services.bugs.failure.done()
 
 
 async def test_a_put_that_hangs_past_its_deadline_keeps_its_memory_until_it_ends(tmp_path) -> None:

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from memq.core.wire import messages as m
-from memq.errors import UnavailableError
+from memq.errors import SequenceGapError, UnavailableError
 from tests.integration.broker.support import GatedStorage, broker, client, until
 
 SLOTS = {"ring_slots": 1, "batch_messages": 1, "batch_age": "1ms"}
@@ -45,6 +45,24 @@ async def test_message_that_waits_too_long_is_refused_retriably(tmp_path) -> Non
         storage.gate.set()
         await asyncio.gather(*writes[:2], return_exceptions=True)
         assert (await c.write(2)).offset >= 0
+
+
+async def test_message_that_came_too_early_is_not_held_back(tmp_path) -> None:
+    """In an ordered topic only the Message that is due waits for room."""
+    storage = GatedStorage()
+    async with broker(tmp_path, storage=storage, park_timeout="50ms") as b, client(b) as c:
+        await c.create(**SLOTS, ordering="producer")
+        storage.gate.clear()
+        first = asyncio.ensure_future(c.write(0))
+        await until(lambda: not b.topics.get("t").partitions[0].processor.idle)
+        with pytest.raises(UnavailableError, match="no room came"):
+            await c.write(1)
+        for sequence in range(2, 10):
+            with pytest.raises(SequenceGapError, match="came before 1"):
+                await c.write(sequence)
+        storage.gate.set()
+        await first
+        assert (await c.write(1)).offset == 1
 
 
 async def test_memory_stays_within_its_bound_while_storage_stands_still(tmp_path) -> None:

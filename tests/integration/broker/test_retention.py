@@ -13,6 +13,7 @@ from memq.errors import CorruptDataError, OffsetOutOfRangeError
 from memq.testing.queue import InMemoryQueue
 from memq.testing.storage import InMemoryStorage
 from tests.integration.broker.support import broker, client
+from tests.integration.reading import queue_topic
 
 SHORT = {"retention": "10s", "dedup_window": "10s", "upload_deadline": "100ms"}
 
@@ -33,9 +34,30 @@ async def test_expired_batches_are_forgotten_first_and_deleted_then(tmp_path) ->
         await c.write(1)
         assert await expire(b.topics.get("t"), b.services) == 1
         assert len(list(storage.list(""))) == 1
-        assert await b.services.queue.offsets("t", 0) == (1, 2)
+        assert await b.services.queue.offsets(await queue_topic(b.services.queue), 0) == (1, 2)
         with pytest.raises(OffsetOutOfRangeError, match="offset 0 of t/0 is not held: 1 to 2 are"):
             await c.ask(m.FetchNotifications(topic="t", positions=[m.Position(0, 0)]))
+
+
+async def test_an_object_outlives_its_notification(tmp_path) -> None:
+    """When an object is deleted no reader can be given its notification any more."""
+    storage = InMemoryStorage()
+    starts = []
+    async with broker(tmp_path, storage=storage) as b, client(b) as c:
+        await c.create(**SHORT)
+        await c.write(0)
+        loop, queue = asyncio.get_running_loop(), b.services.queue
+        topic, delete = await queue_topic(queue), storage.delete
+
+        def deleted(key):
+            ask = asyncio.run_coroutine_threadsafe(queue.offsets(topic, 0), loop)
+            starts.append(ask.result(9)[0])
+            delete(key)
+
+        storage.delete = deleted
+        later(b, 11)
+        assert await expire(b.topics.get("t"), b.services) == 1
+        assert starts == [1]
 
 
 async def test_orphan_is_reported_and_kept_until_it_is_as_old_as_retention(tmp_path) -> None:
@@ -44,8 +66,9 @@ async def test_orphan_is_reported_and_kept_until_it_is_as_old_as_retention(tmp_p
     async with broker(tmp_path, storage=storage) as b, client(b) as c:
         await c.create(**SHORT)
         await c.write(0)
-        await b.services.queue.delete_topic("t")  # the queue has lost everything
-        await b.services.queue.create_topic("t", 1)
+        queue, topic = b.services.queue, await queue_topic(b.services.queue)
+        await queue.delete_topic(topic)  # the queue has lost everything
+        await queue.create_topic(topic, 1)
         later(b, 9)
         report = await scan_orphans(b.topics.get("t"), b.services)
         assert (report.found, report.deleted) == (1, 0)
@@ -84,7 +107,7 @@ async def test_damaged_notification_takes_only_its_own_topic_out(tmp_path) -> No
             await c.create(topic)
             await c.write(0, topic=topic)
         successor = queue.another_process()
-        await queue.publish("bad", 0, [_publication(b"{damaged")])
+        await queue.publish(await queue_topic(queue, "bad"), 0, [_publication(b"{damaged")])
     async with broker(tmp_path, storage=storage, queue=successor) as b, client(b) as c:
         c.schema_id = (await c.ask(m.Metadata(topics=["good"]))).topics[0].schema_id
         assert (await c.write(0, topic="good")).duplicate
@@ -97,10 +120,11 @@ async def test_damaged_notification_does_not_stop_retention(tmp_path) -> None:
     async with broker(tmp_path) as b, client(b) as c:
         await c.create(**SHORT)
         await c.write(0)
-        await b.services.queue.publish("t", 0, [_publication(b"{damaged")])
+        queue = b.services.queue
+        await queue.publish(await queue_topic(queue), 0, [_publication(b"{damaged")])
         later(b, 11)
         assert await expire(b.topics.get("t"), b.services) == 1
-        assert await b.services.queue.offsets("t", 0) == (2, 2)
+        assert await b.services.queue.offsets(await queue_topic(b.services.queue), 0) == (2, 2)
 
 
 def _publication(payload: bytes):

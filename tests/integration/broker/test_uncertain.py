@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
 from memq.errors import PublishUncertainError, QueueError
 from memq.testing.queue import InMemoryQueue
+from memq.testing.storage import InMemoryStorage
 from tests.integration.broker.support import broker, client, until
+from tests.integration.broker.test_clocks import Machine
 from tests.integration.broker.test_writes import notifications
 
 
@@ -22,7 +25,7 @@ class Outage(InMemoryQueue):
         self._published = published
 
     async def publish(self, topic, write_partition, publications):
-        if topic != "t" or self.asked:
+        if not topic.startswith("t.") or self.asked:
             return await super().publish(topic, write_partition, publications)
         if self._published:
             await super().publish(topic, write_partition, publications)
@@ -49,3 +52,38 @@ async def test_uncertain_publish_is_found_again_after_a_long_outage(tmp_path, pu
         queue.down = False
         assert (await writing).offset == 0
         assert len(await notifications(c)) == 1
+
+
+class Together(InMemoryStorage):
+    """The first Batch is stored only after the second, so that both are published in one call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.puts = 0
+        self.second = threading.Event()
+
+    def put(self, key, buffers, *, timeout_s):
+        self.puts += 1
+        if self.puts == 1:
+            assert self.second.wait(20)
+        super().put(key, buffers, timeout_s=timeout_s)
+        if self.puts == 2:
+            self.second.set()
+
+
+async def test_every_batch_of_an_uncertain_publish_is_found_again(tmp_path) -> None:
+    """Batches that were sealed long before the last one of the call are looked for as well."""
+    machine, queue, storage = Machine(), Outage(published=True), Together()
+    async with (
+        broker(tmp_path, queue=queue, storage=storage, runtime=machine.runtime) as b,
+        client(b) as c,
+    ):
+        await c.create(batch_messages=1, upload_deadline="2m")
+        writing = [asyncio.ensure_future(c.write(0))]
+        await until(lambda: storage.puts)
+        machine.pass_time(90)
+        writing.append(asyncio.ensure_future(c.write(1)))
+        await until(lambda: queue.asked)
+        queue.down = False
+        assert [answer.offset for answer in await asyncio.gather(*writing)] == [0, 1]
+        assert len(await notifications(c)) == 2

@@ -94,15 +94,28 @@ def test_command_says_which_reports_differ(broker, capsys):
 
 
 def test_command_says_what_is_no_fault(broker, capsys):
-    """Lag, and consumers nobody has heard of, are told and leave the audit clean."""
+    """Lag is told and leaves the audit clean."""
     topic = Topic(broker)
     topic.produce(3)
     report(topic, (0, 1))
-    code, lines = command(topic, "--consumer", "job", "--consumer", "typo", capsys=capsys)
+    code, lines = command(topic, capsys=capsys)
     assert code == 0
     assert "job is 6 LogMessages behind." in lines
-    assert "There is no report of 'typo': nothing is known of it." in lines
     assert lines[-1] == "clean"
+
+
+def test_command_says_what_could_not_be_judged(broker, capsys):
+    """Exit code 3 where nothing is wrong but something is not known, such as a wrong name."""
+    topic = Topic(broker)
+    topic.produce(1)
+    code, lines = command(topic, "--consumer", "typo", capsys=capsys)
+    assert code == 3
+    assert "There is no report of 'typo': nothing is known of it." in lines
+    assert lines[-1].startswith("PARTLY JUDGED: ")
+    code, lines = command(topic, "--consumer", "typo", "-o", "json", capsys=capsys)
+    found = json.loads("\n".join(lines))
+    assert (code, found["clean"], found["verdict"]) == (3, False, "partly judged")
+    assert found["unjudged"] == ["There is no report of 'typo': nothing is known of it."]
 
 
 def test_command_tells_programs_about_consumers(broker, capsys):

@@ -73,6 +73,10 @@ class Stream:
     def _limit(self):
         return self._reader.getDefaultReadLimit()
 
+    def at(self, partitions):
+        """A checkpoint of this topic that stands at some positions."""
+        return self._reader.reportLatestOffset() | {"partitions": partitions}
+
     def all_that_is_left(self):
         """Where a micro-batch without limits would end."""
         return self._reader.latestOffset(self.offset, ReadAllAvailable())

@@ -16,6 +16,7 @@ from memq.core.notification.notification import encode_notification
 from memq.core.notification.queue import Publication
 from memq.core.storage.local import LocalStorage
 from memq.testing.broker import BrokerProcess
+from tests.integration.reading import queue_topic
 from tests.unit.client.batches import notify, seal
 
 if TYPE_CHECKING:
@@ -65,9 +66,10 @@ class Stored:
         now_ms = int(time.time() * 1000)
         queue = EmbeddedQueue(self.folder / "data" / "queue")
         try:
-            await queue.fence("t", 0)
+            topic = await queue_topic(queue)
+            await queue.fence(topic, 0)
             await queue.publish(
-                "t",
+                topic,
                 0,
                 [
                     Publication(partition, encode_notification(notification), now_ms + number)
@@ -86,7 +88,7 @@ class Stored:
     async def _truncate(self, partition, offset):
         queue = EmbeddedQueue(self.folder / "data" / "queue")
         try:
-            await queue.truncate("t", partition, offset)
+            await queue.truncate(await queue_topic(queue), partition, offset)
         finally:
             await queue.close()
 

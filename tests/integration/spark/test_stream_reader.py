@@ -57,7 +57,7 @@ def test_a_micro_batch_planned_again_has_the_same_rows(tmp_path):
         found.publish(*((0, found.batch(each, batch_id=f"b{each.sequence}")) for each in MESSAGES))
         stream = Stream(found.address, maxOffsetsPerTrigger="2")
         stream.run()
-        ends = [{"0": {"from": 0, "next": at}} for at in (0, 2, 4, 6)]
+        ends = [stream.at({"0": {"from": 0, "next": at}}) for at in (0, 2, 4, 6)]
 
         once = values(stream.rows(*pair) for pair in pairwise(ends))
         again = values(stream.rows(*pair) for pair in [ends[1:3], ends[1:3], ends[2:4]])
@@ -98,10 +98,12 @@ def test_new_read_partitions_are_picked_up(tmp_path):
     with Stored(tmp_path, partitions=2) as found:
         found.publish(*((n % 2, found.batch(MESSAGES[n], batch_id=f"b{n}")) for n in range(4)))
         grown, kept = Stream(found.address), Stream(found.address, startingOffsets='{"0": 0}')
-        grown.offset = {"0": {"from": 0, "next": 1}}  # as a topic of one read partition left it
+        grown.offset = grown.at(
+            {"0": {"from": 0, "next": 1}}
+        )  # as a topic of one read partition left it
 
         assert values(grown.run()) == [[1, 2, 3]]
-        assert list(grown.offset) == ["0", "1"]
+        assert list(grown.offset["partitions"]) == ["0", "1"]
         assert values(kept.run()) == [[0, 2]]
         grown.stop()
         kept.stop()
@@ -113,7 +115,7 @@ def test_an_end_keeps_a_stream_to_the_read_partitions_it_names(tmp_path):
         found.publish(*((n % 2, found.batch(MESSAGES[n], batch_id=f"b{n}")) for n in range(4)))
         stream = Stream(found.address, endingOffsets='{"0": 3}')
         assert values(stream.run()) == [[0, 2]]
-        assert list(stream.offset) == ["0"]
+        assert list(stream.offset["partitions"]) == ["0"]
 
         found.truncate(1, 2)
         found.publish((0, found.batch(MESSAGES[4], batch_id="b4")))

@@ -6,15 +6,24 @@ import atexit
 import os
 import shutil
 import tempfile
+from pathlib import Path
 
 import pytest
 
+from airflow_provider_memq.testing.rest import BACKSTOP_S
 from airflow_provider_memq.testing.standalone import Airflow
 
 # Airflow makes this folder when it is first imported: it must not be the one of the user.
 if "AIRFLOW_HOME" not in os.environ:
     os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="airflow-")
     atexit.register(shutil.rmtree, os.environ["AIRFLOW_HOME"], ignore_errors=True)
+
+
+def pytest_collection_modifyitems(items):
+    """No test here is given up before its waits are, which end by what happens."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.timeout(2 * BACKSTOP_S))
 
 
 @pytest.fixture(scope="session")

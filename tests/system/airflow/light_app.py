@@ -59,7 +59,8 @@ def main() -> None:
         end=given.end,
     )
     name = (
-        f"topic={given.topic}/partition={given.partition}/range={given.start:012d}-{given.end:012d}"
+        f"memq_topic={given.topic}/memq_incarnation={given.incarnation}/"
+        f"memq_partition={given.partition}/memq_range={given.start:012d}-{given.end:012d}"
     )
     folder = Path(given.output) / name
     # A folder of its own until it is whole: a job that was thought dead may still be running.
@@ -77,7 +78,7 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    for name in ("bootstrap", "topic", "output", "manifest", "job", "mode"):
+    for name in ("bootstrap", "topic", "incarnation", "output", "manifest", "job", "mode"):
         parser.add_argument(f"--{name}", required=True)
     for name in ("partition", "start", "end"):
         parser.add_argument(f"--{name}", required=True, type=int)
@@ -107,6 +108,7 @@ def _write_manifest(
     manifest = Manifest(
         job=given.job,
         topic=given.topic,
+        incarnation=given.incarnation,
         partition=given.partition,
         start=given.start,
         end=given.end,

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from airflow_provider_memq.range_assets import processed_asset, ranges_asset
 from airflow_provider_memq.ranges import parse_key
-from airflow_provider_memq.testing.rest import ENDED, until
+from airflow_provider_memq.testing.rest import BACKSTOP_S, ENDED, until
 from airflow_provider_memq.testing.standalone import BIN, ROOT, Airflow
 from memq import AdminClient, Producer
 from memq.core.format.reader import BatchReader
@@ -198,7 +198,7 @@ class Pipeline:
         assert sum(self.ends().values()) - before == batches
         return took_s
 
-    def kill_running_task(self, timeout_s: float = 60.0) -> str:
+    def kill_running_task(self) -> str:
         """SIGKILL the process of some task of the pipeline that runs; its name."""
 
         def look() -> str | None:
@@ -211,7 +211,7 @@ class Pipeline:
                             return f"{dag_id}.{task}"
             return None
 
-        return until(look, timeout_s, "a task that runs", interval_s=0.05)
+        return until(look, "a task that runs", interval_s=0.05)
 
     # -- looking ----------------------------------------------------------------------------
 
@@ -238,7 +238,7 @@ class Pipeline:
         with AdminClient(self.broker.address) as admin:
             return admin.committed(JOB, TOPIC)
 
-    def wait_until_processed(self, timeout_s: float) -> None:
+    def wait_until_processed(self, timeout_s: float = BACKSTOP_S) -> None:
         """Wait until all that is published now is processed, and no run is left."""
         ends = self.ends()
 
@@ -248,7 +248,7 @@ class Pipeline:
                 reached[each.partition] = max(reached[each.partition], each.end)
             return all(reached[p] >= end for p, end in ends.items()) and not self.open_runs()
 
-        until(look, timeout_s, f"ranges up to {ends} processed", interval_s=1.0)
+        until(look, f"ranges up to {ends} processed", timeout_s=timeout_s, interval_s=1.0)
 
     def open_runs(self) -> list[str]:
         """DAG runs that have not ended."""
@@ -263,7 +263,7 @@ class Pipeline:
         self, output: Path | None = None, folders: Collection[str] = ()
     ) -> Counter[int]:
         """How often each value stands in the Parquet files, or in those of some folders."""
-        files = (output or self.output).glob("topic=*/partition=*/range=*/*.parquet")
+        files = (output or self.output).glob("memq_topic=*/*/*/memq_range=*/*.parquet")
         found: Counter[int] = Counter()
         for path in files:
             if folders and path.parent.name not in folders:
@@ -273,15 +273,17 @@ class Pipeline:
 
     def objects(self) -> list[Path]:
         """The objects of the topic, sorted."""
-        return sorted((self.folder / "broker/objects").glob(f"*/*/topics/{TOPIC}/*/*.arrows"))
+        return sorted((self.folder / "broker/objects").glob(f"*/*/topics/{TOPIC}/*/*/*.arrows"))
 
     # -- what must hold ---------------------------------------------------------------------
 
     def check(self) -> dict[str, Any]:
         """Everything that must hold when all is processed; returns what was counted."""
         ends = self.ends()
-        planned, processed = self.planned(), self.processed()
-        assert sorted(planned) == sorted(processed), "a range was planned twice, or not processed"
+        processed = self.processed()
+        runs_of = Counter(run["partition_key"] for run in self.rest.runs(PROCESS))
+        assert sorted(set(self.planned())) == sorted(processed), "a range was not processed"
+        assert runs_of == Counter(processed), "a range has no run, or several"
         for partition, end in ends.items():
             ranges = sorted(r for r in map(parse_key, processed) if r.partition == partition)
             offsets = [offset for each in ranges for offset in range(each.start, each.end)]

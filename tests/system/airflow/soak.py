@@ -107,7 +107,7 @@ def kill_and_check(pipeline: Pipeline, given: argparse.Namespace) -> datetime:
 def kill(pipeline: Pipeline, victim: str) -> None:
     """SIGKILL one part of the pipeline, and have it started again as a supervisor would."""
     if victim == "task":
-        pipeline.kill_running_task(180)
+        pipeline.kill_running_task()
     elif victim == "broker":
         pipeline.broker.restart()
     else:
@@ -129,7 +129,7 @@ def burst(pipeline: Pipeline, seconds: int) -> None:
 def audit(pipeline: Pipeline) -> tuple[str, dict[str, Any]]:
     """Run the audit over everything; how it ended, and what it found."""
     run_id = pipeline.rest.trigger(AUDIT, conf={"last": "12h"})
-    state = pipeline.rest.wait_for_run(AUDIT, run_id, 180)["state"]
+    state = pipeline.rest.wait_for_run(AUDIT, run_id)["state"]
     return state, pipeline.rest.xcom(AUDIT, run_id, "audit")
 
 
@@ -141,7 +141,7 @@ def audit_clean(pipeline: Pipeline) -> None:
         assert state == "success", found
         return found if not found["open_reports"] else None
 
-    say(f"audit clean: {until(look, 120, 'all reports judged', interval_s=5)}")
+    say(f"audit clean: {until(look, 'all reports judged', interval_s=5)}")
 
 
 def remove_and_audit(pipeline: Pipeline, count: int) -> None:
@@ -164,7 +164,7 @@ def backfill(pipeline: Pipeline, stopped: datetime) -> None:
     """Three minutes of the past by `airflow backfill create`: the rows of the ranges' own runs."""
     end = stopped.replace(second=0, microsecond=0)
     create_backfill(pipeline, end - timedelta(minutes=3), end - timedelta(minutes=1))
-    runs = until(lambda: backfilled(pipeline, 3), 600, "three backfill runs ended", interval_s=2)
+    runs = until(lambda: backfilled(pipeline, 3), "three backfill runs ended", interval_s=2)
     assert [run["state"] for run in runs] == ["success"] * 3
     keys = {key for r in runs for key in pipeline.rest.xcom(HOURLY, r["dag_run_id"], "window")}
     expected: Counter[int] = Counter()
@@ -176,7 +176,7 @@ def backfill(pipeline: Pipeline, stopped: datetime) -> None:
         expected.update(int(value) for value in table["value"].to_pylist())
     names = {f"{each.start:012d}-{each.end:012d}" for each in map(parse_key, keys)}
     folder = pipeline.folder / "hourly"
-    rows = pipeline.stored_values(folder, {f"range={name}" for name in names})
+    rows = pipeline.stored_values(folder, {f"memq_range={name}" for name in names})
     say(f"backfill of 3 minutes: {len(keys)} ranges, {rows.total()} rows")
     assert rows
     assert rows == expected
@@ -199,7 +199,7 @@ def create_backfill(pipeline: Pipeline, first: datetime, last: datetime) -> None
             for each in pipeline.rest.get("/backfills", dag_id=HOURLY)["backfills"]:
                 if each["completed_at"] is None:
                     pipeline.rest.call("PUT", f"/backfills/{each['id']}/cancel")
-            until(lambda: backfilled(pipeline), 600, "what was created has ended", interval_s=2)
+            until(lambda: backfilled(pipeline), "what was created has ended", interval_s=2)
         else:
             return
     raise AssertionError(f"no backfill could be created in {CREATE_TRIES} tries")

@@ -63,7 +63,7 @@ def audit(folder, tmp_path):
 
 def test_every_byte_is_read(audit, folder, tmp_path):
     """One changed byte in a Message is named, and both tables have it; all else is clean."""
-    objects = (folder / "objects").glob(f"*/*/topics/{TOPIC}/*/*.arrows")
+    objects = (folder / "objects").glob(f"*/*/topics/{TOPIC}/*/*/*.arrows")
     (victim,) = (path for path in objects if b"value 1" in path.read_bytes())
     sound = victim.read_bytes()
     victim.write_bytes(sound.replace(b"value 1", b"value 2"))  # no index tells of it

@@ -127,7 +127,7 @@ def test_a_generator_that_is_left_closes(broker, topic, hook):
     [
         ("memq://{address}", UnauthorizedError),
         ("memq://:wrong@{address}", UnauthorizedError),
-        ("memq://127.0.0.1:1?request_timeout_s=0.5", UnavailableError),
+        ("memq://127.0.0.1:1?request_timeout_s=3", UnavailableError),
     ],
 )
 def test_wrong_connections(broker, monkeypatch, conn, error):
@@ -249,7 +249,8 @@ def watcher(topic, store):
 async def test_a_watcher_goes_on_where_another_was(broker, topic, hook):
     """What an earlier one announced is no event again; what came after it is."""
     await asyncio.to_thread(publish, broker, topic)
-    store = Store(position={"0": BATCHES})
+    incarnation = (await asyncio.to_thread(hook.state, topic)).incarnation
+    store = Store(position={"0": BATCHES}, incarnation=incarnation)
     events = watcher(topic, store).run()
     first = asyncio.ensure_future(anext(events))
     while "head" not in store.values:
@@ -260,7 +261,8 @@ async def test_a_watcher_goes_on_where_another_was(broker, topic, hook):
     event = await asyncio.wait_for(first, TIMEOUT_S)
     await events.aclose()
 
-    assert event.payload == {"topic": topic, "offsets": {"0": BATCHES + 1}, "new": 1}
+    payload = {"topic": topic, "incarnation": incarnation, "offsets": {"0": BATCHES + 1}, "new": 1}
+    assert event.payload == payload
 
 
 async def test_a_watcher_outlives_an_outage(broker, topic, monkeypatch):

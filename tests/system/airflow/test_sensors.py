@@ -15,7 +15,6 @@ from memq.testing.broker import BrokerProcess
 
 DAGS = Path(__file__).parent / "dags" / "sensors.py"
 BURST = 200
-TIMEOUT_S = 90.0
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +57,7 @@ def publish(broker, topic, count=1):
 
 def succeeds(rest, dag, run):
     """The run of a sensor succeeds; else its log says why not."""
-    state = rest.wait_for_run(dag, run, TIMEOUT_S)["state"]
+    state = rest.wait_for_run(dag, run)["state"]
     assert state == "success", f"{dag} {state}:\n{rest.log(dag, run, 'wait')}"
 
 
@@ -90,7 +89,7 @@ def defer_until(rest, seconds):
     conf = {"at": at.isoformat(), "topic": "trickle"}
     runs = {dag: rest.trigger(dag, conf=conf) for dag in ("hour", "hour_without_worker")}
     for dag, run in runs.items():
-        rest.wait_for_task(dag, run, "wait", TIMEOUT_S, ["deferred", "success"])
+        rest.wait_for_task(dag, run, "wait", states=["deferred", "success"])
     occupied = rest.get("/pools/default_pool")["occupied_slots"]
     return (at, runs, occupied) if datetime.now(UTC) < at else None
 
@@ -117,14 +116,14 @@ def test_a_timeout_fires_when_deferred(airflow):
     rest = airflow.rest
     run = rest.trigger("timeout")
 
-    assert rest.wait_for_run("timeout", run, TIMEOUT_S)["state"] == "failed"
+    assert rest.wait_for_run("timeout", run)["state"] == "failed"
 
     assert rest.tasks("timeout", run) == {
         "wait": "failed",
         "wait_softly": "skipped",
         "wait_without_worker": "failed",
     }, rest.log("timeout", run, "wait_softly")
-    rest.wait_for_log("timeout", run, "wait", "AirflowSensorTimeout", TIMEOUT_S)
+    rest.wait_for_log("timeout", run, "wait", "AirflowSensorTimeout")
 
 
 def test_a_wrong_connection_fails_at_once(airflow, guarded):
@@ -132,7 +131,7 @@ def test_a_wrong_connection_fails_at_once(airflow, guarded):
     rest = airflow.rest
     run = rest.trigger("wrong", conf={"at": "2020-01-01T00:00:00Z"})
 
-    rest.wait_for_run("wrong", run, TIMEOUT_S)
+    rest.wait_for_run("wrong", run)
 
     said = {
         "memq_none": "`memq_none` isn't defined",
@@ -146,7 +145,7 @@ def test_a_wrong_connection_fails_at_once(airflow, guarded):
         task = rest.task("wrong", run, task_id)
         assert task["state"] == "failed", task_id
         assert task["try_number"] == 1, task_id
-        rest.wait_for_log("wrong", run, task_id, text, TIMEOUT_S)
+        rest.wait_for_log("wrong", run, task_id, text)
         assert task["duration"] < 100, task_id  # a busy machine; one retry comes after 5 minutes
 
 
@@ -160,11 +159,11 @@ def test_an_outage_of_the_broker_is_ridden_out(airflow, broker):
     runs["reschedule"] = rest.trigger("reschedule", conf={"offsets": before})
     states = {"offsets": "deferred", "poke": "running", "reschedule": "up_for_reschedule"}
     for dag, state in states.items():
-        rest.wait_for_task(dag, runs[dag], "wait", TIMEOUT_S, [state])
-    rest.wait_for_log("poke", runs["poke"], "wait", "partitions of clicks", TIMEOUT_S)
+        rest.wait_for_task(dag, runs[dag], "wait", states=[state])
+    rest.wait_for_log("poke", runs["poke"], "wait", "partitions of clicks")
 
     broker.kill()
-    rest.wait_for_log("poke", runs["poke"], "wait", "looking again later", TIMEOUT_S)
+    rest.wait_for_log("poke", runs["poke"], "wait", "looking again later")
     broker.restart()
     publish(broker, "clicks")
 
@@ -187,20 +186,19 @@ def test_lag_of_a_group(airflow, broker):
 def test_a_burst_wakes_a_dag_a_few_times(airflow, broker):
     """200 notifications in a row make some runs, which together were told of all of them."""
     rest = airflow.rest
-    until(lambda: "head" in rest.asset_state("watched"), TIMEOUT_S, "the watcher looks")
+    until(lambda: "head" in rest.asset_state("watched"), "the watcher looks")
 
     publish_burst(broker)
 
     announced = until(
         lambda: (events := rest.asset_events("watched")) and told(events) >= BURST and events,
-        TIMEOUT_S,
         "all announced",
     )
     assert told(announced) == BURST
     assert len(announced) <= 10
-    until(lambda: rest.runs("woken"), TIMEOUT_S, "a run")
+    until(lambda: rest.runs("woken"), "a run")
     for run in rest.runs("woken"):
-        assert rest.wait_for_run("woken", run["dag_run_id"], TIMEOUT_S)["state"] == "success"
+        assert rest.wait_for_run("woken", run["dag_run_id"])["state"] == "success"
     assert 1 <= len(rest.runs("woken")) <= len(announced)
 
 
@@ -221,15 +219,15 @@ def test_a_watcher_shows_its_state(airflow, broker):
     rest = airflow.rest
     publish(broker, "watched")
     head = ends(broker, "watched")
-    until(lambda: rest.asset_state("watched").get("head") == head, TIMEOUT_S, "the head")
-    until(lambda: rest.asset_state("watched").get("position") == head, TIMEOUT_S, "the position")
+    until(lambda: rest.asset_state("watched").get("head") == head, "the head")
+    until(lambda: rest.asset_state("watched").get("position") == head, "the position")
     assert rest.asset_state("watched")["last_error"] == ""
 
     broker.kill()
-    until(lambda: "check its host" in rest.asset_state("watched")["last_error"], 60, "an error")
+    until(lambda: "check its host" in rest.asset_state("watched")["last_error"], "an error")
     broker.restart()
 
-    until(lambda: rest.asset_state("watched")["last_error"] == "", 60, "the error cleared")
+    until(lambda: rest.asset_state("watched")["last_error"] == "", "the error cleared")
     state = rest.asset_state("watched")
     assert state["position"] == state["head"] == ends(broker, "watched")
     assert time.time() - datetime.fromisoformat(state["last_poll"]).timestamp() < 60
@@ -240,7 +238,7 @@ def test_a_killed_triggerer_loses_no_wait(airflow, broker):
     rest = airflow.rest
     wanted = {"0": ends(broker, "clicks")["0"] + 1}
     run = rest.trigger("offsets", conf={"offsets": wanted})
-    rest.wait_for_task("offsets", run, "wait", TIMEOUT_S, ["deferred"])
+    rest.wait_for_task("offsets", run, "wait", states=["deferred"])
 
     airflow.restart("triggerer")
     publish(broker, "clicks")

@@ -133,7 +133,7 @@ def operator(tmp_path, application, **options):
 
 def values(tmp_path) -> list[bytes]:
     """What stands in the output."""
-    files = sorted((tmp_path / "out").glob("topic=*/partition=*/range=*/*.parquet"))
+    files = sorted((tmp_path / "out").glob("memq_topic=*/*/*/memq_range=*/*.parquet"))
     return sorted(v for f in files for v in pq.ParquetFile(f).read()["value"].to_pylist())
 
 
@@ -202,7 +202,7 @@ def test_a_cleared_task_runs_again_in_a_cluster(tmp_path, light, cluster):
         store.run(task, ti=ti, task_state_store=state)
 
         assert values(tmp_path) == [b"1", b"2"]
-        shutil.rmtree(tmp_path / "out" / f"topic={TOPIC}")
+        shutil.rmtree(tmp_path / "out" / f"memq_topic={TOPIC}")
 
 
 def test_killing_the_task_ends_the_program(tmp_path, light):
@@ -211,12 +211,10 @@ def test_killing_the_task_ends_the_program(tmp_path, light):
     task = operator(tmp_path, light / light_app.APP)
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(EventStore().run, task)
-        program = until(
-            lambda: task._hook and getattr(task._hook, "_submit_sp", None), 60, "a program"
-        )
+        program = until(lambda: task._hook and getattr(task._hook, "_submit_sp", None), "a program")
         task.on_kill()
         with pytest.raises(AirflowException, match="spark-submit"):
-            running.result(timeout=60)
+            running.result()
     assert program.poll() == -signal.SIGKILL
     assert not list((tmp_path / "out").rglob("*.*"))
 

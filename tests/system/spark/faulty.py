@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import time
+from itertools import islice
 
+import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource
 
@@ -16,21 +18,28 @@ FAILING_ATTEMPTS = 2  # of each task
 
 
 class FaultyWriter(MemqWriter):
-    """Fails each task `FAILING_ATTEMPTS` times, later each time, after some rows were written."""
+    """Fails each task `FAILING_ATTEMPTS` times, later each time, after some rows were written.
+
+    What an attempt that dies while it sends has written are the Messages of its first rows.
+    """
 
     fault = "raise"
 
     def write(self, iterator):
         """Write the rows, or some of them."""
-        return super().write(self._some(iterator))
-
-    def _some(self, batches):
         attempt = TaskContext.get().attemptNumber()
-        for number, batch in enumerate(batches):
-            if attempt < FAILING_ATTEMPTS and number == 4 * (attempt + 1):
-                until_published(self._plan.bootstrap, self._plan.topic)
-                fail(self.fault)
-            yield batch
+        if self.fault == "change":
+            iterator = (changed(batch, attempt) for batch in iterator)
+        if attempt < FAILING_ATTEMPTS:
+            super().write(islice(iterator, 4 * (attempt + 1)))
+            fail(self.fault)
+        return super().write(iterator)
+
+
+def changed(batch, attempt):
+    """Rows that are others in each attempt."""
+    values = [f"attempt {attempt}: {value}" for value in batch["value"].to_pylist()]
+    return pa.record_batch([values], ["value"])
 
 
 def until_published(address, topic, timeout_s=20.0):

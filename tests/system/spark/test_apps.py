@@ -10,30 +10,41 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import msgspec
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from memq import Producer, read_range
+from memq import AdminClient, Producer, read_range
 from memq.client.audit import audit_topic
-from memq.core.manifest import check_manifest, decode_manifest
-from memq.errors import ConfigError, CorruptDataError, DataLossError, OffsetOutOfRangeError
+from memq.core.audit import CRC_MODULUS
+from memq.core.manifest import check_manifest, decode_manifest, encode_manifest
+from memq.errors import (
+    ConfigError,
+    CorruptDataError,
+    DataLossError,
+    OffsetOutOfRangeError,
+    SchemaMismatchError,
+    TopicRecreatedError,
+)
 from memq.spark.app import one_line, run
 from memq.spark.audit import FINDINGS, Place, deep_on, findings
 from memq.spark.compaction import Compaction, compact
 from memq.spark.folders import Folders
-from memq.spark.parquet import RangeJob, range_to_parquet
+from memq.spark.parquet import PATH_COLUMNS, RangeJob, range_to_parquet
 from spark_apps import audit_reconcile
 from spark_apps import compact as compact_app
 from spark_apps import range_to_parquet as app
 from tests.integration.reading import world
 from tests.system.spark.conftest import SPARK_CONFIG
-from tests.system.spark.reading import ends_of
+from tests.system.spark.reading import NAME, ends_of
 
 ROOT = Path(__file__).parents[3]
 BIN = Path(sys.executable).parent
@@ -83,6 +94,11 @@ def files_in(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*.parquet"))
 
 
+def incarnation_of(address, topic):
+    with AdminClient(address) as admin:
+        return admin.describe_topic(topic).incarnation
+
+
 # -- range_to_parquet -----------------------------------------------------------------------
 
 
@@ -90,9 +106,11 @@ def test_a_range_becomes_its_folder_and_a_manifest(spark, broker, clicks, tmp_pa
     """The files hold exactly the rows of the range, and the manifest says what went in."""
     manifest = range_to_parquet(spark, job(broker.address, clicks, tmp_path, 1, 4))
 
-    folder = tmp_path / "out" / f"topic={clicks}/partition=0/range=000000000001-000000000004"
+    life = incarnation_of(broker.address, clicks)
+    place = f"memq_topic={clicks}/memq_incarnation={life}/memq_partition=0"
+    folder = tmp_path / "out" / place / f"memq_range={1:012d}-{4:012d}"
     assert manifest == decode_manifest((tmp_path / "1-4.json").read_bytes())
-    check_manifest(manifest, topic=clicks, partition=0, start=1, end=4)
+    check_manifest(manifest, topic=clicks, incarnation=life, partition=0, start=1, end=4)
     assert (manifest.batches, manifest.messages, manifest.records) == (3, 3, 150)
     assert (manifest.repeats, manifest.skipped_messages) == (0, 0)
     assert manifest.output == str(folder)
@@ -115,22 +133,78 @@ def test_a_second_run_replaces_its_own_folder_and_nothing_else(spark, broker, cl
     run_range = partial(job, broker.address, clicks, tmp_path)
     range_to_parquet(spark, run_range(0, 2))
     first = range_to_parquet(spark, run_range(2, 6))
-    neighbour = files_in(tmp_path / "out" / f"topic={clicks}/partition=0/range={0:012d}-{2:012d}")
-    parent = tmp_path / "out" / f"topic={clicks}/partition=0"
-    died = parent / ".range=000000000002-000000000006-died" / "_temporary"
+    parent = Path(first.output).parent
+    neighbour = files_in(parent / f"memq_range={0:012d}-{2:012d}")
+    died = parent / f".memq_range={2:012d}-{6:012d}-died" / "_temporary"
     died.mkdir(parents=True)
 
     second = range_to_parquet(spark, run_range(2, 6))
 
-    assert neighbour == files_in(parent / f"range={0:012d}-{2:012d}")
+    assert neighbour == files_in(parent / f"memq_range={0:012d}-{2:012d}")
     assert sorted(path.name for path in parent.iterdir()) == [
-        f"range={0:012d}-{2:012d}",
-        f"range={2:012d}-{6:012d}",
+        f"memq_range={0:012d}-{2:012d}",
+        f"memq_range={2:012d}-{6:012d}",
     ]
     assert (second.records, second.crc_sum) == (first.records, first.crc_sum)
     assert set(second.files).isdisjoint(first.files)
     frame = spark.read.parquet(str(tmp_path / "out"))
     assert values_of(frame) == values_in(broker.address, clicks, 0, 6)
+
+
+def test_columns_by_the_names_of_folders_are_the_topics_own(spark, broker, make_topic, tmp_path):
+    """Typed columns `range`, `partition`, `topic` and `Offset` come back from Parquet as they went
+    in, from a range and from a compaction: no folder is taken for a column.
+    """
+    names = {"range": pa.utf8(), "partition": pa.int64(), "topic": pa.utf8(), "Offset": pa.int64()}
+    name = make_topic(schema=pa.schema(list(names.items())), read_partitions=1)
+    with Producer(broker.address, topic=name) as producer:
+        rows = {"range": ["mine"], "partition": [77], "topic": ["other"], "Offset": [-1]}
+        producer.write_table(pa.table(rows, schema=pa.schema(list(names.items()))))
+
+    range_to_parquet(spark, job(broker.address, name, tmp_path, 0, 1))
+    compact(spark, compaction(broker.address, name, tmp_path))
+
+    for folder in ("out", "lake"):
+        found = spark.read.parquet(str(tmp_path / folder))
+        assert found.select(*names).collect() == [("mine", 77, "other", -1)]
+        assert found.columns == [*names, "batch", *NAME, *PATH_COLUMNS]
+
+
+def test_a_column_by_the_name_of_a_folder_is_refused(spark, broker, make_topic, tmp_path):
+    """What a folder would overwrite is refused before anything is written."""
+    schema = pa.schema([("MEMQ_range", pa.utf8())])
+    name = make_topic(schema=schema, read_partitions=1)
+    with Producer(broker.address, topic=name) as producer:
+        producer.write_table(pa.table({"MEMQ_range": ["mine"]}))
+
+    with pytest.raises(SchemaMismatchError, match="column 'memq_range', which is also the name"):
+        range_to_parquet(spark, job(broker.address, name, tmp_path, 0, 1))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_topic_made_again_is_not_taken_for_the_one_before(spark, broker, clicks, tmp_path):
+    """A range and a compaction of a topic that was deleted fail, and its files stay; the topic made
+    again has folders of its own.
+    """
+    task = job(broker.address, clicks, tmp_path, 0, 6)
+    old = range_to_parquet(spark, task)
+    lake = compaction(broker.address, clicks, tmp_path)
+    compact(spark, lake)
+    compacted = files_in(tmp_path / "lake")
+    with AdminClient(broker.address) as admin:
+        admin.delete_topic(clicks)
+        admin.create_topic(clicks, batch_age="1ms", read_partitions=1)
+    produce(broker.address, clicks, 9)
+
+    with pytest.raises(TopicRecreatedError, match="plan the range anew"):
+        range_to_parquet(spark, replace(task, incarnation=old.incarnation))
+    with pytest.raises(TopicRecreatedError, match="Use another --output"):
+        compact(spark, lake)
+    new = range_to_parquet(spark, task)
+
+    assert files_in(tmp_path / "lake") == compacted
+    assert len(files_in(Path(old.output))) == len(old.files)
+    assert (new.incarnation != old.incarnation, new.records) == (True, 300)
 
 
 async def test_a_repeat_is_written_once_and_counted(spark, tmp_path):
@@ -143,6 +217,10 @@ async def test_a_repeat_is_written_once_and_counted(spark, tmp_path):
         manifest = await asyncio.to_thread(range_to_parquet, spark, task)
 
     assert (manifest.batches, manifest.messages, manifest.repeats) == (3, 2, 1)
+    assert (manifest.repeated_records, manifest.skipped_messages) == (1, 0)
+    (left_out,) = manifest.left_out
+    assert (left_out.reason, left_out.offset, left_out.records) == ("repeat", 2, 1)
+    decode_manifest((tmp_path / "0-3.json").read_bytes())
     assert values_of(spark.read.parquet(manifest.output)) == Counter([b"a", b"b"])
 
 
@@ -163,12 +241,22 @@ async def test_what_is_damaged_fails_the_job_or_is_left_out_and_counted(spark, t
         skipping = job(stored.address, "t", tmp_path, 0, 2, mode="permissive")
         rest = values_of(spark.read.parquet(before.output))
         after = await asyncio.to_thread(range_to_parquet, spark, skipping)
+        path.unlink()
+        gone = await asyncio.to_thread(range_to_parquet, spark, skipping)
 
     assert "offset 1" in one_line(caught.value)
     assert "\n" not in one_line(caught.value)
     assert kept == before
     assert rest == Counter([b"first value", b"other value"])
     assert (after.messages, after.records, after.skipped_messages) == (1, 1, 1)
+    assert (after.skipped_records, after.unnamed_messages) == (1, 0)
+    (left_out,) = after.left_out
+    assert (left_out.reason, left_out.offset, left_out.messages) == ("damaged", 1, 1)
+    assert (after.crc_sum + after.left_out_crc_sum) % CRC_MODULUS == before.crc_sum
+    (missing,) = gone.left_out
+    assert missing == msgspec.structs.replace(left_out, reason="missing")
+    assert gone.left_out_crc_sum == after.left_out_crc_sum
+    assert decode_manifest((tmp_path / "0-2.json").read_bytes()) == gone
     assert values_of(spark.read.parquet(after.output)) == Counter([b"first value"])
 
 
@@ -191,7 +279,7 @@ def test_other_rows_than_expected_are_not_taken_for_done(spark, broker, clicks, 
     with pytest.raises(DataLossError, match="must give 300 records, but 299 were written"):
         range_to_parquet(Losing(), task)
     assert not Path(task.manifest).exists()
-    assert not (Path(task.parent) / task.folder_name).exists()
+    assert not list((tmp_path / "out").rglob(task.folder_name))
 
 
 def test_the_audit_learns_what_was_consumed(spark, broker, clicks, tmp_path):
@@ -234,7 +322,8 @@ def test_a_compaction_that_was_killed_is_completed(spark, broker, clicks, tmp_pa
     compact(spark, task)
     record = Path(task.record(0))
     (record / "000000000000-000000000006.json").unlink()
-    (record / "000000000000-000000000006.intended").touch()
+    life = incarnation_of(broker.address, clicks)
+    (record / "000000000000-000000000006.intended").write_text(life)
     produce(broker.address, clicks, 3)  # so that it would plan another range now
 
     done = compact(spark, task)
@@ -253,8 +342,10 @@ def test_a_record_that_cannot_be_is_refused(spark, broker, clicks, tmp_path):
     task = compaction(broker.address, clicks, tmp_path)
     folders = Folders(spark)
     record = task.record(0)
-    folders.write(f"{record}/000000000000-000000000099.json", b"{}")
-    with pytest.raises(CorruptDataError, match="the topic was made anew"):
+    known = compact(spark, task)[-1]
+    ahead = msgspec.structs.replace(known, end=99)
+    folders.write(f"{record}/000000000006-000000000099.json", encode_manifest(ahead))
+    with pytest.raises(CorruptDataError, match="its queue lost notifications"):
         compact(spark, task)
     folders.write(f"{record}/000000000100-000000000101.json", b"{}")
     with pytest.raises(CorruptDataError, match="from offset 99 to 100"):
@@ -359,7 +450,8 @@ def command(program, *arguments, submit=False):
 
 def test_a_run_that_is_killed_is_made_good_by_the_next(spark, broker, clicks, tmp_path):
     """SIGKILL in the middle of the writing leaves nothing that a reader sees; the next run does."""
-    task = job(broker.address, clicks, tmp_path, 0, 6)
+    life = incarnation_of(broker.address, clicks)
+    task = job(broker.address, clicks, tmp_path, 0, 6, incarnation=life)
     arguments = ["--bootstrap", broker.address, "--topic", clicks, "--partition", 0]
     arguments += ["--start", 0, "--end", 6, "--output", task.output, "--manifest", task.manifest]
     process = subprocess.Popen(
@@ -370,7 +462,7 @@ def test_a_run_that_is_killed_is_made_good_by_the_next(spark, broker, clicks, tm
     )
     try:
         deadline_s = time.monotonic() + START_S
-        while not list(Path(task.parent).glob(".range=*")):
+        while not list(Path(task.parent).glob(f".{task.folder_name}-*")):
             assert process.poll() is None
             assert time.monotonic() < deadline_s
             time.sleep(0.01)

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from memq import AdminClient, Producer, read_range
 from tests.system.spark.reading import NAME, ends_of, produce, read_all, rows_of, rows_of_table
@@ -195,6 +196,18 @@ def test_through_a_broker(load, broker, topic):
     found = load(topic, endingOffsets=ENDING, readThrough="broker")
 
     assert rows_of(found) == rows_of(load(topic, endingOffsets=ENDING))
+
+
+def test_nulls_that_a_schema_excludes_are_an_error(load, make_topic, broker):
+    """Spark believes a column that is NOT NULL; the first read of one that may be null names it."""
+    name = make_topic()
+    with Producer(broker.address, topic=name, acks="all") as producer:
+        producer.write(None, key=b"gone")
+    believed = StructType([StructField("value", BinaryType(), nullable=False)])
+
+    with pytest.raises(PySparkException, match="column 'value' may be null"):
+        load(name, schema=believed).collect()
+    assert load(name, schema="value binary").filter("value is null").count() == 1
 
 
 # -- typed topics ---------------------------------------------------------------------------

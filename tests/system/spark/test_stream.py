@@ -125,19 +125,26 @@ def test_the_checkpoint_says_where_it_stands(spark, broker, make_topic, tmp_path
 
     saved = (tmp_path / "checkpoint" / "offsets" / "0").read_text().splitlines()[-1]
     ends = ends_of(broker.address, topic)
+    with AdminClient(broker.address) as admin:
+        incarnation = admin.describe_topic(topic).incarnation
     assert json.loads(saved) == {
-        str(partition): {"from": 0, "next": end} for partition, end in ends.items()
+        "incarnation": incarnation,
+        "partitions": {str(partition): {"from": 0, "next": end} for partition, end in ends.items()},
     }
 
 
 def test_a_topic_made_anew_stops_a_stream(spark, broker, make_topic, tmp_path):
-    """A checkpoint ahead of the topic is an error that says to begin with a new one."""
+    """A checkpoint of the topic before is an error that says to begin with a new one, though the
+    topic made again is longer, and none of its data is skipped.
+    """
     topic = make_topic(batch_age="1ms")
     produce(broker.address, topic, [b"one"])
     run_available(spark, broker.address, topic, tmp_path)
     with AdminClient(broker.address) as admin:
         admin.delete_topic(topic)
-        admin.create_topic(topic)
+        admin.create_topic(topic, batch_age="1ms")
+    for number in range(3):
+        produce(broker.address, topic, [b"new %d" % number])
 
-    with pytest.raises(StreamingQueryException, match="Begin with a new checkpoint"):
+    with pytest.raises(StreamingQueryException, match="begin with a new checkpoint"):
         run_available(spark, broker.address, topic, tmp_path)

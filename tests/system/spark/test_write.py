@@ -8,6 +8,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pytest
@@ -160,7 +161,6 @@ def test_a_writer_that_fails_in_the_middle_doubles_nothing(spark, topic, fault):
 
 def test_the_process_that_makes_the_rows_may_die(spark, topic):
     """When what the rows come from is killed in mid-task, each row is published exactly once."""
-    address, name = topic.address, topic.name
 
     def dying(batches):
         import os
@@ -168,7 +168,6 @@ def test_the_process_that_makes_the_rows_may_die(spark, topic):
         attempt = TaskContext.get().attemptNumber()
         for number, batch in enumerate(batches):
             if attempt == 0 and number == LATE:
-                until_published(address, name)
                 os._exit(1)
             yield batch
 
@@ -197,20 +196,8 @@ def test_attempts_at_the_same_time_double_nothing(spark, topic):
 
 def test_an_attempt_with_other_rows_fails_and_doubles_nothing(spark, topic):
     """Rows that differ from attempt to attempt fail the write with a reason, and are not mixed."""
-    address, name = topic.address, topic.name
-
-    def changing(batches):
-        attempt = TaskContext.get().attemptNumber()
-        for number, batch in enumerate(batches):
-            if attempt == 0 and number == LATE:
-                until_published(address, name)
-                raise RuntimeError("this attempt fails on purpose")
-            values = [f"attempt {attempt}: {value}" for value in batch["value"].to_pylist()]
-            yield pa.record_batch([values], ["value"])
-
-    rows = numbered(spark, 10_000, tasks=1).mapInArrow(changing, "value string")
     with pytest.raises(PySparkException, match="an earlier attempt wrote other rows"):
-        topic.save(rows)
+        topic.save(numbered(spark, 10_000, tasks=1), "memq_faulty", fault="change")
 
     assert all(count == 1 for count in topic.values().values())
 
@@ -246,18 +233,16 @@ def test_two_writes_are_two_writes(spark, topic):
     assert topic.published_records() == 1_000
 
 
-def test_write_partitions_added_meanwhile_are_refused(spark, topic):
-    """An attempt that would spread its Messages otherwise than the first one writes nothing."""
-    rows = numbered(spark, 10)
-    plan = plan_write(
-        {"bootstrap": topic.address, "topic": topic.name}, rows.schema, overwrite=False, now_us=7
-    )
+def test_a_named_write_finds_its_rows_in_a_topic_that_has_grown(spark, topic):
+    """Write partitions that are added between two runs of a named write double nothing."""
+    rows = numbered(spark, 2_000).withColumn("timestamp", F.lit(MOMENT))
+    topic.save(rows, jobId="nightly")
     with AdminClient(topic.address) as admin:
-        admin.alter_topic(topic.name, write_partitions=3)
+        admin.alter_topic(topic.name, write_partitions=5)
 
-    with pytest.raises(Exception, match="has 3 write partitions, but had 2"):
-        write_rows(plan, Identity("late"), rows.toArrow().to_batches())
-    assert topic.published() == []
+    topic.save(rows, jobId="nightly")
+
+    assert topic.published_records() == 2_000
 
 
 def test_a_conflict_has_its_own_type(spark, topic):
@@ -294,6 +279,76 @@ def test_what_cannot_be_written_is_refused_at_once(spark, topic, columns, option
     rows = spark.range(3).select(*(F.lit("x").alias(name) for name in columns))
     with pytest.raises(AnalysisException, match=message):
         topic.save(rows, **options)
+
+
+def test_a_row_that_cannot_be_written_fails_its_task_before_anything_is_public(spark, topic):
+    """A null timestamp at row 25,000 fails the write, and no row of its partition can be read."""
+    bad = F.expr("value like '%numbered 25000'")
+    rows = numbered(spark, 30_000, tasks=1).withColumn(
+        "timestamp", F.when(bad, None).otherwise(F.lit(MOMENT))
+    )
+
+    with pytest.raises(PySparkException, match="not null, but 1 rows are null"):
+        topic.save(rows)
+
+    assert topic.published() == []
+
+
+# -- time zones -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def zone(spark, request):
+    """The time zone of the session, for one test."""
+    spark.conf.set("spark.sql.session.timeZone", request.param)
+    yield request.param
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+
+TIMES = pa.schema([("instant", pa.timestamp("us", "UTC")), ("local", pa.timestamp("us"))])
+NOON = datetime(2025, 6, 30, 12)  # noqa: DTZ001 - a time without a zone
+ZONES = pytest.mark.parametrize(
+    "zone", ["UTC", "America/New_York", "Asia/Kolkata"], indirect=True, ids=str
+)
+
+
+@ZONES
+def test_times_are_the_same_in_every_zone(spark, make_topic, broker, zone):
+    """Instants and local times go to a topic and come back as they are, whatever the session."""
+    topic = Topic(make_topic(schema=TIMES), broker.address)
+    rows = spark.sql(
+        "SELECT timestamp'2025-06-30 12:00:00' AS instant, "
+        "timestamp_ntz'2025-06-30 12:00:00' AS local"
+    )
+
+    topic.save(rows)
+
+    stored = topic.table().to_pylist()
+    assert stored == [{"instant": NOON.replace(tzinfo=ZoneInfo(zone)), "local": NOON}]
+    back = spark.read.format("memq").options(bootstrap=topic.address, topic=topic.name)
+    texts = back.load().selectExpr("string(instant)", "string(local)").collect()
+    assert texts == [("2025-06-30 12:00:00", "2025-06-30 12:00:00")]
+
+
+@ZONES
+def test_a_local_time_becomes_an_instant_by_a_cast_of_the_query(spark, make_topic, broker, zone):
+    """A time without a zone is refused for an instant, and the other way round; Spark's own cast,
+    which the error asks for, stores what the session means.
+    """
+    topic = Topic(make_topic(schema=TIMES), broker.address)
+    rows = spark.sql(
+        "SELECT timestamp_ntz'2025-06-30 12:00:00' AS instant, "
+        "timestamp'2025-06-30 12:00:00' AS local"
+    )
+
+    with pytest.raises(AnalysisException, match="cast it to a timestamp in the query"):
+        topic.save(rows.select("instant"))
+    with pytest.raises(AnalysisException, match="cast it to a timestamp_ntz in the query"):
+        topic.save(rows.select("local"))
+    topic.save(rows.select(rows.instant.cast("timestamp"), rows.local.cast("timestamp_ntz")))
+
+    stored = topic.table().to_pylist()
+    assert stored == [{"instant": NOON.replace(tzinfo=ZoneInfo(zone)), "local": NOON}]
 
 
 # -- streams --------------------------------------------------------------------------------

@@ -6,22 +6,28 @@ from contextlib import asynccontextmanager
 
 from airflow_provider_memq.session import Found, TopicState
 from memq.core.notification.notification import Notification
+from memq.errors import TopicRecreatedError
 
 
 class FakeSession:
     """One topic with one record of 100 bytes at each offset; counts the notifications it gave."""
 
-    def __init__(self, ends, *, starts=None, watermark_ms=0, committed=None):
+    def __init__(self, ends, *, starts=None, watermark_ms=0, committed=None, incarnation="a" * 16):
         self.ends = dict(ends)
         self.starts = starts or dict.fromkeys(ends, 0)
         self.watermark_ms = watermark_ms
         self.group = committed or {}
         self.read = 0
+        self.incarnation = incarnation
 
-    async def state(self, topic):
-        return TopicState(topic, dict(self.starts), dict(self.ends), self.watermark_ms)
+    async def state(self, topic, incarnation=""):
+        if incarnation not in ("", self.incarnation):
+            raise TopicRecreatedError(topic)
+        return TopicState(
+            topic, self.incarnation, dict(self.starts), dict(self.ends), self.watermark_ms
+        )
 
-    async def committed(self, group, topic):
+    async def committed(self, group, topic, incarnation=""):
         return dict(self.group)
 
     async def pages(self, topic, partition, start, end):
@@ -53,6 +59,7 @@ def notification(topic):
     return Notification(
         version=1,
         topic=topic,
+        incarnation="0" * 16,
         write_partition=0,
         batch_id="b",
         uri="file:///b",

@@ -10,7 +10,7 @@ from airflow_provider_memq.conditions import (
     OffsetsReached,
     WatermarkPassed,
 )
-from memq.errors import ConfigError, InvalidRequestError
+from memq.errors import ConfigError, InvalidRequestError, TopicRecreatedError
 from tests.unit.airflow.fakes import FakeSession
 
 
@@ -21,7 +21,8 @@ async def test_offsets_reached(ends, done):
 
     assert outcome.done is done
     offsets = {str(partition): end for partition, end in ends.items()}
-    assert outcome.value == {"topic": "t", "offsets": offsets, "watermark_ms": 7}
+    value = {"topic": "t", "incarnation": "a" * 16, "offsets": offsets, "watermark_ms": 7}
+    assert outcome.value == value
 
 
 async def test_how_far_it_is():
@@ -111,3 +112,22 @@ def test_no_offsets_are_not_awaited():
     """A sensor that waits for nothing is a mistake."""
     with pytest.raises(ConfigError, match="names no read partition"):
         OffsetsReached("t", {})
+
+
+CONDITIONS = (
+    lambda **of: OffsetsReached("t", {0: 5}, **of),
+    lambda **of: WatermarkPassed("t", "2026-01-01T00:00:00Z", **of),
+    lambda **of: NewData("t", {0: 0}, min_records=100, **of),
+    lambda **of: LagBelow("t", "g", **of),
+)
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+async def test_a_topic_that_is_made_again_is_another_one(condition):
+    """What is waited for is of the topic of the first look, or of the one that was named."""
+    waiting = condition()
+    await waiting.look(FakeSession({0: 1}, incarnation="a" * 16))
+
+    for each in (waiting, condition(incarnation="a" * 16)):
+        with pytest.raises(TopicRecreatedError):
+            await each.look(FakeSession({0: 9}, incarnation="b" * 16))

@@ -16,7 +16,7 @@ from airflow_provider_memq.ranges import PlannedRange
 from tests.integration.airflow.event_store import EventStore
 
 PLAN, DONE = plan_asset(ranges_asset("t")), processed_asset("t", "job")
-CREATED_MS = 1_700_000_000_000
+OLD, NEW = "a" * 16, "b" * 16
 
 
 class CountingStore(EventStore):
@@ -34,15 +34,13 @@ class World:
 
     def __init__(self):
         self.store = CountingStore()
-        self.ledger = Ledger(
-            topic="t", created_ms=CREATED_MS, origins={0: 0, 1: 0}, ends={0: 0, 1: 0}
-        )
+        self.ledger = Ledger(topic="t", incarnation=OLD, origins={0: 0, 1: 0}, ends={0: 0, 1: 0})
 
     def plan(self, partition, lengths):
         """Emit ranges of these lengths by one plan; returns them."""
         ranges, end = [], self.ledger.ends[partition]
         for length in lengths:
-            ranges.append(PlannedRange(partition, end, end + length))
+            ranges.append(PlannedRange(partition, end, end + length, OLD))
             end += length
         self.ledger = self.ledger.advanced(ranges)
         self.store.add(PLAN, None, self.ledger.to_extra())

@@ -21,18 +21,18 @@ from airflow_provider_memq.ledger import (
     settled,
 )
 from airflow_provider_memq.ranges import MAX_OFFSET, PlannedRange
-from memq.errors import ConfigError, CorruptDataError, DataLossError
+from memq.errors import ConfigError, CorruptDataError, DataLossError, TopicRecreatedError
 
-CREATED_MS = 1_700_000_000_000
+OLD, NEW = "a" * 16, "b" * 16
 
 
 def topic(**held: tuple[int, int]) -> Topic:
     """A topic with read partitions p0, p1 and so on."""
-    return Topic("clicks", CREATED_MS, {int(p[1:]): Held(*each) for p, each in held.items()})
+    return Topic("clicks", OLD, {int(p[1:]): Held(*each) for p, each in held.items()})
 
 
 def ledger(**changes) -> Ledger:
-    fields = {"topic": "clicks", "created_ms": CREATED_MS, "origins": {0: 0}, "ends": {0: 10}}
+    fields = {"topic": "clicks", "incarnation": OLD, "origins": {0: 0}, "ends": {0: 10}}
     return Ledger(**{**fields, **changes})
 
 
@@ -65,7 +65,7 @@ def test_a_ledger_that_makes_no_sense_is_an_error(plan):
 def test_the_newest_ledger_is_found_in_any_order():
     """Events come by their time, and clocks differ: how far they reach decides."""
     early, late = ledger(), ledger(ends={0: 20})
-    other_topic = ledger(created_ms=CREATED_MS + 1, ends={0: 1})
+    other_topic = ledger(incarnation=NEW, life=1, ends={0: 1})
 
     assert newest([late, early]) == newest([early, late]) == late
     assert newest([late, other_topic, early]) == other_topic
@@ -74,7 +74,7 @@ def test_the_newest_ledger_is_found_in_any_order():
 
 def test_a_ledger_takes_only_what_meets():
     """A range that leaves a gap or overlaps is a bug, and never becomes part of a plan."""
-    ranges = [PlannedRange(0, 10, 12), PlannedRange(0, 12, 15)]
+    ranges = [PlannedRange(0, 10, 12, OLD), PlannedRange(0, 12, 15, OLD)]
     assert ledger().advanced(ranges).ends == {0: 15}
     assert ledger().advanced(ranges).ranges == ranges
     assert ledger().advanced(ranges).advanced([]).ranges == []
@@ -126,8 +126,8 @@ def test_the_record_of_gaps_is_bounded():
 
 def test_another_topic_of_the_same_name_is_refused():
     """A topic that was made again has other data at the same offsets."""
-    again = topic(p0=(0, 50))._replace(created_ms=CREATED_MS + 1)
-    with pytest.raises(DataLossError, match="its offsets name other data"):
+    again = topic(p0=(0, 50))._replace(incarnation=NEW)
+    with pytest.raises(TopicRecreatedError, match="on_recreated='begin'"):
         carried_on(ledger(), again, skip_removed=True)
 
 

@@ -8,7 +8,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider_memq.conditions import OffsetsReached
-from airflow_provider_memq.polling import BACKOFF_CAP_S, backoff_s, interval_s, wait_until
+from airflow_provider_memq.polling import BACKOFF_CAP_S, Pace, backoff_s, interval_s, wait_until
 from memq.errors import RequestTimeoutError, UnauthorizedError, UnavailableError
 from tests.unit.airflow.fakes import FakeHook, FakeSession
 
@@ -23,7 +23,7 @@ async def wait(hook, sleeps, poll_interval_s=5.0):
     return await wait_until(
         hook,
         OffsetsReached("t", {0: 5}),
-        poll_interval_s=poll_interval_s,
+        pace=Pace(poll_interval_s),
         log=log,
         sleep=sleep,
         randomness=lambda: 0.5,

@@ -31,6 +31,7 @@ from airflow_provider_memq.ranges import (
 from memq.errors import ConfigError
 
 CREATED_MS = 1_700_000_000_000
+INCARNATION = "0123456789abcdef"
 
 limits = st.builds(
     Limits,
@@ -60,18 +61,29 @@ def cut(start: int, found: list[Facts], limits: Limits, now_ms: int = CREATED_MS
 # -- keys -----------------------------------------------------------------------------------
 
 
-@given(st.integers(0, MAX_PARTITION - 1), st.integers(0, MAX_OFFSET - 1), st.data())
+@given(st.integers(0, MAX_PARTITION - 1), st.integers(0, MAX_OFFSET - 2), st.data())
 def test_a_key_names_its_range(partition, start, data):
     """What is made of a key is the range that it was made of, and keys sort as ranges do."""
-    end = data.draw(st.integers(start + 1, MAX_OFFSET))
-    planned = PlannedRange(partition, start, end)
+    end = data.draw(st.integers(start + 1, MAX_OFFSET - 1))
+    for incarnation in ("", INCARNATION):
+        planned = PlannedRange(partition, start, end, incarnation)
 
-    assert parse_key(planned.key) == planned
-    assert planned.key < PlannedRange(partition, start, end)._replace(partition=partition + 1).key
+        assert parse_key(planned.key) == planned
+        assert planned.key < planned._replace(partition=partition + 1).key
+        assert planned.key < planned._replace(end=end + 1).key
 
 
 @pytest.mark.parametrize(
-    "key", [None, "", "0:5-9", "00000:000000000005-000000000005", "00000:000000000009-000000000005"]
+    "key",
+    [
+        None,
+        "",
+        "0:5-9",
+        "00000:000000000005-000000000005",
+        "00000:000000000009-000000000005",
+        "00000:000000000005-000000000009@",
+        "00000:000000000005-000000000009@x",
+    ],
 )
 def test_what_is_no_key_is_refused(key):
     """A partition key of something else, and an empty range, are errors that show it."""
@@ -169,7 +181,7 @@ def test_no_gap_and_no_overlap(steps, partitions):
     emitted: list[PlannedRange] = []
     for number, (more, outcome, limits) in enumerate(steps):
         ends = [end + more * (p + 1) for p, end in enumerate(ends)]
-        now = Topic("clicks", CREATED_MS, {p: Held(0, end) for p, end in enumerate(ends)})
+        now = Topic("clicks", INCARNATION, {p: Held(0, end) for p, end in enumerate(ends)})
         if committed is None:
             begin = first_ledger(now, dict.fromkeys(now.held, 0))
         else:

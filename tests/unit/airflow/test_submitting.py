@@ -9,9 +9,11 @@ import pytest
 from airflow.providers.apache.spark.hooks import spark_submit
 from airflow.sdk.exceptions import AirflowException
 
+from airflow_provider_memq.audited import Window
 from airflow_provider_memq.operators.memq import MemqAuditOperator, MemqSparkSubmitOperator
 from airflow_provider_memq.ranges import PlannedRange
 from airflow_provider_memq.submitting import TOKEN_VARIABLE
+from memq.errors import ConfigError
 
 TOKEN = "s3cr3t"  # noqa: S105 - it protects nothing
 RANGE = PlannedRange(0, 1, 3)
@@ -71,16 +73,15 @@ def operator(**options):
     return MemqSparkSubmitOperator(
         task_id="process",
         topic="clicks",
-        output_dir="/out",
         application="/apps/range_to_parquet.py",
         conn_id="memq_spark",
         default_master="local[2]",
-        **options,
+        **{"output_dir": "/out"} | options,
     )
 
 
 def hook_of(task):
-    task._prepare(RANGE, "/manifest.json")
+    task._prepare(RANGE, "0123456789abcdef", "/manifest.json")
     return task._get_hook()
 
 
@@ -150,7 +151,7 @@ def test_a_failed_audit_does_not_tell_the_token(submitted, tmp_path):
     )
 
     with pytest.raises(AirflowException, match=r"--token-env MEMQ_TOKEN") as raised:
-        audit._audit_by_spark(0, 1)
+        audit._audit_by_spark(Window(0, 1))
 
     assert TOKEN not in str(raised.value)
     assert TOKEN not in started_with()[0]
@@ -171,3 +172,51 @@ def test_only_spark_on_this_machine_uses_its_python(submitted, monkeypatch, conn
 
     here = connection in {None, CONNECTIONS["local"]}
     assert ("PYSPARK_PYTHON" in started_with()[1]) is here
+
+
+S3A = "s3a://lake/clicks"
+
+
+@pytest.fixture
+def pip_spark(tmp_path, monkeypatch):
+    """A Spark as `pip install pyspark` makes it: without S3A."""
+    home = tmp_path / "spark"
+    (home / "jars").mkdir(parents=True)
+    (home / "jars" / "hadoop-client-api-3.5.0.jar").touch()
+    monkeypatch.setenv("SPARK_HOME", str(home))
+    monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
+    return home
+
+
+def test_a_folder_that_spark_cannot_write_to_is_refused_before_the_submit(pip_spark):
+    """The error of a Spark without S3A names the folder, and the package that brings it."""
+    with pytest.raises(ConfigError, match=rf"{S3A}.*org.apache.hadoop:hadoop-aws:3.5.0"):
+        hook_of(operator(output_dir=S3A))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"packages": "org.apache.hadoop:hadoop-aws:3.5.0"},
+        {"jars": "/jars/hadoop-aws.jar"},
+        {"conf": {"spark.jars.packages": "org.apache.hadoop:hadoop-aws:3.5.0"}},
+        {"conf": {"spark.driver.extraClassPath": "/jars/*"}},
+    ],
+)
+def test_who_brings_a_file_system_is_not_refused(pip_spark, options):
+    """Whatever may hold S3A is not looked into."""
+    hook_of(operator(output_dir=S3A, **options))
+
+
+def test_a_spark_that_has_s3a_is_not_refused(pip_spark):
+    """Neither is a Spark whose folder of jars has it, nor one on another machine."""
+    (pip_spark / "jars" / "hadoop-aws-3.5.0.jar").touch()
+
+    hook_of(operator(output_dir=S3A))
+
+
+def test_a_cluster_is_not_judged(pip_spark, monkeypatch):
+    """Its Spark is another one than that of this machine."""
+    monkeypatch.setenv("AIRFLOW_CONN_MEMQ_SPARK", "spark://master:7077")
+
+    hook_of(operator(output_dir=S3A))

@@ -124,17 +124,33 @@ def test_a_lost_position_goes_back_to_what_is_kept(tmp_path, small, content, cap
     assert "file was damaged; moved to 6" in caplog.text
 
 
-def test_a_position_past_a_lost_tail_moves_back(tmp_path, small, caplog):
+def test_a_position_past_a_lost_tail_moves_back(tmp_path, small, crash):
     """When items were dropped at opening, the position does not stay beyond the end."""
+    with BigQueue(tmp_path / "live", **small) as queue:
+        queue.enqueue_many([b"x" * 1000] * 8)
+        queue.dequeue_many(7)
+        copy = crash(tmp_path / "live")
+    (copy / "data" / "000000000001.page").write_bytes(bytes(4096))
+
+    with BigQueue(copy) as queue:
+        assert queue.recovery.items_dropped > 0
+        assert queue.dequeue() is None
+        queue.enqueue(b"new")
+        assert queue.dequeue() == b"new"
+
+
+def test_a_damaged_end_is_passed_by_hand(tmp_path, small):
+    """Flushed items that were damaged are named until `skip` passes them; new ones come after."""
     with BigQueue(tmp_path, **small) as queue:
         queue.enqueue_many([b"x" * 1000] * 8)
         queue.dequeue_many(7)
     (tmp_path / "data" / "000000000001.page").write_bytes(bytes(4096))
 
     with BigQueue(tmp_path) as queue:
-        assert queue.recovery.items_dropped > 0
-        assert queue.dequeue() is None
         queue.enqueue(b"new")
+        with pytest.raises(CorruptDataError, match="item 7 is damaged"):
+            queue.dequeue()
+        queue.skip()
         assert queue.dequeue() == b"new"
 
 

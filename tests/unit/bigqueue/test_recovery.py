@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import contextlib
 import logging
+import random
 import struct
 from pathlib import Path
 
@@ -9,8 +11,12 @@ import pytest
 from memq.core.bigqueue import BigArray, Recovery
 from memq.core.bigqueue.layout import ENTRY_BYTES
 from memq.errors import CorruptDataError, LockedError, MemqError
+from tests.simulation.disk import ForgetfulDisk, PowerCut
 
 ITEMS = [bytes([65 + n]) * (700 + n) for n in range(20)]  # five in a data page, eight in an index
+
+
+LOSSES = (Path.unlink, lambda file: cut(file, 0), lambda file: file.write_bytes(b"\0"))
 
 
 @pytest.fixture
@@ -156,18 +162,121 @@ def test_the_error_names_file_and_index(writer):
 @pytest.mark.parametrize(
     ("file", "end"), [("data/000000000003.page", 15), ("index/000000000002.page", 16)]
 )
-@pytest.mark.parametrize("flushed", [False, True])
-def test_a_lost_last_page_costs_what_it_held(writer, crash, file, end, flushed):
-    """A last page that is missing, empty or cut costs its items, flushed or not."""
-    if flushed:
-        writer.sync()
-    for damage in (Path.unlink, lambda file: cut(file, 0), lambda file: file.write_bytes(b"\0")):
+def test_a_lost_last_page_costs_what_it_held(writer, crash, file, end):
+    """A last page that is missing, empty or cut costs its items, when they were not flushed."""
+    for damage in LOSSES:
         copy = crash(writer.path)
         damage(copy / file)
         with BigArray(copy) as array:
             assert array.recovery.items_dropped == 20 - end
             assert f"item {end}" in array.recovery.reason
             check_usable(array, end)
+
+
+@pytest.mark.parametrize(
+    ("file", "whole"),
+    [
+        ("data/000000000003.page", 15),
+        ("data/000000000000.page", 20),
+        ("index/000000000002.page", 16),
+        ("control", 20),
+    ],
+)
+def test_no_damage_of_one_file_gives_a_used_index_to_another_item(writer, crash, file, whole):
+    """Whatever file is lost, a flushed item keeps its index; it is damaged, and the next is new."""
+    writer.sync()
+    for damage in (*LOSSES, lambda file: overwrite(file, 0, bytes(4096))):
+        copy = crash(writer.path)
+        damage(copy / file)
+        with BigArray(copy) as array:
+            assert array.end == 20
+            assert array.recovery.items_damaged == 20 - whole
+            assert array.append(b"new") == 20
+        with BigArray(copy) as array:
+            assert array.recovery == Recovery()
+            for index in range(20):
+                try:
+                    assert array.get(index) == ITEMS[index]
+                except CorruptDataError as exc:
+                    assert f"item {index} is damaged" in str(exc)
+            assert array.get(20) == b"new"
+
+
+def test_all_files_but_the_control_file_may_be_lost(writer, crash):
+    """With every page gone the control file still says where the next item goes."""
+    writer.sync()
+    copy = crash(writer.path)
+    for kind in ("data", "index"):
+        for file in (copy / kind).iterdir():
+            file.unlink()
+    with BigArray(copy) as array:
+        assert (array.end, array.recovery.items_damaged) == (20, 20)
+        assert array.append(b"new") == 20
+        with pytest.raises(CorruptDataError, match="item 7 is damaged"):
+            array.get(7)
+
+
+def test_an_index_that_others_know_of_is_not_used_again(writer, crash):
+    """With `least_end` an array that has lost its end, and forgotten it, goes on after it."""
+    copy = crash(writer.path)
+    for file in ("control", "index/000000000002.page", "index/000000000001.page"):
+        (copy / file).unlink()
+    with BigArray(copy, least_end=20) as array:
+        assert array.end == 20
+        assert array.recovery.items_damaged == 12
+        assert "20 indexes are known to have been handed out, 8 are here" in array.recovery.reason
+        assert array.append(b"new") == 20
+        assert array.get(20) == b"new"
+        with pytest.raises(CorruptDataError, match=r"item 16 is damaged: .* has no entry for it"):
+            array.get(16)
+        with pytest.raises(CorruptDataError, match=r"item 8 is damaged: .* is missing"):
+            array.get(8)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_power_cut_in_a_repair_claims_no_more_than_there_is(tmp_path, small, seed):
+    """Items that a kill left unflushed and that are then lost were never handed out: no damage."""
+    rng = random.Random(seed)
+    for step in range(1, 12):
+        root = tmp_path / str(step)
+        root.mkdir()
+        with ForgetfulDisk(root, rng, write_back=0.5) as disk:
+            array = BigArray(root / "q", **small)
+            array.append_many(ITEMS[:6])
+            array.sync()
+            array.append_many(ITEMS[6:12])
+            disk.kill()  # what was not flushed is still in the page cache
+            disk.cut_after(step)
+            with contextlib.suppress(PowerCut):
+                BigArray(root / "q").close()
+            disk.crash()
+            with BigArray(root / "q") as array:
+                assert array.recovery.items_damaged == 0
+                assert array.end >= 6
+                assert array.get_many(0, 20) == ITEMS[: array.end]
+
+
+def test_a_new_item_goes_to_no_page_that_a_damaged_one_names(writer, crash):
+    """After damage the next item has a data page of its own, so nothing is written over."""
+    writer.sync()
+    copy = crash(writer.path)
+    page(copy, "data", 3).unlink()
+    with BigArray(copy) as array:
+        array.append(b"new")
+        assert page(copy, "data", 4).exists()
+        assert not page(copy, "data", 3).exists()
+
+
+def test_times_go_on_after_damage(writer, crash):
+    """Timestamps do not decrease across a damaged end."""
+    writer.append(b"later", timestamp_ms=50)
+    writer.sync()
+    copy = crash(writer.path)
+    overwrite(page(copy, "data", 3), 2900, bytes(800))  # item 19 and the one after it
+    with BigArray(copy, clock_ms=lambda: 1) as array:
+        assert array.last_timestamp_ms == 7
+        array.append(b"new")
+        assert array.timestamp_ms(21) == 7
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])

@@ -33,6 +33,7 @@ def notification(sealed, **changes):
     right = Notification(
         version=1,
         topic="clicks",
+        incarnation="0" * 16,
         write_partition=3,
         batch_id="batch-1",
         uri="",

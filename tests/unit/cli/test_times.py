@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.cli.times import iso_ms, iso_us, parse_time, to_us
+from memq.cli.times import parse_time, to_us
+from memq.core.units import iso_ms, iso_us
 from memq.errors import ConfigError
 
 NOW = datetime(1970, 1, 1, 1, tzinfo=UTC)

@@ -13,7 +13,7 @@ from memq.client import audit_backlog
 from memq.client.accumulator import SealedMessage
 from memq.client.audit_backlog import ReportBacklog
 from memq.client.audit_counters import AuditCounters
-from memq.client.delivery import Delivery
+from memq.client.delivery import Delivery, StoredAt
 from memq.client.producer_state import CoreOptions, Entry, Partition
 from memq.core import audit
 from memq.core.audit import REPORT_VERSION, ProducedReport, decode_report
@@ -21,6 +21,7 @@ from memq.errors import DeliveryTimeoutError
 
 OPTIONS = CoreOptions(
     topic="t",
+    incarnation="0" * 16,
     producer_id="p",
     epoch=0,
     acks=-1,
@@ -78,7 +79,8 @@ class Producer:
         entry = self.open.pop(place % len(self.open))
         if not delivered:
             self.failed.add((entry.partition.number, entry.sequence))
-        self.counters.settled(entry, None if delivered else DeliveryTimeoutError("late"))
+        stored = StoredAt("t", 0, 0, "b", entry.partition.number, entry.sequence, duplicate=False)
+        self.counters.settled(entry, stored if delivered else DeliveryTimeoutError("late"))
 
 
 steps = st.lists(

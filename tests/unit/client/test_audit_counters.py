@@ -6,7 +6,7 @@ import pytest
 
 from memq.client.accumulator import SealedMessage
 from memq.client.audit_counters import AuditCounters
-from memq.client.delivery import Delivery
+from memq.client.delivery import Delivery, StoredAt
 from memq.client.producer_state import CoreOptions, Entry, Partition
 from memq.core.audit import REPORT_VERSION, ProducedReport
 from memq.errors import DeliveryTimeoutError
@@ -18,6 +18,7 @@ ERROR = DeliveryTimeoutError("late")
 def counters():
     options = CoreOptions(
         topic="events",
+        incarnation="0" * 16,
         producer_id="p",
         epoch=2,
         acks=-1,
@@ -28,6 +29,10 @@ def counters():
         answer_timeout_s=1.0,
     )
     return AuditCounters(options, "client", 1_000)
+
+
+def stored(entry, *, duplicate=False):
+    return StoredAt("events", 0, 0, "b", entry.partition.number, entry.sequence, duplicate)
 
 
 def entry(sequence, *, records=10, crc=3, number=0, size=100):
@@ -41,7 +46,7 @@ def test_report_counts_what_was_settled(counters):
     for one in entries:
         counters.submitted(one)
     for one in entries:
-        counters.settled(one, ERROR if one.sequence in (1, 2, 4) else None)
+        counters.settled(one, ERROR if one.sequence in (1, 2, 4) else stored(one))
     assert counters.take_reports(2_000) == [
         ProducedReport(
             version=REPORT_VERSION,
@@ -57,10 +62,20 @@ def test_report_counts_what_was_settled(counters):
             failed=[(1, 2), (4, 4)],
             window_start_ms=1_000,
             window_end_ms=2_000,
+            incarnation="0" * 16,
             client="client",
         )
     ]
     assert counters.take_reports(3_000) == []
+
+
+def test_report_counts_what_had_been_published_before(counters):
+    """Whoever audits must know that a Message may be older than the window."""
+    for one in (entry(0), entry(1), entry(2)):
+        counters.submitted(one)
+        counters.settled(one, stored(one, duplicate=one.sequence > 0))
+    (report,) = counters.take_reports(2_000)
+    assert (report.repeats, report.failed) == (2, [])
 
 
 def test_window_is_reported_once_it_is_settled(counters):
@@ -68,10 +83,10 @@ def test_window_is_reported_once_it_is_settled(counters):
     first, second, third = entry(0), entry(1), entry(2)
     counters.submitted(first)
     counters.submitted(second)
-    counters.settled(second, None)
+    counters.settled(second, stored(second))
     assert counters.take_reports(2_000) == []
     counters.submitted(third)
-    counters.settled(third, None)
+    counters.settled(third, stored(third))
     assert counters.take_reports(3_000) == []
     assert repr(counters) == "<AuditCounters p [2 windows not reported]>"
     counters.settled(first, ERROR)
@@ -89,5 +104,5 @@ def test_write_partitions_are_reported_apart(counters):
     for number in (0, 1):
         one = entry(0, number=number)
         counters.submitted(one)
-        counters.settled(one, None)
+        counters.settled(one, stored(one))
     assert [report.write_partition for report in counters.take_reports(2_000)] == [0, 1]

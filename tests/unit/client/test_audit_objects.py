@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from memq.client.audit_damage import Damage
 from memq.client.audit_objects import inspect
-from memq.client.source import Place
 from memq.core.notification.notification import NOTIFICATION_VERSION, Notification
 from memq.errors import ObjectNotFoundError, StorageError, UnavailableError
 from tests.unit.format.builders import joined, records, seal
@@ -19,6 +18,7 @@ DATA = joined(SEALED)
 NOTIFICATION = Notification(
     version=NOTIFICATION_VERSION,
     topic="clicks",
+    incarnation="0" * 16,
     write_partition=3,
     batch_id=SEALED.metadata.batch_id,
     uri="memory:///x",
@@ -164,19 +164,10 @@ def test_nobody_to_ask_is_no_finding():
         inspect(NOTIFICATION, raising(UnavailableError("away")), deep=False)
 
 
-def test_damage_forgets_what_retention_removed():
-    """An object that is gone because retention took it meanwhile is no damage."""
-    damage = Damage()
-    damage.add(Place(0, 4), "gone 4", gone=True)
-    damage.add(Place(0, 5), "gone 5", gone=True)
-    damage.add(Place(0, 4), "bad 4")
-    assert damage.lines({0: 5}) == ["gone 5", "bad 4"]
-
-
 def test_damage_is_bounded(monkeypatch):
     """A storage that is gone as a whole does not fill the memory with sentences."""
     monkeypatch.setattr("memq.client.audit_damage.MAX_DAMAGE", 2)
     damage = Damage()
     for offset in range(5):
-        damage.add(Place(0, offset), f"gone {offset}", gone=True)
-    assert damage.lines({0: 0})[2:] == ["and 3 more objects that could not be read"]
+        damage.add(f"gone {offset}")
+    assert damage.lines()[2:] == ["and 3 more objects that could not be read"]

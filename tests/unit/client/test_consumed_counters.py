@@ -26,7 +26,7 @@ class Member:
 
     def __init__(self):
         clock = itertools.count(1)
-        self.counters = ConsumedCounters("t", "g", "me", now_ms=lambda: next(clock))
+        self.counters = ConsumedCounters("t", "0" * 16, "g", "me", now_ms=lambda: next(clock))
 
     def read(self, *offsets, partition=0, start=None, repeats=()):
         for offset in offsets:

@@ -44,6 +44,7 @@ class Rig:
         self.core = ProducerCore(
             CoreOptions(
                 topic="events",
+                incarnation="0" * 16,
                 producer_id="p",
                 epoch=3,
                 acks=acks,
@@ -92,9 +93,9 @@ class Rig:
         self.held -= size
         assert self.held >= 0
 
-    def _settled(self, entry, error):
+    def _settled(self, entry, outcome):
         assert entry not in self.errors, "settled twice"
-        self.errors[entry] = error
+        self.errors[entry] = outcome if isinstance(outcome, MemqError) else None
 
 
 def sequences(sends):
@@ -227,11 +228,52 @@ def test_ordered_retry_goes_before_what_is_behind_it():
     rig.fail(sends[1], UnavailableError("draining"))
     rig.fail(sends[3], SequenceGapError("3 before 1"))
     rig.fail(sends[2], SequenceGapError("2 before 1"))
-    rig.ack(sends[0])
     rig.submit()
     assert rig.sends() == []
-    rig.now += 1
-    assert sequences(rig.sends()) == [1, 2, 3, 4]
+    rig.ack(sends[0])
+    assert sequences(rig.sends()) == [1, 2]
+
+
+def test_ordered_message_does_not_wait_for_what_its_neighbour_did():
+    """Refused for the sake of the one before it, a Message goes at once when that one is acked."""
+    rig = Rig(ordered=True)
+    for _ in range(3):
+        rig.submit()
+    for send in rig.sends():
+        rig.fail(send, UnavailableError("cut"))
+    assert rig.sends() == []
+    rig.now += 0.025
+    (first,) = rig.sends()
+    assert first.header.sequence == 0
+    rig.ack(first)
+    assert sequences(rig.sends()) == [1, 2]
+
+
+def test_ordered_gap_is_nobodys_failure():
+    """However often a Message comes too early, its own back-off stays what it was."""
+    rig = Rig(ordered=True)
+    rig.submit()
+    for _ in range(20):
+        (send,) = rig.sends()
+        rig.fail(send, SequenceGapError("a Batch before this one failed"))
+        rig.now += 0.025
+
+
+def test_ordered_topic_sends_few_after_a_failure_and_more_with_each_ack():
+    """What is refused was sent for nothing: after a failure one is in flight, then more again."""
+    rig = Rig(ordered=True, max_in_flight=8)
+    for _ in range(12):
+        rig.submit()
+    sends = rig.sends()
+    rig.fail(sends[0], UnavailableError("no room"))
+    for send in sends[1:]:
+        rig.fail(send, SequenceGapError("gap"))
+    rig.now += 0.025
+    flying = rig.sends()
+    for window in (1, 2, 3, 4):
+        assert len(flying) == window
+        rig.ack(flying.pop(0))
+        flying += rig.sends()
 
 
 def test_ordered_move_waits_for_the_old_host():

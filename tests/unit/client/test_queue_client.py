@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from memq.client.queue import QueueClient
+from memq.core.runtime import SYSTEM
 from memq.core.topic import TopicConfig
 from memq.core.wire.messages import (
     Done,
@@ -32,6 +33,7 @@ class Brokers:
     """
 
     request_timeout_s = 5.0
+    runtime = SYSTEM
 
     def __init__(self, *outcomes, addresses=("a:1",)):
         self.addresses, self.outcomes, self.asked = list(addresses), list(outcomes), []
@@ -45,6 +47,7 @@ class Brokers:
             schemas={},
             schema_id="",
             hosts=[],
+            named_partitions=1,
             queue_address=self.addresses[0],
         )
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
+import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from threading import Event
 
 import pytest
@@ -178,7 +181,7 @@ def small_disk(tmp_path):
     if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
         pytest.skip("mounting a tmpfs needs root")
     yield folder
-    subprocess.run(["umount", str(folder)], check=True)  # noqa: S607 - where it is differs
+    subprocess.run(["umount", str(folder)], check=True)
 
 
 async def test_a_full_disk_refuses_and_clears(small_disk):
@@ -224,28 +227,119 @@ async def test_a_damaged_entry_is_named_and_the_others_are_readable(queue, tmp_p
     await successor.close()
 
 
-async def test_a_damaged_end_is_cut_off_and_logged(queue, tmp_path, caplog):
-    """Entries that cannot be saved are reported with topic, partition and number."""
+async def test_a_damaged_entry_does_not_hide_those_before_it(queue, tmp_path):
+    """A fetch that meets damage gives what stands before it; the next one says what is damaged."""
+    await publish(queue, b"first", b"second", b"third", b"fourth")
+    await queue.close()
+    flip(data_page(tmp_path), b"second")
+    flip(data_page(tmp_path), b"third")
+    successor = EmbeddedQueue(tmp_path / "queue")
+    assert await payloads(successor) == [b"first"]
+    with pytest.raises(
+        CorruptDataError, match=r"offsets 1 to 2 of 't'/0 are damaged: .*`memq recover`.* at 3"
+    ):
+        await payloads(successor, offset=1)
+    await successor.close()
+
+
+def forget(tmp_path, *names):
+    """Delete files of partition 0."""
+    for name in names:
+        (tmp_path / "queue/topics/t/0" / name).unlink()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda tmp_path: flip(data_page(tmp_path), b"third"),
+        lambda tmp_path: forget(tmp_path, "data/000000000000.page"),
+        lambda tmp_path: forget(tmp_path, "index/000000000000.page"),
+        lambda tmp_path: forget(tmp_path, "control"),
+        # All that knows the end is gone, but for the group that has been there.
+        lambda tmp_path: forget(tmp_path, "control", "index/000000000000.page"),
+    ],
+)
+async def test_an_offset_is_never_used_again(queue, tmp_path, damage):
+    """Whatever becomes of the end, the next publication has an offset that no other ever had."""
+    assert await publish(queue, b"first", b"second", b"third") == [0, 1, 2]
+    await queue.commit("g", "t", {0: 3})
+    await queue.close()
+    damage(tmp_path)
+    successor = EmbeddedQueue(tmp_path / "queue")
+    await successor.fence("t", 0)
+    assert await publish(successor, b"new") == [3]
+    [entry] = await successor.fetch("t", 0, 3, max_entries=9, max_bytes=99)
+    assert entry.payload == b"new"
+    for offset, payload in enumerate((b"first", b"second", b"third")):
+        with contextlib.suppress(CorruptDataError):
+            assert (await payloads(successor, offset=offset))[0] == payload
+    await successor.close()
+
+
+async def test_a_damaged_end_is_named_and_logged(queue, tmp_path, caplog):
+    """Entries that are lost at the end are reported with topic, partition and offsets."""
     await publish(queue, b"first", b"second", b"third")
     await queue.close()
     flip(data_page(tmp_path), b"third")
     successor = EmbeddedQueue(tmp_path / "queue")
     with caplog.at_level(logging.ERROR, logger="memq.queue"):
         assert await payloads(successor) == [b"first", b"second"]
-    assert "t/0 lost 1 published notifications from offset 2 on" in caplog.text
+    assert "t/0 lost 1 published notifications, offsets 2 to 2" in caplog.text
+    assert await successor.offsets("t", 0) == (0, 3)
+    with pytest.raises(CorruptDataError, match="offset 2 of 't'/0 is damaged"):
+        await payloads(successor, offset=2)
     await successor.close()
 
 
-async def test_a_damaged_topic_file_is_named(queue, tmp_path):
-    """A queue with a topic file that makes no sense does not open, and says which file it is."""
+@pytest.mark.parametrize(
+    ("place", "damage"),
+    [
+        ("topic.json", lambda file: file.write_bytes(b"{")),
+        ("topic.json", Path.unlink),
+        ("1", shutil.rmtree),
+        ("groups", shutil.rmtree),
+    ],
+)
+async def test_what_is_missing_of_a_topic_is_not_empty(queue, tmp_path, place, damage):
+    """A topic of which something is damaged or missing is refused and named; others are served."""
+    await queue.create_topic("other", 1)
     await queue.close()
-    file = tmp_path / "queue/topics/t/topic.json"
-    content = file.read_bytes()
-    file.write_bytes(b"{")
-    with pytest.raises(CorruptDataError, match=str(file)):
-        EmbeddedQueue(tmp_path / "queue")
-    file.write_bytes(content)
-    await EmbeddedQueue(tmp_path / "queue").close()
+    file = tmp_path / "queue/topics/t" / place
+    damage(file)
+    again = EmbeddedQueue(tmp_path / "queue")
+    assert await again.topics() == ["other", "t"]
+    for call in (again.fence("t", 0), again.offsets("t", 0), again.create_topic("t", 2)):
+        with pytest.raises(CorruptDataError, match=f"{file} is .*`memq recover`"):
+            await call
+    assert await again.offsets("other", 0) == (0, 0)
+    await again.delete_topic("t")
+    assert await again.topics() == ["other"]
+    await again.create_topic("t", 2)
+    await again.close()
+
+
+async def test_an_emptied_partition_is_not_a_new_one(queue, tmp_path):
+    """A partition whose folder is empty is refused: its offsets would begin anew."""
+    await publish(queue, b"first")
+    await queue.close()
+    folder = tmp_path / "queue/topics/t/0"
+    shutil.rmtree(folder)
+    folder.mkdir()
+    again = EmbeddedQueue(tmp_path / "queue")
+    with pytest.raises(CorruptDataError, match=r"meta\.json is missing"):
+        await again.offsets("t", 0)
+    assert await again.offsets("t", 1) == (0, 0)
+    await again.close()
+
+
+async def test_stray_files_are_no_topics(queue, tmp_path):
+    """What does not belong into the queue's folders is left alone."""
+    await queue.close()
+    (tmp_path / "queue/topics/notes.txt").write_text("?")
+    (tmp_path / "queue/moving/notes.txt").write_text("?")
+    again = EmbeddedQueue(tmp_path / "queue")
+    assert await again.topics() == ["t"]
+    await again.close()
 
 
 async def test_a_damaged_group_costs_other_groups_nothing(queue, tmp_path):

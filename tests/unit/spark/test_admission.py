@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from memq.core.wire.messages import NotificationEntry
 from memq.errors import CorruptDataError
-from memq.spark.admission import Position, admit, decode_positions, encode_positions
+from memq.spark.admission import Checkpoint, Position, admit, decode_checkpoint, encode_checkpoint
 from tests.unit.client.batches import Sent, notify, records, seal
 
 BASE = notify(seal(Sent("p", 0, records(b"v"))))
@@ -78,14 +78,29 @@ def test_steps_reach_the_end_and_keep_the_limits(sizes, max_offsets, max_bytes):
 
 def test_positions_survive_a_checkpoint():
     """Positions come back from their JSON, sorted so that equal ones have equal texts."""
-    positions = {10: Position(3, 5), 2: Position(0, 0)}
+    standing = Checkpoint("0123456789abcdef", {10: Position(3, 5), 2: Position(0, 0)})
 
-    assert list(encode_positions(positions)) == ["2", "10"]
-    assert decode_positions(encode_positions(positions)) == positions
+    encoded = encode_checkpoint(standing)
+
+    assert list(encoded["partitions"]) == ["2", "10"]
+    assert decode_checkpoint(encoded) == standing
 
 
-@pytest.mark.parametrize("found", [{"offset": 5}, {"0": 5}, {"0": {"next": 5}}, [1], {"x": {}}])
+@pytest.mark.parametrize(
+    "found",
+    [
+        {"offset": 5},
+        {"0": {"from": 0, "next": 5}},
+        {"incarnation": "0123456789abcdef"},
+        {"incarnation": "0123456789abcdef", "partitions": {"0": 5}},
+        {"incarnation": "0123456789abcdef", "partitions": {"0": {"next": 5}}},
+        {"incarnation": "0123456789abcdef", "partitions": {"x": {}}},
+        {"incarnation": "", "partitions": {"0": {"from": 0, "next": 5}}},
+        {"incarnation": 7, "partitions": {}},
+        [1],
+    ],
+)
 def test_a_foreign_checkpoint_is_refused(found):
     """A checkpoint of another source is named as such."""
     with pytest.raises(CorruptDataError, match="no position of a memq stream"):
-        decode_positions(found)
+        decode_checkpoint(found)

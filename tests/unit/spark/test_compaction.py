@@ -6,21 +6,72 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.errors import CorruptDataError
-from memq.spark.compaction import Record, cut_ranges, read_record
+from memq.core.manifest import Manifest, encode_manifest
+from memq.errors import CorruptDataError, TopicRecreatedError
+from memq.spark.compaction import Compaction, Record, _records, cut_ranges, read_record
 from memq.spark.options import parse_read_options
 from memq.spark.parquet import RangeJob
 from memq.spark.plan import task_count
 
+LIFE = "0123456789abcdef"
+MANIFEST = Manifest(
+    job="j",
+    topic="t",
+    incarnation=LIFE,
+    partition=0,
+    start=0,
+    end=0,
+    batches=0,
+    messages=0,
+    records=0,
+    bytes=0,
+    crc_sum=0,
+    output="/lake",
+    files=[],
+    started_ms=0,
+    finished_ms=0,
+)
+
 
 class Names:
-    """A folder with files of these names."""
+    """A folder with files of these names: manifests, and intentions of this text."""
 
-    def __init__(self, *names):
+    def __init__(self, *names, intention=LIFE):
         self._names = names
+        self._intention = intention.encode()
 
     def names(self, folder):
         return sorted(self._names)
+
+    def read(self, path):
+        return self._intention if path.endswith(".intended") else encode_manifest(MANIFEST)
+
+
+class Lake:
+    """A folder with a record of some read partitions, each a manifest of this incarnation."""
+
+    def __init__(self, *partitions):
+        self._partitions = partitions
+
+    def names(self, folder):
+        if folder.endswith("topic-t"):
+            return [f"partition-{number}" for number in self._partitions]
+        number = int(folder.rpartition("-")[2])
+        return [f"{0:012d}-{5:012d}.json"] if number in self._partitions else []
+
+    def read(self, path):
+        return encode_manifest(MANIFEST)
+
+
+JOB = Compaction(name="j", topic="t", output="/lake", bootstrap="b:1")
+
+
+def test_all_records_of_a_topic_are_of_one_incarnation():
+    """A record of a topic that was deleted is found whichever read partition it is of."""
+    assert _records(Lake(), JOB, LIFE) == {}
+    assert list(_records(Lake(0, 3), JOB, LIFE)) == [0, 3]
+    with pytest.raises(TopicRecreatedError, match="Use another --output"):
+        _records(Lake(3), JOB, "fedcba9876543210")
 
 
 @given(
@@ -47,7 +98,7 @@ def test_ranges_follow_each_other_and_keep_to_their_size(sizes, start, range_byt
 
 def test_a_compacted_range_has_files_of_the_size_asked_for():
     """A gigabyte becomes four files of 256 MiB, however many processors the driver has."""
-    job = RangeJob("j", "t", 0, 0, 9, "/lake", "/m.json", "b:1", file_bytes=256 << 20)
+    job = RangeJob("j", "t", 0, 0, 9, "/lake", "/m.json", "b:1", LIFE, file_bytes=256 << 20)
     options = parse_read_options(job.read_options())
 
     tasks = task_count(1 << 30, options.max_bytes_per_partition, options.min_partitions, slots=64)
@@ -59,9 +110,15 @@ def test_a_record_says_where_to_go_on():
     """The next range begins where the last manifest ends; an open intention is told."""
     one, two = "000000000000-000000000005", "000000000005-000000000009"
     assert read_record(Names(), "r") == Record(None, None)
-    assert read_record(Names(f"{one}.json", f"{one}.intended"), "r") == Record(5, None)
-    assert read_record(Names(f"{one}.json", f"{two}.intended"), "r") == Record(5, (5, 9))
-    assert read_record(Names(f"{one}.json", f"{two}.json", ".tmp"), "r") == Record(9, None)
+    assert read_record(Names(f"{one}.json", f"{one}.intended"), "r") == Record(5, None, LIFE)
+    assert read_record(Names(f"{one}.json", f"{two}.intended"), "r") == Record(5, (5, 9), LIFE)
+    assert read_record(Names(f"{one}.json", f"{two}.json", ".tmp"), "r") == Record(9, None, LIFE)
+
+
+def test_an_intention_names_the_topic_that_it_is_about():
+    """What does not name an incarnation is no intention of a compaction."""
+    with pytest.raises(CorruptDataError, match="names no incarnation"):
+        read_record(Names("000000000000-000000000005.intended", intention=""), "r")
 
 
 @pytest.mark.parametrize(

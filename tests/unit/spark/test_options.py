@@ -63,7 +63,7 @@ def test_times_are_milliseconds_or_iso():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"offsets": "1"}, "unknown option 'offsets'; a read knows bootstrap, topic, starting"),
+        ({"offsets": "1"}, "unknown option 'offsets'; a read knows bootstrap, topic, incarnation"),
         ({"topic": "a b"}, "option 'topic' = 'a b': topic name"),
         ({"bootstrap": "nowhere"}, "option 'bootstrap' = 'nowhere'"),
         ({"startingOffsets": "first"}, "'startingOffsets' = 'first': must be earliest, latest, or"),

@@ -49,8 +49,9 @@ def test_rows_that_do_not_fit_are_refused(columns, message):
 
 
 def test_texts_and_times_of_spark_fit():
-    """Strings for bytes and times of any zone are what a default topic takes."""
-    rows = pa.schema([("key", pa.utf8()), ("value", pa.utf8()), ("timestamp", pa.timestamp("us"))])
+    """Strings for bytes and instants of any zone are what a default topic takes."""
+    instant = pa.timestamp("us", "America/New_York")
+    rows = pa.schema([("key", pa.utf8()), ("value", pa.utf8()), ("timestamp", instant)])
     check_rows(rows, DEFAULT_SCHEMA, "t")
     assert not lacks_timestamp(rows.names, DEFAULT_SCHEMA)
     assert lacks_timestamp(["value"], DEFAULT_SCHEMA)
@@ -60,10 +61,12 @@ def test_texts_and_times_of_spark_fit():
 def test_rows_without_a_time_get_the_one_of_the_plan():
     """The time of a plan is the same for all rows and all attempts; without one rows stay."""
     batch = pa.record_batch([["a", "b"]], ["value"])
-    plan = WritePlan(None, "t", DEFAULT_SCHEMA, 1, 7, {})
+    plan = WritePlan(None, "t", "", DEFAULT_SCHEMA, 7, {})
     times = timed(batch, plan)["timestamp"].cast(pa.int64()).to_pylist()
     assert times == [7, 7]
-    assert timed(batch, WritePlan(None, "t", DEFAULT_SCHEMA, 1, None, {})).column_names == ["value"]
+    assert timed(batch, WritePlan(None, "t", "", DEFAULT_SCHEMA, None, {})).column_names == [
+        "value"
+    ]
 
 
 def test_a_missing_job_id_is_no_error():

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memq.core.storage.keys import (
+    MAX_RUNNING_MS,
     BatchKey,
     check_key,
     object_key,
@@ -15,13 +16,14 @@ from memq.core.storage.keys import (
 )
 from memq.errors import InvalidRequestError
 
+LIFE = "0123456789abcdef"
 NAMES = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,20}", fullmatch=True)
 
 
 def test_object_key_has_the_documented_layout():
-    """The key is hash, cluster, topic, write partition, time and batch id."""
-    key = object_key("prod", "clicks", 3, 1_700_000_000_123, "b-1")
-    assert key == "3e/prod/topics/clicks/3/1700000000123-b-1.arrows"
+    """The key is hash, cluster, topic, write partition, both times and batch id."""
+    key = object_key(BatchKey("prod", "clicks", LIFE, 3, 1_700_000_000_123, "b-1", 42))
+    assert key == f"3e/prod/topics/clicks/{LIFE}/3/1700000000123-00000000002a-b-1.arrows"
 
 
 @given(
@@ -30,25 +32,32 @@ def test_object_key_has_the_documented_layout():
     partition=st.integers(0, 255),
     sealed_ms=st.integers(0, 10**14),
     batch=NAMES,
+    running_ms=st.integers(0, MAX_RUNNING_MS),
 )
-def test_parse_gives_back_what_the_key_was_made_of(cluster, topic, partition, sealed_ms, batch):
+def test_parse_gives_back_what_the_key_was_made_of(
+    *, cluster, topic, partition, sealed_ms, batch, running_ms
+):
     """Every key parses into its parts, is valid, and lies under one of its topic's prefixes."""
-    key = object_key(cluster, topic, partition, sealed_ms, batch)
-    assert parse_object_key(key) == BatchKey(cluster, topic, partition, sealed_ms, batch)
+    parts = BatchKey(cluster, topic, LIFE, partition, sealed_ms, batch, running_ms)
+    key = object_key(parts)
+    assert parse_object_key(key) == parts
     assert check_key(key) == key
-    assert sum(key.startswith(prefix) for prefix in topic_prefixes(cluster, topic)) == 1
+    assert sum(key.startswith(prefix) for prefix in topic_prefixes(cluster, topic, LIFE)) == 1
 
 
 @pytest.mark.parametrize(
     "key",
     [
         "",
-        "3e/prod/topics/clicks/3/1700000000123-b-1.arrow",
-        "3f/prod/topics/clicks/3/1700000000123-b-1.arrows",
-        "3e/prod/topics/clicks/03/1700000000123-b-1.arrows",
-        "3e/prod/topics/clicks/3/123-b-1.arrows",
-        "3e/prod/topics/clicks/3/1700000000123-b-1.arrows\n",
-        "x/3e/prod/topics/clicks/3/1700000000123-b-1.arrows",
+        f"3e/prod/topics/clicks/{LIFE}/3/1700000000123-00000000002a-b-1.arrow",
+        f"3f/prod/topics/clicks/{LIFE}/3/1700000000123-00000000002a-b-1.arrows",
+        f"3e/prod/topics/clicks/{LIFE}/03/1700000000123-00000000002a-b-1.arrows",
+        f"3e/prod/topics/clicks/{LIFE}/3/123-00000000002a-b-1.arrows",
+        f"3e/prod/topics/clicks/{LIFE}/3/1700000000123-b-1.arrows",
+        f"3e/prod/topics/clicks/{LIFE}/3/1700000000123-00000000002a-b-1.arrows\n",
+        f"x/3e/prod/topics/clicks/{LIFE}/3/1700000000123-00000000002a-b-1.arrows",
+        "3e/prod/topics/clicks/3/1700000000123-00000000002a-b-1.arrows",
+        f"3e/prod/topics/clicks/{LIFE[1:]}/3/1700000000123-00000000002a-b-1.arrows",
     ],
 )
 def test_other_keys_are_not_those_of_a_batch(key):
@@ -59,30 +68,35 @@ def test_other_keys_are_not_those_of_a_batch(key):
 def test_keys_of_one_prefix_sort_by_time():
     """Names sort by age as text, long into the future."""
     times = [0, 999, 10**12, 10**13 - 1]
-    names = [object_key("c", "t", 0, time_ms, "b") for time_ms in times]
+    names = [object_key(BatchKey("c", "t", LIFE, 0, time_ms, "b")) for time_ms in times]
     assert names == sorted(names)
 
 
 def test_the_hash_spreads_batches_over_all_prefixes():
     """A few thousand batch ids reach each of the 256 prefixes."""
-    assert len({object_key("c", "t", 0, 0, f"batch{n}")[:2] for n in range(4000)}) == 256
+    keys = [object_key(BatchKey("c", "t", LIFE, 0, 0, f"batch{n}")) for n in range(4000)]
+    assert len({key[:2] for key in keys}) == 256
 
 
 @pytest.mark.parametrize(
-    ("cluster", "topic", "partition", "sealed_ms", "batch"),
+    "parts",
     [
-        ("a/b", "t", 0, 0, "b"),
-        ("", "t", 0, 0, "b"),
-        ("..", "t", 0, 0, "b"),
-        ("c", "../t", 0, 0, "b"),
-        ("c", "t", 0, 0, "b/c"),
-        ("c", "t", 0, 0, "b\n"),
-        ("c", "t", -1, 0, "b"),
-        ("c", "t", 0, -1, "b"),
-        ("c", "t", 0, 0, "b" * 250),
+        BatchKey("a/b", "t", LIFE, 0, 0, "b"),
+        BatchKey("", "t", LIFE, 0, 0, "b"),
+        BatchKey("..", "t", LIFE, 0, 0, "b"),
+        BatchKey("c", "../t", LIFE, 0, 0, "b"),
+        BatchKey("c", "t", "", 0, 0, "b"),
+        BatchKey("c", "t", LIFE.upper(), 0, 0, "b"),
+        BatchKey("c", "t", LIFE, 0, 0, "b/c"),
+        BatchKey("c", "t", LIFE, 0, 0, "b\n"),
+        BatchKey("c", "t", LIFE, -1, 0, "b"),
+        BatchKey("c", "t", LIFE, 0, -1, "b"),
+        BatchKey("c", "t", LIFE, 0, 0, "b" * 250),
+        BatchKey("c", "t", LIFE, 0, 0, "b", -1),
+        BatchKey("c", "t", LIFE, 0, 0, "b", MAX_RUNNING_MS + 1),
     ],
 )
-def test_a_key_cannot_be_made_of_bad_parts(cluster, topic, partition, sealed_ms, batch):
+def test_a_key_cannot_be_made_of_bad_parts(parts):
     """Names that would break the layout and negative numbers are refused."""
     with pytest.raises(InvalidRequestError):
-        object_key(cluster, topic, partition, sealed_ms, batch)
+        object_key(parts)

@@ -1,0 +1,181 @@
+"""Ranges that were planned and got no DAG run.
+
+Theory of operation
+-------------------
+Airflow makes a run of a range while it stores the event that emits it, or never: it asks at that
+moment whether the DAG is paused, and keeps nothing for one that is, nor for one that it has not
+parsed yet. So a range that was planned while its DAG was paused would never be processed.
+
+The planner looks for such ranges: it compares what was emitted with the partition keys of the runs
+that there are, and emits again what has no run. It does so once for each range:
+
+- A run that is not made yet is not missing. Airflow's scheduler makes the runs of stored events in
+  their order, each time it looks for tasks to run. So a range is judged only when it was emitted
+  some minutes ago; and while its first event still waits for its run, Airflow joins the second one
+  to it.
+- What is emitted again stands in the ledger beside it, stored in the same transaction. A try that
+  dies has emitted nothing; after a success it is judged anew only when those minutes are over.
+- While the DAG is paused nothing is emitted again: it would be lost again.
+
+How far everything has its run is kept in the state store of the plan's asset, so that a look reads
+only what is newer. It is a shortcut and no truth: where it is lost, ranges from before the oldest
+run that Airflow remembers are taken for done, since `airflow db clean` removes runs.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from airflow_provider_memq.emitted import CLOCKS_APART, ledgers_since
+from memq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from airflow.sdk import Asset, Context
+
+    from airflow_provider_memq.ledger import Ledger
+
+MAX_AGAIN = 1_000  # ranges that one plan emits again; the next look goes on
+MARK = "all_have_runs"  # key in the state store
+_BEGIN = datetime(1970, 1, 1, tzinfo=UTC)
+_RUN_TIME = re.compile(r"__(\d{4}-\d\d-\d\dT[0-9:.]+(?:\+00:00|Z))")
+
+
+class Emitted(NamedTuple):
+    """A plan, and when it was stored."""
+
+    at: datetime
+    ledger: Ledger
+
+
+class Judged(NamedTuple):
+    """What a look found.
+
+    Attributes:
+        again: keys to emit again, in the order in which they were planned.
+        waiting: keys without a run that were emitted too short a time ago.
+        until: all that was emitted before this time has its run.
+    """
+
+    again: list[str]
+    waiting: list[str]
+    until: datetime | None
+
+
+def judge(emitted: Iterable[Emitted], with_run: Collection[str], settled: datetime) -> Judged:
+    """Which ranges have no run.
+
+    Args:
+        emitted: plans of one topic, the oldest first.
+        with_run: partition keys of the DAG's runs.
+        settled: what was emitted before this time has its run, or never gets one.
+    """
+    first: dict[str, datetime] = {}
+    last: dict[str, datetime] = {}
+    until = None
+    for at, ledger in emitted:
+        until = at
+        for key in (*(each.key for each in ledger.ranges), *ledger.again):
+            first.setdefault(key, at)
+            last[key] = at
+    missing = [key for key in first if key not in with_run]
+    if missing:
+        until = min(first[key] for key in missing) - timedelta(microseconds=1)
+    return Judged(
+        [key for key in missing if last[key] <= settled][:MAX_AGAIN],
+        [key for key in missing if last[key] > settled],
+        until,
+    )
+
+
+class Missed:
+    """Looks for the ranges of one planner that have no run.
+
+    Args:
+        context: of the planner's task.
+        plan: asset of the plan.
+        dag_id: DAG that runs once for each range.
+        after: a range that was emitted so long ago has its run, or never gets one; also the time
+            between two looks.
+        now: the time.
+    """
+
+    def __init__(
+        self, context: Context, plan: Asset, dag_id: str, after: timedelta, now: datetime
+    ) -> None:
+        self._ti: Any = context["ti"]
+        self._events = context["inlet_events"]
+        self._store = context["asset_state_store"][plan]
+        self._plan, self._dag_id, self._after, self._now = plan, dag_id, after, now
+
+    def __repr__(self) -> str:
+        return f"<Missed {self._dag_id}>"
+
+    def look(self, last: Ledger | None) -> Judged:
+        """What is to be emitted again; nothing where the last look was a short time ago.
+
+        Raises:
+            ConfigError: there is no such DAG.
+        """
+        kept: Any = self._store.get(MARK)
+        known = isinstance(kept, dict) and kept.get("dag_id") == self._dag_id
+        mark: dict[str, str] = kept if known else {}
+        if last is None:  # nothing is planned yet, so that nothing was missed before this plan
+            self._keep(_BEGIN, _BEGIN)
+        if last is None or _time(mark, "looked") > self._now - self._after:
+            return Judged([], [], None)
+        since = _time(mark, "until") if mark else None
+        runs = self._runs(since)
+        if since is None:
+            since = min(runs.values(), default=_BEGIN)
+        plans = [Emitted(*each) for each in ledgers_since(self._events, self._plan, since)]
+        mine = [each for each in plans if each.ledger.incarnation == last.incarnation]
+        judged = judge(mine, runs, self._now - self._after)
+        if judged.again and self._is_paused():
+            judged = judged._replace(again=[])
+        # Looked at again soon where there is more than one plan takes.
+        looked = _BEGIN if len(judged.again) == MAX_AGAIN else self._now
+        self._keep(looked, judged.until or since)
+        return judged
+
+    def _keep(self, looked: datetime, until: datetime) -> None:
+        times = {"looked": looked.isoformat(), "until": until.isoformat()}
+        self._store.set(MARK, {"dag_id": self._dag_id, **times})
+
+    def _is_paused(self) -> bool:
+        from airflow.sdk.exceptions import AirflowRuntimeError  # noqa: PLC0415 - DAGs parse sooner
+
+        try:
+            return bool(self._ti.get_dag(self._dag_id).is_paused)
+        except AirflowRuntimeError as exc:
+            raise ConfigError(
+                f"process_dag_id = {self._dag_id!r}: Airflow knows no such DAG ({exc}). Name the "
+                "one that is scheduled on the ranges"
+            ) from exc
+
+    def _runs(self, since: datetime | None) -> dict[str, datetime]:
+        """Partition keys of the DAG's runs since a time, and when each run was made."""
+        found: dict[str, datetime] = {}
+        for run_id in self._ti.get_task_states(self._dag_id):
+            named = _RUN_TIME.search(run_id)
+            if named and since and datetime.fromisoformat(named[1]) < since - CLOCKS_APART:
+                continue
+            run = _dag_run(self._dag_id, run_id)
+            if run.partition_key:
+                found[run.partition_key] = run.run_after
+        return found
+
+
+def _time(mark: dict[str, str], name: str) -> datetime:
+    return datetime.fromisoformat(mark[name]) if name in mark else _BEGIN
+
+
+def _dag_run(dag_id: str, run_id: str) -> Any:
+    """A DAG run; of its key no public call tells."""
+    from airflow.sdk.execution_time.comms import GetDagRun  # noqa: PLC0415 - only in a task
+    from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS  # noqa: PLC0415 - likewise
+
+    return SUPERVISOR_COMMS.send(GetDagRun(dag_id=dag_id, run_id=run_id))

@@ -1,0 +1,55 @@
+"""What a process takes from its machine: clocks, chance and threads.
+
+It is one value that is handed down from the outermost object, a `Broker` or a client. Whatever
+needs a clock, a random number or a thread gets it from there, so that a test, or a simulation of
+many machines in one process, can give it others. Timers and sockets belong to the event loop.
+"""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from secrets import SystemRandom, token_hex
+from typing import TYPE_CHECKING
+
+from memq.core.ring import Now
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Executor
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """Clocks, chance and threads.
+
+    Attributes:
+        mono_s: the monotonic clock, in seconds; durations are measured with it.
+        wall_ns: the wall clock, nanoseconds since 1970 UTC; it may step.
+        random: evenly spread over [0, 1), for jitter.
+        token_hex: so many random bytes as hex digits, for names that nobody else has.
+        threads: an executor of so many threads, with the beginning of their names.
+    """
+
+    mono_s: Callable[[], float] = time.monotonic
+    wall_ns: Callable[[], int] = time.time_ns
+    random: Callable[[], float] = SystemRandom().random
+    token_hex: Callable[[int], str] = token_hex
+    threads: Callable[[int, str], Executor] = ThreadPoolExecutor
+
+    def now(self) -> Now:
+        """The time by both clocks."""
+        return Now(int(self.mono_s() * 1000), self.wall_ns() // 1_000_000)
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970 UTC."""
+        return self.wall_ns() // 1_000_000
+
+    def wall_us(self) -> int:
+        """Microseconds since 1970 UTC."""
+        return self.wall_ns() // 1_000
+
+
+SYSTEM = Runtime()
+"""That of the machine."""

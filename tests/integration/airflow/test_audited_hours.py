@@ -1,0 +1,128 @@
+"""Hours whose own run has not audited them: the next run does."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_provider_memq.audited import Window, left_out
+from airflow_provider_memq.operators.memq import MemqAuditOperator
+from airflow_provider_memq.range_assets import audited_asset
+from memq import Producer
+from memq.errors import UnavailableError
+from tests.integration.airflow.here import TOPIC, world
+
+SCHEDULED = {"dag_run": SimpleNamespace(run_type="scheduled")}
+
+
+def audit(**options):
+    return MemqAuditOperator(task_id="audit", topic=TOPIC, audited=audited_asset(TOPIC), **options)
+
+
+def interval(here, number):
+    """The data interval of a run: a second, so long after the first one."""
+    start = here.begin + timedelta(seconds=number)
+    return {"data_interval_start": start, "data_interval_end": start + timedelta(seconds=1)}
+
+
+def starts(result):
+    """When the windows began that a run has made up for."""
+    return [row["start"] for row in result["made_up"]]
+
+
+@pytest.fixture
+async def here(tmp_path, monkeypatch):
+    async with world(tmp_path, monkeypatch) as running:
+        await running.publish(1)
+        running.begin = running.at(-100).replace(microsecond=0)
+        yield running
+
+
+async def test_hours_that_were_left_out_are_audited_by_the_next_run(here, tmp_path):
+    """A run whose sensor timed out, or that never was, leaves no window that nobody judges."""
+    output = {"output_dir": str(tmp_path / "out")}
+    first = await here.run(audit(**output), **SCHEDULED, **interval(here, 0))
+    later = await here.run(audit(**output), **SCHEDULED, **interval(here, 4))
+    last = await here.run(audit(**output), **SCHEDULED, **interval(here, 5))
+
+    assert (first["made_up"], last["made_up"]) == ([], [])
+    assert len(starts(later)) == 3
+    assert len(list((tmp_path / "out").glob("*/audit-*.csv"))) == 6
+
+
+async def test_an_audit_that_broke_off_counts_as_none(here, monkeypatch):
+    """Brokers that do not answer leave the hour to the next run."""
+    await here.run(audit(), **SCHEDULED, **interval(here, 0))
+    here_at = f"memq://{here.broker.address}"
+    monkeypatch.setenv("AIRFLOW_CONN_MEMQ_DEFAULT", "memq://127.0.0.1:1?request_timeout_s=0.1")
+    with pytest.raises(UnavailableError):
+        await here.run(audit(), **SCHEDULED, **interval(here, 1))
+    monkeypatch.setenv("AIRFLOW_CONN_MEMQ_DEFAULT", here_at)
+
+    assert len(starts(await here.run(audit(), **SCHEDULED, **interval(here, 2)))) == 1
+
+
+@pytest.mark.parametrize("options", [{"last": "5s", "allow_partly": True}, {}])
+async def test_only_scheduled_runs_make_up_for_others(here, options):
+    """A window that a person asks for, and a backfill, neither make up nor count."""
+    await here.run(audit(), **SCHEDULED, **interval(here, 0))
+    by_hand = {"dag_run": SimpleNamespace(run_type="manual" if options else "backfill")}
+
+    asked = await here.run(audit(**options), **by_hand, **interval(here, 4))
+
+    assert asked["made_up"] == []
+    assert len(starts(await here.run(audit(), **SCHEDULED, **interval(here, 5)))) == 4
+
+
+def produce(address):
+    """Send one Message, and report it."""
+    with Producer(address, topic=TOPIC, acks="all") as producer:
+        producer.write(b"lost")
+
+
+async def test_a_loss_in_an_hour_that_was_left_out_fails_the_run_once(here, tmp_path):
+    """What is found in a window that is made up for is told by the run that finds it, and once."""
+    await here.run(audit(), **SCHEDULED, **interval(here, 0))
+    before = set(tmp_path.rglob("*.arrows"))
+    await asyncio.to_thread(produce, here.broker.address)
+    for path in set(tmp_path.rglob(f"*/{TOPIC}/**/*.arrows")) - before:
+        path.unlink()
+    here.later(300)
+
+    with pytest.raises(AirflowFailException, match=r"lost: producer .* \(1 LogMessages\)"):
+        await here.run(audit(), **SCHEDULED, **interval(here, 160))
+    assert (await here.run(audit(), **SCHEDULED, **interval(here, 161)))["made_up"] == []
+
+
+async def test_a_loss_outlives_an_audit_that_broke_off(here, tmp_path):
+    """What a try has found before brokers failed it is found again by the next one."""
+    await here.run(audit(), **SCHEDULED, **interval(here, 0))
+    before = set(tmp_path.rglob("*.arrows"))
+    await asyncio.to_thread(produce, here.broker.address)
+    for path in set(tmp_path.rglob(f"*/{TOPIC}/**/*.arrows")) - before:
+        path.unlink()
+    here.later(300)
+
+    class BreaksOff(MemqAuditOperator):
+        """An audit whose brokers do not answer any more, in its very last window."""
+
+        def _judge(self, window):
+            if window == windows[-1]:
+                raise UnavailableError("gone")
+            return super()._judge(window)
+
+    windows = left_out([audited_window(here, 0)], audited_window(here, 150))
+    broken = BreaksOff(task_id="audit", topic=TOPIC, audited=audited_asset(TOPIC))
+    with pytest.raises(UnavailableError):
+        await here.run(broken, **SCHEDULED, **interval(here, 150))
+    with pytest.raises(AirflowFailException, match=r"lost: producer .* \(1 LogMessages\)"):
+        await here.run(audit(), **SCHEDULED, **interval(here, 150))
+
+
+def audited_window(here, number):
+    """The window of a run's interval."""
+    return Window(*(round(at.timestamp() * 1000) for at in interval(here, number).values()))

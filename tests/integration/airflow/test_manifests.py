@@ -1,0 +1,126 @@
+"""Manifests that are missing, and manifests that cannot be read: only the first is run again."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_provider_memq.operators.memq import MemqSparkSubmitOperator
+from memq.errors import ConfigError, DataLossError, StorageError
+from tests.integration.airflow.here import TOPIC, world
+from tests.unit.airflow.s3 import s3_for
+
+KEY = "00000:000000000000-000000000001"
+MANIFEST = "/lake/m.json"
+DENIED = (403, "AccessDenied")
+
+# Airflow's own hook does not close the pipe of the program that it submitted.
+pytestmark = pytest.mark.filterwarnings(
+    r"ignore:Exception ignored in. <_io.FileIO:pytest.PytestUnraisableExceptionWarning"
+)
+
+# Writes its own name where a program would write a manifest, if it is told where.
+SUBMIT = """#!{python}
+import os, sys, urllib.request
+with open({log!r}, "a") as log:
+    log.write("submitted\\n")
+if os.environ.get("PUT"):
+    urllib.request.urlopen(urllib.request.Request(os.environ["PUT"], b"me", method="PUT"))
+"""
+
+
+@pytest.fixture
+def s3(monkeypatch):
+    with s3_for(monkeypatch) as server:
+        yield server
+
+
+@pytest.fixture
+def submissions(tmp_path, monkeypatch):
+    """Puts a stand-in for `spark-submit` on the PATH; says how often it was started."""
+    log = tmp_path / "log"
+    log.touch()
+    script = tmp_path / "bin" / "spark-submit"
+    script.parent.mkdir()
+    script.write_text(SUBMIT.format(python=sys.executable, log=str(log)))
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{script.parent}{os.pathsep}{os.environ['PATH']}")
+    yield lambda: log.read_text().count("submitted")
+    gc.collect()  # that pipe, while its warning is expected
+
+
+def process(manifest=f"s3a:/{MANIFEST}", **options):
+    return MemqSparkSubmitOperator(
+        task_id="process",
+        topic=TOPIC,
+        range_key=KEY,
+        application="/apps/x.py",
+        output_dir="/out",
+        manifest=manifest,
+        conn_id="memq_spark",
+        default_master="local[1]",
+        packages="org.apache.hadoop:hadoop-aws:3.5.0",
+        **options,
+    )
+
+
+@pytest.mark.parametrize("durable", [False, True])
+async def test_what_cannot_be_read_is_not_submitted(
+    tmp_path, monkeypatch, s3, submissions, durable
+):
+    """A place that may not be read is found before the submit, and named."""
+    s3.refused[MANIFEST] = DENIED
+    async with world(tmp_path / "broker", monkeypatch) as here:
+        await here.publish(1)
+
+        with pytest.raises(StorageError, match=r"s3a://lake/m.json: .*AccessDenied"):
+            await here.run(process(durable=durable))
+        with pytest.raises(ConfigError, match=r"gs://lake/m.json"):
+            await here.run(process("gs://lake/m.json"))
+
+    assert submissions() == 0
+
+
+async def test_what_cannot_be_read_any_more_is_not_submitted_again(
+    tmp_path, monkeypatch, s3, submissions
+):
+    """A manifest that was written and cannot be read is not missing: no further try is made."""
+    s3.closing[MANIFEST] = DENIED
+    monkeypatch.setenv("PUT", s3.url + MANIFEST)
+    async with world(tmp_path / "broker", monkeypatch) as here:
+        await here.publish(1)
+
+        with pytest.raises(AirflowFailException, match=r"cannot be read: .*AccessDenied"):
+            await here.run(process())
+
+    assert submissions() == 1
+
+
+async def test_what_is_no_manifest_is_not_submitted_again(tmp_path, monkeypatch, s3, submissions):
+    """A manifest that makes no sense would make none after another try."""
+    monkeypatch.setenv("PUT", s3.url + MANIFEST)
+    async with world(tmp_path / "broker", monkeypatch) as here:
+        await here.publish(1)
+
+        with pytest.raises(AirflowFailException, match=r"not a manifest"):
+            await here.run(process())
+
+    assert submissions() == 1
+
+
+async def test_what_is_missing_is_submitted_again(tmp_path, monkeypatch, s3, submissions):
+    """Only where the storage says that there is no manifest, another try may make one."""
+    async with world(tmp_path / "broker", monkeypatch) as here:
+        await here.publish(1)
+
+        with pytest.raises(DataLossError, match=r"there is none at s3a://lake/m.json"):
+            await here.run(process())
+        s3.objects[MANIFEST] = b"of an earlier run"
+        with pytest.raises(DataLossError, match=r"was there before"):
+            await here.run(process())
+
+    assert submissions() == 2

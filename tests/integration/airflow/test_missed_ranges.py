@@ -1,0 +1,99 @@
+"""Ranges that were planned while their DAG was paused get their run, each once."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from airflow.sdk.execution_time import task_runner
+
+from airflow_provider_memq.operators.memq import MemqPlanRangesOperator
+from airflow_provider_memq.range_assets import plan_asset, ranges_asset
+from airflow_provider_memq.ranges import parse_key
+from tests.integration.airflow.event_store import Consumer
+from tests.integration.airflow.here import TOPIC, world
+
+RANGES, PROCESS = ranges_asset(TOPIC), "process"
+
+
+@pytest.fixture
+async def here(tmp_path, monkeypatch):
+    async with world(tmp_path, monkeypatch) as running:
+        running.store.consumer = Consumer(PROCESS, RANGES)
+        running.store.clock = datetime.now(UTC) - timedelta(hours=1)  # long enough ago
+        monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", running.store.consumer, raising=False)
+        yield running
+
+
+def plan(**options):
+    given = {"process_dag_id": PROCESS, "missed_after": "1ms", "max_offsets": 1} | options
+    return MemqPlanRangesOperator(task_id="plan", topic=TOPIC, ranges=RANGES, **given)
+
+
+def offsets(keys):
+    return sorted(parse_key(key).start for key in keys)
+
+
+@pytest.mark.parametrize("paused_first", [True, False])
+async def test_what_was_planned_while_paused_is_run_once(here, paused_first):
+    """Whatever was planned before, meanwhile and after: each range has one run in the end."""
+    consumer = here.store.consumer
+    for paused in (paused_first, True, False):
+        consumer.paused = paused
+        await here.publish(2)
+        await here.run(plan())
+
+    for _ in range(3):
+        await here.run(plan())
+
+    assert offsets(consumer.keys()) == list(range(6))
+
+
+async def test_nothing_is_emitted_again_while_it_is_paused(here):
+    """It would be lost once more."""
+    here.store.consumer.paused = True
+    await here.publish(2)
+    for _ in range(3):
+        await here.run(plan())
+
+    assert len(here.store.keys(RANGES)) == 2
+
+
+async def test_a_run_that_is_not_made_yet_is_not_missing(here):
+    """A range is judged only when it was emitted long enough ago, each time it was."""
+    here.store.consumer.paused = True
+    here.store.clock = datetime.now(UTC) - timedelta(seconds=30)
+    await here.publish(1)
+    await here.run(plan())
+    here.store.consumer.paused = False
+
+    assert (await here.run(plan(missed_after="10m")))["again"] == []
+    here.store.state(plan_asset(RANGES)).clear()
+    assert len((await here.run(plan(missed_after="10s")))["again"]) == 1
+
+
+async def test_a_try_that_dies_has_emitted_nothing_again(here):
+    """The next one emits it, and the one after that nothing."""
+    here.store.consumer.paused = True
+    await here.publish(1)
+    await here.run(plan())
+    here.store.consumer.paused = False
+
+    await here.run(plan(), crash=True)
+    assert here.store.consumer.keys() == []
+    await here.run(plan())
+    await here.run(plan())
+    assert offsets(here.store.consumer.keys()) == [0]
+
+
+async def test_runs_that_airflow_has_forgotten_are_not_missing(here):
+    """Where the mark is lost and old runs were cleaned away, what is older is taken for done."""
+    for _ in range(3):
+        await here.publish(1)
+        await here.run(plan())
+    here.store.state(plan_asset(RANGES)).clear()
+    runs = here.store.consumer.runs
+    del runs[min(runs)]
+
+    assert (await here.run(plan()))["again"] == []
+    assert len(here.store.keys(RANGES)) == 3

@@ -1,0 +1,252 @@
+"""A wall clock that steps, or is wrong at the start: nothing is lost, doubled or untrue."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from memq.broker.recovery import take_over
+from memq.core.clock import CONFIRM_MS
+from memq.core.notification.embedded import EmbeddedQueue
+from memq.core.notification.notification import decode_notification
+from memq.core.runtime import Runtime
+from memq.core.wire import messages as m
+from memq.errors import QueueError
+from memq.testing.storage import InMemoryStorage
+from tests.integration.broker.support import broker, client, until
+
+HOUR_S, DAY_S = 3_600, 86_400
+YEARS_S = 10 * 365 * DAY_S
+STEPS_S = [2 * HOUR_S, 8 * DAY_S, YEARS_S, -2 * HOUR_S, -8 * DAY_S]
+OFTEN = {"retention_interval": "100ms", "orphan_interval": "100ms"}
+TOPIC = {"retention": "7d", "dedup_window": "1h", "batch_messages": 1, "read_partitions": 2}
+
+
+class Machine:
+    """The machine's clocks, as far as the test has moved them."""
+
+    def __init__(self) -> None:
+        self.mono_ahead_s = self.wall_ahead_s = 0.0
+        self.runtime = Runtime(
+            mono_s=lambda: time.monotonic() + self.mono_ahead_s,
+            wall_ns=lambda: time.time_ns() + int(self.wall_ahead_s * 1e9),
+        )
+
+    def pass_time(self, seconds: float) -> None:
+        self.mono_ahead_s += seconds
+        self.wall_ahead_s += seconds
+
+
+async def tidy(b) -> None:
+    """Let the broker see the clock, and then do once all that it does now and then."""
+    b.services.times.clock.look()
+    for _ in range(2):
+        saved = b.services.times.saved
+        await until(lambda before=saved: b.services.times.saved is not before)
+
+
+async def step(b, machine, seconds: float, *, stays: bool) -> None:
+    """Set the wall clock, for a moment or for good, and let the broker tidy up at each turn."""
+    machine.wall_ahead_s += seconds
+    await tidy(b)
+    if stays:
+        machine.pass_time(CONFIRM_MS / 1000)
+        await tidy(b)
+    else:
+        machine.wall_ahead_s -= seconds
+        await tidy(b)
+
+
+async def watermark(c) -> int:
+    return (await c.ask(m.FetchWatermark(topic="t"))).stored_through_ms
+
+
+async def held(b) -> int:
+    """Batches that can still be read."""
+    offsets = [
+        await b.services.queue.offsets(b.topics.get("t").topic.queue_topic, p) for p in (0, 1)
+    ]
+    return sum(end - start for start, end in offsets)
+
+
+@pytest.mark.parametrize("stays", [False, True])
+@pytest.mark.parametrize("step_s", STEPS_S)
+async def test_step_neither_forgets_nor_deletes(tmp_path, step_s, stays) -> None:
+    """Whatever the wall clock shows, and for how long, repeats are known and data is held."""
+    machine, storage = Machine(), InMemoryStorage()
+    async with (
+        broker(tmp_path, storage=storage, runtime=machine.runtime, **OFTEN) as b,
+        client(b) as c,
+    ):
+        await c.create(**TOPIC)
+        for sequence in range(3):
+            await c.write(sequence)
+        await step(b, machine, step_s, stays=stays)
+        for sequence in range(3):
+            assert (await c.write(sequence)).duplicate
+        await step(b, machine, -step_s, stays=stays)
+        await c.write(3)
+        assert await held(b) == len(list(storage.list(""))) == 4
+
+
+@pytest.mark.parametrize("at_start_s", [*STEPS_S, 0])
+async def test_clock_that_is_wrong_at_the_start_neither_forgets_nor_deletes(
+    tmp_path, at_start_s
+) -> None:
+    """The next life knows what was published and keeps it, whatever its clock shows, and stays."""
+    machine, storage = Machine(), InMemoryStorage()
+    for life in range(4):
+        queue = EmbeddedQueue(tmp_path / "q")
+        async with (
+            broker(tmp_path, storage=storage, queue=queue, runtime=machine.runtime, **OFTEN) as b,
+            client(b) as c,
+        ):
+            if not life:
+                await c.create(**TOPIC)
+            c.schema_id = b.topics.get("t").topic.schema_id
+            await tidy(b)
+            for sequence in range(life):
+                assert (await c.write(sequence)).duplicate
+            await c.write(life)
+            machine.pass_time(CONFIRM_MS / 1000)
+            await tidy(b)
+            assert await held(b) == len(list(storage.list(""))) == life + 1
+        machine.wall_ahead_s += at_start_s if life % 2 else -at_start_s
+        machine.mono_ahead_s = -1_000.0 * life  # it starts anew as well
+
+
+async def test_orphan_is_as_old_as_running_time_says(tmp_path) -> None:
+    """An object that nothing names may be acked data whose notification was lost: it stays too."""
+    machine, storage = Machine(), InMemoryStorage()
+    async with (
+        broker(tmp_path, storage=storage, runtime=machine.runtime, **OFTEN) as b,
+        client(b) as c,
+    ):
+        await c.create(**TOPIC)
+        await c.write(0)
+        topic = b.topics.get("t").topic.queue_topic
+        await b.services.queue.delete_topic(topic)
+        await b.services.queue.create_topic(topic, 2)
+        for step_s in STEPS_S:
+            await step(b, machine, step_s, stays=True)
+            assert len(list(storage.list(""))) == 1
+        machine.pass_time(7 * DAY_S)
+        await tidy(b)
+        assert list(storage.list("")) == []
+
+
+async def test_data_that_is_old_goes_also_over_restarts(tmp_path) -> None:
+    """Retention counts the time that brokers ran, in whatever pieces; the clock may be wrong."""
+    machine, storage = Machine(), InMemoryStorage()
+    for life in range(8):
+        queue = EmbeddedQueue(tmp_path / "q")
+        async with (
+            broker(tmp_path, storage=storage, queue=queue, runtime=machine.runtime, **OFTEN) as b,
+            client(b) as c,
+        ):
+            if not life:
+                await c.create(**TOPIC)
+                await c.write(0)
+            await tidy(b)
+            assert len(list(storage.list(""))) == 1
+            machine.pass_time(DAY_S)
+            await tidy(b)
+            assert len(list(storage.list(""))) == (life < 6)
+            if life == 6:
+                return
+        machine.wall_ahead_s -= 3 * DAY_S
+
+
+@pytest.mark.parametrize("stays", [False, True])
+@pytest.mark.parametrize("step_s", STEPS_S)
+async def test_watermark_follows_the_clock_back_and_stays_true(tmp_path, step_s, stays) -> None:
+    """After a step and back the watermark is now again, and nothing comes before what it said."""
+    machine = Machine()
+    told = []
+    async with broker(tmp_path, runtime=machine.runtime, **OFTEN) as b, client(b) as c:
+        await c.create(**TOPIC)
+        for number, seconds in enumerate((0, step_s, -step_s)):
+            await step(b, machine, seconds, stays=stays)
+            told.append(await watermark(c))
+            await c.write(number)
+        assert abs(await watermark(c) / 1000 - time.time() - machine.wall_ahead_s) < 30
+        written = await _written_ms(b)
+        for number, mark_ms in enumerate(told):
+            assert all(later_ms >= mark_ms for later_ms in written[number:])
+
+
+async def test_watermark_that_was_told_holds_in_the_next_life_too(tmp_path) -> None:
+    """A life whose clock was set back writes nothing down as before what the last one told."""
+    machine, storage = Machine(), InMemoryStorage()
+    told = []
+    for life in range(3):
+        queue = EmbeddedQueue(tmp_path / "q")
+        async with (
+            broker(tmp_path, storage=storage, queue=queue, runtime=machine.runtime, **OFTEN) as b,
+            client(b) as c,
+        ):
+            if not life:
+                await c.create(**TOPIC)
+            c.schema_id = b.topics.get("t").topic.schema_id
+            machine.pass_time(CONFIRM_MS / 1000)
+            await tidy(b)
+            await c.write(life)
+            newest_ms = (await _written_ms(b))[-1]
+            assert newest_ms >= max(told, default=0)
+            machine.pass_time(1_000)
+            told.append(await watermark(c))
+            if life:
+                assert told[-1] < told[0]
+        machine.wall_ahead_s -= 2 * HOUR_S
+
+
+async def _written_ms(b) -> list[int]:
+    """The times of all entries, as they were published."""
+    topic, found = b.topics.get("t").topic.queue_topic, []
+    for partition in (0, 1):
+        async for entry in b.services.entries(topic, partition, 0):
+            notification = decode_notification(entry.payload)
+            assert entry.timestamp_ms >= notification.sealed_ms == notification.stored_through_ms
+            found.append((notification.batch_id, entry.timestamp_ms))
+    return [timestamp_ms for _, timestamp_ms in sorted(found)]
+
+
+async def test_rebuilt_window_is_the_same_whatever_lies_where(tmp_path) -> None:
+    """With several read partitions a restart remembers each producer, by its newest Batch."""
+    machine = Machine()
+    async with broker(tmp_path, runtime=machine.runtime, **OFTEN) as b, client(b) as c:
+        await c.create(**TOPIC)
+        for sequence in range(21):
+            machine.pass_time(600)
+            await c.write(sequence)
+        hosted = b.topics.get("t")
+        rebuilt = (await take_over(hosted.topic, range(1), b.services))[0].window
+        live = hosted.partitions[0].processor.window
+        for window in (live, rebuilt):
+            assert window.expire(b.services.now().mono_ms) == 0
+        machine.pass_time(HOUR_S - 1)
+        for window in (live, rebuilt):
+            assert window.expire(b.services.now().mono_ms) == 0
+            assert window.is_published("p", 0, 20)
+        machine.pass_time(2)
+        for window in (live, rebuilt):
+            assert window.expire(b.services.now().mono_ms) == 1
+
+
+async def test_watermark_stands_still_while_it_cannot_be_saved(tmp_path) -> None:
+    """With a full disk nothing is told that a later life might contradict, and nothing fails."""
+    machine = Machine()
+    async with broker(tmp_path, runtime=machine.runtime) as b, client(b) as c:
+        await c.create(**TOPIC)
+        before = await watermark(c)
+        save = b.services.times._save
+        b.services.times._save = _full
+        machine.pass_time(100)
+        assert before <= await watermark(c) <= before + 2_000
+        b.services.times._save = save
+        assert await watermark(c) >= before + 100_000
+
+
+async def _full(_: object) -> None:
+    raise QueueError("No space left on device")

@@ -1,0 +1,180 @@
+"""What is missing or damaged in a data directory: what the start says, and what is still served."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import subprocess
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+
+from memq.broker.config import BrokerConfig
+from memq.broker.server import Broker
+from memq.core.wire import messages as m
+from memq.errors import CorruptDataError, DataLossError
+from tests.integration.broker.support import client, until
+
+
+@asynccontextmanager
+async def on_files(directory):
+    """A broker on real files below a data directory."""
+    options = {"data_dir": str(directory), "port": 0, "admin_port": 0}
+    running = Broker(BrokerConfig.create(options))
+    await running.start()
+    try:
+        yield running
+    finally:
+        await running.stop()
+
+
+@pytest.fixture
+async def data(tmp_path):
+    """The data directory of a stopped broker with two topics, one Batch in each."""
+    async with on_files(tmp_path) as b, client(b) as c:
+        for topic in ("t", "other"):
+            await c.create(topic)
+            await c.write(0, topic=topic)
+    return tmp_path
+
+
+async def written(running, topic, sequence=1):
+    """The offset of a Message that is written now."""
+    async with client(running) as c:
+        answer = await c.ask(m.Metadata(topics=[topic]))
+        c.schema_id = answer.topics[0].schema_id
+        return (await c.write(sequence, topic=topic)).offset
+
+
+@pytest.mark.parametrize("empty", [False, True])
+@pytest.mark.parametrize("folder", ["queue", "topics"])
+async def test_a_missing_folder_is_not_an_empty_one(data, folder, empty):
+    """Without its queue, or without its topics, a broker refuses to begin anew and says so."""
+    shutil.rmtree(data / folder)
+    if empty:
+        (data / folder).mkdir()
+    with pytest.raises(DataLossError, match=f"{folder} is missing or empty, .*`memq recover"):
+        async with on_files(data):
+            raise AssertionError("started")
+    assert not (data / folder).exists() or not any((data / folder).iterdir())
+
+
+async def test_missing_objects_are_named_at_the_start(data, caplog):
+    """A broker without its objects serves what is new, and says what readers will meet."""
+    shutil.rmtree(data / "objects")
+    with caplog.at_level(logging.ERROR):
+        async with on_files(data) as b:
+            assert await written(b, "t") == 1
+    assert "objects is missing or empty, but there are notifications" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda data: (data / "topics/t.json").write_bytes(b"{"), "topics/t.json"),
+        (lambda data: (data / "topics/t.json").write_bytes(b""), "topics/t.json"),
+        (lambda data: (topic_folder(data) / "topic.json").write_bytes(b"{"), "topic.json"),
+        (lambda data: (topic_folder(data) / "topic.json").unlink(), "topic.json"),
+        (lambda data: shutil.rmtree(topic_folder(data) / "0"), "0 is missing"),
+        (lambda data: shutil.rmtree(topic_folder(data)), "its notifications are missing"),
+        (lambda data: (topic_folder(data) / "0/meta.json").unlink(), "meta.json is missing"),
+        (lambda data: flip(topic_folder(data) / "0/data/000000000000.page"), "offset 0 of"),
+    ],
+)
+async def test_a_damaged_topic_costs_only_itself(data, damage, said, caplog):
+    """It is not served, with an error that names file and way out; the other topics are."""
+    damage(data)
+    async with on_files(data) as b:
+        assert await written(b, "other") == 1
+        with pytest.raises(CorruptDataError, match="not served") as caught:
+            await written(b, "t")
+        assert said in str(caught.value)
+        assert "`memq recover`" in str(caught.value)
+        async with client(b) as c:
+            with pytest.raises(CorruptDataError):
+                await c.create("t")
+            everything = await c.ask(m.Metadata(topics=None))
+            assert [topic.config.name for topic in everything.topics] == ["_memq_audit", "other"]
+    assert "topic t is damaged and not served" in caplog.text
+
+
+async def test_stray_files_cost_nothing(data):
+    """Files that nobody expects, anywhere in the data directory, change nothing."""
+    batch = next((data / "objects").rglob("*.arrows"))
+    for place in (
+        "stray",
+        "topics/stray.json",
+        "topics/stray",
+        "topics/t.json.tmp",
+        "topics/stray.doomed",
+        "queue/stray",
+        "queue/topics/stray",
+        "queue/moving/stray",
+        f"{topic_folder(data).relative_to(data)}/stray",
+        f"{topic_folder(data).relative_to(data)}/groups/stray",
+        f"{topic_folder(data).relative_to(data)}/0/data/stray.page",
+        "objects/stray",
+        "objects/00/stray",
+        "objects/.tmp/stray",
+        f"{batch.parent.relative_to(data)}/stray.arrows",
+    ):
+        (data / place).parent.mkdir(parents=True, exist_ok=True)
+        (data / place).write_bytes(b"?")
+    (data / "objects/.tmp/folder").mkdir()
+    (data / "topics/folder.json").mkdir()
+    (data / "queue/topics/folder").mkdir()
+    async with on_files(data) as b:
+        assert await written(b, "t") == 1
+        assert await written(b, "other") == 1
+        async with client(b) as c:
+            assert (await c.ask(m.ListGroups(topic="t"))).groups == []
+
+
+def topic_folder(data):
+    """The folder of topic t in the queue."""
+    return next((data / "queue/topics").glob("t.*"))
+
+
+def flip(file):
+    """Damage the first entry of a data page."""
+    content = bytearray(file.read_bytes())
+    content[20] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 32 MiB; skips where mounting is not allowed."""
+    mount = ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", str(tmp_path)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("mounting a tmpfs needs root")
+    yield tmp_path
+    subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+async def test_a_full_disk_is_not_ready(small_disk, monkeypatch):
+    """While the disk has no room /ready says no and why, /status too; then it is ready again."""
+    monkeypatch.setattr("memq.broker.server.DISK_S", 0.01)
+    async with on_files(small_disk) as b, client(b) as c, aiohttp.ClientSession() as session:
+
+        async def ready():
+            async with session.get(f"http://127.0.0.1:{b.admin_port}/ready") as answer:
+                return answer.status, await answer.text()
+
+        await c.create("t")
+        await c.write(0)
+        await until(lambda: not b.not_ready())
+        assert await ready() == (200, "ready\n")
+        (small_disk / "ballast").write_bytes(bytes(15 << 20))
+        await until(b.not_ready)
+        status, text = await ready()
+        assert status == 503
+        assert "objects has" in text
+        assert "free, and the next Batch may need" in text
+        async with session.get(f"http://127.0.0.1:{b.admin_port}/status") as answer:
+            said = await answer.json()
+            assert (said["ready"], said["not_ready"]) == (False, b.not_ready())
+        (small_disk / "ballast").unlink()
+        await until(lambda: not b.not_ready())
+        assert await ready() == (200, "ready\n")

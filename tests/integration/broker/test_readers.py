@@ -1,0 +1,246 @@
+"""Readers cost others nothing: answers are bounded, and requests are served in fair turns."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import time
+import urllib.request
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from memq.broker import connection as connection_module
+from memq.broker import turns as turns_module
+from memq.broker.connection import MAX_BEGUN, MAX_QUEUED
+from memq.broker.turns import Line
+from memq.client.connection import BrokerConnection
+from memq.core.wire import messages as m
+from memq.core.wire.client import ClientConnection
+from memq.core.wire.frame import FrameReader
+from memq.testing.broker import BrokerProcess
+from tests.integration.broker.support import TIMEOUT_S, Client, broker, client, until
+
+FLOOD_BYTES = 1_200_000  # of pipelined requests
+UNREAD_BYTES = 42_000
+GROWTH_BYTES = 16 << 20
+"""What a broker of 8 MiB may grow by when answers are not read: 2 MiB of answers, as much again
+while they are made, and allocators. Without a bound it is 400 MiB within seconds."""
+SERVED = 300  # of 17,000 requests of one client, while a Write of another waits for its ack
+
+
+@asynccontextmanager
+async def connected(address: str):
+    """A client of a broker in another process."""
+    connection = await BrokerConnection.open(
+        address, client="test", token="", connect_timeout_s=TIMEOUT_S
+    )
+    try:
+        yield Client(connection)
+    finally:
+        await connection.close()
+
+
+@asynccontextmanager
+async def raw(address: str):
+    """A bare connection after its handshake, and its wire."""
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    wire, frames = ClientConnection("flood"), FrameReader(max_header_bytes=4096, max_body_bytes=0)
+    writer.write(b"".join(wire.open()))
+    (frame,) = frames.feed(await reader.read(4096))
+    wire.receive(frame)
+    try:
+        yield writer, wire
+    finally:
+        writer.transport.abort()
+
+
+async def fill(c: Client) -> None:
+    """Notifications of some 2 MiB in few Batches: each names 100 producers with long names."""
+    await c.create(batch_messages=100, batch_age="1s")
+    names = [f"{number:0200}" for number in range(100)]
+    for sequence in range(80):
+        await asyncio.gather(*(c.write(sequence, producer_id=name) for name in names))
+
+
+def fetches(wire: ClientConnection, size_bytes: int) -> bytes:
+    """So many bytes of requests for all notifications."""
+    data = bytearray()
+    request = m.FetchNotifications(topic="t", positions=[m.Position(0, 0)], max_bytes=16 << 20)
+    while len(data) < size_bytes:
+        data += b"".join(wire.request(request)[1])
+    return bytes(data)
+
+
+def memory_of(pid: int, what: str) -> int:
+    """`VmRSS` or `VmHWM` of a process, in bytes."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(what))
+
+
+async def ask_admin(process: BrokerProcess, path: str) -> str:
+    """An answer of the admin HTTP."""
+
+    def ask() -> str:
+        with urllib.request.urlopen(f"{process.admin}{path}", timeout=TIMEOUT_S) as answer:  # noqa: S310 - HTTP
+            return answer.read().decode()
+
+    return await asyncio.to_thread(ask)
+
+
+async def test_answers_that_nobody_reads_take_bounded_memory(tmp_path) -> None:
+    """Pipelined fetches, never read: the broker hardly grows, serves others, and ends it."""
+    with BrokerProcess(tmp_path, memory_bytes="8MiB", stall_timeout="3s") as process:
+        async with connected(process.address) as c:
+            await fill(c)
+            before = memory_of(process.pid, "VmRSS")
+            async with raw(process.address) as (writer, wire):
+                writer.transport.pause_reading()
+                writer.write(fetches(wire, UNREAD_BYTES))
+                request = m.FetchNotifications(topic="t", positions=[m.Position(0, 0)])
+                async with asyncio.timeout(TIMEOUT_S):
+                    while json.loads(await ask_admin(process, "/status"))["connections"] > 1:
+                        assert (await c.ask(request)).ends == [m.Position(0, 80)]
+            metrics = await ask_admin(process, "/metrics")
+            assert 'memq_connections_closed_total{reason="unread"} 1.0' in metrics
+            assert "memq_answer_bytes 0.0" in metrics
+            assert memory_of(process.pid, "VmHWM") - before < GROWTH_BYTES
+
+
+async def test_a_flood_of_fetches_does_not_hold_up_an_ack(tmp_path) -> None:
+    """While one client's many requests are served in turns, another's Write is acked."""
+    with BrokerProcess(tmp_path) as process:
+        async with connected(process.address) as c, connected(process.address) as flood:
+            await fill(c)
+            await c.create("u", batch_age="1ms")
+            served = 0
+
+            def count(*_: object) -> None:
+                nonlocal served
+                served += 1
+
+            request = m.FetchNotifications(topic="t", positions=[m.Position(0, 0)])
+            requests = FLOOD_BYTES // 70
+            for _ in range(requests // 1_000):
+                for _ in range(1_000):
+                    flood.connection.send(request, b"", None, count)
+                await asyncio.sleep(0)
+            while not served:
+                await asyncio.sleep(0.01)
+            for sequence in range(5):
+                before = served
+                await c.write(sequence, topic="u")
+                assert served - before < SERVED
+            assert served < requests, "the flood was over before"
+
+
+async def test_requests_pass_those_that_wait(tmp_path) -> None:
+    """Long polls and large answers of a connection hold up none of its small requests."""
+    async with broker(tmp_path, memory_bytes="8MiB") as b, client(b) as c:
+        await c.create()
+        turns, line = b.services.turns, Line()
+        turns.charge(line, turns.limit_bytes)  # another connection's, which does not read
+        news = m.FetchNotifications(topic="t", positions=[m.Position(0, 0)], max_wait_ms=60_000)
+        polls = [asyncio.ensure_future(c.ask(news)) for _ in range(20)]
+        await until(lambda: "[20 waiting]" in repr(b.services.queue._waiters))
+        assert turns.used_bytes == turns.limit_bytes, "a long poll holds nothing"
+        large = asyncio.ensure_future(c.ask(m.ListGroups()))
+        await until(lambda: turns.full)
+        await c.ask(m.GroupHeartbeat(group="g", topic="t", member_id="a", sequence=1))
+        await c.ask(m.CommitOffsets(group="g", topic="t", member_id="a", offsets=[]))
+        assert not large.done()
+        turns.charge(line, -turns.limit_bytes)
+        assert [group.group for group in (await large).groups] == ["g"]
+        await c.write(0)
+        assert all(answer.ends == [m.Position(0, 1)] for answer in await asyncio.gather(*polls))
+        await until(lambda: not turns.used_bytes)
+
+
+async def test_an_answer_counts_until_it_has_left(tmp_path, monkeypatch) -> None:
+    """What waits in the broker for a client to read it is within the bound, to the last byte."""
+    monkeypatch.setattr(turns_module, "AT_A_TIME", 1)  # or others count for the one that is sent
+    async with broker(tmp_path) as b, client(b) as c:
+        await c.create()
+        await c.write(0, os.urandom(200 << 10))
+        (key,) = b.services.storage.list("")
+        uri = b.services.storage.uri(key.key)
+        request = m.FetchBatch(topic="t", uri=uri, start=0, length=200 << 10)
+        async with raw(b.address) as (writer, wire):
+            writer.transport.pause_reading()
+            writer.write(b"".join(b"".join(wire.request(request)[1]) for _ in range(100)))
+            connection = next(each for each in b._connections if "flood" in repr(each))
+            await until(lambda: not connection._writable.is_set())
+            for _ in range(50):
+                await asyncio.sleep(0)
+                waiting = connection._transport.get_write_buffer_size()
+                assert b.services.turns.used_bytes >= waiting > 0
+
+
+async def test_a_connection_with_many_requests_is_not_read_on(tmp_path) -> None:
+    """What a connection asks for beyond `MAX_BEGUN` waits, and its client is not read meanwhile."""
+    async with broker(tmp_path) as b, client(b) as c:
+        await c.create()
+        news = m.FetchNotifications(topic="t", positions=[m.Position(0, 0)], max_wait_ms=60_000)
+        polls = [asyncio.ensure_future(c.ask(news)) for _ in range(MAX_BEGUN + MAX_QUEUED)]
+        (connection,) = b._connections
+        await until(lambda: "paused" in repr(connection))
+        behind = asyncio.ensure_future(c.ask(m.FetchWatermark(topic="t")))
+        assert len(connection._tasks) == MAX_BEGUN
+        async with client(b) as other:
+            other.schema_id = c.schema_id
+            await other.write(0)
+        assert len(await asyncio.gather(*polls)) == MAX_BEGUN + MAX_QUEUED
+        await behind
+        assert "reading" in repr(connection)
+
+
+@pytest.mark.parametrize("bytes_at_a_time", [None, 1_000])
+async def test_a_client_that_does_not_read_is_closed_in_the_end(tmp_path, bytes_at_a_time) -> None:
+    """Nothing, or too little, taken of its answers for `stall_timeout` ends a connection."""
+    async with broker(tmp_path, stall_timeout="500ms") as b, client(b) as c:
+        await c.create()
+        await c.write(0, os.urandom(1 << 20))
+        (key,) = b.services.storage.list("")
+        async with raw(b.address) as (writer, wire):
+            request = m.FetchBatch(
+                topic="t", uri=b.services.storage.uri(key.key), start=0, length=1 << 20
+            )
+            sock = writer.transport.get_extra_info("socket")
+            writer.transport.pause_reading()
+            writer.write(b"".join(b"".join(wire.request(request)[1]) for _ in range(20)))
+            await until(lambda: b.services.turns.used_bytes > 0)
+            while b.connections > 1:
+                if bytes_at_a_time:
+                    with contextlib.suppress(BlockingIOError, ConnectionResetError):
+                        sock._sock.recv(bytes_at_a_time)
+                await asyncio.sleep(0.01)
+        closed = b.services.metrics.connections_closed.labels("unread")
+        assert closed._value.get() == 1
+        await until(lambda: not b.services.turns.used_bytes)
+
+
+async def test_a_client_that_reads_slowly_is_served(tmp_path, monkeypatch) -> None:
+    """Whoever takes `MIN_RATE_BYTES_S` of its answers is not taken for one that does not read."""
+    monkeypatch.setattr(connection_module, "MIN_RATE_BYTES_S", 1 << 10)
+    async with broker(tmp_path, stall_timeout="500ms") as b, client(b) as c:
+        await c.create()
+        await c.write(0, os.urandom(1 << 20))
+        (key,) = b.services.storage.list("")
+        uri = b.services.storage.uri(key.key)
+        request = m.FetchBatch(topic="t", uri=uri, start=0, length=1 << 20)
+        async with raw(b.address) as (writer, wire):
+            sock = writer.transport.get_extra_info("socket")
+            writer.transport.pause_reading()
+            writer.write(b"".join(b"".join(wire.request(request)[1]) for _ in range(12)))
+            await until(lambda: b.services.turns.used_bytes > 0)
+            taken, began_s = 0, time.monotonic()
+            while taken < 12 << 20:
+                with contextlib.suppress(BlockingIOError):
+                    taken += len(sock._sock.recv(128 << 10))
+                await asyncio.sleep(0.02)
+            assert time.monotonic() - began_s > 1
+        assert b.services.metrics.connections_closed.labels("unread")._value.get() == 0

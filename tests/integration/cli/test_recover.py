@@ -1,0 +1,220 @@
+"""`memq recover`: what was acked comes back once, whatever of the queue is lost."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+
+import pytest
+
+from memq import AdminClient, Consumer, Producer
+from memq.cli.main import main
+from memq.errors import MemqError, TopicRecreatedError
+from memq.testing.broker import BrokerProcess
+
+LINES = [b"line %d" % number for number in range(160)]
+
+
+@pytest.fixture
+def memq(capfdbinary):
+    """Runs a command that must end with `code`; returns its output and its errors."""
+
+    def run(*arguments, code=0):
+        assert main([str(argument) for argument in arguments]) == code
+        captured = capfdbinary.readouterr()
+        return captured.out.decode(), captured.err.decode()
+
+    return run
+
+
+def write(address, lines, topic="t"):
+    """Write lines as a job that may run twice: the same Messages under the same names."""
+    with Producer(address, topic=topic, producer_id="job") as producer:
+        for start in range(0, len(lines), 20):
+            for number, line in enumerate(lines[start : start + 20], start):
+                producer.write(line, timestamp=number)
+            producer.flush(timeout=30)
+
+
+def read(address, topic="t", **options):
+    """How often each line can be read."""
+    found = Counter()
+    with Consumer(address, topic=topic, **options) as consumer:
+        while sum(found.values()) < len(LINES):
+            batch = consumer.poll(timeout=10)
+            assert batch is not None, f"{len(found)} lines came"
+            found.update(message.value for message in batch)
+        assert consumer.poll(timeout=0.2) is None
+    return found
+
+
+@pytest.fixture
+def stopped(tmp_path):
+    """A broker with LINES in a topic of several partitions, and a group in their midst; stopped."""
+    with BrokerProcess(tmp_path) as running:
+        with AdminClient(running.address) as admin:
+            admin.create_topic("t", read_partitions=3, write_partitions=2, batch_age="5ms")
+            admin.create_topic("other", batch_age="5ms")
+        write(running.address, LINES)
+        write(running.address, LINES, topic="other")
+        with Consumer(running.address, topic="t", group="g", start="earliest") as consumer:
+            for _ in range(3):
+                consumer.poll(timeout=10)
+            consumer.commit()
+        assert running.terminate() == 0
+        yield running
+
+
+def topic_folder(stopped_dir, topic="t"):
+    """The folder of a topic in the queue."""
+    return next((stopped_dir / "queue/topics").glob(f"{topic}.*"))
+
+
+def flip(file, place):
+    """Damage one byte."""
+    content = bytearray(file.read_bytes())
+    content[place] ^= 1
+    file.write_bytes(content)
+
+
+def pages(stopped_dir, kind):
+    """The first page of each read partition of topic t."""
+    return sorted(topic_folder(stopped_dir).glob(f"*/{kind}/000000000000.page"))
+
+
+REBUILT = {
+    "queue": lambda data: shutil.rmtree(data / "queue"),
+    "empty queue": lambda data: (shutil.rmtree(data / "queue"), (data / "queue").mkdir()),
+    "topic": lambda data: shutil.rmtree(topic_folder(data)),
+    "topic file": lambda data: (topic_folder(data) / "topic.json").write_bytes(b"{"),
+    "partition": lambda data: shutil.rmtree(topic_folder(data) / "1"),
+    "index": lambda data: pages(data, "index")[0].unlink(),
+}
+
+
+@pytest.mark.parametrize("damage", list(REBUILT.values()), ids=list(REBUILT))
+def test_what_is_lost_is_rebuilt(memq, stopped, tmp_path, damage):
+    """Every acked record is read back once, also after the job runs again."""
+    damage(tmp_path)
+    refused = not (tmp_path / "queue").exists() or not any((tmp_path / "queue").iterdir())
+    if refused:
+        with pytest.raises(MemqError, match=r"queue is missing or empty, .* `memq recover") as said:
+            stopped.restart()
+        assert len([line for line in str(said.value).splitlines() if "memq: error" in line]) == 1
+    shown, advice = memq("recover", tmp_path, "-o", "json")
+    assert "nothing has changed. Add --execute" in advice
+    assert memq("recover", tmp_path, "-o", "json")[0] == shown
+    shown, advice = memq("recover", "--execute", tmp_path, "-o", "json")
+    assert "set them with `memq group reset-offsets`" in advice
+    outcomes = {row["topic"]: row for row in json.loads(shown)}
+    assert outcomes["t"]["action"] == "rebuild"
+    assert outcomes["t"]["records"] == len(LINES)
+    assert outcomes["other"]["action"] == ("rebuild" if refused else "none")
+    assert {row["action"] for row in json.loads(memq("recover", tmp_path, "-o", "json")[0])} == {
+        "none"
+    }
+
+    stopped.restart()
+    for topic in ("t", "other"):
+        assert read(stopped.address, topic) == Counter(LINES)
+    write(stopped.address, LINES)  # the job runs again
+    assert read(stopped.address, group="g") == Counter(LINES)
+
+
+def test_a_client_of_before_is_told(memq, tmp_path):
+    """Whoever is somewhere in the topic as it was learns that its offsets mean nothing any more."""
+    with BrokerProcess(tmp_path, auto_create_topics=True) as running:
+        write(running.address, LINES)
+        with Consumer(running.address, topic="t", start="earliest") as consumer:
+            assert consumer.poll(timeout=10) is not None
+            assert running.terminate() == 0
+            shutil.rmtree(topic_folder(tmp_path))
+            memq("recover", "--execute", tmp_path)
+            running.restart()
+            with pytest.raises(TopicRecreatedError, match="earliest"):
+                for _ in range(100):
+                    consumer.poll(timeout=10)
+
+
+RESTORED = {
+    "an entry": lambda data: flip(pages(data, "data")[0], 100),
+    "the last": lambda data: flip(
+        pages(data, "data")[1], len(pages(data, "data")[1].read_bytes().rstrip(b"\0")) - 1
+    ),
+    "all pages": lambda data: [page.unlink() for page in pages(data, "data")],
+    "a zeroed page": lambda data: pages(data, "data")[2].write_bytes(bytes(4 << 20)),
+    "the control file": lambda data: (topic_folder(data) / "0/control").unlink(),
+}
+
+
+@pytest.mark.parametrize("damage", list(RESTORED.values()), ids=list(RESTORED))
+def test_what_can_be_proven_is_restored(memq, stopped, tmp_path, damage):
+    """A lost notification comes back at its offset, so groups go on where they were."""
+    before = {page: page.read_bytes() for page in pages(tmp_path, "data")}
+    damage(tmp_path)
+    rows = json.loads(memq("recover", tmp_path, "--topic", "t", "-o", "json")[0])
+    assert [row["action"] for row in rows] in (["restore"], ["none"])
+    assert before != {page: page.read_bytes() for page in before if page.exists()} or (
+        rows[0]["action"] == "none"
+    )
+    memq("recover", "--execute", tmp_path, "--topic", "t")
+    assert {page: page.read_bytes() for page in pages(tmp_path, "data")} == before
+
+    stopped.restart()
+    write(stopped.address, LINES)
+    assert read(stopped.address) == Counter(LINES)
+    with AdminClient(stopped.address) as admin:
+        assert sum(admin.committed("g", "t").values()) > 0
+
+
+def test_a_lost_catalog_is_made_again(memq, stopped, tmp_path):
+    """Topics come back with their partitions and schemas, and with default options."""
+    shutil.rmtree(tmp_path / "topics")
+    with pytest.raises(MemqError, match="topics is missing or empty"):
+        stopped.restart()
+    shown, advice = memq("recover", "--execute", tmp_path, "-o", "json")
+    assert {row["topic"]: row["action"] for row in json.loads(shown)} == {
+        "_memq_audit": "adopt",
+        "t": "adopt",
+        "other": "adopt",
+    }
+    assert "set them with `memq topic alter`" in advice
+    stopped.restart()
+    write(stopped.address, LINES)
+    assert read(stopped.address) == Counter(LINES)
+
+
+def test_a_running_broker_is_left_alone(memq, broker, tmp_path):
+    """Nothing is looked at below a broker that runs."""
+    with BrokerProcess(tmp_path):
+        assert "is in use by process" in memq("recover", tmp_path, code=1)[1]
+
+
+def test_without_objects_nothing_is_rebuilt(memq, stopped, tmp_path):
+    """A queue is not made empty because the objects are not mounted either."""
+    shutil.rmtree(tmp_path / "queue")
+    (tmp_path / "objects").rename(tmp_path / "elsewhere")
+    assert "objects is missing or empty" in memq("recover", "--execute", tmp_path, code=1)[1]
+    (tmp_path / "elsewhere").rename(tmp_path / "objects")
+    memq("recover", "--execute", tmp_path)
+    stopped.restart()
+    assert read(stopped.address) == Counter(LINES)
+
+
+def test_a_damaged_object_is_named_and_kept(memq, stopped, tmp_path):
+    """An object whose index does not hold is left where it is, and the others are published."""
+    shutil.rmtree(tmp_path / "queue")
+    spoilt = next((tmp_path / "objects").glob("*/memq/topics/t/*/*/*.arrows"))
+    flip(spoilt, spoilt.stat().st_size - 30)
+    error = memq("recover", "--execute", tmp_path, code=1)[1]
+    assert spoilt.name in error
+    assert spoilt.exists()
+    stopped.restart()
+    with Consumer(stopped.address, topic="t") as consumer:
+        assert consumer.poll(timeout=10) is not None
+
+
+def test_an_unknown_topic(memq, stopped, tmp_path):
+    """A topic that nothing knows is an error."""
+    assert "knows no topic 'no'" in memq("recover", tmp_path, "--topic", "no", code=1)[1]

@@ -1,0 +1,61 @@
+"""Times of rows fit a topic's of the same kind only: what a zone decides, Spark's own cast does."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from memq.core.format.schema import DEFAULT_SCHEMA
+from memq.errors import SchemaMismatchError
+from memq.spark.write_plan import check_rows
+
+INSTANT, LOCAL = pa.timestamp("us", "UTC"), pa.timestamp("us")
+
+
+def check(given, expected):
+    """A column of one type, written to a topic that has it as another one."""
+    check_rows(pa.schema([("at", given)]), pa.schema([("at", expected)]), "t")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected", "message"),
+    [
+        (LOCAL, INSTANT, "an instant, but got .*a time without a zone; cast it to a timestamp in"),
+        (INSTANT, LOCAL, "a time without a zone, but got .*an instant; cast it to a timestamp_ntz"),
+        (pa.date32(), INSTANT, "a day; cast it to a timestamp in the query"),
+        (INSTANT, pa.date32(), "an instant; cast it to a date"),
+        (pa.utf8(), LOCAL, "cast it to a timestamp_ntz"),
+        (pa.int64(), INSTANT, "cast it to a timestamp"),
+        (INSTANT, pa.utf8(), "an instant; cast it in the query"),
+        (pa.list_(LOCAL), pa.list_(INSTANT), "column 'at.element' as timestamp"),
+        (pa.map_(pa.utf8(), LOCAL), pa.map_(pa.utf8(), INSTANT), "column 'at.value'"),
+        (pa.struct([("x", LOCAL)]), pa.struct([("x", INSTANT)]), "column 'at.x'"),
+    ],
+)
+def test_another_kind_of_time_is_refused(given, expected, message):
+    """Instants, local times, days, texts and numbers do not become each other unsaid."""
+    with pytest.raises(SchemaMismatchError, match=message):
+        check(given, expected)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (pa.timestamp("us", "America/New_York"), INSTANT),
+        (INSTANT, pa.timestamp("ms", "Asia/Kolkata")),
+        (LOCAL, pa.timestamp("ns")),
+        (pa.date32(), pa.date32()),
+        (pa.null(), INSTANT),
+        (pa.list_(INSTANT), pa.large_list(INSTANT)),
+    ],
+)
+def test_the_same_kind_of_time_fits(given, expected):
+    """An instant is the same in every zone, and units do not matter; nothing but nulls fits too."""
+    check(given, expected)
+
+
+def test_a_local_time_is_no_timestamp_of_a_default_topic():
+    """The column that a Spark user is likely to write without a zone is refused as well."""
+    rows = pa.schema([("value", pa.utf8()), ("timestamp", LOCAL)])
+    with pytest.raises(SchemaMismatchError, match="cast it to a timestamp in the query"):
+        check_rows(rows, DEFAULT_SCHEMA, "t")

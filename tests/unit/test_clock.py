@@ -1,0 +1,105 @@
+"""The broker's clock, when the machine's wall clock steps."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memq.core.clock import CONFIRM_MS, DRIFT_MS, MOST_DOWN_MS, BrokerClock, Times
+
+DAY_MS = 86_400_000
+NOON_MS = 1_800_000_000_000
+
+
+class Machine:
+    """Its clocks: time passes on both, and the wall clock can be set."""
+
+    def __init__(self) -> None:
+        self.mono_ms, self.wall_ms = 5_000, NOON_MS
+        self.clock = self.start(Times(0, 0))
+
+    def start(self, saved: Times) -> BrokerClock:
+        self.clock = BrokerClock(lambda: (self.mono_ms + 0.5) / 1000, lambda: self.wall_ms, saved)
+        return self.clock
+
+    def wait(self, ms: int) -> None:
+        self.mono_ms += ms
+        self.wall_ms += ms
+        self.clock.look()
+
+    def step(self, ms: int) -> None:
+        self.wall_ms += ms
+        self.clock.look()
+
+
+@pytest.mark.parametrize("step_ms", [DAY_MS, -DAY_MS, 600, -40 * 365 * DAY_MS])
+def test_step_that_is_taken_back_within_a_minute_leaves_no_trace(step_ms) -> None:
+    """Until a step has stood for a minute, time runs on as if it were not there."""
+    machine = Machine()
+    machine.step(step_ms)
+    for _ in range(59):
+        machine.wait(1_000)
+    assert machine.clock() == (59_000, NOON_MS + 59_000)
+    machine.step(-step_ms)
+    machine.wait(CONFIRM_MS)
+    assert machine.clock() == (119_000, NOON_MS + 119_000)
+
+
+@pytest.mark.parametrize("step_ms", [DAY_MS, -DAY_MS])
+def test_step_that_stays_is_believed_after_a_minute(step_ms) -> None:
+    """A clock that was set, and stays so, is followed, back as well as on."""
+    machine = Machine()
+    machine.step(step_ms)
+    machine.wait(CONFIRM_MS)
+    assert machine.clock().wall_ms == machine.wall_ms
+
+
+def test_each_new_step_has_to_stand_for_a_minute_anew() -> None:
+    """A clock that is set again and again is not believed for what it showed in between."""
+    machine = Machine()
+    for hours in (1, 5, 2):
+        machine.step(hours * 3_600_000)
+        machine.wait(CONFIRM_MS - 1)
+    assert machine.clock().wall_ms == NOON_MS + 3 * (CONFIRM_MS - 1)
+
+
+def test_drift_is_followed_at_once() -> None:
+    """What NTP corrects little by little is no step."""
+    machine = Machine()
+    for _ in range(100):
+        machine.step(DRIFT_MS)
+    assert machine.clock().wall_ms == machine.wall_ms
+
+
+def test_running_time_goes_on_from_the_life_before() -> None:
+    """Running time counts the time that brokers ran, and none of the time between."""
+    machine = Machine()
+    machine.wait(7_000)
+    saved = Times(*machine.clock())
+    machine.mono_ms, machine.wall_ms = 3, machine.wall_ms + 3_600_000  # the machine started again
+    clock = machine.start(saved)
+    assert clock() == (7_000, NOON_MS + 7_000 + 3_600_000)
+
+
+@pytest.mark.parametrize("ahead_ms", [-1_600, -DAY_MS, MOST_DOWN_MS + 1, 10 * 365 * DAY_MS])
+def test_clock_that_is_off_at_the_start_is_not_believed_before_a_minute(ahead_ms) -> None:
+    """A battery that was flat, or a clock set back while no broker ran, is seen at the start."""
+    machine = Machine()
+    machine.wall_ms += ahead_ms
+    machine.start(Times(1_000, NOON_MS))
+    machine.wait(CONFIRM_MS - 1)
+    assert machine.clock() == (1_000 + CONFIRM_MS - 1, NOON_MS + CONFIRM_MS - 1)
+    machine.wait(1)
+    assert machine.clock().wall_ms == machine.wall_ms
+    assert "in step" in repr(machine.clock)
+
+
+@given(st.lists(st.tuples(st.integers(0, 100_000), st.integers(-(10**12), 10**12)), max_size=40))
+def test_running_time_is_the_monotonic_clock_whatever_the_wall_clock_does(steps) -> None:
+    """No step is ever seen in running time."""
+    machine = Machine()
+    for wait_ms, step_ms in steps:
+        machine.wait(wait_ms)
+        machine.step(step_ms)
+    assert machine.clock().mono_ms == sum(wait_ms for wait_ms, _ in steps)
