@@ -15,7 +15,7 @@ export UV_HTTP_TIMEOUT ?= 180
 COMPILE := $(BIN)/uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 \
 	--custom-compile-command "make requirements" --quiet --output-file requirements.txt
 
-.PHONY: help setup requirements test test-unit lint format chaos fuzz soak bench demo docs clean
+.PHONY: help setup requirements test test-unit lint format chaos simulate fuzz mutants soak bench demo docs clean
 
 help: ## Show these words
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -57,8 +57,15 @@ format: $(INSTALLED) ## Format the code and mend what ruff can mend
 chaos: $(INSTALLED) ## Kill brokers while producers write, and check; RUNS=200 SEED=random
 	$(BIN)/python -m tests.system.chaos --runs $(or $(RUNS),200) $(if $(SEED),--seed $(SEED))
 
+simulate: $(INSTALLED) ## Faults of all kinds in simulated time, and check; SEEDS=200 SEED=7 MINUTES=m
+	$(BIN)/python -m tests.simulation $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SEED),--seed $(SEED)) \
+		$(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
+
 fuzz: $(INSTALLED) ## Send hostile frames to a broker, and check; FRAMES=1000000 SEED=random
 	$(BIN)/python -m tests.system.fuzz --frames $(or $(FRAMES),1000000) $(if $(SEED),--seed $(SEED))
+
+mutants: $(INSTALLED) ## Plant small bugs one by one; each must be caught; ARGS="NAME --seeds 100"
+	$(BIN)/python -m tests.simulation.mutants $(ARGS)
 
 soak: $(INSTALLED) ## Airflow, Spark and brokers that are killed while producers write, and check
 	$(BIN)/python -m tests.system.airflow.soak $(ARGS)

@@ -1,0 +1,46 @@
+"""What the watermark says is true: nothing older comes after it, and it does not go back."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tests.simulation.checkers.offsets import by_key, gone_back
+from tests.simulation.checkers.violation import Violation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.simulation.checkers.log import Log
+
+
+def untrue_watermarks(log: Log) -> Iterator[Violation]:
+    """A Batch that was sealed before a watermark came behind the end that was seen after it."""
+    offsets, batches = by_key(log.history.offsets), by_key(log.history.batches)
+    for key, marks in by_key(log.history.watermarks).items():
+        for most, each in gone_back(marks, attrgetter("stored_through_ms")):
+            text = f"watermark of {key} went from {most} to {each.stored_through_ms}"
+            yield Violation("watermark", text)
+        seen = sorted((each.start_us, each.end) for each in offsets.get(key, ()))
+        begun = [start_us for start_us, _ in seen]
+        found = batches.get(key, ())
+        offset = np.array([batch.offset for batch in found], np.int64)
+        stamps = np.array([batch.sealed_ms for batch in found], np.int64)
+        order = np.argsort(offset)
+        offset, stamps = offset[order], stamps[order]
+        there = offset.tolist()
+        least = np.minimum.accumulate(stamps[::-1])[::-1]
+        for each in marks:
+            at = bisect_left(begun, each.end_us)
+            if at == len(seen):
+                continue
+            behind = bisect_left(there, seen[at][1])
+            if behind < len(least) and least[behind] < each.stored_through_ms:
+                yield Violation(
+                    "watermark",
+                    f"{key} was stored through {each.stored_through_ms} up to {seen[at][1]}, and "
+                    f"behind it a Batch of {least[behind]} came",
+                )

@@ -1,0 +1,519 @@
+"""What happened in a run, as plain data: one NamedTuple per kind of operation.
+
+The simulation and `make chaos` record a `History`; `tests.simulation.checkers` judges it. Nothing
+here knows a broker, a client or a clock.
+
+*Time* is microseconds by one true clock, that of the observer: it never steps, and all processes
+share it. What a process under test believes about the time is another thing, and named `…_ms`.
+
+*Outcome*: `OK`, it took effect; `FAIL`, it certainly did not and never will; `INFO`, nobody knows,
+it may take effect even later. An operation whose process crashed is `INFO` and has no end.
+
+*Key*: what has an order of its own, (topic, incarnation, read partition). A *place* in it is
+(offset, position): the offset of a Batch's notification, and the LogMessage's number in that Batch,
+from 0. Offsets may have gaps.
+
+*Values* name LogMessages. Each is hashable and sent once: the same value twice is the same
+LogMessage, sent again under the same name (producer id, epoch, write partition, sequence).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import NamedTuple
+
+OK, FAIL, INFO = "ok", "fail", "info"
+
+NOWHERE = -1  # as partition or offset: the answer did not say
+
+Value = Hashable
+
+
+class Key(NamedTuple):
+    """What has an order of its own."""
+
+    topic: str
+    incarnation: str
+    partition: int
+
+
+class Name(NamedTuple):
+    """Which Message it is; each producer counts `sequence` from 0 in each write partition."""
+
+    write_partition: int
+    producer_id: str
+    epoch: int
+    sequence: int
+
+
+# -- sending ------------------------------------------------------------------------------------
+
+
+class Send(NamedTuple):
+    """A Message was sent, with all retries of it until its outcome was told.
+
+    A stable producer that was started again and sends the same Message is one more `Send` with the
+    same name and values.
+
+    Attributes:
+        incarnation: to which the producer believed to send; empty when it cannot tell.
+        values: of its LogMessages, in their order.
+        acks: "all", "1" or "0".
+        ordered: the topic has `ordering=producer`.
+        max_in_flight: Messages that this producer may have on their way.
+        partition: read partition that the ack named, or `NOWHERE`.
+        offset: likewise.
+        duplicate: the ack said that it had been published before.
+    """
+
+    process: str
+    start_us: int
+    end_us: int | None
+    outcome: str
+    topic: str
+    incarnation: str
+    name: Name
+    values: tuple[Value, ...]
+    acks: str = "all"
+    ordered: bool = False
+    max_in_flight: int = 5
+    partition: int = NOWHERE
+    offset: int = NOWHERE
+    duplicate: bool = False
+
+
+class Durable(NamedTuple):
+    """From this time on the object and the notification of a Batch survive any crash."""
+
+    time_us: int
+    topic: str
+    incarnation: str
+    partition: int
+    offset: int
+
+
+# -- reading ------------------------------------------------------------------------------------
+
+ASSIGNED, GROUP, RANGE, SPARK = "assigned", "group", "range", "spark"
+
+
+class Asked(NamedTuple):
+    """A range of offsets; `end` is one past its last."""
+
+    partition: int
+    start: int
+    end: int
+
+
+class Poll(NamedTuple):
+    """LogMessages were handed out. The last four are parallel, in the order of handing out.
+
+    Attributes:
+        mode: `ASSIGNED` follows partitions that it chose itself; `GROUP`, such as it was granted;
+            `RANGE` and `SPARK` read the ranges that were asked for, whole.
+        group: its consumer group; empty for none.
+        member: its id in that group; for an assigned reader, the reader's own name.
+        asked: with `RANGE` and `SPARK`, what was to be read.
+    """
+
+    process: str
+    start_us: int
+    end_us: int | None
+    outcome: str
+    topic: str
+    incarnation: str
+    mode: str
+    group: str
+    member: str
+    partitions: tuple[int, ...]
+    offsets: tuple[int, ...]
+    positions: tuple[int, ...]
+    values: tuple[Value, ...]
+    asked: tuple[Asked, ...] = ()
+
+
+class Batch(NamedTuple):
+    """A notification and its object as somebody found them; each is found often.
+
+    Attributes:
+        partition: read partition of the notification.
+        timestamp_ms: of the notification, by the broker's clock.
+        sealed_ms: when the broker sealed the Batch, by its clock.
+        batch_id: which Batch the notification names.
+        digest: of notification and object; empty when the object could not be read.
+        findings: what is wrong with it: notification, index and data that disagree.
+    """
+
+    time_us: int
+    topic: str
+    incarnation: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    sealed_ms: int
+    batch_id: str
+    digest: bytes = b""
+    findings: tuple[str, ...] = ()
+
+
+class Offsets(NamedTuple):
+    """Somebody asked which offsets a read partition holds: from `start` up to before `end`."""
+
+    process: str
+    start_us: int
+    end_us: int | None
+    outcome: str
+    topic: str
+    incarnation: str
+    partition: int
+    start: int = 0
+    end: int = 0
+
+
+class Watermark(NamedTuple):
+    """Somebody asked for the watermark of a read partition.
+
+    Attributes:
+        stored_through_ms: what was sealed earlier, by the brokers' clock, was published before the
+            answer.
+    """
+
+    process: str
+    start_us: int
+    end_us: int | None
+    outcome: str
+    topic: str
+    incarnation: str
+    partition: int
+    stored_through_ms: int = 0
+
+
+# -- groups -------------------------------------------------------------------------------------
+
+GRANTED, RENEWED, RELEASED, SOUGHT = "granted", "renewed", "released", "sought"
+
+
+class Assignment(NamedTuple):
+    """What a reader knows of its partitions changed.
+
+    Attributes:
+        event: `GRANTED`: from now on the member may read and commit them. `RENEWED`: a heartbeat
+            was answered, it holds them longer. `RELEASED`: it gave them up, or was told to be out.
+            `SOUGHT`: it chose, or chose anew, where to read on; of an assigned reader as well.
+        member: as in `Poll`.
+        until_us: granted or renewed, when its session ends by the member's own reckoning: the
+            sending of its last answered heartbeat and the session timeout.
+    """
+
+    process: str
+    time_us: int
+    event: str
+    topic: str
+    incarnation: str
+    group: str
+    member: str
+    partitions: tuple[int, ...]
+    until_us: int | None = None
+
+
+class Commit(NamedTuple):
+    """A group's offsets were stored, each the next to read.
+
+    Attributes:
+        offsets: (partition, offset) each.
+        reset: it is an operator's reset, which may go back.
+    """
+
+    process: str
+    start_us: int
+    end_us: int | None
+    outcome: str
+    topic: str
+    incarnation: str
+    group: str
+    member: str
+    offsets: tuple[tuple[int, int], ...]
+    reset: bool = False
+
+
+class Committed(NamedTuple):
+    """A group's stored offsets were fetched; a partition without one is left out."""
+
+    process: str
+    start_us: int
+    end_us: int | None
+    outcome: str
+    topic: str
+    incarnation: str
+    group: str
+    offsets: tuple[tuple[int, int], ...] = ()
+
+
+# -- audits -------------------------------------------------------------------------------------
+
+CLEAN, PARTLY, UNCLEAN = "clean", "partly judged", "not clean"
+
+
+class Run(NamedTuple):
+    """Sequences of one producer in one write partition, ends included."""
+
+    write_partition: int
+    producer_id: str
+    epoch: int
+    first: int
+    last: int
+
+
+class Audit(NamedTuple):
+    """A topic was audited.
+
+    Attributes:
+        start_ms: of the window, by the brokers' clock; None for no bound.
+        end_ms: likewise.
+        verdict: `CLEAN`, `PARTLY` (no fault found, but not all could be judged) or `UNCLEAN`.
+        lost: what it calls lost or damaged.
+        wrong: what else it complains of, in its words.
+    """
+
+    process: str
+    start_us: int
+    end_us: int | None
+    outcome: str
+    topic: str
+    incarnation: str
+    start_ms: int | None = None
+    end_ms: int | None = None
+    verdict: str = ""
+    lost: tuple[Run, ...] = ()
+    wrong: tuple[str, ...] = ()
+
+
+class Loss(NamedTuple):
+    """A loss was planted: stored Messages were destroyed behind the system's back.
+
+    Attributes:
+        time_us: when it was done.
+        offset: of the Batch, in `partition`.
+        names: of the Messages in it.
+        reported_ms: when the report that names them was stored, by the brokers' clock: an audit
+            whose window holds it must name them. None when nobody reported them: then it may.
+        mended_us: when the object was put back; None for never.
+    """
+
+    time_us: int
+    topic: str
+    incarnation: str
+    partition: int
+    offset: int
+    names: tuple[Name, ...]
+    reported_ms: int | None = None
+    mended_us: int | None = None
+
+
+# -- topics, retention, and what is left --------------------------------------------------------
+
+CREATE, ALTER, DELETE = "create", "alter", "delete"
+
+
+class TopicChange(NamedTuple):
+    """A topic was created, altered or deleted.
+
+    Attributes:
+        incarnation: that was made or meant; empty when a create did not tell.
+        retention_us: that it has from then on; None when that was not said.
+    """
+
+    process: str
+    start_us: int
+    end_us: int | None
+    outcome: str
+    action: str
+    topic: str
+    incarnation: str
+    retention_us: int | None = None
+
+
+class Removal(NamedTuple):
+    """A notification or an object of a topic was removed, whoever did it (but a planted `Loss`).
+
+    Attributes:
+        what: "notification" or "object".
+        published_us: when it had been published, by the true clock; None for an object that no
+            notification ever named.
+        written_us: when it had been written, likewise.
+    """
+
+    time_us: int
+    what: str
+    topic: str
+    incarnation: str
+    partition: int
+    offset: int
+    published_us: int | None
+    written_us: int = 0
+
+
+class Left(NamedTuple):
+    """An object, file or folder that is there at the end.
+
+    Attributes:
+        what: which kind of thing.
+        incarnation: of the topic that it belongs to; empty for what belongs to none.
+        written_us: when it was written.
+        named: a notification that is held names it, or it is otherwise known and needed.
+    """
+
+    time_us: int
+    what: str
+    name: str
+    topic: str
+    incarnation: str
+    written_us: int
+    named: bool
+
+
+# -- processes ----------------------------------------------------------------------------------
+
+CRASHED, STARTED, STOPPED = "crashed", "started", "stopped"
+
+
+class Life(NamedTuple):
+    """A process crashed (at once, nothing of it runs on), started, or stopped in good order."""
+
+    time_us: int
+    process: str
+    event: str
+    detail: str = ""
+
+
+class Memory(NamedTuple):
+    """What a process held, and what it said it would hold at most; in bytes."""
+
+    time_us: int
+    process: str
+    what: str
+    used_bytes: int
+    bound_bytes: int
+
+
+class Call(NamedTuple):
+    """A call of a client that promised to end by a time, whatever it does."""
+
+    process: str
+    start_us: int
+    end_us: int | None
+    deadline_us: int
+    what: str
+
+
+class Quiet(NamedTuple):
+    """From this time on there are no more faults; what starts after `settled_us` must succeed."""
+
+    time_us: int
+    settled_us: int
+
+
+class Drained(NamedTuple):
+    """A reader was let read until the end of a topic that nobody wrote to any more."""
+
+    time_us: int
+    process: str
+    topic: str
+    incarnation: str
+
+
+Operation = (
+    Send
+    | Durable
+    | Poll
+    | Batch
+    | Offsets
+    | Watermark
+    | Assignment
+    | Commit
+    | Committed
+    | Audit
+    | Loss
+    | TopicChange
+    | Removal
+    | Left
+    | Life
+    | Memory
+    | Call
+    | Quiet
+    | Drained
+)
+
+
+class History:
+    """All operations of a run, by kind; each kind in the order of recording.
+
+    Attributes:
+        end_us: when the recording ended; operations without an end were open then, or crashed.
+        clock_error_us: how far brokers' clocks may be from the true one while nobody steps them.
+    """
+
+    def __init__(self, *operations: Operation, end_us: int = 0, clock_error_us: int = 0) -> None:
+        self.sends: list[Send] = []
+        self.durables: list[Durable] = []
+        self.polls: list[Poll] = []
+        self.batches: list[Batch] = []
+        self.offsets: list[Offsets] = []
+        self.watermarks: list[Watermark] = []
+        self.assignments: list[Assignment] = []
+        self.commits: list[Commit] = []
+        self.committed: list[Committed] = []
+        self.audits: list[Audit] = []
+        self.losses: list[Loss] = []
+        self.topics: list[TopicChange] = []
+        self.removals: list[Removal] = []
+        self.left: list[Left] = []
+        self.lives: list[Life] = []
+        self.memory: list[Memory] = []
+        self.calls: list[Call] = []
+        self.quiet: list[Quiet] = []
+        self.drained: list[Drained] = []
+        self.end_us = end_us
+        self.clock_error_us = clock_error_us
+        self._add = {
+            Send: self.sends.append,
+            Durable: self.durables.append,
+            Poll: self.polls.append,
+            Batch: self.batches.append,
+            Offsets: self.offsets.append,
+            Watermark: self.watermarks.append,
+            Assignment: self.assignments.append,
+            Commit: self.commits.append,
+            Committed: self.committed.append,
+            Audit: self.audits.append,
+            Loss: self.losses.append,
+            TopicChange: self.topics.append,
+            Removal: self.removals.append,
+            Left: self.left.append,
+            Life: self.lives.append,
+            Memory: self.memory.append,
+            Call: self.calls.append,
+            Quiet: self.quiet.append,
+            Drained: self.drained.append,
+        }
+        for operation in operations:
+            self.add(operation)
+
+    def __repr__(self) -> str:
+        counts = [f"{len(each)} {name}" for name, each in self.kinds().items() if each]
+        return f"<History {', '.join(counts) or 'empty'}>"
+
+    def __len__(self) -> int:
+        return sum(map(len, self.kinds().values()))
+
+    def add(self, operation: Operation) -> None:
+        """Record an operation, once its outcome is known."""
+        self._add[type(operation)](operation)
+
+    def kinds(self) -> dict[str, list]:
+        """The operations by the name of their kind."""
+        return {name: each for name, each in vars(self).items() if isinstance(each, list)}
+
+    def operations(self) -> list[Operation]:
+        """All of them, kind by kind."""
+        return [operation for each in self.kinds().values() for operation in each]

@@ -1,0 +1,319 @@
+"""What is done in one run, as plain data drawn from a seed.
+
+A plan holds everything that is decided before the run; chance inside the run (delays, what a power
+cut leaves) comes from streams of the same seed. So a plan that is made smaller, by leaving deeds,
+readers or producers out, is run with the same seed, and one that still fails says what matters.
+
+Not every run has every fault: each seed switches some kinds on (swarm testing), for where
+everything happens at once, one fault hides the effect of another.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FAULTS = (
+    "kill",
+    "cut_power",
+    "cut_power_inside",
+    "stop",
+    "freeze",
+    "cut_network",
+    "reset",
+    "choppy",
+    "slow_network",
+    "disk_full",
+    "disk_fails",
+    "slow_disk",
+    "storage_faults",
+    "queue_faults",
+    "step_clock",
+    "kill_client",
+    "freeze_client",
+)
+"""Kinds of faults; each must have happened in a campaign."""
+
+DEEDS = ("create_again", "alter", "create", "range", "observe", "ask", "audit", "lose")
+"""What else is done beside producing and consuming."""
+
+
+class Topic(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic, with its options as users write them."""
+
+    name: str
+    typed: bool = False
+    options: dict[str, str | int | bool] = {}
+
+    @property
+    def brief(self) -> bool:
+        """Whether retention removes anything while a run lasts."""
+        return self.options.get("retention", "7d") != "7d"
+
+
+class Producer(msgspec.Struct, frozen=True, kw_only=True):
+    """A producer, which writes bursts of Messages until the run is quiet.
+
+    Attributes:
+        stable: its jobs have an id of their own, and begin anew under it after a crash.
+        burst: Messages that are written one after the other; in a job, all of its Messages.
+        records: most records of a Message.
+        pause_s: mean time between bursts.
+    """
+
+    name: str
+    topic: str
+    stable: bool = False
+    acks: str = "all"
+    in_flight: int = 5
+    burst: int = 3
+    records: int = 3
+    pause_s: float = 1.0
+    start_s: float = 0.0
+
+
+class Reader(msgspec.Struct, frozen=True, kw_only=True):
+    """A consumer.
+
+    Attributes:
+        group: that it is a member of; empty for one that reads all partitions by itself.
+        auto: commits by itself.
+        stay_s: mean time until it leaves and another comes; 0 to stay.
+        stall: how likely it stops polling for longer than it may, after a Batch.
+    """
+
+    name: str
+    topic: str
+    group: str = ""
+    auto: bool = False
+    stay_s: float = 0.0
+    stall: float = 0.0
+    start_s: float = 0.0
+
+
+class Deed(msgspec.Struct, frozen=True, kw_only=True):
+    """A fault, or something else that is done once.
+
+    Attributes:
+        who: a machine or a topic.
+        amount: seconds, steps, or how much of it, as the kind has it.
+    """
+
+    at_s: float
+    what: str
+    who: str = ""
+    amount: float = 0.0
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """A run.
+
+    Attributes:
+        seconds: until the faults stop; then everything is read to its end.
+        retention_s: between two looks of the broker at what has expired.
+        idle_s: between two looks of the broker at timeouts, disks and groups, which are most of
+            what an idle one does; 0 for as often as it does.
+        park: how long a Message waits for a place in its write partition.
+    """
+
+    seed: int
+    seconds: float
+    topics: tuple[Topic, ...]
+    producers: tuple[Producer, ...]
+    readers: tuple[Reader, ...]
+    deeds: tuple[Deed, ...]
+    retention_s: float = 5.0
+    idle_s: float = 0.0
+    park: str = "10s"
+
+
+def draw(seed: int, *, seconds: float | None = None) -> Plan:
+    """The plan of a seed."""
+    rng = random.Random(f"{seed}/plan")
+    seconds = seconds or rng.choice((8, 10, 12, 16, 24))
+    topics = tuple(_topic(rng, number) for number in range(rng.choice((1, 1, 2, 2, 3))))
+    names = [topic.name for topic in topics]
+    producers = tuple(_producer(rng, number, names, seconds) for number in range(rng.randint(1, 4)))
+    readers = tuple(_readers(rng, names, seconds))
+    return Plan(
+        seed=seed,
+        seconds=seconds,
+        topics=topics,
+        producers=producers,
+        readers=readers,
+        deeds=tuple(_deeds(rng, topics, producers, readers, seconds)),
+        retention_s=rng.choice((1.0, 5.0)),
+        park=rng.choice(("50ms", "500ms", "10s")),
+    )
+
+
+def _topic(rng: random.Random, number: int) -> Topic:
+    write = rng.choice((1, 1, 2, 3))
+    brief = rng.random() < 0.15
+    options: dict[str, str | int | bool] = {
+        "write_partitions": write,
+        "read_partitions": rng.choice((1, 2, 3, 4)),
+        "ordering": rng.choice(("none", "none", "producer")),
+        "batch_age": rng.choice(("20ms", "100ms", "200ms", "500ms")),
+        "batch_messages": rng.choice((2, 5, 10_000)),
+        "ring_slots": rng.choice((1, 2, 8)),
+        "upload_deadline": rng.choice(("2s", "5s", "30s")),
+        "dedup_window": "10s" if brief else "1h",
+        "retention": rng.choice(("10s", "15s")) if brief else "7d",
+        "audited": rng.random() < 0.6,
+    }
+    if brief:
+        options["upload_deadline"] = "2s"
+    return Topic(name=f"t{number}", typed=rng.random() < 0.2, options=options)
+
+
+def _producer(rng: random.Random, number: int, topics: list[str], seconds: float) -> Producer:
+    return Producer(
+        name=f"p{number}",
+        topic=rng.choice(topics),
+        stable=rng.random() < 0.35,
+        acks=rng.choice(("all", "all", "all", "all", "all", "1", "0")),
+        in_flight=rng.choice((1, 2, 5, 16)),
+        burst=rng.choice((1, 3, 8, 20)),
+        records=rng.choice((1, 3, 10)),
+        pause_s=rng.choice((0.3, 1.0, 3.0)),
+        start_s=rng.uniform(0, seconds / 3),
+    )
+
+
+def _readers(rng: random.Random, topics: list[str], seconds: float) -> Iterator[Reader]:
+    for number in range(rng.choice((0, 1, 1, 2))):
+        yield Reader(name=f"r{number}", topic=rng.choice(topics), start_s=rng.uniform(0, seconds))
+    if rng.random() < 0.75:
+        topic, auto = rng.choice(topics), rng.random() < 0.5
+        for number in range(rng.choice((1, 2, 2, 3))):
+            yield Reader(
+                name=f"g{number}",
+                topic=topic,
+                group="g",
+                auto=auto,
+                stay_s=rng.choice((0.0, 0.0, 3.0, 8.0)),
+                stall=rng.choice((0.0, 0.0, 0.03)),
+                start_s=rng.uniform(0, seconds * 0.7),
+            )
+
+
+def _deeds(
+    rng: random.Random,
+    topics: tuple[Topic, ...],
+    producers: tuple[Producer, ...],
+    readers: tuple[Reader, ...],
+    seconds: float,
+) -> list[Deed]:
+    found: list[Deed] = []
+    clients = [each.name for each in (*producers, *readers)]
+    kinds = [kind for kind in FAULTS if rng.random() < 0.3]
+    for kind in kinds:
+        for _ in range(rng.choice((1, 1, 2, 3))):
+            at_s = rng.uniform(0.2, seconds)
+            who = rng.choice(clients) if kind in _OF_CLIENTS else "b"
+            found.append(Deed(at_s=at_s, what=kind, who=who, amount=_amount(rng, kind)))
+    for kind, chance in (
+        ("create_again", 0.15),
+        ("alter", 0.2),
+        ("create", 0.1),
+        ("range", 0.3),
+        ("observe", 0.3),
+        ("ask", 0.4),
+        ("audit", 0.15),
+        ("lose", 0.06),
+    ):
+        if rng.random() < chance:
+            for _ in range(rng.choice((1, 2, 3))):
+                who = rng.choice(topics).name
+                found.append(Deed(at_s=rng.uniform(0.5, seconds), what=kind, who=who))
+    return sorted(found, key=lambda deed: deed.at_s)
+
+
+_OF_CLIENTS = frozenset({"kill_client", "freeze_client", "cut_network", "reset"})
+
+
+_AMOUNTS: dict[str, tuple[float, ...]] = {
+    # seconds until it is started again
+    "kill": (0.0, 0.1, 1.0, 4.0),
+    "cut_power": (0.0, 0.1, 1.0, 4.0),
+    "kill_client": (0.0, 0.1, 1.0, 4.0),
+    "stop": (0.0, 0.1, 1.0, 4.0),
+    # steps of the disk until the power fails
+    "cut_power_inside": (0, 1, 2, 5, 10, 30, 100),
+    # seconds that it lasts
+    "freeze": (0.5, 2.0, 6.0, 12.0, 40.0),
+    "freeze_client": (0.5, 2.0, 6.0, 12.0, 40.0),
+    "cut_network": (0.2, 2.0, 8.0, 35.0),
+    "disk_full": (0.5, 2.0, 5.0),
+    # how likely bytes come in pieces
+    "choppy": (0.2, 0.6, 0.9),
+    # times slower
+    "slow_network": (3.0, 10.0, 40.0),
+    "slow_disk": (3.0, 10.0, 40.0),
+    # calls that fail
+    "disk_fails": (1, 1, 2, 5),
+    # seconds, forwards or back
+    "step_clock": (0.3, 2, 30, 600, 7_200, 90_000, 8 * 86_400),
+}
+
+
+def _amount(rng: random.Random, kind: str) -> float:
+    amount = rng.choice(_AMOUNTS.get(kind, (0.0,)))
+    return amount * rng.choice((-1, 1)) if kind == "step_clock" else amount
+
+
+def speed(seed: int) -> Plan:
+    """One broker, four producers and two consumers, and nothing goes wrong: for measuring."""
+    topic = Topic(name="t0", options={"write_partitions": 2, "read_partitions": 2, "audited": True})
+    producers = [
+        Producer(name=f"p{number}", topic="t0", burst=3, pause_s=1.0) for number in range(4)
+    ]
+    readers = [Reader(name="r0", topic="t0"), Reader(name="g0", topic="t0", group="g", auto=True)]
+    return _calm(seed, 300.0, topic, producers, readers)
+
+
+def year(seed: int) -> Plan:
+    """A year of a topic that somebody writes to every few hours; the broker dies now and then."""
+    options = {"read_partitions": 2, "retention": "30d", "batch_age": "500ms"}
+    topic = Topic(name="t0", options=options)
+    day_s, seconds = 86_400.0, 365 * 86_400.0
+    producers = [
+        Producer(name=f"p{number}", topic="t0", stable=True, burst=3, pause_s=day_s / 4)
+        for number in range(2)
+    ]
+    rng = random.Random(f"{seed}/year")
+    deeds = [
+        Deed(at_s=rng.uniform(day_s, seconds), what=what, who="b", amount=_amount(rng, what))
+        for what in ("kill", "cut_power", "stop")
+        for _ in range(12)
+    ]
+    deeds += [
+        Deed(at_s=number * 30 * day_s, what=what, who="t0")
+        for number in range(1, 12)
+        for what in ("observe", "ask", "audit", "range")
+    ]
+    return msgspec.structs.replace(
+        _calm(seed, seconds, topic, producers, []),
+        deeds=tuple(sorted(deeds, key=lambda deed: deed.at_s)),
+        retention_s=3_600.0,
+        idle_s=60.0,
+    )
+
+
+def _calm(
+    seed: int, seconds: float, topic: Topic, producers: list[Producer], readers: list[Reader]
+) -> Plan:
+    return Plan(
+        seed=seed,
+        seconds=seconds,
+        topics=(topic,),
+        producers=tuple(producers),
+        readers=tuple(readers),
+        deeds=(),
+    )

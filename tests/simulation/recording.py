@@ -1,0 +1,270 @@
+"""What clients do, written down as a history: hooks into producers and consumers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.simulation.history import (
+    ASSIGNED,
+    GRANTED,
+    GROUP,
+    INFO,
+    OK,
+    RELEASED,
+    RENEWED,
+    SOUGHT,
+    Assignment,
+    Call,
+    Commit,
+    Name,
+    Poll,
+    Send,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Iterable, Mapping
+    from typing import Any
+
+    from memq import AsyncConsumer, AsyncProducer
+    from memq.client.batch import Batch
+    from memq.client.delivery import Delivery
+    from memq.client.producer_state import Entry
+    from tests.simulation.plan import Producer, Reader
+    from tests.simulation.run import Run
+    from tests.simulation.world import Process
+
+CALL_SLACK_US = 1_000_000  # a turn here and there, and a clock that is a little slow
+
+
+class Sends:
+    """The Messages of one producer.
+
+    Attributes:
+        values: of the records, by the delivery of their Message.
+    """
+
+    def __init__(
+        self, run: Run, process: Process, spec: Producer, producer: AsyncProducer, *, ordered: bool
+    ) -> None:
+        self._run, self._process, self._spec, self._ordered = run, process, spec, ordered
+        self.values: dict[Delivery, list[str]] = {}
+        core = producer._rim._core
+        self._options = core.options
+        self.incarnation = core.options.incarnation
+        self._submitted = core._on_submitted
+        core._on_submitted = self._named
+
+    def _named(self, entry: Entry) -> None:
+        options = self._options
+        name = Name(entry.partition.number, options.producer_id, options.epoch, entry.sequence)
+        delivery = entry.message.delivery
+        send = Send(
+            self._process.name,
+            self._run.now_us,
+            None,
+            INFO,
+            options.topic,
+            options.incarnation,
+            name,
+            tuple(self.values.pop(delivery)),
+            acks={-1: "all", 1: "1", 0: "0"}[options.acks],
+            ordered=self._ordered,
+            max_in_flight=options.max_in_flight,
+        )
+        self._run.open_sends[delivery] = send
+        delivery.add_done_callback(self._settled)
+        self._submitted(entry)
+
+    def _settled(self, delivery: Delivery) -> None:
+        send = self._run.open_sends.pop(delivery)
+        end_us = self._run.now_us
+        stored, error = delivery._stored, delivery._error
+        if stored is not None:
+            done = send._replace(
+                end_us=end_us,
+                outcome=OK,
+                partition=stored.partition,
+                offset=stored.offset,
+                duplicate=stored.duplicate,
+            )
+        else:
+            done = send._replace(end_us=end_us, outcome=INFO)
+            self._run.noted(self._process, f"not delivered: {type(error).__name__}", error)
+        self._run.history.add(done)
+
+
+class Reads:
+    """What one consumer is told to hold, hands out and commits."""
+
+    def __init__(self, run: Run, process: Process, spec: Reader) -> None:
+        self._run, self._process, self._spec = run, process, spec
+        self.name = process.name
+        self._sent_us = 0
+        self._consumer: AsyncConsumer | None = None
+        self._session_us = 0
+
+    def watch(self, consumer: AsyncConsumer) -> None:
+        """From now on, of this consumer."""
+        self._consumer = consumer
+        rim = consumer._rim
+        self.topic, self.incarnation = rim.queue.topic, rim.queue.incarnation
+        if not self._spec.group:
+            self.event(SOUGHT, consumer.assignment)
+            return
+        self._session_us = rim.options.session_timeout_ms * 1_000
+        session_if_group = rim._session_if_group
+
+        def watched():
+            had = rim._session
+            session = session_if_group()
+            if session is not None and session is not had:
+                self._watch_session(session.membership)
+            return session
+
+        rim._session_if_group = watched
+        commit = rim.queue.commit
+
+        async def watched_commit(group, member_id, offsets, **options):
+            await self._committing(commit(group, member_id, offsets, **options), offsets, member_id)
+
+        rim.queue.commit = watched_commit
+
+    def _watch_session(self, membership: Any) -> None:
+        self.name = membership.member_id
+        heartbeat, answered, lose = membership.heartbeat, membership.answered, membership.lose
+        sent_us = {}
+
+        def watched_heartbeat(now_ms):
+            made = heartbeat(now_ms)
+            sent_us[made.sequence] = self._run.now_us
+            return made
+
+        def watched_answered(made, answer, now_ms):
+            answered(made, answer, now_ms)
+            self._sent_us = sent_us.pop(made.sequence)
+            sent_us.clear()
+            if membership.held:
+                self.event(RENEWED, membership.held)
+
+        def watched_lose():
+            if membership.held:
+                self.event(RELEASED, membership.held)
+            lose()
+
+        membership.heartbeat, membership.answered = watched_heartbeat, watched_answered
+        membership.lose = watched_lose
+
+    def event(self, event: str, partitions: Iterable[int]) -> None:
+        """What this reader knows of its partitions has changed."""
+        until = self._sent_us + self._session_us if event in (GRANTED, RENEWED) else None
+        self._run.history.add(
+            Assignment(
+                self._process.name,
+                self._run.now_us,
+                event,
+                self.topic,
+                self.incarnation,
+                self._spec.group,
+                self.name,
+                tuple(sorted(partitions)),
+                until,
+            )
+        )
+
+    def granted(self, partitions: list[int]) -> None:
+        """For `on_assign`."""
+        self.event(GRANTED, partitions)
+
+    def released(self, partitions: list[int]) -> None:
+        """For `on_revoke` and `on_lost`."""
+        self.event(RELEASED, partitions)
+
+    async def poll(self, timeout_s: float) -> Batch | None:
+        """Poll, and write down what came."""
+        run, start_us = self._run, self._run.now_us
+        with Promised(run, self._process, "poll", timeout_s):
+            batch = await self._consumer.poll(timeout_s)
+        if batch is not None:
+            run.history.add(
+                poll_of(
+                    [batch],
+                    self._process.name,
+                    (start_us, run.now_us),
+                    self.incarnation,
+                    mode=GROUP if self._spec.group else ASSIGNED,
+                    group=self._spec.group,
+                    member=self.name,
+                )
+            )
+        return batch
+
+    async def _committing(
+        self, commit: Awaitable[None], offsets: Mapping[int, int], member: str
+    ) -> None:
+        run, start_us, outcome = self._run, self._run.now_us, INFO
+        try:
+            await commit
+            outcome = OK
+        finally:  # an error may hide an earlier try that took effect
+            run.history.add(
+                Commit(
+                    self._process.name,
+                    start_us,
+                    run.now_us,
+                    outcome,
+                    self.topic,
+                    self.incarnation,
+                    self._spec.group,
+                    member,
+                    tuple(sorted(offsets.items())),
+                )
+            )
+
+
+def poll_of(
+    batches: Iterable[Batch], process: str, times_us: tuple[int, int], incarnation: str, **more: Any
+) -> Poll:
+    """Batches that were handed out, as one `Poll`."""
+    found = [
+        (batch.partition, batch.offset, position, value_of(message.value))
+        for batch in batches
+        for position, message in enumerate(batch)
+    ]
+    topic = next(iter(batches)).topic
+    columns = tuple(zip(*found, strict=True)) if found else ((), (), (), ())
+    return Poll(process, *times_us, OK, topic, incarnation, *_more(more), *columns, **_asked(more))
+
+
+def _more(more: Mapping[str, Any]) -> tuple[str, str, str]:
+    return more["mode"], more.get("group", ""), more["member"]
+
+
+def _asked(more: Mapping[str, Any]) -> dict[str, Any]:
+    return {"asked": more["asked"]} if "asked" in more else {}
+
+
+def value_of(value: Any) -> str:
+    """The value as a history names it."""
+    return value["id"] if isinstance(value, dict) else value.decode()
+
+
+class Promised:
+    """A call that must end within a time; use it with `with`."""
+
+    def __init__(self, run: Run, process: Process, what: str, seconds: float) -> None:
+        self._run, self._process, self._what = run, process, what
+        self._start_us = run.now_us
+        self._deadline_us = run.now_us + int(seconds * 1e6) + CALL_SLACK_US
+
+    def __enter__(self) -> None:
+        self._run.open_calls[self] = self._call(None)
+
+    def __exit__(self, *_: object) -> None:
+        self._run.open_calls.pop(self, None)
+        end_us = self._run.now_us
+        if self._process.loop.thawed_us > self._start_us:
+            return  # it promised nothing for a time in which it did not run
+        self._run.history.add(self._call(end_us))
+
+    def _call(self, end_us: int | None) -> Call:
+        return Call(self._process.name, self._start_us, end_us, self._deadline_us, self._what)

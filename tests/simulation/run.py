@@ -1,0 +1,495 @@
+"""One run of a plan: machines, a broker that is started again, clients, faults, and the end.
+
+A run has three parts. While it is *noisy*, everybody works and faults happen. Then it is *quiet*:
+what was broken is mended, no more is written than was begun, and every promise must be kept without
+excuse. At last everything is read to its end, audited, and the broker stopped; then the history is
+judged.
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from memq.core.audit import Verdict
+from memq.core.storage.keys import parse_object_key
+from memq.errors import MemqError
+from tests.simulation import history as h
+from tests.simulation import workload
+from tests.simulation.broker import serve, split
+from tests.simulation.checkers import check
+from tests.simulation.disk import PowerCut
+from tests.simulation.plan import FAULTS, Reader
+from tests.simulation.world import MAX_DRIFT, World
+
+if TYPE_CHECKING:
+    from memq.client.audit import AuditResult
+    from memq.client.delivery import Delivery
+    from memq.core.notification.notification import Notification
+    from memq.testing.faults import Faults
+    from tests.simulation.broker import SimBroker
+    from tests.simulation.plan import Deed, Plan
+    from tests.simulation.recording import Promised
+    from tests.simulation.world import Process
+
+QUIET_S = 150.0  # a client that is to end, once nothing fails any more, ends in so long
+SAMPLE_US = 500_000  # between two looks at memory at least,
+SAMPLES = 1_000  # and looks in a run at most, about
+ORPHANS_S = 30.0  # between two looks, and until one may see what is new
+CLOCK_ERROR_US = 2_500_000  # retention counts from when a Batch was sealed, not when published
+SETTLE_S = 45.0  # kernels and sessions have forgotten the faults after so long
+
+
+class Result(NamedTuple):
+    """What came out of a run.
+
+    Attributes:
+        violations: what does not hold, as sentences; none is what everybody wants.
+        counts: how often each fault and deed happened.
+        digest: of the trace.
+        callbacks: how many there were.
+        seconds: of simulated time.
+    """
+
+    plan: Plan
+    violations: list[str]
+    counts: dict[str, int]
+    digest: str
+    callbacks: int
+    seconds: float
+    history: h.History
+    notes: list[str]
+    trace: list[str] | None = None
+
+
+class Run:
+    """A plan that is carried out; see the module's theory of operation.
+
+    Attributes:
+        quiet: faults have stopped, and producers end.
+        over: all has been read, and everybody ends.
+    """
+
+    def __init__(self, plan: Plan, world: World) -> None:
+        self.plan = plan
+        self.world = world
+        self.history = world.history
+        drift_us = int(plan.seconds * 1e6 * 1.5 * MAX_DRIFT)
+        self.history.clock_error_us = CLOCK_ERROR_US + drift_us
+        self.topics = {topic.name: topic for topic in plan.topics}
+        self.jobs: dict[str, int] = {}
+        self.sessions: dict[str, int] = {}
+        self.done: set[str] = set()
+        self.quiet = self.over = False
+        self.faulty_queue = any(deed.what == "queue_faults" for deed in plan.deeds)
+        self.faulty_storage = any(deed.what == "storage_faults" for deed in plan.deeds)
+        self.open_sends: dict[Delivery, h.Send] = {}
+        self.open_calls: dict[Promised, None] = {}
+        self.incarnations: dict[str, str] = {}
+        self.publications: dict[tuple[str, str, int, int], h.Durable] = {}
+        self.batches: dict[str, tuple[h.Durable, Notification]] = {}
+        self.forgotten: set[tuple[str, str, int, int]] = set()
+        self.written: dict[str, int] = {}
+        self.broker: SimBroker | None = None
+        self.violations: list[str] = []
+        self.notes: list[str] = []
+        self._faulty: list[tuple[Faults, str]] = []
+        self._machine = world.machine("b", disk=True)
+        self._machine.on_cut = self._power_was_cut
+        self._restart_s = 0.5
+        self._clients: dict[str, Any] = {}
+        self._deeds: list[Any] = []
+
+    @property
+    def now_us(self) -> int:
+        """The true time."""
+        return self.world.timeline.now_us
+
+    # -- what is noted ----------------------------------------------------------------------
+
+    def noted(self, process: Process, what: str, error: BaseException | None) -> None:
+        """An error that may be; kept for whoever looks into a run."""
+        text = f"{type(error).__name__}: {error}"
+        self.notes.append(f"{self.world.now_s:.6f} {process.name} {what}: {text[:300]}")
+
+    def wrong(self, text: str) -> None:
+        """Something that must not be."""
+        self.violations.append(f"{self.world.now_s:.6f} {text}")
+
+    def unreadable(self, process: Process, spec: Reader, error: MemqError) -> None:
+        """A reader was told an error; that of data is never right."""
+        self.noted(process, "reader", error)
+        if error.code in ("data_loss", "corrupt_data", "protocol_error"):
+            self.wrong(f"{process.name} cannot read {spec.topic}: {error}")
+
+    def published(self, durable: h.Durable, notification: Notification) -> None:
+        """A notification is durable."""
+        self.history.add(durable)
+        self.publications[durable[1:]] = durable
+        self.batches[notification.batch_id] = durable, notification
+
+    def deleted(self, key: str) -> None:
+        """An object was deleted by the broker."""
+        parsed = parse_object_key(key)
+        if key not in self.written or parsed is None:
+            return
+        durable, _ = self.batches.get(parsed.batch_id, (None, None))
+        at = (parsed.topic, parsed.incarnation)
+        place = (-1, -1, None) if durable is None else (*durable[3:], durable.time_us)
+        self.history.add(h.Removal(self.now_us, "object", *at, *place, self.written[key]))
+
+    def audited(
+        self, process: Process, start_us: int, incarnation: str, result: AuditResult
+    ) -> None:
+        """A topic was audited."""
+        lost = [
+            h.Run(*each.name, *run)
+            for each in result.producers
+            for run in (*each.lost, *each.damaged)
+        ]
+        verdict = {Verdict.CLEAN: h.CLEAN, Verdict.PARTLY: h.PARTLY}.get(result.verdict, h.UNCLEAN)
+        here = (process.name, start_us, self.now_us, h.OK, result.topic, incarnation)
+        self.history.add(
+            h.Audit(*here, verdict=verdict, lost=tuple(lost), wrong=tuple(result.damage))
+        )
+
+    def faulty(self, faults: Faults, kind: str) -> None:
+        """Faults of a life of the broker, to be counted."""
+        self._faulty.append((faults, kind))
+
+    # -- the broker -------------------------------------------------------------------------
+
+    def start_broker(self) -> None:
+        """Start the broker, if it is down."""
+        if not self._machine.up and not self.over:
+            process = self._machine.start()
+            process.loop.create_task(serve(self, process))
+
+    def broker_is_up(self, process: Process) -> None:
+        """It serves; the clocks of its life are what everybody sees."""
+        self.world.trace.add(f"{self.now_us} {process.name} is up")
+
+    def broker_failed_to_start(self, process: Process, error: BaseException) -> None:
+        """It could not start; a supervisor tries again."""
+        self.noted(process, "start", error)
+        if self.quiet or not isinstance(error, MemqError):
+            self.wrong(f"{process.name} cannot start: {type(error).__name__}: {error}")
+        self._machine.stopped(h.STOPPED, "could not start")
+        self.world.timeline.after(1_000_000, self.start_broker)
+
+    def broker_failed(self, process: Process, error: BaseException) -> None:
+        """An error that nothing expected has stopped it."""
+        if not isinstance(error, PowerCut):
+            self.wrong(f"{process.name}: unexpected {type(error).__name__}: {error}")
+        self._machine.stopped(h.STOPPED, "unexpected error")
+        self.world.timeline.after(500_000, self.start_broker)
+
+    def _power_was_cut(self) -> None:
+        self.world.happened("cut_power_inside")
+        self.world.timeline.after(int(self._restart_s * 1e6), self.start_broker)
+
+    # -- clients ----------------------------------------------------------------------------
+
+    def _start_client(self, spec: Any) -> None:
+        machine = self.world.machine(spec.name)
+        if machine.up or self.over or (self.quiet and spec.name in self.done):
+            return
+        process = machine.start()
+        work = workload.read if isinstance(spec, Reader) else workload.produce
+        self._task(process, work(self, process, spec))
+
+    def _task(self, process: Process, work: Any) -> Any:
+        """Run a coroutine of a client, which must not raise."""
+
+        def ended(task: Any) -> None:
+            if not task.cancelled() and task.exception() is not None:
+                self.wrong(f"{process.name}: {task.exception()!r}")
+
+        task = process.loop.create_task(work)
+        task.add_done_callback(ended)
+        return task
+
+    def _deed(self, deed: Deed, number: int) -> None:
+        """Have a client of its own do something."""
+        process = self.world.machine(f"d{number}").start()
+        task = self._task(process, workload.carry_out(self, process, deed))
+        self._deeds.append(task)
+        task.add_done_callback(lambda _: process.loop.call_soon(process.machine.stopped, h.STOPPED))
+
+    # -- faults -----------------------------------------------------------------------------
+
+    def _fault(self, deed: Deed) -> None:
+        if self.quiet:
+            return
+        getattr(self, f"_{deed.what}")(deed)
+
+    def _kill(self, deed: Deed) -> None:
+        if self._machine.up:
+            self.world.happened("kill")
+            self._machine.kill()
+            self.world.timeline.after(int(deed.amount * 1e6), self.start_broker)
+
+    def _cut_power(self, deed: Deed) -> None:
+        if self._machine.up:
+            self.world.happened("cut_power")
+            self._machine.cut_power()
+            self.world.timeline.after(int(deed.amount * 1e6), self.start_broker)
+
+    def _cut_power_inside(self, deed: Deed) -> None:
+        if self._machine.up:
+            self._machine.disk.cut_after(int(deed.amount))
+
+    def _stop(self, deed: Deed) -> None:
+        if not self._machine.up or self.broker is None or not self.broker.ready:
+            return
+        self.world.happened("stop")
+        process, broker = self._machine.process, self.broker
+
+        def stopped(_: object) -> None:
+            if process.alive:
+                self._machine.stopped(h.STOPPED)
+                self.world.timeline.after(int(deed.amount * 1e6), self.start_broker)
+
+        process.loop.create_task(broker.stop()).add_done_callback(stopped)
+
+    def _freeze(self, deed: Deed) -> None:
+        self._freeze_machine(self._machine, deed, "freeze")
+
+    def _freeze_client(self, deed: Deed) -> None:
+        self._freeze_machine(self.world.machine(deed.who), deed, "freeze_client")
+
+    def _freeze_machine(self, machine: Any, deed: Deed, name: str) -> None:
+        if machine.up:
+            self.world.happened(name)
+            machine.process.loop.freeze()
+            self.world.timeline.after(int(deed.amount * 1e6), machine.process.loop.thaw)
+
+    def _cut_network(self, deed: Deed) -> None:
+        self.world.happened("cut_network")
+        self.world.network.cut("b", deed.who, int(deed.amount * 1e6))
+
+    def _reset(self, deed: Deed) -> None:
+        if self.world.network.reset("b", deed.who):
+            self.world.happened("reset")
+
+    def _choppy(self, deed: Deed) -> None:
+        self.world.happened("choppy")
+        self.world.network.choppy = deed.amount
+
+    def _slow_network(self, deed: Deed) -> None:
+        self.world.happened("slow_network")
+        least, most = self.world.network.delay_us
+        self.world.network.delay_us = least, min(int(most * deed.amount), 400_000)
+
+    def _disk_full(self, deed: Deed) -> None:
+        self.world.happened("disk_full")
+        disk = self._machine.disk
+        disk.room_bytes = 0
+
+        def free() -> None:
+            disk.room_bytes = None
+
+        self.world.timeline.after(int(deed.amount * 1e6), free)
+
+    def _disk_fails(self, deed: Deed) -> None:
+        rng = self.world.rng(f"fault/{deed.at_s}")
+        self.world.happened("disk_fails")
+        for _ in range(int(deed.amount)):
+            call = rng.choice(("sync", "write", "create", "link", "rename", "mkdir", "sync_folder"))
+            self._machine.disk.fail(call, skip=rng.randint(0, 5))
+
+    def _slow_disk(self, deed: Deed) -> None:
+        if self._machine.up:
+            self.world.happened("slow_disk")
+            self._machine.process.loop.slowness = deed.amount
+
+    def _storage_faults(self, deed: Deed) -> None:
+        """They are planned for each life of the broker."""
+
+    def _queue_faults(self, deed: Deed) -> None:
+        """Likewise."""
+
+    def _step_clock(self, deed: Deed) -> None:
+        self.world.happened("step_clock")
+        self._machine.wall_offset_us += int(deed.amount * 1e6)
+
+    def _kill_client(self, deed: Deed) -> None:
+        machine = self.world.machine(deed.who)
+        if machine.up:
+            self.world.happened("kill_client")
+            machine.kill()
+            spec = self._clients[deed.who]
+            self.world.timeline.after(int(deed.amount * 1e6), self._start_client, spec)
+
+    def _mend(self) -> None:
+        """The end of all faults."""
+        self.quiet = True
+        world = self.world
+        for faults, _ in self._faulty:
+            faults._plan = ()
+        self.faulty_queue = self.faulty_storage = False
+        self._machine.disk.mend()
+        self._machine.disk.cut_after(None)
+        for machine in world.machines.values():
+            if machine.up:
+                machine.process.loop.thaw()
+                machine.process.loop.slowness = 1.0
+        world.network.delay_us, world.network.choppy = (50, 5_000), 0.05
+        world.network.mend()
+        self.start_broker()
+        for spec in self._clients.values():
+            self._start_client(spec)
+        settled_us = self.now_us + int(SETTLE_S * 1e6)
+        self.history.add(h.Quiet(self.now_us, settled_us))
+
+    # -- the course of it -------------------------------------------------------------------
+
+    def carry_out(self) -> None:
+        """Do all of it."""
+        plan, timeline = self.plan, self.world.timeline
+        self._start()
+        for spec in (*plan.producers, *plan.readers):
+            self._clients[spec.name] = spec
+            timeline.after(int(spec.start_s * 1e6), self._start_client, spec)
+        for number, deed in enumerate(plan.deeds):
+            what = self._fault if deed.what in FAULTS else self._deed
+            args = (deed,) if deed.what in FAULTS else (deed, number)
+            timeline.after(int(deed.at_s * 1e6), what, *args)
+        timeline.sleep(plan.seconds)
+        self._mend()
+        self._wait(lambda: self.done >= {each.name for each in plan.producers}, "producers end")
+        self._wait(lambda: all(task.done() for task in self._deeds), "deeds end")
+        self._read_all()
+        self._finish()
+
+    def _start(self) -> None:
+        self.start_broker()
+        process = self.world.machine("admin").start()
+
+        async def create_all() -> None:
+            for topic in self.topics:
+                await workload.create(self, process, topic)
+
+        process.loop.run(create_all(), timeout_s=20)
+        process.machine.stopped(h.STOPPED)
+        self._sample()
+
+    def _sample(self) -> None:
+        """Look at the broker's memory, again and again."""
+        if self.over:
+            return
+        if self._machine.up and self.broker is not None and self.broker.ready:
+            memory = self.broker.services.memory
+            name = self._machine.process.name
+            bound = memory.limit_bytes
+            self.history.add(h.Memory(self.now_us, name, "Messages", memory.used_bytes, bound))
+        every_us = max(SAMPLE_US, int(self.plan.seconds * 1e6 / SAMPLES))
+        self.world.timeline.after(every_us, self._sample)
+
+    def _wait(self, until: Any, what: str, seconds: float = QUIET_S) -> bool:
+        found = self.world.timeline.run(until, deadline_us=self.now_us + int(seconds * 1e6))
+        if not found:
+            waiting = [
+                f"{loop.name}: {', '.join(loop.waiting())}" for loop in self.world.timeline.loops
+            ]
+            self.wrong(f"{what}: not within {seconds:g} s without faults; {'; '.join(waiting)}")
+        return found
+
+    def _read_all(self) -> None:
+        """Read every topic to its end."""
+        tasks = []
+        for number, topic in enumerate(self.topics):
+            process = self.world.machine(f"final{number}").start()
+            spec = Reader(name=f"final{number}", topic=topic)
+            reading = workload._assigned(self, process, spec, until_end=True)
+            tasks.append(self._task(process, reading))
+        self._wait(lambda: all(task.done() for task in tasks), "final reads")
+        for deed in ("observe", "ask", "audit"):
+            self._all_topics(deed)
+
+    def _all_topics(self, what: str) -> None:
+        process = self.world.machine(f"last-{what}").start()
+
+        async def all_of_them() -> None:
+            for topic in self.topics:
+                await workload.DEEDS[what](self, process, topic)
+
+        task = process.loop.create_task(all_of_them())
+        if self._wait(task.done, f"the last {what}"):
+            try:
+                task.result()
+            except MemqError as exc:
+                self.wrong(f"the last {what} failed: {exc!r}")
+
+    def _finish(self) -> None:
+        self.over = True
+        machine = self._machine
+        if machine.up and self.broker is not None:
+            doomed = self.broker.topics._catalog.doomed
+            self._wait(lambda: not doomed(), "deleted topics are removed")
+            process, broker = machine.process, self.broker
+            task = process.loop.create_task(broker.stop())
+            if self._wait(task.done, "the broker stops", 60) and not task.result():
+                self.wrong("the broker did not drain, though nothing failed")
+        self._look_what_is_left()
+        for send in self.open_sends.values():
+            self.history.add(send)
+        for call in self.open_calls:
+            if call._process.alive and call._deadline_us < self.now_us:
+                self.history.add(call._call(None))
+        self.history.end_us = self.now_us
+        for process, message, error in self.world.errors:
+            self.wrong(f"{process}: {message}: {type(error).__name__}: {error}")
+        for faults, kind in self._faulty:
+            self.world.counts[kind] += sum(faults.struck.values())
+
+    def _look_what_is_left(self) -> None:
+        """Write down all objects and all folders of the queue that are there in the end."""
+        folder = self._machine.folder
+        held = {each.batch_id for each in self.history.batches}
+        for path in sorted(folder.glob("objects/*/*/topics/**/*")):
+            key = str(path.relative_to(folder / "objects"))
+            parsed = parse_object_key(key)
+            if not path.is_file() or parsed is None:
+                continue
+            named = parsed.batch_id in held
+            # It is old enough to go only at the next look for orphans.
+            written_us = self.written.get(key, 0) + int(ORPHANS_S * 1e6)
+            at = (parsed.topic, parsed.incarnation, written_us, named)
+            self.history.add(h.Left(self.now_us, "object", key, *at))
+        for path in sorted(folder.glob("queue/topics/*")):
+            name, incarnation = split(path.name)
+            self.history.add(h.Left(self.now_us, "queue", path.name, name, incarnation, 0, True))
+
+
+def run(plan: Plan, *, keep_trace: bool = False) -> Result:
+    """Carry out a plan in a world of its own."""
+    enabled = gc.isenabled()
+    gc.disable()  # `World` collects, always at the same step
+    try:
+        with World(plan.seed, keep_trace=keep_trace) as world:
+            this = Run(plan, world)
+            try:
+                this.carry_out()
+            except Exception as exc:  # noqa: BLE001 - the simulation's own end is a finding as well
+                this.wrong(f"the run ended by {type(exc).__name__}: {exc}")
+            this.violations += judge(this.history)
+            return Result(
+                plan=plan,
+                violations=this.violations,
+                counts=dict(world.counts),
+                digest=world.trace.digest(),
+                callbacks=world.trace.count,
+                seconds=world.now_s,
+                history=this.history,
+                notes=this.notes,
+                trace=world.trace.kept,
+            )
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def judge(history: h.History) -> list[str]:
+    """What is wrong with a history."""
+    return [str(violation) for violation in check(history)]

@@ -1,0 +1,107 @@
+"""Local storage holds whole objects and no others, whatever a power cut leaves of it."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from memq.core.storage.local import LocalStorage
+from memq.errors import ObjectNotFoundError, StorageError
+from tests.simulation.crashes import PLANS, explore
+from tests.simulation.disk import ForgetfulDisk
+
+KEYS = ("a/1", "a/2", "b/c/1", "b/c/2", "d")
+STEPS = ("create", "write", "sync", "link", "sync_folder", "unlink", "mkdir")
+
+
+class StorageUnderTest:
+    """A model is ({key: whether it must be there}); a key's object is always the same bytes."""
+
+    def plan(self, rng):
+        """Puts, some of them again or with a fault, and deletions."""
+        actions = []
+        for _ in range(16):
+            kind = rng.choices(("put", "fails", "delete", "clean", "end"), (6, 3, 3, 1, 2))[0]
+            if kind == "end":
+                actions.append((rng.choice(("reopen", "kill", "crash")),))
+            else:
+                actions.append((kind, rng.choice(KEYS), rng.choice(STEPS), rng.randrange(3)))
+        return actions
+
+    def open(self, folder):
+        return LocalStorage(folder / "objects")
+
+    def close(self, storage):
+        pass
+
+    def act(self, storage, model, action, disk):
+        kind, key, step, skip = action
+        if kind == "delete":
+            storage.delete(key)
+            return {name: must for name, must in model.items() if name != key or not must} | (
+                {key: False} if key in model else {}
+            )
+        if kind == "clean":
+            storage.clean_temporary(older_than_ms=-(10**15), now_ms=0)
+            return model
+        disk.short_writes = skip / 3
+        if kind == "fails":
+            disk.fail(step, skip=skip)
+        try:
+            storage.put(key, [content(key)[:5000], content(key)[5000:]], timeout_s=1000)
+        except StorageError:
+            return {key: False} | model
+        finally:
+            disk.mend()
+        return model | {key: True}
+
+    def check(self, storage, model, action):
+        model = model or {}
+        kind, acted, *_ = (*(action or ()), "", "")
+        seen = {}
+        for key in KEYS:
+            try:
+                assert storage.get(key).to_pybytes() == content(key), f"{key} is not whole"
+                seen[key] = True
+            except ObjectNotFoundError:
+                assert not model.get(key) or (kind == "delete" and acted == key), f"{key} is lost"
+                continue
+            assert key in model or (kind in ("put", "fails") and acted == key), f"{key} is there"
+        assert {found.key: found.size_bytes for found in storage.list("")} == {
+            key: len(content(key)) for key in seen
+        }
+        # What is seen need not be durable, and what is not may come back: nobody was told so.
+        return dict.fromkeys({*model, *seen}, False) | {
+            key: bool(model.get(key)) and acted != key for key in seen
+        }
+
+    def use(self, storage, model):
+        for key in KEYS:
+            storage.put(key, [content(key)], timeout_s=1000)
+        storage.delete("a/2")
+        return dict.fromkeys(KEYS, True) | {"a/2": False}
+
+
+def content(key):
+    """The bytes of an object."""
+    return (f"<{key}>" * 4000)[: 3 + 4000 * len(key)].encode()
+
+
+@pytest.mark.parametrize("seed", range(PLANS))
+def test_storage_keeps_its_promises_through_any_crash(memory_path, seed):
+    """An object is there in whole from the end of its put on, and never in part."""
+    assert explore(StorageUnderTest(), seed, memory_path) > 20
+
+
+def test_a_put_that_found_its_object_there_is_durable(memory_path):
+    """A put that is tried again after its folder could not be synced makes the name durable."""
+    for seed in range(30):
+        with ForgetfulDisk(memory_path / str(seed), random.Random(seed)) as disk:
+            storage = LocalStorage(disk.root)
+            disk.fail("sync_folder", skip=2)
+            with pytest.raises(StorageError):
+                storage.put("a/1", [b"x" * 9000], timeout_s=1000)
+            storage.put("a/1", [b"x" * 9000], timeout_s=1000)
+            disk.crash()
+            assert LocalStorage(disk.root).get("a/1").to_pybytes() == b"x" * 9000

@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import socket
+import threading
+import time
+
+import pytest
+
+from tests.simulation.loop import DeadlockError, EscapeError, ProcessLoop, Timeline, Trace, sealed
+
+
+@pytest.fixture
+def make():
+    """Makes a timeline with loops in it, and takes these down."""
+    made = []
+
+    def make(seed=1, names=("a",), **options):
+        timeline = Timeline(random.Random(seed), Trace())
+        loops = [ProcessLoop(timeline, name, **options) for name in names]
+        made.extend(loops)
+        return timeline, loops
+
+    yield make
+    for loop in made:
+        loop.bury()
+
+
+def test_time_passes_at_once(make):
+    """An hour of simulated sleep takes no real one, and the clock has gone on by an hour."""
+    timeline, [loop] = make()
+    began_s = time.monotonic()
+    loop.run(asyncio.sleep(3_600))
+    assert time.monotonic() - began_s < 1
+    assert 3_600 <= timeline.now_us / 1e6 < 3_600.01
+
+
+def test_what_is_called_soon_keeps_its_order(make):
+    """Callbacks of one loop run in the order in which they were asked for, whatever the seed."""
+    for seed in range(20):
+        _, [loop] = make(seed)
+        called = []
+
+        async def main(loop=loop, called=called):
+            for number in range(10):
+                loop.call_soon(called.append, number)
+            await asyncio.sleep(0.1)
+
+        loop.run(main())
+        assert called == list(range(10))
+
+
+def test_a_timer_is_never_early(make):
+    """When a timer fires its time has passed, also by a clock that is too fast or too slow."""
+    for rate in (0.999, 1.0, 1.001):
+        _, [loop] = make(uptime_us=123_456_789, rate=rate)
+        early = []
+
+        async def main(loop=loop, early=early):
+            for _ in range(200):
+                due_s = loop.time() + random.Random(7).random()
+                fired = loop.create_future()
+                loop.call_at(due_s, fired.set_result, None)
+                await fired
+                early.append(loop.time() < due_s)
+
+        loop.run(main())
+        assert not any(early)
+
+
+def test_the_same_seed_calls_the_same(make):
+    """Two runs with one seed have the same trace, and another seed has another."""
+
+    def trace(seed):
+        timeline, loops = make(seed, ("a", "b", "c"))
+
+        async def work(loop):
+            for _ in range(20):
+                await asyncio.sleep(0.01)
+                await loop.run_in_executor(None, lambda: None)
+
+        tasks = [loop.create_task(work(loop)) for loop in loops]
+        timeline.run(lambda: all(task.done() for task in tasks))
+        return timeline.trace.digest()
+
+    assert trace(1) == trace(1) != trace(2)
+
+
+def test_waiting_for_nothing_is_a_diagnosis(make):
+    """A wait that nothing can end is an error that names who waits."""
+    _, [loop] = make()
+
+    async def forever():
+        await asyncio.Event().wait()
+
+    with pytest.raises(DeadlockError, match=r"a: .*forever"):
+        loop.run(forever())
+
+
+def test_spinning_is_a_diagnosis(make):
+    """Turns without end while the time stands are an error, not a simulation that hangs."""
+    timeline, [loop] = make()
+
+    def spin():
+        timeline.after(0, spin)
+
+    spin()
+    with pytest.raises(DeadlockError, match="no time passes"):
+        loop.run(asyncio.sleep(1))
+
+
+def test_a_crash_runs_nothing_more(make):
+    """After a crash no task, timer, thread or `finally` of the process runs."""
+    _, [loop, other] = make(names=("a", "b"))
+    ran = []
+
+    async def main():
+        try:
+            loop.call_later(2, ran.append, "timer")
+            loop.call_later(1, loop.run_in_executor, None, ran.append, "thread")
+            await asyncio.sleep(1)
+            loop.crash()
+            await asyncio.sleep(1)
+            ran.append("went on")
+        finally:
+            ran.append("cleaned up")
+
+    task = loop.create_task(main())
+    other.run(asyncio.sleep(10))
+    assert ran == []
+    assert not task.done()
+
+
+def test_a_frozen_process_is_late(make):
+    """What comes due while a process is frozen happens when it goes on, in order."""
+    _, [loop, other] = make(names=("a", "b"))
+    fired = []
+    for delay_s in (3, 1, 2):
+        loop.call_later(delay_s, lambda delay_s=delay_s: fired.append((delay_s, loop.time())))
+    work = loop.run_in_executor(None, loop.time)
+    loop.freeze()
+    other.run(asyncio.sleep(10))
+    assert fired == []
+    assert not work.done()
+    loop.thaw()
+    other.run(asyncio.sleep(1))
+    assert [delay_s for delay_s, _ in fired] == [1, 2, 3]
+    assert all(at_s >= 10 for _, at_s in fired)
+    assert work.result() >= 10
+
+
+def test_one_thread_keeps_the_order_of_its_jobs(make):
+    """Jobs of an executor with one thread run one after the other, in their order."""
+    _, [loop] = make()
+    ran = []
+
+    async def main():
+        thread = loop.threads(1, "writer")
+        await asyncio.gather(*(loop.run_in_executor(thread, ran.append, n) for n in range(50)))
+
+    loop.run(main())
+    assert ran == list(range(50))
+
+
+def test_a_thread_may_wait_for_another(make):
+    """A job that waits for a job of another executor lets that one run first."""
+    _, [loop] = make()
+
+    async def main():
+        other, thread = loop.threads(1, "other"), loop.threads(1, "thread")
+        before = other.submit(lambda: 7)
+        return await loop.run_in_executor(thread, before.result)
+
+    with sealed():
+        assert loop.run(main()) == 7
+
+
+def test_a_thread_may_wait_for_the_event_loop(make):
+    """A job that waits for a coroutine lets time pass meanwhile."""
+    _, [loop] = make()
+
+    async def answer():
+        await asyncio.sleep(5)
+        return loop.time()
+
+    def ask():
+        return asyncio.run_coroutine_threadsafe(answer(), loop).result()
+
+    async def main():
+        return await loop.run_in_executor(None, ask)
+
+    with sealed():
+        assert 5 <= loop.run(main()) < 6
+
+
+def test_a_thread_that_waits_dies_with_its_process(make):
+    """A crash ends a job that waits, and nobody hears of it again."""
+    _, [loop, other] = make(names=("a", "b"))
+    ran = []
+
+    def wait():
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(5), loop).result()
+        ran.append("went on")
+
+    loop.run_in_executor(None, wait)
+    other.call_later(2, loop.crash)
+    with sealed():
+        other.run(asyncio.sleep(10))
+    assert ran == []
+
+
+@pytest.mark.parametrize(
+    "escape",
+    [
+        lambda: time.sleep(0.001),
+        lambda: threading.Thread(target=print).start(),
+        lambda: socket.socket(),  # noqa: PLW0108 - the class is looked up inside
+        lambda: os.fork(),  # noqa: PLW0108
+    ],
+)
+def test_nothing_leaves_the_simulation(escape):
+    """Real sleeps, threads, sockets and processes raise where they are asked for."""
+    with sealed(), pytest.raises(EscapeError):
+        escape()
