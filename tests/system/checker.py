@@ -22,13 +22,13 @@ def contradictions(topic: str, seen: Seen, ledger: Ledger) -> Iterator[str]:
     """What does not hold of a Batch that can be read."""
     note = seen.notification
     records = [entry.records for entry in seen.entries]
-    stamps = [row.timestamp_us for rows in seen.rows for row in rows]
+    stamps = seen.timestamps_us
     claimed = {
         "topic": (note.topic, topic),
         "size": (note.size_bytes, seen.size_bytes),
         "Messages": (note.messages, len(seen.entries)),
         "records": (note.records, sum(records)),
-        "records of Messages": (records, [len(rows) for rows in seen.rows]),
+        "records of Messages": (records, [len(values) for values in seen.values]),
         "timestamps": ((note.min_timestamp_us, note.max_timestamp_us), (min(stamps), max(stamps))),
         "runs": (sorted(note.producers, key=_run_order), _runs(seen)),
         "stored_through": (note.stored_through_ms, note.sealed_ms),
@@ -36,10 +36,10 @@ def contradictions(topic: str, seen: Seen, ledger: Ledger) -> Iterator[str]:
     for what, (said, is_) in claimed.items():
         if said != is_:
             yield f"{what}: {said} is said, {is_} is there"
-    for entry, rows in zip(seen.entries, seen.rows, strict=True):
+    for entry, values in zip(seen.entries, seen.values, strict=True):
         name = Name(note.write_partition, entry.producer_id, entry.epoch, entry.sequence)
         sent = ledger.sent.get((topic, name))
-        if sent != tuple(ledger.value_of(topic, row) for row in rows):
+        if sent != values:
             yield f"{name} is not as it was sent"
 
 

@@ -52,7 +52,9 @@ class Seen(NamedTuple):
         size_bytes: of the object.
         findings: what is wrong with the object.
         entries: of its index.
-        rows: of each Message; empty when the object cannot be read.
+        values: of each Message, what its rows are for the history: long values would fill memory
+            in a long run; empty when the object cannot be read.
+        timestamps_us: of all rows.
     """
 
     partition: int
@@ -64,7 +66,8 @@ class Seen(NamedTuple):
     size_bytes: int
     findings: tuple[str, ...]
     entries: list[IndexEntry]
-    rows: list[list[Row]]
+    values: list[tuple[h.Value, ...]]
+    timestamps_us: list[int]
 
 
 class Follower:
@@ -204,13 +207,38 @@ class Follower:
 
     def _take(self, entry: m.NotificationEntry) -> Seen:
         self._next[entry.partition] = entry.offset + 1
-        seen = _read(entry)
+        seen = self._read(entry)
         if not seen.findings:
             wrong = tuple(contradictions(self._topic, seen, self._ledger))
             seen = seen._replace(findings=wrong)
         self.seen.setdefault((entry.partition, entry.offset), seen)
         self._found(seen)
         return seen
+
+    def _read(self, entry: m.NotificationEntry) -> Seen:
+        """The Batch of a notification, taken apart."""
+        notification = decode_notification(entry.payload)
+        content = _content(notification)
+        if content is None:
+            return Seen(*_fields(entry), notification, b"", 0, ("no object",), [], [], [])
+        findings = verify(content).findings
+        entries: list[IndexEntry] = []
+        rows: list[list[Row]] = []
+        if not findings:
+            reader = BatchReader(content)
+            entries = reader.entries
+            rows = [_rows(reader.read(position)) for position in range(len(reader))]
+        values = [tuple(self._ledger.value_of(self._topic, row) for row in each) for each in rows]
+        return Seen(
+            *_fields(entry),
+            notification,
+            _digest(content),
+            len(content),
+            findings,
+            entries,
+            values,
+            [row.timestamp_us for each in rows for row in each],
+        )
 
     def _again(self, entry: m.NotificationEntry) -> Seen:
         before = self.seen.get((entry.partition, entry.offset))
@@ -237,9 +265,9 @@ class Follower:
         self, begun_us: int, found: list[Seen], *, mode: str, asked: tuple[h.Asked, ...] = ()
     ) -> None:
         rows = [
-            (seen.partition, seen.offset, position, self._ledger.value_of(self._topic, row))
+            (seen.partition, seen.offset, position, value)
             for seen in found
-            for position, row in enumerate(row for rows in seen.rows for row in rows)
+            for position, value in enumerate(value for values in seen.values for value in values)
         ]
         if not rows and not asked:
             return
@@ -274,24 +302,6 @@ class Follower:
     async def _ask(self, request: m.Struct):
         answer, _ = await self._cluster.call(None, request, timeout_s=CALL_TIMEOUT_S)
         return answer
-
-
-def _read(entry: m.NotificationEntry) -> Seen:
-    """The Batch of a notification, taken apart."""
-    notification = decode_notification(entry.payload)
-    content = _content(notification)
-    if content is None:
-        return Seen(*_fields(entry), notification, b"", 0, ("no object",), [], [])
-    findings = verify(content).findings
-    entries: list[IndexEntry] = []
-    rows: list[list[Row]] = []
-    if not findings:
-        reader = BatchReader(content)
-        entries = reader.entries
-        rows = [_rows(reader.read(position)) for position in range(len(reader))]
-    return Seen(
-        *_fields(entry), notification, _digest(content), len(content), findings, entries, rows
-    )
 
 
 def _fields(entry: m.NotificationEntry) -> tuple[int, int, int, bytes]:

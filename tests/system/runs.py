@@ -203,7 +203,7 @@ def _with_expired(follower: Follower, read: list[Seen]) -> list[Seen]:
 
 
 def _records(batches: Iterable[Seen]) -> int:
-    return sum(len(rows) for seen in batches for rows in seen.rows)
+    return sum(len(values) for seen in batches for values in seen.values)
 
 
 async def _at_rest(admin: str) -> h.Memory:
