@@ -161,16 +161,16 @@ def check_prefix(prefix: str) -> str:
 
 def _check_parts(key: str, parts: list[str]) -> None:
     try:
-        sizes = [len(part.encode()) for part in parts]
-        size = len(key.encode())
+        sizes = [len(each) if each.isascii() else len(each.encode()) for each in (key, *parts)]
     except UnicodeEncodeError as exc:
         raise InvalidRequestError(f"key {key!r} is not UTF-8: {exc}") from exc
+    size = sizes.pop(0)
     if size > MAX_KEY_BYTES or max(sizes, default=0) > MAX_PART_BYTES:
         raise InvalidRequestError(
             f"key {key[:80]!r}… of {size} bytes is too long: at most {MAX_KEY_BYTES} bytes, and "
             f"{MAX_PART_BYTES} between two '/'"
         )
-    if "\0" in key or any(part in ("", ".", "..") for part in parts):
+    if "\0" in key or not {"", ".", ".."}.isdisjoint(parts):
         raise InvalidRequestError(
             f"key {key!r} is not valid: it is relative, and has no NUL and no empty, '.' or '..' "
             "part"

@@ -271,7 +271,8 @@ class LocalStorage:
     def _scan(self, folder: str) -> Iterator[tuple[os.DirEntry[str], str]]:
         """Entries of a folder with their keys; none when there is no such folder."""
         try:
-            with os.scandir(self._root / folder) as entries:
+            # Not a Path: a topic is listed by 256 prefixes, most of which have no folder.
+            with os.scandir(f"{self._root}/{folder}") as entries:
                 for entry in entries:
                     yield entry, f"{folder}/{entry.name}" if folder else entry.name
         except (FileNotFoundError, NotADirectoryError):
