@@ -31,7 +31,7 @@ from memq.client.queue import QueueClient
 from memq.client.repeats import RepeatWindow
 from memq.client.source import BatchSource
 from memq.core.runtime import SYSTEM, Runtime
-from memq.errors import ClosedError, InvalidRequestError, RequestTimeoutError
+from memq.errors import ClosedError, InvalidRequestError, MemqError, RequestTimeoutError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -259,13 +259,20 @@ class ConsumerRim:
 
     async def _release(self, membership: Membership, partitions: set[int]) -> None:
         self.fetcher.drop(partitions)
-        try:
-            if self.commits.auto:
+        failed: MemqError | None = None
+        if self.commits.auto:
+            # Cut short here, by `close`, they are still held, and given up there with the others.
+            try:
                 await self.commits.commit_if_owner(self.commits.pending(partitions))
+            except MemqError as exc:
+                failed = exc  # they are given up all the same
+        try:
             await _notify(self.options.on_revoke, partitions)
         finally:
             membership.released(partitions)
             self._stop_reading(partitions)
+        if failed is not None:
+            raise failed
 
     async def _start(self, membership: Membership, partitions: set[int]) -> None:
         offsets, committed = await self._beginnings(partitions)

@@ -160,6 +160,27 @@ async def test_revoked_partition_may_be_committed(tmp_path):
                 assert len(seen) == 4
 
 
+async def test_close_while_partitions_are_given_up(tmp_path, monkeypatch):
+    """A member that is closed while it commits what it gives up is told of that partition too."""
+    revoked, committing = [], asyncio.Event()
+
+    async def never(offsets):
+        monkeypatch.undo()
+        committing.set()
+        await asyncio.Event().wait()
+
+    async with world(tmp_path, read_partitions=2) as w:
+        await w.write_to(0, b"v")
+        await w.write_to(1, b"v")
+        async with w.consumer(group="g", auto_commit=True, on_revoke=revoked.extend) as a:
+            await take(a, 2)
+            monkeypatch.setattr(a._rim.commits, "commit_if_owner", never)
+            async with w.consumer(group="g") as b, asyncio.timeout(TIMEOUT_S):
+                while not committing.is_set():
+                    await asyncio.gather(a.poll(0.02), b.poll(0.02))
+        assert sorted(revoked) == [0, 1]
+
+
 async def test_stuck_member_loses_its_partitions(tmp_path):
     """A member that does not poll is taken out; its commit is refused, and it may come back."""
     lost, assigned = [], []

@@ -113,7 +113,7 @@ _buried = 0
 
 
 def _collect() -> None:
-    """Collect what dead worlds leave; in a campaign, which has frozen what it keeps, now and then."""
+    """Collect what dead worlds leave; where what is kept is frozen, only now and then."""
     global _buried  # noqa: PLW0603 - it counts for the interpreter, as its garbage does
     _buried += 1
     if not gc.get_freeze_count() or _buried % COLLECT_EVERY == 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import socket
 import struct
@@ -83,7 +84,10 @@ class Attacker:
 
     def attack(self, frames: int) -> Outcome:
         """Send so many frames, or a few more."""
+        parent = os.getppid()
         while self.outcome.kinds.total() < frames and len(self.outcome.violations) < 10:
+            if os.getppid() != parent:  # who started it was killed: nobody wants to know any more
+                break
             self.outcome.connections += 1
             try:
                 self._connection()

@@ -137,19 +137,21 @@ class TopicFolders:
             sync_folder(self._topics)
 
     def remove(self, topic: str) -> None:
-        """Remove a topic and all that belongs to it, durably.
+        """Remove a topic and all that belongs to it, durably; what is gone is fine.
 
         Raises:
             QueueError: the file system refused.
         """
-        old = self._moving / topic
-        with _errors("delete topic", self._topics / topic):
+        here, old = self._topics / topic, self._moving / topic
+        with _errors("delete topic", here):
+            if here.exists():  # else an attempt that failed has moved it
+                if old.exists():
+                    shutil.rmtree(old)
+                here.rename(old)
+            sync_folder(self._topics)
+            self._settled -= {here / "groups", here / "members"}
             if old.exists():
                 shutil.rmtree(old)
-            (self._topics / topic).rename(old)
-            sync_folder(self._topics)
-            self._settled -= {self._topics / topic / "groups", self._topics / topic / "members"}
-            shutil.rmtree(old)
 
     def partition(self, topic: str, number: int) -> Path:
         """The folder of a partition's array."""

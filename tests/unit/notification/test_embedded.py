@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import shutil
@@ -14,6 +15,7 @@ from threading import Event
 
 import pytest
 
+from memq.core.notification import folders
 from memq.core.notification.embedded import EmbeddedQueue
 from memq.core.notification.group_commit import MAX_ROUND, GroupCommit, Publish
 from memq.core.notification.partition import PAGE_BYTES
@@ -316,6 +318,23 @@ async def test_what_is_missing_of_a_topic_is_not_empty(queue, tmp_path, place, d
     assert await again.topics() == ["other"]
     await again.create_topic("t", 2)
     await again.close()
+
+
+async def test_a_deletion_that_failed_half_way_is_finished_by_the_next(
+    queue, tmp_path, monkeypatch
+):
+    """A topic whose folder was moved, and then the disk failed, is removed by the next attempt."""
+
+    def fail(folder):
+        monkeypatch.undo()
+        raise OSError(errno.EIO, "planned")
+
+    monkeypatch.setattr(folders, "sync_folder", fail)
+    with pytest.raises(QueueError, match="planned"):
+        await queue.delete_topic("t")
+    await queue.delete_topic("t")
+    assert await queue.topics() == []
+    assert list((tmp_path / "queue").glob("*/t*")) == []
 
 
 async def test_an_emptied_partition_is_not_a_new_one(queue, tmp_path):
