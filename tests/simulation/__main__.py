@@ -157,7 +157,9 @@ def _campaign(options: argparse.Namespace) -> int:
                 cpu_s=total.cpu_s + done.cpu_s,
                 callbacks=total.callbacks + done.callbacks,
             )
-            if done.failed or time.monotonic() - shown_s > PROGRESS_S:
+            if done.failed:
+                print(f"simulate: failed: {done.failed}", flush=True)
+            if time.monotonic() - shown_s > PROGRESS_S:
                 shown_s = time.monotonic()
                 _progress(total, shown_s - began_s)
     _progress(total, time.monotonic() - began_s)
