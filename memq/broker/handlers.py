@@ -201,7 +201,7 @@ class Handlers:
         return m.TopicAnswer(topic=topics.info(hosted))
 
     async def _delete_topic(self, request: m.DeleteTopic) -> m.Done:
-        await self._broker.topics.delete(request.topic)
+        await self._broker.topics.delete(request.topic, request.incarnation)
         return m.Done()
 
     # -- reading ----------------------------------------------------------------------------

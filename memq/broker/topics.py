@@ -229,15 +229,20 @@ class Topics:
         """
         return await self._to_its_end(self._alter(name, options, schema))
 
-    async def delete(self, name: str) -> None:
+    async def delete(self, name: str, incarnation: str = "") -> None:
         """Delete a topic; what belongs to it is removed in the background.
 
+        Args:
+            name: of the topic.
+            incarnation: that is to go; empty for whichever there is.
+
         Raises:
+            TopicRecreatedError: it is another incarnation that is here.
             UnknownTopicError, NotHostedError: it is not here.
             InvalidRequestError: it is internal.
             QueueError: the disk refused; the topic is there as before.
         """
-        await self._to_its_end(self._delete(name))
+        await self._to_its_end(self._delete(name, incarnation))
 
     async def stop(self, timeout_s: float) -> bool:
         """Drain and stop everything; True when all that was accepted is stored and acked."""
@@ -311,11 +316,11 @@ class Topics:
         log.info("topic %s altered: %s%s", name, options, " and its schema" if schema else "")
         return hosted
 
-    async def _delete(self, name: str) -> None:
+    async def _delete(self, name: str, incarnation: str) -> None:
         if name == AUDIT_TOPIC:
             raise InvalidRequestError(f"{AUDIT_TOPIC} is internal and cannot be deleted")
         async with self._lock:
-            hosted = self.get(name)
+            hosted = self.get(name, incarnation)
             self._catalog.delete(name)
             del self._hosted[name]
             self._on_deleted(name)

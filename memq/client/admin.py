@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from memq.core.wire.messages import (
     ListGroupsAnswer,
     TopicAnswer,
 )
-from memq.errors import ProtocolError
+from memq.errors import ProtocolError, TopicRecreatedError, UnknownTopicError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -136,13 +137,26 @@ class AsyncAdminClient:
             AlterTopic(topic=name, options=texts, schema=_schema_bytes(schema))
         )
 
-    async def delete_topic(self, name: str) -> None:
+    async def delete_topic(self, name: str, *, incarnation: str = "") -> None:
         """Delete a topic with its Batches, notifications and group offsets.
+
+        A topic that somebody makes under this name meanwhile stays.
+
+        Args:
+            name: of the topic.
+            incarnation: that is to go, from its `TopicInfo`; empty for the one that is there now.
 
         Raises:
             UnknownTopicError: there is no such topic.
+            TopicRecreatedError: the topic is another incarnation than the one given.
         """
-        await self._cluster.call(None, DeleteTopic(topic=name))
+        if incarnation:
+            await self._cluster.call(None, DeleteTopic(topic=name, incarnation=incarnation))
+            return
+        found = await self.describe_topic(name)
+        # It was there: if it is not any more, an attempt whose answer was lost has deleted it.
+        with contextlib.suppress(UnknownTopicError, TopicRecreatedError):
+            await self.delete_topic(name, incarnation=found.incarnation)
 
     async def list_topics(self) -> list[TopicInfo]:
         """All topics, sorted by name; those of MemQ itself begin with an underscore."""
@@ -325,9 +339,9 @@ class AdminClient:
         """Change options of a topic; see `AsyncAdminClient.alter_topic`."""
         return self._loop.run(self._client.alter_topic(name, schema=schema, **options))
 
-    def delete_topic(self, name: str) -> None:
+    def delete_topic(self, name: str, *, incarnation: str = "") -> None:
         """Delete a topic; see `AsyncAdminClient.delete_topic`."""
-        self._loop.run(self._client.delete_topic(name))
+        self._loop.run(self._client.delete_topic(name, incarnation=incarnation))
 
     def list_topics(self) -> list[TopicInfo]:
         """All topics; see `AsyncAdminClient.list_topics`."""

@@ -16,6 +16,7 @@ from memq.errors import (
     QueueError,
     TopicExistsError,
     TopicRecreatedError,
+    UnavailableError,
     UnknownTopicError,
 )
 from memq.testing import Fault, FaultyQueue, FaultyStorage, InMemoryQueue, InMemoryStorage
@@ -72,6 +73,34 @@ async def test_what_is_deleted_late_is_of_the_topic_that_was_deleted(tmp_path):
         )
         assert old.incarnation != new.incarnation
         assert await read_all(b.address, 50) == list(range(100, 150))
+
+
+async def test_a_deletion_deletes_no_later_topic(tmp_path):
+    """A deletion that is sent again after the topic was made anew leaves the new one alone."""
+    async with broker(tmp_path) as b, AsyncAdminClient(b.address) as admin:
+        old = await admin.create_topic("t", **FAST)
+        await admin.delete_topic("t", incarnation=old.incarnation)
+        new = await admin.create_topic("t", **FAST)
+        with pytest.raises(TopicRecreatedError, match=old.incarnation):
+            await admin.delete_topic("t", incarnation=old.incarnation)
+        assert (await admin.describe_topic("t")).incarnation == new.incarnation
+
+
+async def test_a_deletion_whose_answer_is_lost_has_deleted(tmp_path, monkeypatch):
+    """When the topic is gone at the second try of a deletion, the caller is told no error."""
+    async with broker(tmp_path) as b, AsyncAdminClient(b.address) as admin:
+        await admin.create_topic("t", **FAST)
+        delete = b.topics.delete
+
+        async def lost(*args):
+            monkeypatch.undo()
+            await delete(*args)
+            raise UnavailableError("the answer is lost")
+
+        monkeypatch.setattr(b.topics, "delete", lost)
+        await admin.delete_topic("t")
+        with pytest.raises(UnknownTopicError):
+            await admin.delete_topic("t")
 
 
 async def test_a_put_that_hangs_beyond_the_deletion_leaves_nothing(tmp_path):

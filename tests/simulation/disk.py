@@ -34,6 +34,7 @@ import os
 import shutil
 import threading
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -43,7 +44,7 @@ from tests.simulation.durable import BLOCK, Change, Dirty, Inode, State, content
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 _MAX_FILES = 64
 """Python files that were opened, before those that are closed are dropped."""
@@ -162,6 +163,16 @@ class ForgetfulDisk:
         Without `power` only the process dies there, and `kill` is to follow instead of `crash`.
         """
         self._cut_after, self._cut_power = steps, power
+
+    @contextmanager
+    def undisturbed(self) -> Iterator[None]:
+        """What is done meanwhile meets nothing that is planned."""
+        faults, cut_after = self._faults, self._cut_after
+        self._faults, self._cut_after = [], None
+        try:
+            yield
+        finally:
+            self._faults, self._cut_after = faults, cut_after
 
     # -- the ends of a life ---------------------------------------------------------------------
 

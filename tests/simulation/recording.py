@@ -201,24 +201,26 @@ class Reads:
     async def _committing(
         self, commit: Awaitable[None], offsets: Mapping[int, int], member: str
     ) -> None:
-        run, start_us, outcome = self._run, self._run.now_us, INFO
+        run = self._run
+        begun = Commit(
+            self._process.name,
+            run.now_us,
+            None,
+            INFO,  # an error may hide an earlier try that took effect
+            self.topic,
+            self.incarnation,
+            self._spec.group,
+            member,
+            tuple(sorted(offsets.items())),
+        )
+        outcome = INFO
+        run.open_commits[begun] = None  # of which a process that dies says no more
         try:
             await commit
             outcome = OK
-        finally:  # an error may hide an earlier try that took effect
-            run.history.add(
-                Commit(
-                    self._process.name,
-                    start_us,
-                    run.now_us,
-                    outcome,
-                    self.topic,
-                    self.incarnation,
-                    self._spec.group,
-                    member,
-                    tuple(sorted(offsets.items())),
-                )
-            )
+        finally:
+            run.open_commits.pop(begun, None)
+            run.history.add(begun._replace(end_us=run.now_us, outcome=outcome))
 
 
 def poll_of(

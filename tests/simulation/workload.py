@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -329,8 +328,9 @@ async def lose(run: Run, process: Process, topic: str) -> None:
     if not found or not run.topics[topic].options.get("audited", True) or run.topics[topic].brief:
         return
     durable, notification = rng.choice(found)
-    if not _destroy(Path(urlsplit(notification.uri).path)):
-        return
+    with run.undisturbed():
+        if not _destroy(Path(urlsplit(notification.uri).path)):
+            return
     names = tuple(
         h.Name(notification.write_partition, each.producer_id, each.epoch, sequence)
         for each in notification.producers
@@ -344,11 +344,8 @@ def _destroy(path: Path) -> bool:
     if not path.exists():
         return False
     path.unlink()
-    for _ in range(100):  # the fault that is planned for the broker may meet this one
-        with contextlib.suppress(OSError):
-            sync_folder(path.parent)
-            return True
-    raise AssertionError(f"{path.parent} cannot be synced")
+    sync_folder(path.parent)
+    return True
 
 
 async def create_again(run: Run, process: Process, topic: str) -> None:
@@ -356,8 +353,10 @@ async def create_again(run: Run, process: Process, topic: str) -> None:
     run.world.happened("create_again")
     async with _admin(process) as admin:
         try:
-            run.incarnations[topic] = (await admin.describe_topic(topic)).incarnation
-            await _change(run, process, h.DELETE, topic, admin.delete_topic(topic))
+            found = (await admin.describe_topic(topic)).incarnation
+            run.incarnations[topic] = found
+            deletion = admin.delete_topic(topic, incarnation=found)
+            await _change(run, process, h.DELETE, topic, deletion)
         except MemqError as exc:  # it may be deleted nevertheless
             run.noted(process, "delete", exc)
     await asyncio.sleep(process.runtime.random() * 0.5)

@@ -173,10 +173,11 @@ class AlterTopic(Struct):
     schema: bytes | None = None
 
 
-class DeleteTopic(Struct):
-    """Delete a topic, its Batches, its notifications and its group offsets."""
+class DeleteTopic(TopicRequest):
+    """Delete a topic, its Batches, its notifications and its group offsets.
 
-    topic: str
+    With its incarnation, a request that is sent again cannot delete a later topic of that name.
+    """
 
 
 class TopicAnswer(Struct):
