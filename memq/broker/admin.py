@@ -113,7 +113,7 @@ class AdminServer:
         try:
             hosted = broker.topics.get(name)
             # First the watermark: what it covers is then sure to lie before the ends.
-            mark_ms = min(await broker.watermarks(hosted))
+            mark_ms = min((await broker.watermarks(hosted))[0])
             held = [
                 await broker.services.queue.offsets(hosted.topic.queue_topic, partition)
                 for partition in range(hosted.topic.config.read_partitions)

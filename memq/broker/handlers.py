@@ -282,17 +282,11 @@ class Handlers:
 
     async def _fetch_watermark(self, request: m.FetchWatermark) -> m.WatermarkAnswer:
         hosted = self._broker.topics.get(request.topic, request.incarnation)
-        config = hosted.topic.config
-        marks = await self._broker.watermarks(hosted)
-        by_read: list[list[int]] = [[] for _ in range(config.read_partitions)]
-        for number, mark in enumerate(marks):
-            for partition in config.read_partitions_of(number):
-                by_read[partition].append(mark)
-        least = min(marks)
+        by_write, by_read = await self._broker.watermarks(hosted)
         return m.WatermarkAnswer(
-            stored_through_ms=least,
-            write_partitions=marks,
-            read_partitions=[min(feeders, default=least) for feeders in by_read],
+            stored_through_ms=min(by_write),
+            write_partitions=by_write,
+            read_partitions=by_read,
             retained_since_ms=hosted.retained_since_ms(self._services.now().wall_ms),
         )
 

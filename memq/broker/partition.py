@@ -105,9 +105,10 @@ class WritePartition:
         """Attempts to store a Batch that a thread has not ended."""
         return [thread for thread in self._in_thread.values() if not thread.done()]
 
-    def configure(self, config: TopicConfig, schemas: Mapping[str, bytes]) -> None:
+    def configure(self, config: TopicConfig, schemas: Mapping[str, bytes], written_ms: int) -> None:
         """Take over an altered configuration, for the open Batch as well."""
-        self.processor.configure(config, schemas)
+        self.processor.configure(config, schemas, written_ms, self._services.now())
+        self._perform()
         if self._timer is not None:  # it was set by the batch_age of before
             self._timer.cancel()
             self._timer = None
@@ -137,9 +138,9 @@ class WritePartition:
                 ),
             )
 
-    def stored_through_ms(self) -> int:
-        """The watermark of this write partition."""
-        return self.processor.stored_through_ms(self._services.now())
+    def stored_through_ms(self, read_partition: int | None = None) -> int:
+        """The watermark of this write partition, or of what goes from it to a read partition."""
+        return self.processor.stored_through_ms(self._services.now(), read_partition)
 
     async def drain(self, timeout_s: float) -> bool:
         """Take no more, seal, and wait until everything is stored and answered.

@@ -307,18 +307,24 @@ class Broker:
         this = BrokerInfo(id=self.config.broker_id, address=self.address)
         return [this, *(BrokerInfo(id=p.id, address=p.address) for p in self.config.peers)]
 
-    async def watermarks(self, hosted: HostedTopic) -> list[int]:
-        """How far each write partition of a topic is stored; what is told holds in later lives too.
+    async def watermarks(self, hosted: HostedTopic) -> tuple[list[int], list[int]]:
+        """How far a topic is stored, by write and by read partition.
 
-        While that cannot be made sure, on a full disk, it stands still.
+        What is told holds in later lives too; while that cannot be made sure, on a full disk, it
+        stands still.
         """
         times = self.services.times
         try:
             await times.promise(self.services.now())
         except MemqError as exc:
             self._warn("time", f"the watermark stands still, for the time was not saved: {exc}")
-        marks = [partition.stored_through_ms() for partition in hosted.partitions]
-        return [min(mark, times.saved.wall_ms) for mark in marks]
+        latest_ms = times.saved.wall_ms
+        by_write = [min(latest_ms, each.stored_through_ms()) for each in hosted.partitions]
+        by_read = [
+            min(latest_ms, *(each.stored_through_ms(number) for each in hosted.partitions))
+            for number in range(hosted.topic.config.read_partitions)
+        ]
+        return by_write, by_read
 
     def write(self, event: Request, reply: Reply) -> None:
         """Check a Message and hand it to its write partition; its body is charged to memory."""

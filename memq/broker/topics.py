@@ -91,8 +91,9 @@ class HostedTopic:
             name: deserialize_schema(schema) for name, schema in topic.schemas.items()
         }
         self.repeats.config = topic.config
+        written_ms = max((each.processor.written_ms for each in self.partitions), default=0)
         for partition in self.partitions:
-            partition.configure(topic.config, topic.schemas)
+            partition.configure(topic.config, topic.schemas, written_ms)
 
 
 class Topics:

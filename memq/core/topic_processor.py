@@ -100,6 +100,9 @@ class TopicProcessor:
             sealing.
         window: published sequences, rebuilt from the queue.
         written_ms: the latest time that was written down or told so far; see rule 8.
+
+    Attributes:
+        config, write_partition, window, written_ms: as above, and as they are now.
     """
 
     def __init__(
@@ -128,7 +131,7 @@ class TopicProcessor:
         self._pending: dict[MessageKey, Pending] = {}
         self._effects: list[Effect] = []
         self._next_partition = 0
-        self._written_ms = written_ms
+        self.written_ms = written_ms
         self._last_opened_ms = -1
         self._uncertain = False
 
@@ -142,9 +145,23 @@ class TopicProcessor:
 
     # -- what the caller asks ---------------------------------------------------------------
 
-    def configure(self, config: TopicConfig, schemas: Mapping[str, bytes]) -> None:
-        """Take over an altered configuration; it holds from the next event on."""
+    def configure(
+        self, config: TopicConfig, schemas: Mapping[str, bytes], written_ms: int, now: Now
+    ) -> None:
+        """Take over an altered configuration; it holds from the next event on.
+
+        Args:
+            config: of the topic.
+            schemas: accepted schemas, serialized, by schema id.
+            written_ms: the latest time that any write partition of the topic has written down or
+                told: a read partition may come from one to another.
+            now: the time.
+        """
+        number = self.write_partition
+        if config.read_partitions_of(number) != self.config.read_partitions_of(number):
+            self.seal(now)  # what was accepted goes where the watermark expects it
         self.config = config
+        self.written_ms = max(self.written_ms, written_ms)
         self._schemas = schemas
         self.window.window_ms = config.dedup_window_ms
 
@@ -189,10 +206,21 @@ class TopicProcessor:
             return None
         return self._open.opened.mono_ms + self.config.batch_age_ms
 
-    def stored_through_ms(self, now: Now) -> int:
-        """The watermark: every Message accepted before this time and acked is published."""
-        reached = min([now.wall_ms, *(batch.opened.wall_ms for batch in self._unpublished())])
-        self._written_ms = max(self._written_ms, reached)
+    def stored_through_ms(self, now: Now, read_partition: int | None = None) -> int:
+        """The watermark: every Message accepted before this time and acked is published.
+
+        Args:
+            now: the time.
+            read_partition: only of what goes there, also from before the topic was altered; None
+                for everything.
+        """
+        waiting = [
+            batch.opened.wall_ms
+            for batch in self._unpublished()
+            if read_partition is None or self._goes_to(batch, read_partition)
+        ]
+        reached = min([now.wall_ms, *waiting])
+        self.written_ms = max(self.written_ms, reached)
         return reached
 
     def take_effects(self) -> list[Effect]:
@@ -244,8 +272,8 @@ class TopicProcessor:
         batch, self._open = self._open, None
         batch.sealed = batch.builder.seal()
         batch.sealed_mono_ms = now.mono_ms
-        batch.sealed_wall_ms = max(now.wall_ms, batch.opened.wall_ms, self._written_ms)
-        self._written_ms = batch.sealed_wall_ms
+        batch.sealed_wall_ms = max(now.wall_ms, batch.opened.wall_ms, self.written_ms)
+        self.written_ms = batch.sealed_wall_ms
         batch.deadline_mono_ms = now.mono_ms + self.config.upload_deadline_ms
         share = self.config.read_partitions_of(self.write_partition)
         batch.partition = share[self._next_partition % len(share)]
@@ -301,6 +329,12 @@ class TopicProcessor:
 
     def _unpublished(self) -> list[RingBatch]:
         return [*self._ring] if self._open is None else [*self._ring, self._open]
+
+    def _goes_to(self, batch: RingBatch, read_partition: int) -> bool:
+        """Whether a Batch may be published in a read partition."""
+        if batch is self._open:
+            return read_partition in self.config.read_partitions_of(self.write_partition)
+        return batch.partition == read_partition
 
     def _expected(self, request: Write) -> int:
         """The sequence that an ordered topic takes next from the producer of this request."""

@@ -116,7 +116,11 @@ class WatchedQueue(EmbeddedQueue):
 
     def _append(self, topic: str, number: int, append, publications: Sequence[Publication]) -> int:
         """In the thread, at the moment when it is durable: a crash may come before the answer."""
-        first = append(publications)
+        try:
+            first = append(publications)
+        except BaseException:
+            self._looked_at.discard((topic, number))  # it may have taken effect: look again
+            raise
         for offset, publication in enumerate(publications, first):
             self._durable(topic, number, offset, publication.payload)
         return first

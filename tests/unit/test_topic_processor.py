@@ -495,6 +495,25 @@ def test_watermark_covers_nothing_that_is_not_published() -> None:
     assert r.processor.stored_through_ms(Now(2, 4_000)) == 3_000
 
 
+def test_watermark_of_a_read_partition_that_goes_to_another_write_partition() -> None:
+    """What was accepted for a read partition holds its watermark back, whoever is to feed it."""
+    r = rim(write_partitions=2, read_partitions=4)  # 0 feeds 0 and 2, and then 0 and 3
+    send(r, 0, ms=20)
+    told = r.processor.stored_through_ms(now(30), 3)
+    altered = msgspec.structs.replace(r.processor.config, write_partitions=3)
+    r.processor.configure(altered, SCHEMAS, now(90).wall_ms, now(40))
+    send(r, 1, ms=50)
+    r.processor.seal(now(60))
+    r.drain()
+    first, second = r.uploads
+    assert (first.partition, second.partition) == (0, 3)
+    assert second.sealed_wall_ms == now(90).wall_ms
+    assert [r.processor.stored_through_ms(now(70), number) for number in range(4)] == [
+        now(20).wall_ms, now(70).wall_ms, now(70).wall_ms, now(50).wall_ms
+    ]  # fmt: skip
+    assert told == now(30).wall_ms
+
+
 def test_batches_keep_their_order_by_id_within_a_millisecond() -> None:
     """Ids tell which Batch was opened first, also of two that were opened at the same time."""
     r = rim(batch_messages=1, ring_slots=8)
