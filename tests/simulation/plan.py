@@ -141,13 +141,13 @@ def draw(seed: int, *, seconds: float | None = None) -> Plan:
     """The plan of a seed."""
     rng = random.Random(f"{seed}/plan")
     busy = rng.randrange(BUSY) == 0
-    seconds = seconds or rng.choice((10, 12, 16, 24) if busy else (10, 10, 11, 12))
-    many = (1, 1, 2, 2, 3) if busy else (1, 1, 1, 2)
+    seconds = seconds or rng.choice((10, 12, 16, 24) if busy else (10, 10, 11))
+    many = (1, 1, 2, 2, 3) if busy else (1, 1, 1, 1, 2)
     topics = tuple(_topic(rng, number) for number in range(rng.choice(many)))
     names = [topic.name for topic in topics]
     producers = tuple(
         _producer(rng, number, names, seconds, busy=busy)
-        for number in range(rng.randint(1, 4 if busy else 3))
+        for number in range(rng.randint(1, 4 if busy else 2))
     )
     readers = tuple(_readers(rng, names, seconds, busy=busy))
     return Plan(
