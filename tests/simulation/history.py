@@ -406,6 +406,13 @@ class Call(NamedTuple):
     what: str
 
 
+class ClockStep(NamedTuple):
+    """The wall clock of a broker was set by so much; it may follow, sooner or later or not."""
+
+    time_us: int
+    by_ms: int
+
+
 class Quiet(NamedTuple):
     """From this time on there are no more faults; what starts after `settled_us` must succeed."""
 
@@ -440,6 +447,7 @@ Operation = (
     | Life
     | Memory
     | Call
+    | ClockStep
     | Quiet
     | Drained
 )
@@ -471,6 +479,7 @@ class History:
         self.lives: list[Life] = []
         self.memory: list[Memory] = []
         self.calls: list[Call] = []
+        self.steps: list[ClockStep] = []
         self.quiet: list[Quiet] = []
         self.drained: list[Drained] = []
         self.end_us = end_us
@@ -493,6 +502,7 @@ class History:
             Life: self.lives.append,
             Memory: self.memory.append,
             Call: self.calls.append,
+            ClockStep: self.steps.append,
             Quiet: self.quiet.append,
             Drained: self.drained.append,
         }

@@ -320,6 +320,7 @@ class Run:
     def _step_clock(self, deed: Deed) -> None:
         self.world.happened("step_clock")
         self._machine.wall_offset_us += int(deed.amount * 1e6)
+        self.history.add(h.ClockStep(self.now_us, int(deed.amount * 1e3)))
 
     def _kill_client(self, deed: Deed) -> None:
         machine = self.world.machine(deed.who)

@@ -297,6 +297,14 @@ ILLEGAL = {
         {"offsets out of order"},
     ),
     "the watermark went back": ([watermark(9, at=1), watermark(8, at=5)], {"watermark"}),
+    "the watermark went back by more than the clock": (
+        [watermark(9, at=1), h.ClockStep(3_000, -2), watermark(6, at=5)],
+        {"watermark"},
+    ),
+    "the watermark went back before the clock": (
+        [watermark(9, at=1), watermark(8, at=5), h.ClockStep(7_000_000, -2)],
+        {"watermark"},
+    ),
     "something older behind the watermark": (
         [watermark(9, at=1), offsets(0, 1, at=5), batch(0, sealed=3), batch(1, sealed=8)],
         {"watermark"},
@@ -494,6 +502,15 @@ LEGAL = {
     "an end that was asked for before": [
         offsets(0, 5, at=5),
         h.Offsets("slow", 1, 9, h.OK, **T, partition=0, end=3),
+    ],
+    "the watermark went back with the clock": [
+        watermark(9, at=1),
+        h.ClockStep(3, -2),
+        watermark(7, at=5),
+    ],
+    "a commit in quiet times that was under way at the end": [
+        h.Quiet(5, 10),
+        h.Commit("c", 99, None, h.INFO, **T, group="g", member="m", offsets=((0, 1),)),
     ],
     "something older, but it was there": [
         watermark(9, at=1),
