@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 MAX_AGAIN = 1_000  # ranges that one plan emits again; the next look goes on
 MARK = "all_have_runs"  # key in the state store
+NOT_FOUND = 404  # the API server's answer about what there is not
 _BEGIN = datetime(1970, 1, 1, tzinfo=UTC)
 _RUN_TIME = re.compile(r"__(\d{4}-\d\d-\d\dT[0-9:.]+(?:\+00:00|Z))")
 
@@ -77,7 +78,9 @@ def judge(emitted: Iterable[Emitted], with_run: Collection[str], settled: dateti
     last: dict[str, datetime] = {}
     until = None
     for at, ledger in emitted:
-        until = at
+        until = at + timedelta(
+            microseconds=1
+        )  # all of this plan has its runs, if nothing is missing
         for key in (*(each.key for each in ledger.ranges), *ledger.again):
             first.setdefault(key, at)
             last[key] = at
@@ -130,7 +133,8 @@ class Missed:
         since = _time(mark, "until") if mark else None
         runs = self._runs(since)
         if since is None:
-            since = min(runs.values(), default=_BEGIN)
+            # What was planned for another DAG has had that one's runs.
+            since = min(runs.values(), default=_BEGIN if kept is None else self._now)
         plans = [Emitted(*each) for each in ledgers_since(self._events, self._plan, since)]
         mine = [each for each in plans if each.ledger.incarnation == last.incarnation]
         judged = judge(mine, runs, self._now - self._after)
@@ -151,6 +155,8 @@ class Missed:
         try:
             return bool(self._ti.get_dag(self._dag_id).is_paused)
         except AirflowRuntimeError as exc:
+            if (exc.error.detail or {}).get("status_code") != NOT_FOUND:
+                raise  # an outage: the next try looks again
             raise ConfigError(
                 f"process_dag_id = {self._dag_id!r}: Airflow knows no such DAG ({exc}). Name the "
                 "one that is scheduled on the ranges"

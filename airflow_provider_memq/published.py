@@ -231,7 +231,9 @@ async def commit(cluster: Cluster, ledger: Ledger, group: str, offsets: Mapping[
         TopicRecreatedError: the topic is of another incarnation by now.
         InvalidRequestError: the group has live members.
     """
-    await QueueClient(cluster, ledger.topic, ledger.incarnation).commit(group, "", offsets)
+    # With a name and a number an attempt that was given up changes nothing when it comes late.
+    queue = QueueClient(cluster, ledger.topic, ledger.incarnation)
+    await queue.commit(group, "", offsets, committer=cluster.runtime.token_hex(8), sequence=1)
 
 
 async def oldest_ms(cluster: Cluster, topic: Topic, partition: int, offset: int) -> int | None:

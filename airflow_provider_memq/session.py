@@ -14,7 +14,7 @@ from memq.client.offsets import time_ms
 from memq.client.queue import QueueClient
 from memq.core.notification.notification import Notification, decode_notification
 from memq.core.wire.messages import FetchWatermark
-from memq.errors import InvalidRequestError, OffsetOutOfRangeError
+from memq.errors import InvalidRequestError, OffsetOutOfRangeError, TopicRecreatedError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -160,7 +160,13 @@ class Session:
     def _queue(self, topic: str, incarnation: str = "") -> QueueClient:
         """One for each topic: all that a session is told is of one incarnation of it."""
         made = QueueClient(self._cluster, topic, incarnation)
-        return self._queues.setdefault(topic, made)
+        queue = self._queues.setdefault(topic, made)
+        if incarnation and queue.incarnation not in ("", incarnation):
+            raise TopicRecreatedError(
+                f"topic {topic!r} is of incarnation {queue.incarnation} here, not {incarnation}"
+            )
+        queue.incarnation = queue.incarnation or incarnation
+        return queue
 
 
 def admin_client(settings: ClientSettings) -> AsyncAdminClient:

@@ -12,7 +12,7 @@ from airflow_provider_memq.operators.base import MemqTopicOperator
 from airflow_provider_memq.range_assets import plan_asset
 from airflow_provider_memq.ranges import parse_key, touching
 from airflow_provider_memq.values import parse_flag, time_ms_or_none
-from memq.errors import ConfigError
+from memq.errors import ConfigError, TopicRecreatedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,6 +117,13 @@ class MemqReplayOperator(MemqTopicOperator):
             wanted = await published.between(cluster, self.topic, start_ms, end_ms)
         if start_ms is not None:
             await published.check_held_since(cluster, self.topic, start_ms, end_ms)
+        topic = (await published.look_up(cluster, self.topic)).topic
+        for each in (*planned, *wanted):
+            if each.incarnation not in ("", topic.incarnation):
+                raise TopicRecreatedError(
+                    f"{each.key} is of another incarnation of {self.topic!r} than "
+                    f"{topic.incarnation}, which there is now: its Batches are gone"
+                )
         return await published.expect_all(cluster, self.topic, touching(planned, wanted))
 
 

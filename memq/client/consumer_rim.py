@@ -390,10 +390,12 @@ class ConsumerRim:
         finally:
             self._closing = True
             self._woken.set()
+            # Also what it was about to give up: its counts are final now.
+            held = self._session.membership.held if self._session is not None else set()
             if self._session is not None:
                 await self._session.close()
             await self.commits.close()
-            self._stop_reading(self.assignment)
+            self._stop_reading({*self.assignment, *held})
             await self.fetcher.close()
             left_s = started_s + timeout_s - asyncio.get_running_loop().time()
             await self._reporter.close(max(0.0, min(left_s, CLOSE_TIMEOUT_S)))

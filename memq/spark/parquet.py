@@ -199,6 +199,7 @@ def consumed(manifest: Manifest) -> ConsumedReport:
     """What the audit is told about a finished range."""
     return ConsumedReport(
         topic=manifest.topic,
+        incarnation=manifest.incarnation,
         consumer=manifest.job,
         partition=manifest.partition,
         start=manifest.start,

@@ -8,6 +8,7 @@ nothing is left behind. It is written once and read once, mostly out of the page
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import tempfile
@@ -49,7 +50,8 @@ class Spool:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._file.close()
+        with contextlib.suppress(OSError):  # of what nobody reads any more
+            self._file.close()
 
     def add(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Keep some batches.

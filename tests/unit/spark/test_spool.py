@@ -43,6 +43,18 @@ def test_a_full_disk_ends_the_task():
             spool.add([rows(100_000)])
 
 
+def test_a_full_disk_is_told_of_behind_a_buffer():
+    """The file that cannot be flushed when it is closed does not hide what happened."""
+    with (
+        pytest.raises(StorageError, match=r"set spark\.local\.dir"),
+        Spool() as spool,
+    ):
+        spool._file.close()
+        spool._file = open("/dev/full", "w+b")  # noqa: SIM115, PTH123 - closed by the spool
+        spool.add([rows(100)])
+        list(spool.batches())
+
+
 def test_it_lies_where_spark_says(tmp_path, monkeypatch):
     """The first local folder of the executor is taken, or the system's where there is none."""
     monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path},/elsewhere")
