@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from memq.broker.server import Broker
     from memq.core.governor.catalog import Topic
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -86,11 +88,13 @@ class Handlers:
         }
 
     async def news(self, request: m.Struct) -> None:
-        """Wait for what a long poll asks for; any other request has nothing to wait for."""
+        """Wait for what a long poll asks for; any other request has nothing to wait for.
+
+        Raises:
+            MemqError: as `serve`.
+        """
         if isinstance(request, m.FetchNotifications) and request.max_wait_ms > 0:
-            topic, positions = await self._positions(request)
-            wait_ms = min(request.max_wait_ms, MAX_WAIT_MS)
-            await self._services.queue.wait(topic.queue_topic, positions, wait_ms / 1000)
+            await self._guarded(request, self._wait(request))
 
     def answer_bytes(self, request: m.Struct) -> int:
         """About the most that the answer takes; 0 for one that is small."""
@@ -119,8 +123,11 @@ class Handlers:
                 is logged, costs this request only. From any other such an error is raised: what
                 the request was to change may be changed by half.
         """
+        return await self._guarded(request, self._serve(request))
+
+    async def _guarded(self, request: m.Struct, work: Awaitable[T]) -> T:
         try:
-            return await self._serve(request)
+            return await work
         except MemqError:
             raise
         except Exception as exc:
@@ -128,6 +135,11 @@ class Handlers:
                 raise
             log.exception("unexpected error serving %s", type(request).__name__)
             raise MemqError(f"{type(exc).__name__}: {exc}") from exc
+
+    async def _wait(self, request: m.FetchNotifications) -> None:
+        topic, positions = await self._positions(request)
+        wait_ms = min(request.max_wait_ms, MAX_WAIT_MS)
+        await self._services.queue.wait(topic.queue_topic, positions, wait_ms / 1000)
 
     async def _serve(self, request: m.Struct) -> Outcome:
         match request:
@@ -355,6 +367,7 @@ class Handlers:
         async with self._group_lock(group, topic):
             holdings = groups.unsaved(group, topic.name)
             if holdings is not None:
+                groups.storing(group, topic.name)
                 await self._services.queue.hold(group, topic.queue_topic, holdings)
                 # It may be the group of a later topic by now, for which nothing is stored.
                 self._broker.topics.get(topic.name, topic.incarnation)
@@ -407,6 +420,8 @@ class Handlers:
         found: list[m.GroupInfo] = []
         left = PAGE_BYTES
         for name in names[bisect_left(names, request.from_topic) :]:
+            if left <= 0:
+                return m.ListGroupsAnswer(groups=found, from_topic=name)
             left -= LOOK_BYTES
             try:
                 topic = topics.get(name).topic

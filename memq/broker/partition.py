@@ -171,6 +171,8 @@ class WritePartition:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.processor.abandon(UnavailableError(f"{self._name}: closed before it was stored"))
+        self._perform()
 
     # -- inside -----------------------------------------------------------------------------
 
@@ -277,20 +279,24 @@ class WritePartition:
             metrics.batches_failed.labels(self.processor.config.name).inc()
 
     def _release(self, batch: RingBatch) -> None:
-        thread = self._in_thread.pop(batch, None)
+        thread = self._in_thread.get(batch)
         if thread is None or thread.done():
-            self._services.memory.release(batch.body_bytes)
-        else:  # a put that hangs past its deadline still holds the memory
-            self._release_after(thread, batch.body_bytes)
+            self._let_go(batch)
+        else:  # a put that hangs past its deadline holds the memory, and may still store the object
+            self._let_go_after(thread, batch)
 
-    def _release_after(self, thread: Future[None], size_bytes: int) -> None:
-        loop, release = asyncio.get_running_loop(), self._services.memory.release
+    def _let_go_after(self, thread: Future[None], batch: RingBatch) -> None:
+        loop = asyncio.get_running_loop()
 
         def ended(_: Future[None]) -> None:  # called by the thread
             if not loop.is_closed():
-                loop.call_soon_threadsafe(release, size_bytes)
+                loop.call_soon_threadsafe(self._let_go, batch)
 
         thread.add_done_callback(self._services.bugs.guarded(self._name, ended))
+
+    def _let_go(self, batch: RingBatch) -> None:
+        self._in_thread.pop(batch, None)
+        self._services.memory.release(batch.body_bytes)
 
     async def _upload(self, batch: RingBatch) -> None:
         try:

@@ -70,7 +70,7 @@ from memq.core.notification.partition import (
 from memq.core.notification.queue import Publication
 from memq.core.storage.keys import BatchKey, object_key, parse_object_key
 from memq.core.storage.local import LocalStorage
-from memq.core.topic import INCARNATION_DIGITS, TopicConfig
+from memq.core.topic import AUDIT_OPTIONS, AUDIT_TOPIC, INCARNATION_DIGITS, TopicConfig
 from memq.errors import (
     ConfigError,
     CorruptDataError,
@@ -94,6 +94,7 @@ RECOVERED = "recovered"
 """Folder of the data directory that takes what a rebuild has replaced."""
 UNKNOWN_BROKER = "broker-1"  # the default name, for want of a notification that says another
 PUT_TIMEOUT_S = 60.0
+ADOPTED_RETENTION = "3650d"
 APPEND_ENTRIES = 1_000  # notifications that are flushed together
 
 
@@ -117,6 +118,7 @@ class Outcome:
         unnamed: objects that no notification names, in a topic that is sound: orphans.
         damaged: objects whose index cannot be read, with the reason; they are left alone.
         groups: groups that had stored offsets, and begin anew when the topic is rebuilt.
+        adopted: the catalog has lost it, so nobody knows its options any more.
     """
 
     topic: str
@@ -134,6 +136,7 @@ class Outcome:
     unnamed: int = 0
     damaged: list[str] = field(default_factory=list)
     groups: list[str] = field(default_factory=list)
+    adopted: bool = False
 
 
 class _Proof(NamedTuple):
@@ -175,8 +178,12 @@ class _Recovery:
             return QueueState(str(file))
         return survey_queue(self._folders, name, file)
 
-    def topics(self) -> list[Topic]:
-        """Every topic that catalog, queue or objects know, as it is or would be in the catalog."""
+    def topics(self, wanted: str | None) -> list[Topic]:
+        """Every topic that catalog, queue or objects know, as it is or would be in the catalog.
+
+        Beside a catalog, objects that nothing else knows are what a deletion has left, and are no
+        topic unless it is wanted.
+        """
         known = [self.catalog.get(name) for name in self.catalog.names()]
         gone = {topic.incarnation for topic in self.catalog.doomed()}
         names = {topic.name for topic in known}
@@ -184,7 +191,8 @@ class _Recovery:
         in_queue = [name.rpartition(".")[::2] for name in self.in_queue]
         latest = sorted(self.objects, key=lambda name: self.objects[name][-1].modified_ms)
         # What the queue knows counts for more than what lies in the storage, and comes last.
-        for topic, incarnation in (*latest, *in_queue):
+        by_objects = latest if not known else [each for each in latest if each[0] == wanted]
+        for topic, incarnation in (*by_objects, *in_queue):
             if topic and topic not in names and incarnation not in gone:
                 lost |= {topic: incarnation}
         return known + [self._adopted(*name) for name in sorted(lost.items())]
@@ -206,6 +214,7 @@ class _Recovery:
             lost=len(state.lost),
             objects=len(infos),
             groups=state.groups,
+            adopted=topic.name not in self.catalog,
         )
         if topic.name in self.catalog.damaged:
             outcome.reason = str(self.catalog.damaged[topic.name])
@@ -221,7 +230,7 @@ class _Recovery:
         else:
             unnamed = self._unnamed(infos, state)
             outcome.unnamed = len(unnamed)
-        if topic.name not in self.catalog:
+        if outcome.adopted:
             outcome.action, outcome.reason = "adopt", "the catalog has lost it"
             if self.execute:
                 self.catalog.save(topic)
@@ -438,7 +447,7 @@ class _Recovery:
     # -- topics that the catalog has lost ---------------------------------------------------
 
     def _adopted(self, name: str, incarnation: str) -> Topic:
-        """A topic as far as queue and objects know it; its options are the defaults."""
+        """A topic as far as queue and objects know it; nobody knows its options."""
         infos = self.objects.get((name, incarnation), [])
         damaged: list[str] = []
         schemas: dict[str, bytes] = {}
@@ -449,8 +458,11 @@ class _Recovery:
             created_ms = created_ms or stored.parsed.sealed_ms
         default = serialize_schema(DEFAULT_SCHEMA)
         file = self.in_queue.get(f"{name}.{incarnation}")
+        # Until somebody says how long it is to be retained, nothing of it expires.
+        options = AUDIT_OPTIONS if name == AUDIT_TOPIC else {"retention": ADOPTED_RETENTION}
         config = TopicConfig.create(
             name,
+            **options,
             write_partitions=write_partitions,
             read_partitions=file.partitions if isinstance(file, TopicFile) else 1,
         )
@@ -499,7 +511,7 @@ def recover(
         if queue.is_dir():
             locked.callback(os.close, lock_exclusively(queue / "lock"))
         run = _Recovery(directory, execute=execute, runtime=runtime, progress=progress)
-        topics = [each for each in run.topics() if topic in (None, each.name)]
+        topics = [each for each in run.topics(topic) if topic in (None, each.name)]
         if topic is not None and not topics:
             raise UnknownTopicError(f"{directory} knows no topic {topic!r}, nor has objects of it")
         return [run.recover(each) for each in topics]

@@ -324,6 +324,7 @@ class Broker:
             min(latest_ms, *(each.stored_through_ms(number) for each in hosted.partitions))
             for number in range(hosted.topic.config.read_partitions)
         ]
+        times.told(max(*by_write, *by_read))
         return by_write, by_read
 
     def write(self, event: Request, reply: Reply) -> None:
@@ -388,7 +389,7 @@ class Broker:
         loop, disk = asyncio.get_running_loop(), self.services.disk
         while True:
             configs = [hosted.topic.config for hosted in self.topics.hosted()]
-            needed_bytes = QUEUE_BYTES + max(each.batch_bytes for each in configs)
+            needed_bytes = QUEUE_BYTES + max((each.batch_bytes for each in configs), default=0)
             disk.seen(await loop.run_in_executor(None, disk.look, needed_bytes))
             await asyncio.sleep(DISK_S)
 

@@ -57,7 +57,10 @@ class Timekeeper:
         async with self._lock:
             if now.wall_ms > self.saved.wall_ms:
                 await self._store(now, now.wall_ms + AHEAD_MS)
-            self._told_ms = max(self._told_ms, now.wall_ms)
+
+    def told(self, wall_ms: int) -> None:
+        """A watermark was told; it is not later than what is saved."""
+        self._told_ms = max(self._told_ms, wall_ms)
 
     async def keep(self, now: Now) -> None:
         """Save the time now.

@@ -17,12 +17,13 @@ from memq.broker.recovery import take_over
 from memq.broker.repeats import RepeatChecker
 from memq.core.format.schema import deserialize_schema
 from memq.core.storage.keys import BatchKey, object_key
-from memq.core.topic import AUDIT_TOPIC, INCARNATION_DIGITS, TopicConfig
+from memq.core.topic import AUDIT_OPTIONS, AUDIT_TOPIC, INCARNATION_DIGITS, TopicConfig
 from memq.core.topic_processor import TopicProcessor
 from memq.core.wire.messages import TopicInfo
 from memq.errors import (
     CorruptDataError,
     InvalidRequestError,
+    MemqError,
     NotHostedError,
     TopicExistsError,
     TopicRecreatedError,
@@ -126,6 +127,7 @@ class Topics:
         self._lock = asyncio.Lock()  # one creation, change or deletion at a time
         self._changes: set[asyncio.Task[Any]] = set()
         self._deletions = Deletions(catalog, services)
+        self._stopping = False
 
     def __repr__(self) -> str:
         return f"<Topics [{len(self._hosted)} hosted | {len(self._elsewhere)} elsewhere]>"
@@ -156,8 +158,17 @@ class Topics:
                 "the queue holds topics that the catalog does not know, they are left alone: %s",
                 ", ".join(sorted(unknown)),
             )
+        for queue_topic in sorted(unknown):
+            name = queue_topic.rpartition(".")[0]
+            if name and name not in self._catalog:
+                missing = (
+                    f"its file in the catalog is missing, and the queue has {queue_topic!r}. Put "
+                    "the file back, or stop the broker and run `memq recover`"
+                )
+                self._not_served(name, CorruptDataError(missing))
+        taken = {*self._catalog.names(), *self._damaged, *self._elsewhere}
         for config in (*self._config.topics, _audit_config()):
-            if config.name not in self._catalog and config.name not in self._elsewhere:
+            if config.name not in taken:
                 await self.create(config)
         self._deletions.start()
 
@@ -219,7 +230,9 @@ class Topics:
         Raises:
             TopicExistsError, ConfigError, SchemaMismatchError, QueueError: it was not made, and
                 nothing is left of it.
+            UnavailableError: the broker is draining.
         """
+        self._check_running()
         return await self._to_its_end(self._create(config, request_id))
 
     async def alter(self, name: str, options: dict[str, str], schema: bytes | None) -> HostedTopic:
@@ -227,7 +240,9 @@ class Topics:
 
         Raises:
             UnknownTopicError, ConfigError, SchemaMismatchError, QueueError: nothing has changed.
+            UnavailableError: the broker is draining.
         """
+        self._check_running()
         return await self._to_its_end(self._alter(name, options, schema))
 
     async def delete(self, name: str, incarnation: str = "") -> None:
@@ -242,11 +257,14 @@ class Topics:
             UnknownTopicError, NotHostedError: it is not here.
             InvalidRequestError: it is internal.
             QueueError: the disk refused; the topic is there as before.
+            UnavailableError: the broker is draining.
         """
+        self._check_running()
         await self._to_its_end(self._delete(name, incarnation))
 
     async def stop(self, timeout_s: float) -> bool:
         """Drain and stop everything; True when all that was accepted is stored and acked."""
+        self._stopping = True
         await asyncio.gather(*self._changes, return_exceptions=True)
         drained = await asyncio.gather(
             *(self._stop(hosted, timeout_s) for hosted in self._hosted.values())
@@ -260,6 +278,10 @@ class Topics:
         log.error("topic %s is damaged and not served: %s", name, error)
         self._damaged[name] = error
 
+    def _check_running(self) -> None:
+        if self._stopping:  # what is made or changed now would not be drained
+            raise UnavailableError("the broker is draining; retry elsewhere")
+
     async def _to_its_end(self, change: Coroutine[Any, Any, T]) -> T:
         """Make a change whole, also when the client that asked for it goes away meanwhile."""
         task = asyncio.get_running_loop().create_task(change)
@@ -269,12 +291,14 @@ class Topics:
 
     def _changed(self, task: asyncio.Task[Any]) -> None:
         self._changes.discard(task)
-        if not task.cancelled():
-            task.exception()  # whoever asked is told; if they went away there is nobody to tell
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, MemqError):
+            # Whoever asked may have gone away, and with them the net that catches it.
+            self._services.bugs.report(repr(self), error)
 
     async def _create(self, config: TopicConfig, request_id: str) -> HostedTopic:
         async with self._lock:
-            if config.name in self._elsewhere:
+            if config.name in self._elsewhere or config.name in self._damaged:
                 self.get(config.name)
             if config.name in self._catalog:
                 hosted = self.get(config.name)
@@ -312,8 +336,8 @@ class Topics:
                 told_ms=self._services.times.saved.wall_ms,
             )
             self._catalog.save(altered)
-            hosted.set(altered)
             hosted.partitions += added
+            hosted.set(altered)  # the added ones learn as well what was written down or told
         log.info("topic %s altered: %s%s", name, options, " and its schema" if schema else "")
         return hosted
 
@@ -406,6 +430,4 @@ class Topics:
 
 
 def _audit_config() -> TopicConfig:
-    return TopicConfig.create(
-        AUDIT_TOPIC, batch_age="100ms", retention="30d", audited=False, dedup_window="10m"
-    )
+    return TopicConfig.create(AUDIT_TOPIC, **AUDIT_OPTIONS)

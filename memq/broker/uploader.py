@@ -81,7 +81,7 @@ async def _attempt(
         raise StorageError(f"{batch.key}: {type(exc).__name__}: {exc}") from exc
     finally:
         if thread.done():
-            in_thread.pop(batch, None)  # it is not there when the Batch was given up meanwhile
+            in_thread.pop(batch, None)  # one that hangs stays: a deletion waits for it
 
 
 def _left_s(batch: RingBatch, services: Services) -> float:

@@ -66,12 +66,14 @@ def _advise(outcome: Outcome, execute: bool) -> None:
             "begin anew: set them with `memq group reset-offsets` before they start",
             err=True,
         )
-    elif outcome.action == "adopt":
-        click.echo(
-            f"{done} is done, with default options: set them with `memq topic alter`", err=True
-        )
     else:
         click.echo(f"{done} is done; offsets and groups are as they were", err=True)
+    if execute and outcome.adopted:
+        click.echo(
+            f"{outcome.topic}: nobody knows its options any more. Nothing of it expires, and the "
+            "others are the defaults: set them with `memq topic alter`",
+            err=True,
+        )
 
 
 def _progress(what: str, count: int) -> None:

@@ -142,11 +142,16 @@ class GroupCoordinator:
         found = self._groups.get((group, topic))
         return None if found is None or found.covered else found.holdings()
 
+    def storing(self, group: str, topic: str) -> None:
+        """What is stored is not known until `saved` is told."""
+        self._groups[(group, topic)].uncertain = True
+
     def saved(self, group: str, topic: str, holdings: Mapping[str, Holding]) -> None:
         """What members of a group hold is stored."""
         key = (group, topic)
         if key in self._groups:
             self._groups[key].saved = _by_partition(holdings)
+            self._groups[key].uncertain = False
         elif holdings:
             self._left_over[key] = None
         else:
@@ -299,8 +304,10 @@ class GroupCoordinator:
             self._departed[(*key, name)] = group.members[name].sequence
         _forget_oldest(self._departed, MAX_DEPARTED)
         group.remove(names)
-        if not group.members and self._groups.pop(key).saved:
-            self._left_over[key] = None
+        if not group.members:
+            del self._groups[key]
+            if group.saved or group.uncertain:
+                self._left_over[key] = None
 
 
 @dataclass
@@ -325,7 +332,8 @@ class _Committed:
 class _Group:
     """One group of one topic; see the module's theory of operation.
 
-    `saved` is what is stored: who holds a partition, and that member's session timeout.
+    `saved` is what is stored: who holds a partition, and that member's session timeout; `uncertain`
+    says that an attempt to store something else may have taken effect.
     """
 
     partitions: int
@@ -333,6 +341,7 @@ class _Group:
     holders: dict[int, str] = field(default_factory=dict)
     target: dict[int, str] = field(default_factory=dict)
     saved: dict[int, tuple[str, int]] = field(default_factory=dict)
+    uncertain: bool = False
     granted: dict[int, int] = field(default_factory=dict)  # by which of its holder's heartbeats
 
     @classmethod
@@ -350,6 +359,8 @@ class _Group:
     @property
     def covered(self) -> bool:
         """Whether whoever holds something is stored as its holder, for as long as its session."""
+        if self.uncertain:
+            return False
         for partition, name in self.holders.items():
             stored = self.saved.get(partition)
             if stored is None or stored[0] != name:

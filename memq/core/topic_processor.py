@@ -325,6 +325,14 @@ class TopicProcessor:
         if batch in self._ring:  # one before it may have taken it along
             self._fail([batch], error)
 
+    def abandon(self, error: MemqError) -> None:
+        """Nothing more is stored or published: what is open or on its way is nacked."""
+        batches = self._unpublished()
+        self._ring.clear()
+        self._open = None
+        for batch in batches:
+            self._drop(batch, error)
+
     # -- inside -----------------------------------------------------------------------------
 
     def _unpublished(self) -> list[RingBatch]:

@@ -212,7 +212,13 @@ class Catalog:
         """
         path = self._path(topic.name)
         with _errors("write", topic, path):
-            replace_durably(path, _text(topic))
+            try:
+                replace_durably(path, _text(topic))
+            except OSError:
+                if (old := self._topics.get(topic.name)) is not None:
+                    with contextlib.suppress(OSError):  # the first error is told
+                        replace_durably(path, _text(old))
+                raise
         self._topics[topic.name] = topic
         self.damaged.pop(topic.name, None)
 
@@ -266,11 +272,11 @@ class Catalog:
         """
         path = self._path(topic.name)
         with _errors("remove", topic, path):
-            if topic.name in self._topics or not path.exists():
+            if topic.name in self._topics:
                 return
-            if _load(path).incarnation == topic.incarnation:
+            if path.exists() and _load(path).incarnation == topic.incarnation:
                 path.unlink()
-                sync_folder(self._directory)
+            sync_folder(self._directory)  # an attempt before this one may have removed it
 
     def forget(self, topic: Topic) -> None:
         """Note that nothing is left to remove, or that the topic exists.

@@ -225,9 +225,10 @@ class Partition:
     def _damaged(self, array: BigArray, offset: int, cause: CorruptDataError) -> CorruptDataError:
         last = min(self.end, offset + MAX_DAMAGED_NAMED) - 1
         sound = next((i for i in range(offset + 1, last + 1) if _is_whole(array, i)), last + 1)
+        more = " or more" if sound == last + 1 < self.end else ""
         names = f"offset {offset} of {self._topic!r}/{self._number} is"
         if sound > offset + 1:
-            names = f"offsets {offset} to {sound - 1} of {self._topic!r}/{self._number} are"
+            names = f"offsets {offset} to {sound - 1}{more} of {self._topic!r}/{self._number} are"
         return CorruptDataError(
             f"{names} damaged: {cause}. Stop the broker and run `memq recover`, or go on at {sound}"
         )
