@@ -91,7 +91,7 @@ TOPIC_OPTIONS = (
         "retention",
         "duration",
         "7d",
-        "Batches and their notifications are deleted this long after they were published; only the "
+        "Batches and their notifications are deleted this long after the Batch was sealed; only the "
         "time that the broker runs counts.",
         10 * _SECOND,
         3650 * _DAY,

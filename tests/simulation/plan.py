@@ -227,11 +227,16 @@ def _deeds(
     found: list[Deed] = []
     clients = [each.name for each in (*producers, *readers)]
     kinds = [kind for kind in FAULTS if rng.random() < 0.3]
+    # A Message that the network holds back for longer than its topic remembers is a new one.
+    longest_cut_s = 8.0 if any(topic.brief for topic in topics) else 60.0
     for kind in kinds:
         for _ in range(rng.choice((1, 1, 2, 3))):
             at_s = rng.uniform(0.2, seconds)
             who = rng.choice(clients) if kind in _OF_CLIENTS else "b"
-            found.append(Deed(at_s=at_s, what=kind, who=who, amount=_amount(rng, kind)))
+            amount = _amount(rng, kind)
+            if kind == "cut_network":
+                amount = min(amount, longest_cut_s)
+            found.append(Deed(at_s=at_s, what=kind, who=who, amount=amount))
     for kind, chance in (
         ("create_again", 0.15),
         ("alter", 0.2),

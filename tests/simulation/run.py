@@ -38,7 +38,8 @@ QUIET_S = 150.0  # a client that is to end, once nothing fails any more, ends in
 SAMPLE_US = 500_000  # between two looks at memory at least,
 SAMPLES = 1_000  # and looks in a run at most, about
 ORPHANS_S = 30.0  # between two looks, and until one may see what is new
-CLOCK_ERROR_US = 2_500_000  # retention counts from when a Batch was sealed, not when published
+CLOCK_ERROR_US = 2_500_000
+"""Retention counts from when a Batch was sealed, not published; a freeze may come in between."""
 LOOKS = 5  # at a topic that retention removes something from all the time
 SETTLE_S = 45.0  # kernels and sessions have forgotten the faults after so long
 
@@ -78,7 +79,8 @@ class Run:
         self.world = world
         self.history = world.history
         drift_us = int(plan.seconds * 1e6 * 1.5 * MAX_DRIFT)
-        self.history.clock_error_us = CLOCK_ERROR_US + drift_us
+        frozen_s = sum(deed.amount for deed in plan.deeds if deed.what == "freeze")
+        self.history.clock_error_us = CLOCK_ERROR_US + drift_us + int(frozen_s * 1e6)
         self.topics = {topic.name: topic for topic in plan.topics}
         self.jobs: dict[str, int] = {}
         self.sessions: dict[str, int] = {}
@@ -151,10 +153,12 @@ class Run:
             for each in result.producers
             for run in (*each.lost, *each.damaged)
         ]
+        folder = str(self.world.folder)  # another in each run
+        wrong = tuple(str(each).replace(folder, "") for each in result.damage)
         verdict = {Verdict.CLEAN: h.CLEAN, Verdict.PARTLY: h.PARTLY}.get(result.verdict, h.UNCLEAN)
         here = (process.name, start_us, self.now_us, h.OK, result.topic, incarnation)
         self.history.add(
-            h.Audit(*here, verdict=verdict, lost=tuple(lost), wrong=tuple(result.damage))
+            h.Audit(*here, verdict=verdict, lost=tuple(lost), wrong=wrong)
         )
 
     def undisturbed(self) -> AbstractContextManager[None]:
