@@ -91,8 +91,8 @@ TOPIC_OPTIONS = (
         "retention",
         "duration",
         "7d",
-        "Batches and their notifications are deleted this long after the Batch was sealed; only the "
-        "time that the broker runs counts.",
+        "Batches and their notifications are deleted this long after the Batch was sealed; only "
+        "the time that the broker runs counts.",
         10 * _SECOND,
         3650 * _DAY,
     ),
