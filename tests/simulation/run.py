@@ -157,9 +157,7 @@ class Run:
         wrong = tuple(str(each).replace(folder, "") for each in result.damage)
         verdict = {Verdict.CLEAN: h.CLEAN, Verdict.PARTLY: h.PARTLY}.get(result.verdict, h.UNCLEAN)
         here = (process.name, start_us, self.now_us, h.OK, result.topic, incarnation)
-        self.history.add(
-            h.Audit(*here, verdict=verdict, lost=tuple(lost), wrong=wrong)
-        )
+        self.history.add(h.Audit(*here, verdict=verdict, lost=tuple(lost), wrong=wrong))
 
     def undisturbed(self) -> AbstractContextManager[None]:
         """What is done to the broker's disk meanwhile meets nothing that is planned."""
