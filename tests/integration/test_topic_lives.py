@@ -13,7 +13,9 @@ from memq.core.governor.catalog import Catalog
 from memq.core.topic import TopicConfig
 from memq.core.wire import messages as m
 from memq.errors import (
+    MemqError,
     QueueError,
+    StorageError,
     TopicExistsError,
     TopicRecreatedError,
     UnavailableError,
@@ -119,6 +121,77 @@ async def test_a_put_that_hangs_beyond_the_deletion_leaves_nothing(tmp_path):
         await until(lambda: not b.topics._catalog.doomed())
         assert not any(made.incarnation in info.key for info in storage.list(""))
         writing.cancel()
+
+
+async def test_a_put_that_hangs_beyond_its_deadline_leaves_nothing_of_a_deleted_topic(tmp_path):
+    """Its Batch has failed; the deletion waits for the thread all the same."""
+    storage = GatedStorage()
+    async with broker(tmp_path, storage=storage) as b, client(b) as c:
+        made = await c.create(**FAST, upload_deadline="500ms")
+        storage.gate.clear()
+        with pytest.raises(StorageError, match="still hangs"):
+            await c.write(0)
+        (upload,) = b.topics.get("t").uploads()
+        await c.ask(m.DeleteTopic(topic="t"))
+        storage.gate.set()
+        await until(upload.done)
+        await until(lambda: not b.topics._catalog.doomed())
+        assert not any(made.incarnation in info.key for info in storage.list(""))
+        assert b.services.memory.used_bytes == 0
+
+
+async def test_a_topic_that_is_deleted_while_storage_hangs_gives_its_memory_back(tmp_path):
+    """What was not stored is nacked, and its memory is free when the puts have ended."""
+    storage = GatedStorage()
+    async with broker(tmp_path, storage=storage) as b, client(b) as c:
+        await c.create(**FAST)
+        storage.gate.clear()
+        header, body = c.message(0)
+        writing = asyncio.ensure_future(c.ask(header, body))
+        await until(lambda: b.topics.get("t").uploads())
+        await c.ask(m.DeleteTopic(topic="t"))
+        with pytest.raises(MemqError):
+            await writing
+        storage.gate.set()
+        await until(lambda: b.services.memory.used_bytes == 0)
+
+
+async def test_nothing_is_made_while_the_broker_drains(tmp_path):
+    """A topic that is made behind the drain would lose what it takes."""
+    async with broker(tmp_path) as b, client(b) as c:
+        await c.create(**FAST)
+        await b.topics.stop(1)
+        for change in (
+            m.CreateTopic(config=TopicConfig.create("new")),
+            m.AlterTopic(topic="t", options={"write_partitions": "2"}),
+            m.DeleteTopic(topic="t"),
+        ):
+            with pytest.raises(UnavailableError, match="draining"):
+                await c.ask(change)
+
+
+async def test_a_bug_in_a_change_whose_client_has_gone_stops_the_broker(tmp_path, monkeypatch):
+    """Nobody waits for the change any more, and it is known all the same that it broke."""
+    async with broker(tmp_path) as b:
+        async with client(b) as c:
+            await c.create(**FAST)
+            begun, go_on = asyncio.Event(), asyncio.Event()
+
+            async def broken(*args):
+                begun.set()
+                await go_on.wait()
+                raise ValueError("planned")
+
+            monkeypatch.setattr(b.topics, "_alter", broken)
+            asking = asyncio.ensure_future(
+                c.ask(m.AlterTopic(topic="t", options={"batch_age": "1s"}))
+            )
+            await begun.wait()
+            asking.cancel()
+        await until(lambda: not b._connections)
+        go_on.set()
+        await until(b.services.bugs.failure.done)
+        assert str(b.services.bugs.failure.result()) == "planned"
 
 
 async def test_clients_of_the_old_topic_do_not_go_on_in_the_new_one(tmp_path):

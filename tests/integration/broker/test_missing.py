@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 
 from memq.broker.config import BrokerConfig
+from memq.broker.disk import DiskRoom
 from memq.broker.server import Broker
 from memq.core.wire import messages as m
 from memq.errors import CorruptDataError, DataLossError
@@ -178,3 +179,26 @@ async def test_a_full_disk_is_not_ready(small_disk, monkeypatch):
         (small_disk / "ballast").unlink()
         await until(lambda: not b.not_ready())
         assert await ready() == (200, "ready\n")
+
+
+async def test_a_topic_whose_file_is_lost_is_not_made_anew(data):
+    """Its name is not free while the queue has its notifications; the other topics are served."""
+    (data / "topics/t.json").unlink()
+    async with on_files(data) as b, client(b) as c:
+        with pytest.raises(CorruptDataError, match="its file in the catalog is missing"):
+            await c.create("t")
+        assert await written(b, "other") == 1
+    assert not (data / "topics/t.json").exists()
+
+
+async def test_a_broker_that_serves_no_topic_lives(data, monkeypatch):
+    """With the notifications of all topics damaged the broker runs, and says why it serves none."""
+    for file in data.glob("queue/topics/*/topic.json"):
+        file.write_bytes(b"{")
+    looks = []
+    monkeypatch.setattr(DiskRoom, "seen", lambda _, short: looks.append(short))
+    async with on_files(data) as b, client(b) as c:
+        await until(lambda: looks or b.services.bugs.failure.done())
+        with pytest.raises(CorruptDataError):
+            await c.write(1)
+        assert not b.services.bugs.failure.done()
