@@ -236,9 +236,10 @@ async def _assigned(run: Run, process: Process, spec: Reader, *, until_end: bool
 
 async def _skip_lost(run: Run, consumer: AsyncConsumer, error: MemqError) -> bool:
     """Seek past a Batch that was destroyed on purpose; False when it was not."""
-    positions = consumer._rim.fetcher.positions
+    incarnation = consumer._rim.queue.incarnation
     for loss in run.history.losses:
-        if positions.get(loss.partition) == loss.offset and loss.topic in str(error):
+        told = f"at {loss.topic}/{loss.partition} offset {loss.offset} "
+        if loss.incarnation == incarnation and told in str(error):
             await consumer.seek(loss.partition, loss.offset + 1)
             return True
     return False

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 GROUP = "followers"
 FOLLOWER = "follower"
-CALL_TIMEOUT_S = 5.0
+CALL_TIMEOUT_S = 10.0
 ROUND_S = 0.02
 
 _decode_entries = msgspec.msgpack.Decoder(list[m.NotificationEntry]).decode
