@@ -67,6 +67,7 @@ def hostile_topics() -> list[TopicConfig]:
         TopicConfig.create(
             name,
             batch_age="7ms",
+            dedup_window="1m",  # one in four Messages is of a new producer, which takes about 1 KiB
             schema=None if schema is DEFAULT_SCHEMA else serialize_schema(schema),
         )
         for name, schema in TOPICS.items()
