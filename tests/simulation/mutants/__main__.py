@@ -39,7 +39,7 @@ UNSIMULATED = (
     "memq/cli/",
     "memq/spark/",
 )
-SEEDS = 100  # of the simulation, for each mutant
+SEEDS = 30  # of the simulation, for each mutant
 TIMEOUT_S = 1_200
 
 
