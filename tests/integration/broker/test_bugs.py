@@ -101,10 +101,10 @@ async def test_a_bug_in_a_thread_of_storage(tmp_path, monkeypatch) -> None:
         with pytest.raises(MemqError):
             await c.write(0)
         loop = asyncio.get_running_loop()
-        monkeypatch.setattr(loop, "is_closed", _fail)
-        storage.gate.set()
-        assert isinstance(await stopped(b), PlantedError)
-        monkeypatch.undo()
+        with monkeypatch.context() as patch:
+            patch.setattr(loop, "is_closed", _fail)
+            storage.gate.set()
+            assert isinstance(await stopped(b), PlantedError)
 
 
 async def test_a_bug_where_a_body_ends(tmp_path, monkeypatch) -> None:
