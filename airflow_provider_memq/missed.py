@@ -78,9 +78,7 @@ def judge(emitted: Iterable[Emitted], with_run: Collection[str], settled: dateti
     last: dict[str, datetime] = {}
     until = None
     for at, ledger in emitted:
-        until = at + timedelta(
-            microseconds=1
-        )  # all of this plan has its runs, if nothing is missing
+        until = at + timedelta(microseconds=1)  # the plan itself included
         for key in (*(each.key for each in ledger.ranges), *ledger.again):
             first.setdefault(key, at)
             last[key] = at

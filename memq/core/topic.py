@@ -20,10 +20,10 @@ deletion. A topic that is made again under the same name has another one."""
 _INCARNATION = re.compile(rf"[0-9a-f]{{{INCARNATION_DIGITS}}}")
 
 AUDIT_TOPIC = "_memq_audit"
+"""Internal topic to which clients report what they produced."""
 AUDIT_OPTIONS: dict[str, Any] = {
     "batch_age": "100ms", "retention": "30d", "audited": False, "dedup_window": "10m"
 }  # fmt: skip
-"""Internal topic to which clients report what they produced."""
 
 _SECOND, _MINUTE, _DAY = 1_000, 60_000, 86_400_000
 _KIB, _MIB, _GIB = 1 << 10, 1 << 20, 1 << 30
