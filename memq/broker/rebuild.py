@@ -118,7 +118,8 @@ class Outcome:
         unnamed: objects that no notification names, in a topic that is sound: orphans.
         damaged: objects whose index cannot be read, with the reason; they are left alone.
         groups: groups that had stored offsets, and begin anew when the topic is rebuilt.
-        adopted: the catalog has lost it, so nobody knows its options any more.
+        adopted: the catalog has lost it, so nobody knows its options any more (but for those of
+            the audit topic, which are always the same).
     """
 
     topic: str

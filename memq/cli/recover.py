@@ -12,6 +12,7 @@ import click
 from memq.cli.command import Command
 from memq.cli.options import option, output_option
 from memq.cli.output import show_rows
+from memq.core.topic import AUDIT_TOPIC
 from memq.errors import CorruptDataError
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def _advise(outcome: Outcome, execute: bool) -> None:
         )
     else:
         click.echo(f"{done} is done; offsets and groups are as they were", err=True)
-    if execute and outcome.adopted:
+    if execute and outcome.adopted and outcome.topic != AUDIT_TOPIC:
         click.echo(
             f"{outcome.topic}: nobody knows its options any more. Nothing of it expires, and the "
             "others are the defaults: set them with `memq topic alter`",

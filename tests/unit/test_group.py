@@ -212,6 +212,33 @@ def test_only_what_is_gained_must_be_stored():
     assert coordinator.unsaved("g", "t")["a"] == Holding(2 * SESSION_MS, [0, 1])
 
 
+def test_what_may_have_been_stored_is_stored_anew():
+    """An attempt to store that failed may have taken effect: what was stored before is in doubt."""
+    coordinator = GroupCoordinator()
+    a, b = Member(coordinator, "a", partitions=1), Member(coordinator, "b", partitions=1)
+    a.beat()
+    coordinator.saved("g", "t", coordinator.unsaved("g", "t"))
+    b.beat()
+    coordinator.leave("g", "t", "a", 0)
+    b.beat()
+    coordinator.storing("g", "t")  # that b holds it; and the disk says no
+    a.beat()
+    coordinator.leave("g", "t", "b", 0)
+    a.beat()
+    assert coordinator.unsaved("g", "t") == {"a": Holding(SESSION_MS, [0])}
+    coordinator.saved("g", "t", coordinator.unsaved("g", "t"))
+    assert coordinator.unsaved("g", "t") is None
+
+
+def test_a_group_that_ended_before_it_was_stored_may_be_left_over():
+    """What a failed attempt may have stored is taken back when the group has ended."""
+    coordinator = GroupCoordinator()
+    Member(coordinator, "a").beat()
+    coordinator.storing("g", "t")
+    coordinator.leave("g", "t", "a", 0)
+    assert list(coordinator.left_over()) == [("g", "t")]
+
+
 def test_a_group_that_has_ended_is_left_over_until_that_is_stored():
     """When its last member has gone, what is stored of a group says so soon; unless it lives on."""
     coordinator = GroupCoordinator()

@@ -238,6 +238,7 @@ class Catalog:
             except OSError:
                 with contextlib.suppress(OSError):  # the first error is told
                     self._doomed_path(topic).rename(path)
+                    sync_folder(self._directory)
                 raise
         del self._topics[name]
 

@@ -1,0 +1,77 @@
+"""What a broker saves of its time covers every watermark that it told, and little more."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from memq.broker.timekeeper import Timekeeper
+from memq.core.clock import AHEAD_MS, BrokerClock, Times
+from memq.core.ring import Now
+from memq.errors import QueueError
+
+START = Times(running_ms=5_000, wall_ms=1_000_000)
+
+
+class Disk:
+    """Keeps what is saved, or refuses."""
+
+    def __init__(self):
+        self.saved, self.full = [], False
+
+    async def save(self, times):
+        if self.full:
+            raise QueueError("cannot save the time: No space left on device")
+        self.saved.append(times)
+
+
+def kept(disk):
+    """A Timekeeper of a broker that goes on from `START`."""
+    return Timekeeper(BrokerClock(lambda: 5.0, lambda: START.wall_ms, START), START, disk.save)
+
+
+async def test_the_time_is_saved_before_a_watermark_is_told_and_once_a_second():
+    """Any number of watermarks within the second that was saved ahead cost one save."""
+    disk = Disk()
+    times = kept(disk)
+    await asyncio.gather(*(times.promise(Now(6_000, 1_000_000 + ms)) for ms in range(0, 999, 9)))
+    assert disk.saved == [Times(6_000, 1_000_009 + AHEAD_MS)]
+    await times.promise(Now(7_100, 1_001_010))
+    assert disk.saved[1:] == [Times(7_100, 1_001_010 + AHEAD_MS)]
+
+
+async def test_a_watermark_is_not_promised_when_the_time_cannot_be_saved():
+    """A disk that refuses keeps watermarks from being told; the next attempt saves again."""
+    disk = Disk()
+    times = kept(disk)
+    disk.full = True
+    with pytest.raises(QueueError):
+        await times.promise(Now(6_000, 1_000_500))
+    disk.full = False
+    await times.promise(Now(6_000, 1_000_500))
+    assert disk.saved == [Times(6_000, 1_000_500 + AHEAD_MS)]
+
+
+async def test_a_close_saves_no_less_and_no_more_than_was_told():
+    """The next life begins behind the last watermark, though the clock went back; no later."""
+    disk = Disk()
+    times = kept(disk)
+    await times.promise(Now(6_000, 1_000_500))
+    times.told(1_000_500)
+    times.told(1_000_400)
+    await times.close(Now(6_200, 1_000_300))
+    assert disk.saved[-1] == Times(6_200, 1_000_500)
+    await times.close(Now(6_400, 1_000_700))
+    assert disk.saved[-1] == Times(6_400, 1_000_700)
+
+
+async def test_keeping_the_time_never_takes_back_what_was_saved_ahead():
+    """What may have been told since is covered, too."""
+    disk = Disk()
+    times = kept(disk)
+    await times.promise(Now(6_000, 1_000_500))
+    await times.keep(Now(6_100, 1_000_600))
+    assert disk.saved[-1] == Times(6_100, 1_000_500 + AHEAD_MS)
+    await times.keep(Now(9_000, 1_003_000))
+    assert disk.saved[-1] == Times(9_000, 1_003_000)
