@@ -138,9 +138,13 @@ class WritePartition:
                 ),
             )
 
-    def stored_through_ms(self, read_partition: int | None = None) -> int:
-        """The watermark of this write partition, or of what goes from it to a read partition."""
-        return self.processor.stored_through_ms(self._services.now(), read_partition)
+    def stored_through_ms(self) -> int:
+        """The watermark of this write partition."""
+        return self.processor.stored_through_ms(self._services.now())
+
+    def stored_through_by_read_ms(self) -> list[int]:
+        """The watermark of what goes from this write partition to each read partition."""
+        return self.processor.stored_through_by_read_ms(self._services.now())
 
     async def drain(self, timeout_s: float) -> bool:
         """Take no more, seal, and wait until everything is stored and answered.

@@ -320,10 +320,8 @@ class Broker:
             self._warn("time", f"the watermark stands still, for the time was not saved: {exc}")
         latest_ms = times.saved.wall_ms
         by_write = [min(latest_ms, each.stored_through_ms()) for each in hosted.partitions]
-        by_read = [
-            min(latest_ms, *(each.stored_through_ms(number) for each in hosted.partitions))
-            for number in range(hosted.topic.config.read_partitions)
-        ]
+        told = [each.stored_through_by_read_ms() for each in hosted.partitions]
+        by_read = [min(latest_ms, *of_one) for of_one in zip(*told, strict=True)]
         times.told(max(*by_write, *by_read))
         return by_write, by_read
 

@@ -206,21 +206,22 @@ class TopicProcessor:
             return None
         return self._open.opened.mono_ms + self.config.batch_age_ms
 
-    def stored_through_ms(self, now: Now, read_partition: int | None = None) -> int:
-        """The watermark: every Message accepted before this time and acked is published.
-
-        Args:
-            now: the time.
-            read_partition: only of what goes there, also from before the topic was altered; None
-                for everything.
-        """
-        waiting = [
-            batch.opened.wall_ms
-            for batch in self._unpublished()
-            if read_partition is None or self._goes_to(batch, read_partition)
-        ]
-        reached = min([now.wall_ms, *waiting])
+    def stored_through_ms(self, now: Now) -> int:
+        """The watermark: every Message accepted before this time and acked is published."""
+        reached = min([now.wall_ms, *(batch.opened.wall_ms for batch in self._unpublished())])
         self.written_ms = max(self.written_ms, reached)
+        return reached
+
+    def stored_through_by_read_ms(self, now: Now) -> list[int]:
+        """The watermark of what goes from here to each read partition.
+
+        What was accepted before the topic was altered counts where it goes to.
+        """
+        reached = [now.wall_ms] * self.config.read_partitions
+        for batch in self._unpublished():
+            for number in self._read_partitions_of(batch):
+                reached[number] = min(reached[number], batch.opened.wall_ms)
+        self.written_ms = max(self.written_ms, *reached)
         return reached
 
     def take_effects(self) -> list[Effect]:
@@ -338,11 +339,11 @@ class TopicProcessor:
     def _unpublished(self) -> list[RingBatch]:
         return [*self._ring] if self._open is None else [*self._ring, self._open]
 
-    def _goes_to(self, batch: RingBatch, read_partition: int) -> bool:
-        """Whether a Batch may be published in a read partition."""
+    def _read_partitions_of(self, batch: RingBatch) -> list[int]:
+        """Where a Batch may be published; it is settled when it is sealed."""
         if batch is self._open:
-            return read_partition in self.config.read_partitions_of(self.write_partition)
-        return batch.partition == read_partition
+            return self.config.read_partitions_of(self.write_partition)
+        return [batch.partition]
 
     def _expected(self, request: Write) -> int:
         """The sequence that an ordered topic takes next from the producer of this request."""

@@ -495,11 +495,27 @@ def test_watermark_covers_nothing_that_is_not_published() -> None:
     assert r.processor.stored_through_ms(Now(2, 4_000)) == 3_000
 
 
+def test_watermark_of_a_read_partition_stands_at_what_may_come_to_it() -> None:
+    """An open Batch holds back all it may go to, a sealed one where it goes; both stay closed."""
+    r = rim(read_partitions=2)
+    send(r, 0, ms=20)
+    assert r.processor.stored_through_by_read_ms(now(30)) == [now(20).wall_ms] * 2
+    r.processor.seal(now(40))
+    told = r.processor.stored_through_by_read_ms(now(90))
+    assert told == [now(20).wall_ms, now(90).wall_ms]
+    r.processor.write(write(1), BODY, 1, 1, Now(91, now(50).wall_ms))  # the wall clock went back
+    r.processor.seal(Now(92, now(60).wall_ms))
+    r.drain()
+    assert [(batch.partition, batch.sealed_wall_ms) for batch in r.uploads] == [
+        (0, now(40).wall_ms), (1, now(90).wall_ms)
+    ]  # fmt: skip
+
+
 def test_watermark_of_a_read_partition_that_goes_to_another_write_partition() -> None:
     """What was accepted for a read partition holds its watermark back, whoever is to feed it."""
     r = rim(write_partitions=2, read_partitions=4)  # 0 feeds 0 and 2, and then 0 and 3
     send(r, 0, ms=20)
-    told = r.processor.stored_through_ms(now(30), 3)
+    told = r.processor.stored_through_by_read_ms(now(30))[3]
     altered = msgspec.structs.replace(r.processor.config, write_partitions=3)
     r.processor.configure(altered, SCHEMAS, now(90).wall_ms, now(40))
     send(r, 1, ms=50)
@@ -508,7 +524,7 @@ def test_watermark_of_a_read_partition_that_goes_to_another_write_partition() ->
     first, second = r.uploads
     assert (first.partition, second.partition) == (0, 3)
     assert second.sealed_wall_ms == now(90).wall_ms
-    assert [r.processor.stored_through_ms(now(70), number) for number in range(4)] == [
+    assert r.processor.stored_through_by_read_ms(now(70)) == [
         now(20).wall_ms, now(70).wall_ms, now(70).wall_ms, now(50).wall_ms
     ]  # fmt: skip
     assert told == now(30).wall_ms
@@ -525,7 +541,7 @@ def test_batches_keep_their_order_by_id_within_a_millisecond() -> None:
 
 
 WALL_STEPS = st.lists(
-    st.tuples(st.sampled_from(["write", "store", "publish", "ask"]), st.integers(0, 40)),
+    st.tuples(st.sampled_from(["write", "seal", "store", "publish", "ask"]), st.integers(0, 40)),
     min_size=5,
     max_size=60,
 )
@@ -534,25 +550,32 @@ WALL_STEPS = st.lists(
 @given(WALL_STEPS)
 def test_no_step_of_the_wall_clock_makes_a_watermark_untrue(steps) -> None:
     """However the clock is set, no Batch is published at a time that a watermark had closed."""
-    r = rim(batch_messages=1, ring_slots=4)
-    told, published = [], []
+    r = rim(batch_messages=2, ring_slots=4, read_partitions=2)
+    told: dict[int, int] = {}
+    published: dict[int, list[int]] = {0: [], 1: []}
     for number, (event, wall_ms) in enumerate(steps):
         at = Now(number, 1_000 + wall_ms)
         uploading = [batch for batch in r.uploads if batch.state is State.UPLOADING]
         if event == "write" and r.processor.room_for(64, "s1"):
             r.processor.write(write(number), BODY, 1, number, at)
             r.drain()
+        elif event == "seal":
+            r.processor.seal(at)
+            r.drain()
         elif event == "store" and uploading:
             r.store(uploading[-1])
         elif event == "publish" and r.publishes:
-            times = [each.timestamp_ms for each in r.publishes[0].publications]
-            assert min(times) >= max(told, default=0)
-            assert [*published, *times] == sorted([*published, *times])
-            published += times
+            for each in r.publishes[0].publications:
+                times = published[each.partition]
+                assert each.timestamp_ms >= max([told.get(each.partition, 0), *times])
+                times.append(each.timestamp_ms)
             r.publish()
         else:
-            told.append(r.processor.stored_through_ms(at))
-            assert told[-1] <= at.wall_ms
+            by_read = r.processor.stored_through_by_read_ms(at)
+            overall = r.processor.stored_through_ms(at)
+            assert overall == min(by_read)
+            assert max(by_read) <= at.wall_ms
+            told = {n: max(told.get(n, 0), mark_ms) for n, mark_ms in enumerate(by_read)}
 
 
 def test_notification_describes_the_batch() -> None:
