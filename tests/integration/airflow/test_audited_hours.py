@@ -10,9 +10,11 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_memq.audited import Window, left_out
+from airflow_provider_memq.operators.audit import MAX_FINDINGS
 from airflow_provider_memq.operators.memq import MemqAuditOperator
 from airflow_provider_memq.range_assets import audited_asset
 from memq import Producer
+from memq.core.audit import Verdict
 from memq.errors import UnavailableError
 from tests.integration.airflow.here import TOPIC, world
 
@@ -123,6 +125,45 @@ async def test_a_loss_outlives_an_audit_that_broke_off(here, tmp_path):
         await here.run(broken, **SCHEDULED, **interval(here, 150))
     with pytest.raises(AirflowFailException, match=r"lost: producer .* \(1 LogMessages\)"):
         await here.run(audit(), **SCHEDULED, **interval(here, 150))
+
+
+async def test_findings_of_one_window_hide_none_of_another(here):
+    """What failed a task is not told again, so the failure says something of each window."""
+
+    class FindsMuch(MemqAuditOperator):
+        """An audit that finds more in every window than a failure may tell."""
+
+        def _judge(self, window):
+            judged = super()._judge(window)
+            lines = [f"finding {number} of {window.start_ms}" for number in range(MAX_FINDINGS)]
+            return judged._replace(verdict=Verdict.UNCLEAN, lines=lines)
+
+    await here.run(audit(), **SCHEDULED, **interval(here, 0))
+    much = FindsMuch(task_id="audit", topic=TOPIC, audited=audited_asset(TOPIC))
+    with pytest.raises(AirflowFailException) as failed:
+        await here.run(much, **SCHEDULED, **interval(here, 4))
+
+    text = str(failed.value)
+    for number in range(1, 5):
+        assert f"finding 0 of {audited_window(here, number).start_ms}" in text
+    assert text.count("finding") <= MAX_FINDINGS
+
+
+async def test_the_verdict_in_the_xcom_is_that_of_the_task(here):
+    """A consumer that has not begun is no fault at first, and is one when it had its time."""
+    here.later(30)
+    await asyncio.to_thread(produce, here.broker.address)
+    end = here.at(5)
+    window = {"data_interval_start": end - timedelta(seconds=20), "data_interval_end": end}
+    here.later(30)
+    at_once = await here.run(audit(consumers="job"), **SCHEDULED, **window)
+    assert (at_once["verdict"], at_once["clean"]) == ("clean", True)
+
+    later = {name: at + timedelta(seconds=5) for name, at in window.items()}
+    with pytest.raises(AirflowFailException, match="'job' has not come to 1 LogMessages"):
+        await here.run(audit(consumers="job", settled_for="5s"), **SCHEDULED, **later)
+    told = here.store.xcoms["return_value"]
+    assert (told["verdict"], told["clean"]) == ("not clean", False)
 
 
 def audited_window(here, number):

@@ -5,11 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
 from airflow.sdk.execution_time import task_runner
+from airflow.sdk.execution_time.comms import ErrorResponse
 
 from airflow_provider_memq.operators.memq import MemqPlanRangesOperator
 from airflow_provider_memq.range_assets import plan_asset, ranges_asset
 from airflow_provider_memq.ranges import parse_key
+from memq.errors import ConfigError
 from tests.integration.airflow.event_store import Consumer
 from tests.integration.airflow.here import TOPIC, world
 
@@ -97,3 +100,38 @@ async def test_runs_that_airflow_has_forgotten_are_not_missing(here):
 
     assert (await here.run(plan()))["again"] == []
     assert len(here.store.keys(RANGES)) == 3
+
+
+async def test_what_was_planned_for_another_dag_is_not_planned_again(here):
+    """A new DAG begins with what is planned from then on; that it gets whole."""
+    for _ in range(2):
+        await here.publish(1)
+        await here.run(plan())
+    other = here.store.consumer
+    other.dag_id, other.paused = "other", True
+    other.runs.clear()
+
+    assert (await here.run(plan(process_dag_id="other")))["again"] == []
+    here.store.clock = datetime.now(UTC) - timedelta(seconds=2)  # two events: they are stored now
+    await here.publish(1)
+    await here.run(plan(process_dag_id="other"))
+    other.paused = False
+    for _ in range(2):
+        await here.run(plan(process_dag_id="other"))
+    assert offsets(other.keys()) == [2]
+
+
+@pytest.mark.parametrize(("status", "error"), [(404, ConfigError), (503, AirflowRuntimeError)])
+async def test_an_outage_of_airflow_is_not_a_missing_dag(here, status, error):
+    """Who named a DAG that there is not is told so; an outage is tried again."""
+    here.store.consumer.paused = True
+    await here.publish(1)
+    await here.run(plan())
+
+    def answer(_):
+        detail = {"status_code": status}
+        raise AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail=detail))
+
+    here.store.consumer.get_dag = answer
+    with pytest.raises(error):
+        await here.run(plan())

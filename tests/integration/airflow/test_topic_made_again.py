@@ -18,10 +18,13 @@ from airflow_provider_memq.operators.memq import (
 from airflow_provider_memq.range_assets import processed_asset, ranges_asset
 from airflow_provider_memq.ranges import PlannedRange, parse_key
 from airflow_provider_memq.sensors.memq import MemqOffsetSensor
+from airflow_provider_memq.session import Session
+from airflow_provider_memq.settings import ClientSettings
 from airflow_provider_memq.testing.standalone import ROOT
 from memq.client.admin import AsyncAdminClient
-from memq.errors import ConfigError, TopicRecreatedError
+from memq.errors import ConfigError, TopicRecreatedError, UnknownTopicError
 from tests.integration.airflow.here import TOPIC, world
+from tests.integration.broker.support import client
 from tests.system.airflow import light_app
 
 # Airflow's own hook does not close the pipe of the program that it submitted.
@@ -48,6 +51,10 @@ def retention():
 
 def replay(key):
     return MemqReplayOperator(task_id="replay", topic=TOPIC, ranges=RANGES, keys=[key])
+
+
+def look(here):
+    return Session(ClientSettings(here.broker.address, "", 10.0, ""))
 
 
 @pytest.fixture
@@ -157,3 +164,68 @@ async def test_what_an_earlier_sensor_saw_is_of_its_topic(tmp_path, monkeypatch)
         with pytest.raises(AirflowFailException, match=seen["incarnation"]):
             await here.run(sensor(incarnation=seen["incarnation"]))
         assert (await here.run(sensor()))["incarnation"] != seen["incarnation"]
+
+
+async def test_a_window_of_the_new_topic_is_not_replayed_from_the_old_plan(tmp_path, monkeypatch):
+    """Nothing of it is planned yet: that is said, and not taken for nothing to replay."""
+    async with world(tmp_path, monkeypatch) as here:
+        await here.publish(2)
+        await here.run(plan())
+        await here.create_again()
+        await here.publish(1)
+
+        def of_window():
+            window = {"start": here.at(-60), "end": here.at()}
+            return MemqReplayOperator(task_id="replay", topic=TOPIC, ranges=RANGES, **window)
+
+        with pytest.raises(TopicRecreatedError, match="which there is now"):
+            await here.run(of_window())
+        await here.run(plan(on_recreated="begin"))
+        replayed = await here.run(of_window())
+        assert [row["key"] for row in replayed["ranges"]] == [here.store.keys(RANGES)[-1]]
+
+
+async def test_a_look_is_at_one_topic(tmp_path, monkeypatch):
+    """Whatever a session is asked for after its first answer is of the same topic, or refused."""
+    async with world(tmp_path, monkeypatch) as here:
+        async with look(here) as session:
+            old, _ = await session.ends(TOPIC)
+            assert (await session.state(TOPIC, old)).incarnation == old
+            with pytest.raises(TopicRecreatedError, match=old):
+                await session.state(TOPIC, "f" * 16)
+        async with look(here) as session:
+            await session.committed("g", TOPIC, old)
+            await here.create_again()
+            with pytest.raises(TopicRecreatedError):
+                await session.ends(TOPIC)
+        async with look(here) as session:
+            async with AsyncAdminClient(here.broker.address) as admin:
+                await admin.delete_topic(TOPIC)
+            with pytest.raises(UnknownTopicError):
+                await session.ends(TOPIC)
+            await here.create()
+            with pytest.raises(TopicRecreatedError):
+                await session.state(TOPIC, old)
+
+
+async def test_a_commit_that_comes_late_again_changes_nothing(tmp_path, monkeypatch):
+    """An attempt that the network held back does not take a group back to where it was."""
+    async with world(tmp_path, monkeypatch) as here:
+        await here.publish(2)
+        await here.run(plan())
+        first, second = here.store.keys(RANGES)
+        asked = []
+        store = here.broker.groups.check_commit
+        monkeypatch.setattr(
+            here.broker.groups,
+            "check_commit",
+            lambda request, now_ms: asked.append(request) or store(request, now_ms),
+        )
+        for key in (first, second):
+            here.store.add(DONE, key, {"by": "hand"})
+            await here.run(commit())
+
+        async with client(here.broker) as late:
+            await late.ask(asked[0])
+        async with AsyncAdminClient(here.broker.address) as admin:
+            assert await admin.committed("g", TOPIC) == {0: 2}
