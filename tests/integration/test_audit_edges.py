@@ -21,7 +21,7 @@ from memq.core.topic import AUDIT_TOPIC
 from memq.errors import InvalidRequestError
 from memq.testing.queue import InMemoryQueue
 from memq.testing.storage import InMemoryStorage
-from tests.integration.broker.support import broker
+from tests.integration.broker.support import broker, client
 from tests.integration.broker.test_retention import later
 from tests.integration.reading import queue_topic
 
@@ -142,6 +142,21 @@ async def test_what_retention_removed_is_not_lost(tmp_path):
         assert (result.expired_reports, result.verdict) == (1, Verdict.PARTLY)
         assert (only(result).expired, only(result).expired_records) == ([Run(0, 1)], 2)
         assert only(result).stored_messages == 2
+
+
+async def test_what_nobody_reported_and_retention_removed_is_not_clean(tmp_path):
+    """Nothing is left that tells of a producer that was killed; so only a later window is clean."""
+    async with world(tmp_path) as here:
+        async with client(here._running) as killed:
+            await killed.create(batch_age="1ms", retention="1h", dedup_window="1h")
+            await killed.write(0)
+        await here.expire(3_601)
+        since_ms = here._running.services.now().wall_ms
+        await here.produce(1, producer_id="q")
+
+        whole, later_one = await here.audit(), await here.audit(start_ms=since_ms)
+        assert (whole.verdict, later_one.verdict) == (Verdict.PARTLY, Verdict.CLEAN)
+        assert "Retention has removed what was published" in whole.beyond[0]
 
 
 async def test_only_retention_excuses_what_is_nowhere(tmp_path):

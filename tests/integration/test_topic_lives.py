@@ -264,6 +264,20 @@ async def test_producers_that_make_a_topic_at_once_all_write_to_it(tmp_path):
         assert await read_all(b.address, 12) == list(range(12))
 
 
+async def test_who_makes_a_topic_at_its_first_use_may_be_the_second(tmp_path):
+    """Another client that is a little quicker is no error."""
+    slow = [Fault("create_topic", "delay", first=2, delays_ms=(50,))]  # 1: audit
+    queue = FaultyQueue(InMemoryQueue(), slow, seed=1)
+    async with (
+        broker(tmp_path, queue=queue, auto_create_topics=True) as b,
+        client(b) as one,
+        client(b) as other,
+    ):
+        asked = (each.ask(m.Metadata(topics=["t"], create=True)) for each in (one, other))
+        (made,), (found,) = [answer.topics for answer in await asyncio.gather(*asked)]
+        assert made.incarnation == found.incarnation
+
+
 @pytest.mark.parametrize("operation", ["create_topic", "fence"])
 async def test_a_creation_that_fails_leaves_nothing_and_can_be_repeated(tmp_path, operation):
     """After an error of the queue there is no topic, and the next attempt makes it."""
@@ -274,6 +288,7 @@ async def test_a_creation_that_fails_leaves_nothing_and_can_be_repeated(tmp_path
         with pytest.raises(UnknownTopicError):
             await admin.describe_topic("t")
         await until(lambda: not b.topics._catalog.doomed())
+        assert [name for name in await queue.topics() if name.startswith("t.")] == []
         await admin.create_topic("t", **FAST)
         await write_some(b.address, 0, 3)
         assert await read_all(b.address, 3) == [0, 1, 2]

@@ -10,7 +10,7 @@ from airflow_provider_memq import files
 from memq.errors import ConfigError, StorageError
 from tests.unit.airflow.s3 import s3_for
 
-SCHEMES = files.S3_SCHEMES
+SCHEMES = ("s3", "s3a", "s3n")  # what Hadoop and others call it
 
 
 @pytest.fixture
