@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from memq.client.cluster import Cluster
+from memq.client.consumed import report_skipped
 from memq.client.loop import EventLoopThread
 from memq.client.offsets import check_start, resolve, time_ms
 from memq.client.queue import QueueClient
@@ -22,7 +24,7 @@ from memq.core.wire.messages import (
     ListGroupsAnswer,
     TopicAnswer,
 )
-from memq.errors import ProtocolError, TopicRecreatedError, UnknownTopicError
+from memq.errors import MemqError, ProtocolError, TopicRecreatedError, UnknownTopicError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
         TopicInfo,
         WatermarkAnswer,
     )
+
+log = logging.getLogger(__name__)
 
 Schema = Any
 """A `pyarrow.Schema`, or the bytes of one that `serialize_schema` made."""
@@ -237,6 +241,8 @@ class AsyncAdminClient:
     ) -> dict[int, int]:
         """Make a group go on elsewhere; it must have no live members.
 
+        The audit is told what it steps over. Where that fails it is a warning in the log.
+
         Args:
             group: the group; a new name is fine.
             topic: the topic.
@@ -258,8 +264,10 @@ class AsyncAdminClient:
         partitions = to if isinstance(to, Mapping) else [p.partition for p in await queue.offsets()]
         offsets = await resolve(queue, to, partitions)
         if not dry_run:
+            before = await queue.committed(group)
             name = self._cluster.runtime.token_hex(8)
             await queue.commit(group, "", offsets, committer=name, sequence=1)
+            await self._tell_audit(queue, group, before, offsets)
         return offsets
 
     async def delete_group(self, group: str, topic: str) -> None:
@@ -271,6 +279,22 @@ class AsyncAdminClient:
             UnknownTopicError: there is no such topic.
         """
         await self._queue(topic).ask(DeleteGroup(group=group, topic=topic))
+
+    @staticmethod
+    async def _tell_audit(
+        queue: QueueClient, group: str, before: Mapping[int, int], after: Mapping[int, int]
+    ) -> None:
+        """Report what a group has stepped over. Without it the audit calls that unreported."""
+        moves = {number: (before[number], new) for number, new in after.items() if number in before}
+        try:
+            await report_skipped(queue, group, moves)
+        except MemqError as exc:
+            log.warning(
+                "group %s of %s is moved; the audit could not be told what it steps over: %s",
+                group,
+                queue.topic,
+                exc,
+            )
 
     def _queue(self, topic: str) -> QueueClient:
         return QueueClient(self._cluster, topic)

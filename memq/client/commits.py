@@ -33,7 +33,6 @@ class Commits:
         membership: as whose member to commit now; None while the consumer is no group member.
         auto_interval_s: how often to commit by itself; None for not at all.
         on_stored: told the next offsets of a commit that is stored.
-        on_failed: told those of one that failed; it may be stored nevertheless.
     """
 
     def __init__(
@@ -44,14 +43,12 @@ class Commits:
         membership: Callable[[], Membership | None],
         auto_interval_s: float | None,
         on_stored: Callable[[Mapping[int, int]], None] = lambda _: None,
-        on_failed: Callable[[Mapping[int, int]], None] = lambda _: None,
     ) -> None:
         self._queue = queue
         self._group = group
         self._membership = membership
         self._auto_interval_s = auto_interval_s
         self._on_stored = on_stored
-        self._on_failed = on_failed
         self._clock = asyncio.get_running_loop().time
         self._last_auto_s = self._clock()
         self._one_at_a_time = asyncio.Lock()
@@ -98,19 +95,15 @@ class Commits:
         async with self._one_at_a_time:  # and numbered: an attempt that was given up may come last
             member = self._membership()
             self._check_not_lost(member, offsets)
-            try:
-                self._sequence += 1
-                await self._queue.commit(
-                    self._group,
-                    member.member_id if member else "",
-                    offsets,
-                    committer=self._name,
-                    sequence=self._sequence,
-                    heartbeat=member.sequence if member else 0,
-                )
-            except BaseException:
-                self._on_failed(offsets)
-                raise
+            self._sequence += 1
+            await self._queue.commit(
+                self._group,
+                member.member_id if member else "",
+                offsets,
+                committer=self._name,
+                sequence=self._sequence,
+                heartbeat=member.sequence if member else 0,
+            )
             self._on_stored(offsets)
         self._committed.update(offsets)
 
@@ -127,11 +120,6 @@ class Commits:
                 f"this consumer does not hold partition {lost[0]} as it did: its session ended "
                 "meanwhile. Poll, and it goes on where the group has committed"
             )
-
-    @property
-    def under_way(self) -> bool:
-        """Whether a commit is being stored now."""
-        return self._one_at_a_time.locked()
 
     # -- auto-commit ------------------------------------------------------------------------
 

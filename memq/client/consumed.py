@@ -20,9 +20,10 @@ from memq.core.audit import ConsumedReport, check_consumed
 from memq.errors import MemqError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from memq.client.audit_backlog import Outgoing
+    from memq.client.queue import QueueClient
 
 MAX_MESSAGE_BYTES = 512 << 10  # of reports in one Message; the topic takes 4 MiB
 TIMEOUT_S = 30.0  # long enough to ride out the restart of a broker
@@ -68,14 +69,57 @@ async def report_consumed_async(
         check_consumed(report)
     cluster = Cluster(bootstrap, client="memq report", token=token, request_timeout_s=timeout_s)
     try:
-        deadline_s = asyncio.get_running_loop().time() + timeout_s
-        backlog: ReportBacklog[ConsumedReport] = ReportBacklog()
-        backlog.add(await _audited(cluster, reports))
-        sender = ReportSender(cluster)
-        while waiting := backlog.take(MAX_MESSAGE_BYTES):
-            await _deliver(sender, waiting, deadline_s, cluster.runtime.random)
+        await _report(cluster, reports, timeout_s)
     finally:
         await cluster.close()
+
+
+async def report_skipped(
+    queue: QueueClient, group: str, moves: Mapping[int, tuple[int, int]]
+) -> None:
+    """Report that somebody moved a group: where it went forward it has not read what lies between.
+
+    Args:
+        queue: of the topic.
+        group: the group.
+        moves: next offset before and after, by read partition.
+
+    Raises:
+        MemqError: the reports could not be stored within the cluster's request timeout.
+    """
+    cluster = queue.cluster
+    now_ms = cluster.runtime.wall_ms()
+    reports = [
+        ConsumedReport(
+            topic=queue.topic,
+            incarnation=queue.incarnation,
+            consumer=group,
+            partition=partition,
+            start=new,
+            end=new,
+            batches=0,
+            messages=0,
+            records=0,
+            crc_sum=0,
+            window_start_ms=now_ms,
+            window_end_ms=now_ms,
+            skipped=new - old,
+            final=False,
+            client="memq admin",
+        )
+        for partition, (old, new) in moves.items()
+        if old < new
+    ]
+    await _report(cluster, reports, cluster.request_timeout_s)
+
+
+async def _report(cluster: Cluster, reports: Sequence[ConsumedReport], timeout_s: float) -> None:
+    deadline_s = asyncio.get_running_loop().time() + timeout_s
+    backlog: ReportBacklog[ConsumedReport] = ReportBacklog()
+    backlog.add(await _audited(cluster, reports))
+    sender = ReportSender(cluster)
+    while waiting := backlog.take(MAX_MESSAGE_BYTES):
+        await _deliver(sender, waiting, deadline_s, cluster.runtime.random)
 
 
 async def _audited(cluster: Cluster, reports: Iterable[ConsumedReport]) -> list[ConsumedReport]:

@@ -4,9 +4,9 @@ What is handed out waits, Batch by Batch, until a commit goes past it; only then
 offset at which the reader stood before each Batch is known, so gaps in the numbering of a queue
 belong to the Batch behind them, while a jump, by a seek for instance, is counted as `skipped`.
 
-A member that gives a partition up says so with its last report (`final`), so that nothing behind it
-is expected from it. It does not if a commit had no clear answer: then the group may go on behind
-what was reported.
+Only what was stepped over is missing for certain, by reading on elsewhere or by a commit beyond
+what was read. The group may go on after what a member reports, and the next member may be killed
+before its first report. So no report of a member is `final`.
 
 Up to `MAX_WAITING` Batches of a partition wait one by one; beyond that the oldest become one piece,
 which waits for a commit past all of it.
@@ -63,17 +63,11 @@ class _Lane:
         reach: where the reader stood last; None as long as nothing ties it to what was before.
         waiting: handed out and not committed.
         done: committed and not reported.
-        reported: where the last report ended.
-        unclear: the last commit had no clear answer.
-        forgot: a piece was given up, because too much waited.
     """
 
     reach: int | None
     waiting: deque[Piece] = field(default_factory=deque)
     done: list[Piece] = field(default_factory=list)
-    reported: int | None = None
-    unclear: bool = False
-    forgot: bool = False
 
 
 class ConsumedCounters:
@@ -144,10 +138,8 @@ class ConsumedCounters:
         lane.waiting.append(piece)
         if len(lane.waiting) > MAX_WAITING:
             oldest = lane.waiting.popleft()
-            if oldest.join(lane.waiting[0]):
+            if oldest.join(lane.waiting[0]):  # else it is never reported
                 lane.waiting[0] = oldest
-            else:
-                lane.forgot = True
 
     def committed(self, offsets: Mapping[int, int]) -> None:
         """These next offsets are stored."""
@@ -155,28 +147,21 @@ class ConsumedCounters:
             lane = self._lanes.get(partition)
             if lane is None:
                 continue
-            lane.unclear = False
             while lane.waiting and lane.waiting[0].end <= offset:
                 piece = lane.waiting.popleft()
                 if not (lane.done and lane.done[-1].join(piece)):
                     lane.done.append(piece)
-
-    def unclear(self, partitions: Iterable[int]) -> None:
-        """Nobody knows whether a commit for these partitions is stored."""
-        for partition in partitions:
-            if partition in self._lanes:
-                self._lanes[partition].unclear = True
+            if lane.reach is not None and lane.reach < offset:
+                unread = offset - lane.reach
+                lane.done.append(Piece(offset, offset, self._now_ms(), batches=0, skipped=unread))
+                lane.reach = offset
 
     def gave_up(self, partitions: Iterable[int]) -> None:
         """These partitions are not read any more. What is not committed was not consumed."""
         for partition in partitions:
             lane = self._lanes.pop(partition, None)
-            if lane is None:
-                continue
-            self._last += self._reports(partition, lane)
-            if lane.reported is not None and not (lane.unclear or lane.forgot):
-                nothing = Piece(lane.reported, lane.reported, self._now_ms(), batches=0)
-                self._last.append(self._report(partition, nothing, final=True))
+            if lane is not None:
+                self._last += self._reports(partition, lane)
 
     def take_reports(self, now_ms: int) -> list[ConsumedReport]:
         """What was committed since the last time, up to `now_ms`."""
@@ -188,11 +173,9 @@ class ConsumedCounters:
 
     def _reports(self, partition: int, lane: _Lane) -> list[ConsumedReport]:
         done, lane.done = lane.done, []
-        if done:
-            lane.reported = done[-1].end
         return [self._report(partition, piece) for piece in done]
 
-    def _report(self, partition: int, piece: Piece, *, final: bool = False) -> ConsumedReport:
+    def _report(self, partition: int, piece: Piece) -> ConsumedReport:
         return ConsumedReport(
             topic=self._topic,
             incarnation=self._incarnation,
@@ -208,6 +191,6 @@ class ConsumedCounters:
             window_start_ms=piece.since_ms,
             window_end_ms=self._now_ms(),
             skipped=piece.skipped,
-            final=final,
+            final=False,
             client=self._client,
         )

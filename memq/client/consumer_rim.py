@@ -90,7 +90,6 @@ class ConsumerRim:
             membership=lambda: self._session.membership if self._session else None,
             auto_interval_s=options.auto_commit_interval_ms / 1000 if options.auto_commit else None,
             on_stored=self._consumed.committed,
-            on_failed=self._consumed.unclear,
         )
         self._window = RepeatWindow()
         self._session: GroupSession | None = None
@@ -291,8 +290,6 @@ class ConsumerRim:
     def _stop_reading(self, partitions: Iterable[int]) -> None:
         self.fetcher.drop(partitions)
         self.commits.forget(partitions)
-        if self.commits.under_way:
-            self._consumed.unclear(partitions)
         self._consumed.gave_up(partitions)
 
     async def _beginnings(self, partitions: Iterable[int]) -> tuple[dict[int, int], dict[int, int]]:
@@ -390,7 +387,7 @@ class ConsumerRim:
         finally:
             self._closing = True
             self._woken.set()
-            # Also what it was about to give up: its counts are final now.
+            # Also what it was about to give up: its counts are the last ones.
             held = self._session.membership.held if self._session is not None else set()
             if self._session is not None:
                 await self._session.close()

@@ -173,9 +173,8 @@ class ConsumedReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"
         window_start_ms: when the consumer began with the range, by its clock.
         window_end_ms: when it was done with it.
         skipped: how many offsets right before `start` it stepped over and did not read.
-        final: what it did behind `end` is none of this reader's any more: it is a job that was
-            given just this range, or a group member that gave the partition up and has reported
-            all. Else there is more to come, and a gap behind `end` means a report is missing.
+        final: it is a job that was given just this range, and a gap behind `end` is one that no
+            job has read. A group goes on there: a gap means that a member could not report.
         incarnation: of the topic; empty where the consumer cannot tell.
         client: how the consumer names itself.
     """

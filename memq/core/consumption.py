@@ -12,9 +12,9 @@ window, by the brokers' clock, so windows that meet hold each Batch once. Each i
                 range say.
     mismatched  only reports cover it whose counts or CRC sum differ.
     missed      no report covers it, though the consumer has gone past it, to higher offsets.
-    unreported  the same, but the report next to it is not `final`: the member that made it went on
-                and was killed, or dropped reports, before it could say how far. As the group goes
-                on where it has committed, these Batches were consumed, as far as anybody can tell.
+    unreported  the same, but the report before it is not `final`: it is a group's, and a member was
+                killed, or dropped reports, before it could say how far it came. As a group goes on
+                where it has committed, these Batches were consumed, as far as anybody can tell.
     behind      no report covers it, and none covers a higher offset: lag, and no loss. So is what
                 lies below reports that are younger than the *grace*: jobs may run side by side and
                 end in any order, and a member may report late what it gave up to another.
@@ -23,7 +23,8 @@ A consumer answers for all that lies behind the lowest offset it reported in a p
 reports read: those since shortly before the window). What lies before it was never meant for it.
 For a partition without any report of it everything is behind.
 
-Offsets that a member has stepped over (`skipped`) are missed for certain, whatever lies beside.
+Offsets that a group has stepped over (`skipped`) are missed for certain, whatever lies beside: a
+member reports it of itself, and an administrator who moves the group forward does.
 
 Batches that are covered more than once are counted as consumed *again*. That is a fact and no
 fault: a group delivers at least once, and a job that is run again replaces its output. A report

@@ -1,4 +1,4 @@
-"""What a group member reports: all that was committed, nothing else, and when it took its leave."""
+"""What a group member reports: all that was committed, what it stepped over, and nothing else."""
 
 from __future__ import annotations
 
@@ -89,9 +89,9 @@ def test_jump_is_a_hole_and_is_told(member):
     """After a seek forward the report says how many offsets were stepped over; back is no jump."""
     member.read(3)
     member.read(7)
-    member.read(5)
     member.counters.committed({0: 8})
-    member.counters.committed({0: 9})
+    member.read(5)
+    member.counters.committed({0: 6})
     assert member.ranges() == [(3, 4, 0, False), (7, 8, 3, False), (5, 6, 0, False)]
 
 
@@ -103,42 +103,29 @@ def test_member_goes_on_where_the_group_was(member):
     assert member.ranges() == [(4, 5, 2, False)]
 
 
-def test_member_that_gives_up_takes_its_leave(member):
-    """The last report of a partition says so; what was not committed is nobody's."""
+def test_member_that_gives_up_reports_the_rest(member):
+    """What was not committed is nobody's; no report says it is the last, as the group may go on."""
     member.read(3, 4, 5)
     member.counters.committed({0: 5})
-    member.counters.gave_up([0])
-    assert member.ranges() == [(3, 5, 0, False), (5, 5, 0, True)]
+    member.counters.took_up(1, 8)
+    member.counters.gave_up([0, 1, 2])
+    assert member.ranges() == [(3, 5, 0, False)]
     member.counters.committed({0: 6})
     assert member.ranges() == []
 
 
-def test_leave_is_taken_when_all_was_reported_before(member):
-    """A partition that ends between two reports is closed as well; one without any is not."""
+def test_commit_beyond_what_was_read_is_a_hole_and_is_told(member):
+    """Who commits for Batches that it never had has stepped over them; once."""
     member.read(3)
-    member.counters.committed({0: 4})
-    member.reports()
-    member.counters.took_up(1, 8)
-    member.counters.gave_up([0, 1, 2])
-    assert member.ranges() == [(4, 4, 0, True)]
-
-
-def test_no_leave_is_taken_after_a_commit_without_a_clear_answer(member):
-    """It may be stored: then the group goes on behind what was reported."""
-    member.read(3, 4)
-    member.counters.committed({0: 4})
-    member.counters.unclear([0, 9])
-    member.counters.gave_up([0])
-    assert member.ranges() == [(3, 4, 0, False)]
-
-
-def test_commit_that_is_stored_settles_an_unclear_one(member):
-    """The next answer says how far the group is."""
-    member.read(3, 4)
-    member.counters.unclear([0])
-    member.counters.committed({0: 5})
-    member.counters.gave_up([0])
-    assert member.ranges() == [(3, 5, 0, False), (5, 5, 0, True)]
+    member.counters.committed({0: 9})
+    member.counters.committed({0: 9})
+    assert member.ranges() == [(3, 4, 0, False), (9, 9, 5, False)]
+    member.counters.took_up(1, None)
+    member.counters.committed({1: 7})
+    assert member.ranges() == []
+    member.read(9)
+    member.counters.committed({0: 10})
+    assert member.ranges() == [(9, 10, 0, False)]
 
 
 def test_batches_that_wait_are_bounded(member, monkeypatch):
@@ -154,7 +141,7 @@ def test_batches_that_wait_are_bounded(member, monkeypatch):
 
 
 def test_batches_that_cannot_be_counted_as_one_are_given_up(member, monkeypatch):
-    """Then the member never says that it told all."""
+    """They are in no report, which the audit calls unreported."""
     monkeypatch.setattr(consumed_counters, "MAX_WAITING", 1)
     member.read(1, 5)
     member.counters.committed({0: 6})
@@ -163,7 +150,7 @@ def test_batches_that_cannot_be_counted_as_one_are_given_up(member, monkeypatch)
 
 
 def test_reports_join_while_they_wait(member):
-    """In the backlog one report is left of many, and its leave; after that a new one begins."""
+    """In the backlog one report is left of many, also of a partition that was given up between."""
     backlog = ReportBacklog()
     for offset in range(5):
         member.read(offset)
@@ -176,8 +163,8 @@ def test_reports_join_while_they_wait(member):
     member.counters.committed({0: 6})
     backlog.add(member.reports())
     taken = [report for report, _ in backlog.take(1 << 20)]
-    assert [(each.start, each.end, each.final) for each in taken] == [(0, 5, True), (5, 6, False)]
-    assert (taken[0].batches, taken[0].messages, taken[0].records) == (5, 10, 25)
+    assert [(each.start, each.end, each.final) for each in taken] == [(0, 6, False)]
+    assert (taken[0].batches, taken[0].messages, taken[0].records) == (6, 12, 30)
 
 
 @given(
