@@ -387,7 +387,7 @@ class ConsumerRim:
         finally:
             self._closing = True
             self._woken.set()
-            # Also what it was about to give up: its counts are the last ones.
+            # Also what it was about to give up: what it committed of that is to be reported.
             held = self._session.membership.held if self._session is not None else set()
             if self._session is not None:
                 await self._session.close()

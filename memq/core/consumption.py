@@ -24,7 +24,8 @@ reports read: those since shortly before the window). What lies before it was ne
 For a partition without any report of it everything is behind.
 
 Offsets that a group has stepped over (`skipped`) are missed for certain, whatever lies beside: a
-member reports it of itself, and an administrator who moves the group forward does.
+member reports it of itself, and an administrator who moves the group forward does. Such a report
+alone, which covers nothing, makes nobody a consumer that reports: not every group does.
 
 Batches that are covered more than once are counted as consumed *again*. That is a fact and no
 fault: a group delivers at least once, and a job that is run again replaces its output. A report
@@ -155,8 +156,12 @@ class Consumption:
         self._named = frozenset(named)
         groups: defaultdict[ReaderName, list[StoredConsumed]] = defaultdict(list)
         self._counts: dict[str, int] = dict.fromkeys(named, 0)
+        reports = list(reports)
+        readers = {report.consumer for report, _ in reports if report.start < report.end}
         for stored in reports:
             name = stored.report.name
+            if name.consumer not in readers:
+                continue
             if name.partition in held and (not named or name.consumer in self._named):
                 groups[name].append(stored)
                 self._counts[name.consumer] = self._counts.get(name.consumer, 0) + 1

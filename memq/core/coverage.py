@@ -45,7 +45,7 @@ class Coverage:
         self._skips = joined(
             sorted(Offsets(each.start - each.skipped, each.start) for each, _ in self.reports)
         )
-        self._goes_on = _goes_on(self.reports)
+        self._goes_on = {each.end for each, _ in self.reports if not each.final}
         self._passed_ms = _passed_ms(self.reports)
         self._due_ms = due_ms
         self._begins = [0]
@@ -104,14 +104,6 @@ def _each_once(reports: Iterable[StoredConsumed]) -> list[StoredConsumed]:
         if known is None or known.report.end < stored.report.end:
             longest[key] = stored
     return sorted(longest.values(), key=lambda stored: (stored.report.start, stored.report.end))
-
-
-def _goes_on(reports: Iterable[StoredConsumed]) -> set[int]:
-    """Offsets at which, by the last report that ends there, more was to come."""
-    final: dict[int, tuple[int, bool]] = {}
-    for report, stored_ms in reports:
-        final[report.end] = max(final.get(report.end, (-1, True)), (stored_ms, report.final))
-    return {end for end, (_, is_final) in final.items() if not is_final}
 
 
 def _passed_ms(reports: Sequence[StoredConsumed]) -> list[int]:

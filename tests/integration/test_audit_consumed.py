@@ -200,6 +200,18 @@ def test_group_committed_beyond_what_it_read_has_missed(broker):
     assert records(audited(topic)) == {"stored": 15, "consumed": 9, "missed": 6}
 
 
+def test_a_group_that_does_not_report_may_be_moved(broker):
+    """Who reads for a try, with `audit=False`, may skip what he likes: no alarm."""
+    topic = Topic(broker)
+    topic.produce(4)
+    consume(topic, 1, audit=False)
+    with AdminClient(topic.address) as admin:
+        admin.reset_offsets("g", topic.name, {0: 3})
+    consume(topic, 1, audit=False)
+    result = topic.audit(grace_ms=0)
+    assert (result.consumers, result.verdict) == ([], Verdict.CLEAN)
+
+
 def test_a_group_is_moved_though_the_audit_cannot_be_told(broker, caplog, monkeypatch):
     """The offsets are set, a line says what is not told, and the audit does not call it clean."""
     topic = Topic(broker)
