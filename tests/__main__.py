@@ -1,7 +1,8 @@
 """Run the whole suite in two processes: `make test`.
 
 Airflow waits most of the time, for schedules, looks and time-outs. So its tests, and the quick ones
-after them, run beside all the others. What they print is shown at the end.
+after them, run beside all the others. What they print is shown at the end; the last lines name each
+test that failed in either process, for a reader who sees the end of a log only.
 """
 
 from __future__ import annotations
@@ -10,34 +11,59 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 ROOT = Path(__file__).parents[1]
 BESIDE = ["tests/system/airflow", "tests/unit"]
-PYTEST = [sys.executable, "-m", "pytest"]
+PYTEST = [sys.executable, "-m", "pytest", "-o", "junit_family=xunit1"]  # xunit1 names the file
+MESSAGE_CHARACTERS = 300
 
 
 def main() -> int:
     """Run both; the exit code is 0 only if both succeed."""
+    with tempfile.TemporaryDirectory(prefix="memq-tests-") as folder:
+        reports = [Path(folder) / "beside.xml", Path(folder) / "others.xml"]
+        codes = _run(*reports)
+        for code, report in zip(codes, reports, strict=True):
+            if code:
+                print("\n".join(_failures(code, report)), flush=True)
+    return int(any(codes))
+
+
+def _run(beside_report: Path, others_report: Path) -> tuple[int, int]:
+    """Run both processes, each with its report; return their exit codes."""
     with (
         tempfile.TemporaryFile("w+") as log,
         subprocess.Popen(
-            [*PYTEST, *BESIDE, "-p", "no:cacheprovider"],
+            [*PYTEST, *BESIDE, f"--junitxml={beside_report}", "-p", "no:cacheprovider"],
             cwd=ROOT,
             stdout=log,
             stderr=subprocess.STDOUT,
         ) as beside,
     ):
+        ignored = [f"--ignore={folder}" for folder in BESIDE]
         try:
-            others = subprocess.call(
-                [*PYTEST, *(f"--ignore={folder}" for folder in BESIDE)], cwd=ROOT
-            )
+            others = subprocess.call([*PYTEST, *ignored, f"--junitxml={others_report}"], cwd=ROOT)
             print(f"tests: waiting for {' and '.join(BESIDE)}", flush=True)
             beside.wait()
         except KeyboardInterrupt:  # both have got it as well, and clean up
             others = beside.wait()
         log.seek(0)
         print(log.read(), flush=True)
-    return int(bool(others or beside.returncode))
+    return beside.returncode, others
+
+
+def _failures(code: int, report: Path) -> list[str]:
+    """Return one line for each test that a pytest of exit code `code` reports as failed."""
+    if not report.exists():
+        return [f"FAILED: pytest ended with {code} before it wrote its report"]
+    return [
+        f"FAILED {case.get('file')}::{case.get('name')}: "
+        + " ".join(problem.get("message", "").split())[:MESSAGE_CHARACTERS]
+        for case in ET.parse(report).iter("testcase")  # noqa: S314 - pytest wrote it
+        for problem in case
+        if problem.tag in ("failure", "error")
+    ] or [f"FAILED: pytest ended with {code}, and no test failed"]
 
 
 if __name__ == "__main__":
