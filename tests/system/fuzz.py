@@ -53,6 +53,7 @@ BASE_BYTES = 192 << 20
 """What a broker takes beside Messages: 90 MiB with Python and Arrow loaded; the rest for hundreds
 of connections, their answers, and allocators that give memory back late."""
 DEADLINE_S = 10.0  # for every call of the good client
+PROGRESS_S = 30.0  # between two lines on how far it is
 REST_S = 20.0  # until connections and memory are back; a stalled connection is closed after 10 s
 SIZES = (10, 1_000, 30_000)
 LOG_SIGNS = ("CRITICAL", "Traceback", "unexpected error")
@@ -154,8 +155,9 @@ async def _attack_while_good(
 async def _attack(address: str, frames: int, seed: str, uris: list[str], report: Report) -> None:
     context = multiprocessing.get_context("spawn")
     started_s = time.monotonic()
+    outcomes = [Outcome() for _ in range(ATTACKERS)]
 
-    def one(number: int) -> Outcome:
+    def one(number: int) -> None:
         receiver: Connection
         receiver, sender = context.Pipe(duplex=False)
         arguments = (address, f"{seed}/{number}", frames // ATTACKERS + 1, uris, sender)
@@ -163,16 +165,32 @@ async def _attack(address: str, frames: int, seed: str, uris: list[str], report:
         attacker.start()
         sender.close()
         try:
-            return receiver.recv()
+            ended = False
+            while not ended:
+                outcomes[number], ended = receiver.recv()
         except EOFError:
-            return Outcome(violations=[f"attacker {number} died"])
+            outcomes[number].violations.append(f"attacker {number} died")
         finally:
             attacker.kill()
             attacker.join()
 
-    for outcome in await asyncio.gather(
-        *(asyncio.to_thread(one, number) for number in range(ATTACKERS))
-    ):
+    async def progress() -> None:
+        while True:
+            await asyncio.sleep(PROGRESS_S)
+            sent = sum(outcome.kinds.total() for outcome in outcomes)
+            found = report.violations + [text for each in outcomes for text in each.violations]
+            print(
+                f"fuzz: {sent} of {frames} frames after {time.monotonic() - started_s:.0f} s, the "
+                f"slowest call {report.slowest_s:.2f} s, {len(found)} violations {found[:1]}",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    async with asyncio.TaskGroup() as group:
+        progressing = group.create_task(progress())
+        await asyncio.gather(*(asyncio.to_thread(one, number) for number in range(ATTACKERS)))
+        progressing.cancel()
+    for outcome in outcomes:
         report.outcome.add(outcome)
     report.took_s = time.monotonic() - started_s
 

@@ -105,7 +105,7 @@ def test_attacker_reports_a_server_that_misbehaves(serve, finding, monkeypatch) 
     monkeypatch.setattr(attack, "STRANGERS", 0.0)
     monkeypatch.setattr(attack, "IMPATIENT", 0.0)
     with _server(serve) as address:
-        outcome = Attacker(address, "fixed", []).attack(50)
+        outcome = Attacker(address, "fixed", []).attack(50, lambda _: None)
     assert finding in outcome.violations[0]
 
 
