@@ -27,7 +27,7 @@ from memq.core.wire.messages import (
     Position,
     TopicRequest,
 )
-from memq.errors import MemqError, ProtocolError, TopicRecreatedError
+from memq.errors import MemqError, ProtocolError, RequestTimeoutError, TopicRecreatedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -204,6 +204,7 @@ class QueueClient:
         budget_s = self.cluster.request_timeout_s if timeout_s is None else timeout_s
         deadline_s = clock() + budget_s + wait_s
         attempt = 0
+        last: MemqError | None = None
         while True:
             attempt_s = max(0.0, min(deadline_s - clock(), ATTEMPT_S + wait_s))
             try:
@@ -214,14 +215,18 @@ class QueueClient:
                     request.incarnation = self.incarnation or topic.incarnation
                 found = await self.cluster.call(topic.queue_address, request, timeout_s=attempt_s)
             except MemqError as exc:
+                if last is None or not isinstance(exc, RequestTimeoutError):
+                    last = exc  # as in `Cluster.call`: a last attempt may have had no time at all
                 delay_s = full_jitter_s(attempt, self.cluster.runtime.random)
                 # What the cluster remembers may be over; nobody has relied on it yet.
                 passing = isinstance(exc, TopicRecreatedError) and not self.incarnation
-                if not (exc.retriable or passing) or clock() + delay_s >= deadline_s:
+                if not (exc.retriable or passing):
                     raise
             else:
                 self.incarnation = self.incarnation or topic.incarnation
                 return found
+            if clock() + delay_s >= deadline_s:
+                raise last
             await asyncio.sleep(delay_s)
             attempt += 1
 

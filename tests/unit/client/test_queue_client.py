@@ -84,6 +84,16 @@ async def test_deadline():
         await QueueClient(brokers, "t").ask(Done(), timeout_s=0.05)
 
 
+async def test_an_attempt_without_time_hides_no_reason():
+    """That the last attempt ran out of time says less than what used the time up before."""
+    brokers = Brokers(UnavailableError("down"), RequestTimeoutError("not within 0 s"))
+    with pytest.raises(UnavailableError, match="down"):
+        await QueueClient(brokers, "t").ask(Done(), timeout_s=0.05)
+    brokers = Brokers(RequestTimeoutError("not within 5 s"))
+    with pytest.raises(RequestTimeoutError):
+        await QueueClient(brokers, "t").ask(Done(), timeout_s=0.05)
+
+
 async def test_page():
     """Notifications and ends are decoded; what is no list of notifications breaks the protocol."""
     entry = NotificationEntry(0, 7, 1, b"payload")
