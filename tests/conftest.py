@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 from hypothesis import settings
 
@@ -11,6 +13,10 @@ from memq.testing.broker import BrokerProcess
 settings.register_profile("default", max_examples=50, deadline=None, print_blob=True)
 settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=5_000)
 settings.load_profile("default")
+
+# A script that starts the suite with `&` has it ignore SIGINT, and every process below it: the
+# commands that the tests interrupt would go on.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="module")
