@@ -92,8 +92,10 @@ class Commits:
             raise InvalidRequestError("commit needs a group; give the consumer one")
         if not offsets:
             return
+        member = self._membership()
+        # As of now: before its turn comes a partition may be lost, and held once more.
+        heartbeat = member.sequence if member else 0
         async with self._one_at_a_time:  # and numbered: an attempt that was given up may come last
-            member = self._membership()
             self._check_not_lost(member, offsets)
             self._sequence += 1
             await self._queue.commit(
@@ -102,7 +104,7 @@ class Commits:
                 offsets,
                 committer=self._name,
                 sequence=self._sequence,
-                heartbeat=member.sequence if member else 0,
+                heartbeat=heartbeat,
             )
             self._on_stored(offsets)
         self._committed.update(offsets)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from memq.client.commits import Commits
@@ -17,9 +19,14 @@ class Broker:
     def __init__(self):
         self.cluster = self
         self.stored = []
+        self.heartbeats = []
+        self.answers = asyncio.Event()
+        self.answers.set()
 
-    async def commit(self, group, member_id, offsets, **_):
+    async def commit(self, group, member_id, offsets, *, heartbeat, **_):
+        await self.answers.wait()
         self.stored.append(dict(offsets))
+        self.heartbeats.append(heartbeat)
 
 
 def join(member):
@@ -63,3 +70,20 @@ async def test_it_commits_again_once_the_loss_was_seen_to(member):
     commits.moved(0, 11)
     await commits.commit(commits.pending())
     assert broker.stored == [{0: 11}]
+
+
+async def test_a_commit_that_waits_for_its_turn_is_of_the_holding_in_which_it_was_asked_for(member):
+    """The partition may be lost and granted again meanwhile: the broker must be able to tell."""
+    broker = Broker()
+    commits = Commits(broker, "g", membership=lambda: member, auto_interval_s=None)
+    broker.answers.clear()
+    asked_at = member.sequence
+    waiting = [asyncio.create_task(commits.commit({0: offset})) for offset in (2, 5)]
+    await asyncio.sleep(0)
+    member.lose()
+    join(member)
+    member.lost.clear()  # the consumer has given up what was lost
+    broker.answers.set()
+    await asyncio.gather(*waiting)
+    assert broker.heartbeats == [asked_at, asked_at]
+    assert member.sequence > asked_at
