@@ -8,8 +8,10 @@ call of the good client succeeds within `DEADLINE_S`, and at the end all that wa
 once, as it was sent. Every Batch that was stored, hostile Messages and all, verifies. And when the
 attackers are gone no connection and no memory is left behind.
 
-Prints a summary, and what was wrong; exit code 1 when something was. A seed fixes what each
-attacker sends, not how their frames interleave.
+The frames are shared out among `BROKERS` such trials side by side, each with a broker of its own:
+attackers mostly wait, for acks and for the memory that others hoard. Prints a summary of each, and
+what was wrong; exit code 1 when something was. A seed fixes what each attacker sends, not how their
+frames interleave.
 """
 
 # ruff: noqa: T201 - it is a command
@@ -25,6 +27,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,7 +50,8 @@ from tests.system.ledger import Ledger, Name, Written, now_us, row_of
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-ATTACKERS = 2  # processes: as many as there are cores; they and the broker share these
+BROKERS = 3  # side by side; they keep two cores busy
+ATTACKERS = 2  # processes for each; with more the broker's memory is always full of hoarded bodies
 MEMORY_BYTES = 64 << 20  # the broker's memory_bytes: what it admits of Messages
 BASE_BYTES = 192 << 20
 """What a broker takes beside Messages: 90 MiB with Python and Arrow loaded; the rest for hundreds
@@ -179,9 +183,10 @@ async def _attack(address: str, frames: int, seed: str, uris: list[str], report:
             await asyncio.sleep(PROGRESS_S)
             sent = sum(outcome.kinds.total() for outcome in outcomes)
             found = report.violations + [text for each in outcomes for text in each.violations]
+            spent_s = time.monotonic() - started_s
             print(
-                f"fuzz: {sent} of {frames} frames after {time.monotonic() - started_s:.0f} s, the "
-                f"slowest call {report.slowest_s:.2f} s, {len(found)} violations {found[:1]}",
+                f"fuzz: seed {seed}: {sent} of {frames} frames after {spent_s:.0f} s, the slowest "
+                f"call {report.slowest_s:.2f} s, {len(found)} violations {found[:1]}",
                 file=sys.stderr,
                 flush=True,
             )
@@ -210,7 +215,7 @@ async def _write(address: str, ledger: Ledger, stop: asyncio.Event, report: Repo
                     row = row_of(name, SIZES)
                     await producer.write(row.value, row.key, row.headers, row.timestamp_us)
                 await producer.flush(DEADLINE_S)
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.1)
 
 
 async def _follow(follower: Follower, stop: asyncio.Event, report: Report) -> None:
@@ -292,18 +297,36 @@ def main() -> int:
     parser.add_argument("--frames", type=int, default=1_000_000)
     parser.add_argument("--seed", default=str(random.randrange(10**6)), help="random by default")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="memq-fuzz-") as directory:
-        report = asyncio.run(run(given.frames, given.seed, Path(directory)))
-    verdict = "FAILED" if report.violations else "ok"
-    print(f"fuzz: {verdict}: seed {given.seed}, {report}")
-    for text in report.violations[:20]:
-        print(f"  {text:.2000}", file=sys.stderr)
-    if report.violations:
+    failed = False
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(BROKERS, mp_context=context) as pool:
+        trials = [
+            pool.submit(trial, given.frames // BROKERS + 1, f"{given.seed}/{number}")
+            for number in range(BROKERS)
+        ]
+        for done in as_completed(trials):
+            failed |= _tell(*done.result())
+    if failed:
         print(
             f"  replay: python -m tests.system.fuzz --frames {given.frames} --seed {given.seed}",
             file=sys.stderr,
         )
-    return 1 if report.violations else 0
+    return int(failed)
+
+
+def trial(frames: int, seed: str) -> tuple[str, Report]:
+    """Attack one broker, in a process of its own; returns the seed with what came of it."""
+    with tempfile.TemporaryDirectory(prefix="memq-fuzz-") as directory:
+        return seed, asyncio.run(run(frames, seed, Path(directory)))
+
+
+def _tell(seed: str, report: Report) -> bool:
+    """Print what came of a trial; whether something was wrong."""
+    verdict = "FAILED" if report.violations else "ok"
+    print(f"fuzz: {verdict}: seed {seed}, {report}", flush=True)
+    for text in report.violations[:20]:
+        print(f"  {text:.2000}", file=sys.stderr, flush=True)
+    return bool(report.violations)
 
 
 if __name__ == "__main__":
