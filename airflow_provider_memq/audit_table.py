@@ -6,15 +6,15 @@ import csv
 import io
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from memq.core.audit import ProducerName, Run
-from memq.core.audit_result import unjudged
+from memq.core.audit.reports import ProducerName, Run
+from memq.core.audit.result import unjudged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from memq.core.audit import ProducerAudit
-    from memq.core.audit_result import AuditResult
-    from memq.core.consumption_findings import Amount, ConsumedAudit, ConsumerAudit
+    from memq.core.audit.consumed_findings import Amount, ConsumedAudit, ConsumerAudit
+    from memq.core.audit.reports import ProducerAudit
+    from memq.core.audit.result import AuditResult
 
 FAULTS = ("lost", "damaged", "doubled", "changed")
 """What is wrong between produced and stored."""

@@ -12,11 +12,11 @@ from airflow_provider_memq.ledger import Held, Topic
 from airflow_provider_memq.ranges import Cutter, Facts, PlannedRange, Sized
 from airflow_provider_memq.values import iso
 from memq.client.cluster import Cluster
-from memq.client.held import held_since
-from memq.client.loop import EventLoopThread
+from memq.client.held import retained_since
 from memq.client.notifications import Stretch, entries_of, stretches_between
-from memq.client.queue import QueueClient
-from memq.core.audit import CRC_MODULUS
+from memq.client.sync import EventLoopThread
+from memq.client.topic import TopicClient
+from memq.core.audit.reports import CRC_MODULUS
 from memq.core.notification.notification import decode_notification
 from memq.errors import InvalidRequestError, OffsetOutOfRangeError, UnavailableError
 
@@ -72,7 +72,7 @@ async def look_up(cluster: Cluster, name: str) -> Found:
         UnknownTopicError: there is no such topic.
     """
     info = await cluster.topic(name, refresh=True)
-    offsets = await QueueClient(cluster, name, info.incarnation).offsets()
+    offsets = await TopicClient(cluster, name, info.incarnation).offsets()
     held = {each.partition: Held(each.start, each.end) for each in offsets}
     return Found(info, Topic(name, info.incarnation, held))
 
@@ -81,7 +81,7 @@ async def plan(
     cluster: Cluster, topic: Topic, ledger: Ledger, limits: Limits, now_ms: int
 ) -> list[Sized]:
     """The ranges that come next, up to what the topic held when it was looked up."""
-    queue = QueueClient(cluster, topic.name, topic.incarnation)
+    queue = TopicClient(cluster, topic.name, topic.incarnation)
     ranges: list[Sized] = []
     for partition, held in sorted(topic.held.items()):
         start = ledger.ends[partition]
@@ -94,7 +94,7 @@ async def plan(
     return ranges
 
 
-async def _facts(queue: QueueClient, stretch: Stretch) -> AsyncIterator[Facts]:
+async def _facts(queue: TopicClient, stretch: Stretch) -> AsyncIterator[Facts]:
     async for entry in entries_of(queue, [stretch]):
         notification = decode_notification(entry.payload)
         yield Facts(entry.offset, entry.timestamp_ms, notification.size_bytes, notification.records)
@@ -136,7 +136,7 @@ async def expect(cluster: Cluster, topic: str, wanted: PlannedRange) -> Expected
         OffsetOutOfRangeError: some of the offsets are not held.
         InvalidRequestError: there is no such read partition.
     """
-    queue = QueueClient(cluster, topic, wanted.incarnation)
+    queue = TopicClient(cluster, topic, wanted.incarnation)
     await _check_held(queue, wanted)
     found = Expected(wanted, queue.incarnation, 0, 0, 0, 0, 0)
     async for entry in entries_of(queue, [Stretch(*wanted[:3])]):
@@ -153,7 +153,7 @@ async def expect(cluster: Cluster, topic: str, wanted: PlannedRange) -> Expected
     return found
 
 
-async def _check_held(queue: QueueClient, wanted: PlannedRange) -> None:
+async def _check_held(queue: TopicClient, wanted: PlannedRange) -> None:
     offsets = await queue.offsets()
     if wanted.partition >= len(offsets):
         raise InvalidRequestError(
@@ -176,7 +176,7 @@ async def between(
     None is no bound: without a start they begin with the first that are held. What retention has
     removed is not among them; see `check_held_since`.
     """
-    queue = QueueClient(cluster, topic)
+    queue = TopicClient(cluster, topic)
     stretches = await stretches_between(queue, start_ms, end_ms)
     found = [stretch for stretch in stretches if stretch.entries > 0]
     return [PlannedRange(*stretch, queue.incarnation) for stretch in found]
@@ -194,7 +194,7 @@ async def check_held_since(cluster: Cluster, topic: str, start_ms: int, end_ms: 
     info = await cluster.topic(topic)
     if end_ms is not None and end_ms <= info.created_ms:
         return
-    last = max(await held_since(QueueClient(cluster, topic)), key=lambda each: each.since_ms)
+    last = max(await retained_since(TopicClient(cluster, topic)), key=lambda each: each.since_ms)
     if start_ms >= last.since_ms:
         return
     since = iso(int(last.since_ms))
@@ -211,7 +211,7 @@ async def check_closed(cluster: Cluster, topic: str, end_ms: int) -> None:
     Raises:
         UnavailableError: the watermark has not passed its end yet; try again later.
     """
-    answer = await QueueClient(cluster, topic).watermark()
+    answer = await TopicClient(cluster, topic).watermark()
     if answer.stored_through_ms < end_ms:
         raise UnavailableError(
             f"topic {topic!r} is stored through {answer.stored_through_ms} ms, and the window ends "
@@ -221,7 +221,7 @@ async def check_closed(cluster: Cluster, topic: str, end_ms: int) -> None:
 
 async def committed(cluster: Cluster, topic: Topic, group: str) -> Mapping[int, int]:
     """The stored next offsets of a group."""
-    return await QueueClient(cluster, topic.name, topic.incarnation).committed(group)
+    return await TopicClient(cluster, topic.name, topic.incarnation).committed(group)
 
 
 async def commit(cluster: Cluster, ledger: Ledger, group: str, offsets: Mapping[int, int]) -> None:
@@ -232,13 +232,13 @@ async def commit(cluster: Cluster, ledger: Ledger, group: str, offsets: Mapping[
         InvalidRequestError: the group has live members.
     """
     # With a name and a number an attempt that was given up changes nothing when it comes late.
-    queue = QueueClient(cluster, ledger.topic, ledger.incarnation)
+    queue = TopicClient(cluster, ledger.topic, ledger.incarnation)
     await queue.commit(group, "", offsets, committer=cluster.runtime.token_hex(8), sequence=1)
 
 
 async def oldest_ms(cluster: Cluster, topic: Topic, partition: int, offset: int) -> int | None:
     """When the first notification from an offset on was published; None when there is none."""
-    queue = QueueClient(cluster, topic.name, topic.incarnation)
+    queue = TopicClient(cluster, topic.name, topic.incarnation)
     page = await queue.page({partition: offset}, max_entries=1)
     return page.entries[0].timestamp_ms if page.entries else None
 

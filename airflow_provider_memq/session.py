@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memq.client.admin import AsyncAdminClient
 from memq.client.cluster import Cluster
-from memq.client.offsets import time_ms
-from memq.client.queue import QueueClient
+from memq.client.start import time_ms
+from memq.client.topic import TopicClient
 from memq.core.notification.notification import Notification, decode_notification
 from memq.core.wire.messages import FetchWatermark
 from memq.errors import InvalidRequestError, OffsetOutOfRangeError, TopicRecreatedError
@@ -78,7 +78,7 @@ class Session:
             request_timeout_s=settings.request_timeout_s,
         )
 
-        self._queues: dict[str, QueueClient] = {}
+        self._queues: dict[str, TopicClient] = {}
 
     def __repr__(self) -> str:
         return f"<Session {self._cluster!r}>"
@@ -157,9 +157,9 @@ class Session:
             ]
             offset = page.entries[-1].offset + 1
 
-    def _queue(self, topic: str, incarnation: str = "") -> QueueClient:
+    def _queue(self, topic: str, incarnation: str = "") -> TopicClient:
         """One for each topic: all that a session is told is of one incarnation of it."""
-        made = QueueClient(self._cluster, topic, incarnation)
+        made = TopicClient(self._cluster, topic, incarnation)
         queue = self._queues.setdefault(topic, made)
         if incarnation and queue.incarnation not in ("", incarnation):
             raise TopicRecreatedError(

@@ -19,7 +19,7 @@ from benchmarks.broker import broker_process
 from memq import AdminClient
 from memq.client.cluster import Cluster
 from memq.client.notifications import Stretch, entries_of
-from memq.client.queue import QueueClient
+from memq.client.topic import TopicClient
 from memq.core.format.batch import ProducerRun
 from memq.core.notification.embedded import EmbeddedQueue
 from memq.core.notification.notification import (
@@ -105,7 +105,7 @@ def fetch(address: str) -> int:
         cluster = Cluster(address, client="benchmark")
         try:
             stretches = [Stretch(each, 0, COUNT // PARTITIONS) for each in range(PARTITIONS)]
-            return sum([1 async for _ in entries_of(QueueClient(cluster, TOPIC), stretches)])
+            return sum([1 async for _ in entries_of(TopicClient(cluster, TOPIC), stretches)])
         finally:
             await cluster.close()
 

@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from benchmarks.broker import broker_process, scratch_directory
 from memq import AdminClient, Producer
-from memq.client.accumulator import Accumulator
-from memq.client.budget import ByteBudget
-from memq.client.tables import to_batches
+from memq.client.producer.accumulator import Accumulator
+from memq.client.producer.memory import ByteBudget
+from memq.client.producer.tables import to_batches
 from memq.core.format.schema import DEFAULT_SCHEMA
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from memq import Producer
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from memq.client.delivery import Delivery
+    from memq.client.producer.delivery import Delivery
 
 STEPS = 40  # every producer ships its lines in so many steps,
 STEP_S = 0.05  # one each so often, so that the crash falls into the middle

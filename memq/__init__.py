@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from memq import errors
     from memq.client.admin import AdminClient, AsyncAdminClient
-    from memq.client.consumer import AsyncConsumer, Consumer
-    from memq.client.producer import AsyncProducer, Producer
+    from memq.client.consumer.consumer import AsyncConsumer, Consumer
+    from memq.client.producer.producer import AsyncProducer, Producer
     from memq.client.read_range import OffsetRange, read_range
 
 __all__ = [
@@ -31,11 +31,11 @@ __all__ = [
 _MODULES = {
     "AdminClient": "memq.client.admin",
     "AsyncAdminClient": "memq.client.admin",
-    "AsyncConsumer": "memq.client.consumer",
-    "AsyncProducer": "memq.client.producer",
-    "Consumer": "memq.client.consumer",
+    "AsyncConsumer": "memq.client.consumer.consumer",
+    "AsyncProducer": "memq.client.producer.producer",
+    "Consumer": "memq.client.consumer.consumer",
     "OffsetRange": "memq.client.read_range",
-    "Producer": "memq.client.producer",
+    "Producer": "memq.client.producer.producer",
     "read_range": "memq.client.read_range",
 }
 """Where each public name stands."""

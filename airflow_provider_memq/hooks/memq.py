@@ -169,7 +169,7 @@ class MemqHook(BaseHook):
             UnknownTopicError: there is no such topic.
         """
         from airflow_provider_memq.session import Session  # noqa: PLC0415 - loads the client
-        from memq.client.loop import EventLoopThread  # noqa: PLC0415 - likewise
+        from memq.client.sync import EventLoopThread  # noqa: PLC0415 - likewise
 
         async def open_session() -> Session:
             return Session(settings)
@@ -193,7 +193,7 @@ class MemqHook(BaseHook):
     def ask(self, question: Callable[[Session], Awaitable[T]]) -> T:
         """Open a session, await what a function of it returns, and close it."""
         from airflow_provider_memq.session import Session  # noqa: PLC0415 - loads the client
-        from memq.client.loop import EventLoopThread  # noqa: PLC0415 - likewise
+        from memq.client.sync import EventLoopThread  # noqa: PLC0415 - likewise
 
         async def run() -> T:
             async with Session(settings) as session:

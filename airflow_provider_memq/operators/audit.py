@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Asset, Context
 
     from airflow_provider_memq.settings import ClientSettings
-    from memq.core.audit import Verdict
-    from memq.core.audit_result import AuditResult
+    from memq.core.audit.reports import Verdict
+    from memq.core.audit.result import AuditResult
 
 MAX_FINDINGS = 50  # in the error and the XCom; the table has all
 DEFAULT_GRACE = "1m"
@@ -165,7 +165,7 @@ class MemqAuditOperator(MemqTopicOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Audit, keep the result, and fail when something does not match."""
-        from memq.core.audit import Verdict  # noqa: PLC0415 - DAGs parse sooner
+        from memq.core.audit.reports import Verdict  # noqa: PLC0415 - DAGs parse sooner
 
         own = self._window(context)
         if parse_flag("deep", self.deep) and self.settled_for:
@@ -198,7 +198,7 @@ class MemqAuditOperator(MemqTopicOperator):
 
         Not sooner: had a later window failed the task, another try would not look at these again.
         """
-        from memq.core.audit import Verdict  # noqa: PLC0415 - DAGs parse sooner
+        from memq.core.audit.reports import Verdict  # noqa: PLC0415 - DAGs parse sooner
 
         for each in judged:
             if record:
@@ -225,8 +225,8 @@ class MemqAuditOperator(MemqTopicOperator):
     def _judge(self, window: Window) -> _Judged:
         """Audit one window, and keep its table."""
         from airflow_provider_memq import audit_table  # noqa: PLC0415 - DAGs parse sooner
-        from memq.core.audit import Verdict  # noqa: PLC0415 - likewise
-        from memq.core.audit_result import unjudged  # noqa: PLC0415 - likewise
+        from memq.core.audit.reports import Verdict  # noqa: PLC0415 - likewise
+        from memq.core.audit.result import unjudged  # noqa: PLC0415 - likewise
 
         submit = parse_flag("deep", self.deep) and bool(self.application)
         audit = self._audit_by_spark if submit else self._audit
@@ -277,7 +277,7 @@ class MemqAuditOperator(MemqTopicOperator):
         return Window(now - last_ms, now)
 
     def _audit(self, window: Window) -> AuditResult:
-        from memq.client.audit import audit_topic  # noqa: PLC0415 - DAGs parse sooner
+        from memq.client.audit.audit import audit_topic  # noqa: PLC0415 - DAGs parse sooner
 
         return self.ask(
             lambda cluster: audit_topic(
@@ -299,7 +299,7 @@ class MemqAuditOperator(MemqTopicOperator):
     def _audit_by_spark(self, window: Window) -> AuditResult:
         """Submit the program; what it found is in the file that it writes last."""
         from airflow_provider_memq.hooks.memq import MemqHook  # noqa: PLC0415 - parse sooner
-        from memq.core.audit_result import decode_result  # noqa: PLC0415 - likewise
+        from memq.core.audit.result import decode_result  # noqa: PLC0415 - likewise
 
         if not self.output_dir:
             raise ConfigError("a deep audit by Spark needs output_dir, to find its result there")

@@ -34,7 +34,7 @@ from memq.core.wire.frame import (
     size_bytes,
 )
 from memq.core.wire.messages import Struct, Write, WriteAnswer
-from memq.core.wire.server import ServerConnection
+from memq.core.wire.server_connection import ServerConnection
 from memq.errors import MemqError, UnavailableError
 
 if TYPE_CHECKING:
@@ -497,7 +497,7 @@ def _unacked_bytes(fd: int) -> int:
 
 
 class _Reply:
-    """How a Write is answered; see `memq.broker.partition.Reply`."""
+    """How a Write is answered; see `memq.broker.write_partition.Reply`."""
 
     __slots__ = ("_connection", "_correlation_id", "_oneway")
 

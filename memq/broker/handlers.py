@@ -13,8 +13,8 @@ import msgspec
 
 from memq.core.storage.keys import key_of_uri, parse_object_key
 from memq.core.topic import TopicConfig
-from memq.core.topic_processor import MAX_NOTIFICATION_BYTES
 from memq.core.wire import messages as m
+from memq.core.write_partition import MAX_NOTIFICATION_BYTES
 from memq.errors import (
     CorruptDataError,
     InvalidRequestError,

@@ -35,7 +35,7 @@ from memq.core.format.message import check_message
 from memq.core.governor.catalog import Catalog
 from memq.core.group import GroupCoordinator
 from memq.core.notification.embedded import EmbeddedQueue
-from memq.core.notification.partition import PAGE_BYTES
+from memq.core.notification.read_partition import PAGE_BYTES
 from memq.core.runtime import SYSTEM, Runtime
 from memq.core.storage.local import LocalStorage
 from memq.core.wire.messages import BrokerInfo, Write
@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from memq.broker.config import BrokerConfig
-    from memq.broker.partition import Reply
     from memq.broker.topics import HostedTopic
+    from memq.broker.write_partition import Reply
     from memq.core.notification.queue import NotificationQueue
     from memq.core.storage.handler import StorageHandler
     from memq.core.wire.events import Request

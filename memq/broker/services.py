@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from memq.broker.timekeeper import Timekeeper
     from memq.broker.turns import Turns
     from memq.core.notification.queue import Entry, NotificationQueue
-    from memq.core.ring import Now
     from memq.core.storage.handler import StorageHandler
+    from memq.core.write_partition_effects import Now
 
 SCAN_ENTRIES = 1_000  # notifications read at a time when the queue is scanned
 SCAN_BYTES = 4 << 20

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from memq.core.clock import BrokerClock
-    from memq.core.ring import Now
+    from memq.core.write_partition_effects import Now
 
 
 class Timekeeper:

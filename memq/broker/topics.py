@@ -12,14 +12,14 @@ import logging
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from memq.broker.deletion import Deletions
-from memq.broker.partition import WritePartition
-from memq.broker.recovery import take_over
-from memq.broker.repeats import RepeatChecker
+from memq.broker.duplicates import DuplicateChecker
+from memq.broker.takeover import take_over
+from memq.broker.write_partition import WritePartition
 from memq.core.format.schema import deserialize_schema
 from memq.core.storage.keys import BatchKey, object_key
 from memq.core.topic import AUDIT_OPTIONS, AUDIT_TOPIC, INCARNATION_DIGITS, TopicConfig
-from memq.core.topic_processor import TopicProcessor
 from memq.core.wire.messages import TopicInfo
+from memq.core.write_partition import TopicProcessor
 from memq.errors import (
     CorruptDataError,
     InvalidRequestError,
@@ -58,7 +58,7 @@ class HostedTopic:
         expired_before_ms: retention has removed what was published before this time.
     """
 
-    def __init__(self, topic: Topic, repeats: RepeatChecker) -> None:
+    def __init__(self, topic: Topic, repeats: DuplicateChecker) -> None:
         self.repeats = repeats
         self.messages_received = 0
         self.bytes_received = 0
@@ -360,13 +360,13 @@ class Topics:
             topic: the topic.
             told_ms: no watermark of it was told that is later.
         """
-        repeats = RepeatChecker(topic.config, topic.queue_topic, self._services)
+        repeats = DuplicateChecker(topic.config, topic.queue_topic, self._services)
         hosted = HostedTopic(topic, repeats)
         hosted.partitions = await self._new_partitions(topic, repeats, first=0, told_ms=told_ms)
         return hosted
 
     async def _new_partitions(
-        self, topic: Topic, repeats: RepeatChecker, *, first: int, told_ms: int
+        self, topic: Topic, repeats: DuplicateChecker, *, first: int, told_ms: int
     ) -> list[WritePartition]:
         """The write partitions of a topic from the `first` on, taken over and running."""
         config = topic.config

@@ -6,14 +6,14 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from memq.core.ring import State
+from memq.core.write_partition_effects import State
 from memq.errors import MemqError, StorageError
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from memq.broker.services import Services
-    from memq.core.ring import RingBatch
+    from memq.core.write_partition_effects import RingBatch
 
 log = logging.getLogger(__name__)
 

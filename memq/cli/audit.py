@@ -12,7 +12,7 @@ from memq.cli import consumed
 from memq.cli.command import Command
 from memq.cli.options import RowType, TimeType, connection_options, option, output_option
 from memq.cli.output import show_one, show_rows
-from memq.core.audit_result import unjudged
+from memq.core.audit.result import unjudged
 from memq.core.options import Option
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from memq.cli.output import Row
-    from memq.client.audit import Progress
-    from memq.core.audit import ProducerAudit, Run
-    from memq.core.audit_result import AuditResult
+    from memq.client.audit.audit import Progress
+    from memq.core.audit.reports import ProducerAudit, Run
+    from memq.core.audit.result import AuditResult
 
 MAX_RUNS_SHOWN = 5  # of each finding in a cell of the table; JSON has all
 FINDINGS = ("lost", "damaged", "doubled", "changed", "expired", "recovered")
@@ -94,8 +94,8 @@ def audit(
     code is 1. Where nothing is wrong but not all could be judged, it says so, and the exit code is
     3.
     """
-    from memq.client.audit import audit_topic  # noqa: PLC0415 - loads Arrow
-    from memq.client.offsets import time_ms  # noqa: PLC0415
+    from memq.client.audit.audit import audit_topic  # noqa: PLC0415 - loads Arrow
+    from memq.client.start import time_ms  # noqa: PLC0415
 
     with click.progressbar(
         length=0, label="Batches", file=sys.stderr, hidden=not sys.stderr.isatty()

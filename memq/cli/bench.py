@@ -13,11 +13,11 @@ from memq.cli.command import Command, Group
 from memq.cli.options import connection_options, option, output_option, table_options
 from memq.cli.output import show_one
 from memq.cli.produce import acks_option, compression_option
-from memq.client.producer_options import LINGER, MAX_IN_FLIGHT, MESSAGE_BYTES
+from memq.client.producer.options import LINGER, MAX_IN_FLIGHT, MESSAGE_BYTES
 
 if TYPE_CHECKING:
     from memq.cli.output import Row
-    from memq.client.producer_options import ProducerArguments
+    from memq.client.producer.options import ProducerArguments
 
 TUNED = (LINGER, MESSAGE_BYTES, MAX_IN_FLIGHT)
 

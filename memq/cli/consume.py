@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from memq import Consumer
     from memq.cli.ranges import Range
     from memq.client.batch import Batch
-    from memq.client.consumer_options import ConsumerArguments
+    from memq.client.consumer.options import ConsumerArguments
     from memq.client.order import Order
     from memq.client.source import ReadThrough
     from memq.core.wire.messages import PartitionOffsets

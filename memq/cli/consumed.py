@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from memq.cli.output import Row
-    from memq.core.consumption_findings import Amount, ConsumedAudit, ConsumerAudit, Part
+    from memq.core.audit.consumed_findings import Amount, ConsumedAudit, ConsumerAudit, Part
 
 MAX_PARTS_SHOWN = 3  # of each finding in a cell of the table; JSON has all
 FAULTS = ("missed", "mismatched")

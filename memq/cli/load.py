@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from memq import Consumer, Producer
     from memq.client.batch import Batch
-    from memq.client.delivery import Delivery
+    from memq.client.producer.delivery import Delivery
 
 DISTINCT_VALUES = 4_096  # so that compression finds no more in a Message than in real data
 TICK_S = 0.01  # how evenly a rate is kept

@@ -20,7 +20,7 @@ from memq.cli.options import (
 from memq.cli.output import show_one
 from memq.cli.tally import Tally
 from memq.cli.times import to_us
-from memq.client.producer_options import DELIVERY_TIMEOUT, LINGER, MAX_IN_FLIGHT, MESSAGE_BYTES
+from memq.client.producer.options import DELIVERY_TIMEOUT, LINGER, MAX_IN_FLIGHT, MESSAGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from io import BufferedReader
 
     from memq import Producer
-    from memq.client.delivery import Delivery
-    from memq.client.producer_options import ProducerArguments
+    from memq.client.producer.delivery import Delivery
+    from memq.client.producer.options import ProducerArguments
 
 acks_option = option(
     "--acks",

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from memq.cli.connect import check_reachable
 from memq.cli.ranges import Range, check_held
 from memq.client.cluster import Cluster
-from memq.client.loop import EventLoopThread
-from memq.client.queue import QueueClient
+from memq.client.sync import EventLoopThread
+from memq.client.topic import TopicClient
 from memq.core.notification.notification import decode_notification
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class PublishedBatches:
         OffsetOutOfRangeError: the range is not held in full.
     """
 
-    def __init__(self, loop: EventLoopThread, queue: QueueClient, wanted: Range | None) -> None:
+    def __init__(self, loop: EventLoopThread, queue: TopicClient, wanted: Range | None) -> None:
         self._loop = loop
         self._queue = queue
         held = self.held()
@@ -101,7 +101,7 @@ def published_batches(
     cluster = Cluster(bootstrap, token=token, client="memq batch")
     loop = EventLoopThread("memq-published")
     try:
-        yield PublishedBatches(loop, QueueClient(cluster, topic), wanted)
+        yield PublishedBatches(loop, TopicClient(cluster, topic), wanted)
     finally:
         loop.run(cluster.close())
         loop.close()

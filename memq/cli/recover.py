@@ -16,7 +16,7 @@ from memq.core.topic import AUDIT_TOPIC
 from memq.errors import CorruptDataError
 
 if TYPE_CHECKING:
-    from memq.broker.rebuild import Outcome
+    from memq.broker.recover import Outcome
 
 COLUMNS = ("topic", "action", "published", "messages", "records", "lost", "repeated", "reason")
 EVERY = 1_000  # counts between two lines of progress
@@ -37,7 +37,7 @@ def recover(data_dir: Path, topic: str | None, execute: bool, output: str) -> No
     each of them, the topic is rebuilt under a new incarnation: every Message that is stored is
     published once, and groups begin anew. Nothing that cannot be read is ever removed.
     """
-    from memq.broker.rebuild import recover as run  # noqa: PLC0415 - loads Arrow
+    from memq.broker.recover import recover as run  # noqa: PLC0415 - loads Arrow
     from memq.core.runtime import SYSTEM  # noqa: PLC0415
 
     outcomes = run(

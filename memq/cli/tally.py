@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from memq.errors import MemqError
 
 if TYPE_CHECKING:
-    from memq.client.delivery import Delivery
+    from memq.client.producer.delivery import Delivery
 
 
 class Tally:

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from memq.client.audit.consumed import report_skipped
 from memq.client.cluster import Cluster
-from memq.client.consumed import report_skipped
-from memq.client.loop import EventLoopThread
-from memq.client.offsets import check_start, resolve, time_ms
-from memq.client.queue import QueueClient
+from memq.client.start import check_start, resolve, time_ms
+from memq.client.sync import EventLoopThread
+from memq.client.topic import TopicClient
 from memq.core.runtime import SYSTEM, Runtime
 from memq.core.topic import TopicConfig
 from memq.core.wire.messages import (
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from memq.client.offsets import Start
+    from memq.client.start import Start
     from memq.core.wire.messages import (
         GroupInfo,
         PartitionOffsets,
@@ -282,7 +282,7 @@ class AsyncAdminClient:
 
     @staticmethod
     async def _tell_audit(
-        queue: QueueClient, group: str, before: Mapping[int, int], after: Mapping[int, int]
+        queue: TopicClient, group: str, before: Mapping[int, int], after: Mapping[int, int]
     ) -> None:
         """Report what a group has stepped over. Without it the audit calls that unreported."""
         moves = {number: (before[number], new) for number, new in after.items() if number in before}
@@ -296,8 +296,8 @@ class AsyncAdminClient:
                 exc,
             )
 
-    def _queue(self, topic: str) -> QueueClient:
-        return QueueClient(self._cluster, topic)
+    def _queue(self, topic: str) -> TopicClient:
+        return TopicClient(self._cluster, topic)
 
     async def _topic(self, request: CreateTopic | AlterTopic) -> TopicInfo:
         answer, _ = await self._cluster.call(None, request)

@@ -11,10 +11,10 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from memq.client.queue import QueueClient
+    from memq.client.topic import TopicClient
 
 
-class HeldSince(NamedTuple):
+class RetainedSince(NamedTuple):
     """Since when all that was published to a read partition is held.
 
     Attributes:
@@ -27,7 +27,7 @@ class HeldSince(NamedTuple):
     since_ms: float
 
 
-async def held_since(queue: QueueClient) -> list[HeldSince]:
+async def retained_since(queue: TopicClient) -> list[RetainedSince]:
     """Since when each read partition of a topic is held in full.
 
     Raises:
@@ -42,12 +42,12 @@ async def held_since(queue: QueueClient) -> list[HeldSince]:
     # Asked last, so it covers all that was removed before.
     retained_since_ms = (await queue.watermark()).retained_since_ms
     return [
-        HeldSince(held.partition, min(first_ms, retained_since_ms))
+        RetainedSince(held.partition, min(first_ms, retained_since_ms))
         for held, first_ms in zip(offsets, firsts_ms, strict=True)
     ]
 
 
-async def _first_ms(queue: QueueClient, partition: int, start: int) -> float:
+async def _first_ms(queue: TopicClient, partition: int, start: int) -> float:
     """When the first Batch that is left was published; infinity when none is left."""
     page = await queue.page({partition: start}, max_entries=1)
     return page.entries[0].timestamp_ms if page.entries else math.inf

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 
-    from memq.client.queue import QueueClient
+    from memq.client.topic import TopicClient
     from memq.core.wire.messages import NotificationEntry
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ class Stretch(NamedTuple):
 
 
 async def stretches_between(
-    queue: QueueClient, start_ms: int | None, end_ms: int | None
+    queue: TopicClient, start_ms: int | None, end_ms: int | None
 ) -> list[Stretch]:
     """What was published from one time up to, not including, another one.
 
@@ -68,7 +68,7 @@ def stretches_beside(held: Iterable[Stretch], without: Iterable[Stretch]) -> lis
 
 
 async def entries_of(
-    queue: QueueClient, stretches: Iterable[Stretch]
+    queue: TopicClient, stretches: Iterable[Stretch]
 ) -> AsyncIterator[NotificationEntry]:
     """The notifications of some stretches, one stretch after the other.
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 
 from memq.client.cluster import Cluster
-from memq.client.loop import EventLoopThread
-from memq.client.queue import QueueClient
-from memq.client.repeats import RepeatWindow
+from memq.client.duplicates import DuplicateWindow
 from memq.client.source import BatchSource, Fetched, Place
+from memq.client.sync import EventLoopThread
+from memq.client.topic import TopicClient
 from memq.core.format.envelope import ARROW_ERRORS
 from memq.core.format.schema import deserialize_schema
 from memq.core.notification.notification import decode_notification
@@ -193,7 +193,7 @@ async def _read(
     try:
         async with asyncio.timeout(timeout_s):
             info = await cluster.topic(wanted.topic)
-            queue = QueueClient(cluster, wanted.topic, wanted.incarnation)
+            queue = TopicClient(cluster, wanted.topic, wanted.incarnation)
             schema = shape.of(deserialize_schema(info.schemas[info.schema_id]))
             await _check_held(queue, wanted)
             source = BatchSource(queue, executor, read_through=read_through)
@@ -207,7 +207,7 @@ async def _read(
         executor.shutdown(wait=False, cancel_futures=True)
 
 
-async def _check_held(queue: QueueClient, wanted: OffsetRange) -> None:
+async def _check_held(queue: TopicClient, wanted: OffsetRange) -> None:
     offsets = await queue.offsets()
     if wanted.partition >= len(offsets):
         raise InvalidRequestError(
@@ -222,7 +222,7 @@ async def _check_held(queue: QueueClient, wanted: OffsetRange) -> None:
         )
 
 
-async def _plan(queue: QueueClient, wanted: OffsetRange) -> list[tuple[Notification, Place]]:
+async def _plan(queue: TopicClient, wanted: OffsetRange) -> list[tuple[Notification, Place]]:
     """The notifications of the range."""
     plan: list[tuple[Notification, Place]] = []
     offset = wanted.start
@@ -252,11 +252,11 @@ async def _fetch_all(plan: list[tuple[Notification, Place]], source: BatchSource
     finally:
         for task in tasks:
             task.cancel()
-    window = RepeatWindow(sum(len(each.entries) for each in fetched))  # none may be forgotten
+    window = DuplicateWindow(sum(len(each.entries) for each in fetched))  # none may be forgotten
     return [_Found(each, frozenset(_repeats(window, each))) for each in fetched]
 
 
-def _repeats(window: RepeatWindow, fetched: Fetched) -> list[int]:
+def _repeats(window: DuplicateWindow, fetched: Fetched) -> list[int]:
     batch = fetched.batch
     place = (batch.partition, batch.offset)
     return window.find(place, batch.notification.write_partition, fetched.entries)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from memq.client.queue import QueueClient
+    from memq.client.topic import TopicClient
     from memq.core.format.index import IndexEntry
     from memq.core.notification.notification import Notification
 
@@ -77,7 +77,7 @@ class BatchSource:
 
     def __init__(
         self,
-        queue: QueueClient,
+        queue: TopicClient,
         executor: Executor,
         *,
         read_through: ReadThrough = "storage",

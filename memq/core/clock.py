@@ -28,7 +28,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
-from memq.core.ring import Now
+from memq.core.write_partition_effects import Now
 
 if TYPE_CHECKING:
     from collections.abc import Callable

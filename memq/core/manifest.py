@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from memq.core.audit import CRC_MODULUS
+from memq.core.audit.reports import CRC_MODULUS
 from memq.errors import CorruptDataError, DataLossError, TopicRecreatedError
 
 MANIFEST_VERSION = 1

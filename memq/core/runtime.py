@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from secrets import SystemRandom, token_hex
 from typing import TYPE_CHECKING
 
-from memq.core.ring import Now
+from memq.core.write_partition_effects import Now
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,8 +1,8 @@
 """The deep audit on a cluster, and its findings as a table.
 
-The audit itself is `memq.client.audit`, on the driver; but looking at every byte of every Batch is
-done by tasks, a stretch of notifications at a time, with the very function that `memq audit --deep`
-uses. So the findings are the same.
+The audit itself is `memq.client.audit.audit`, on the driver; but looking at every byte of every
+Batch is done by tasks, a range of notifications at a time, with the very function that
+`memq audit --deep` uses. So the findings are the same.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from memq.client.audit_objects import Inspection, ObjectReader, inspect
+from memq.client.audit.objects import Inspection, ObjectReader, inspect
 from memq.client.cluster import Cluster
-from memq.client.queue import QueueClient
-from memq.core.audit import Verdict
-from memq.core.audit_result import unjudged
+from memq.client.topic import TopicClient
+from memq.core.audit.reports import Verdict
+from memq.core.audit.result import unjudged
 from memq.core.notification.notification import decode_notification, encode_notification
 
 if TYPE_CHECKING:
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from memq.client.audit_batches import InspectBatches, Seen
-    from memq.core.audit import ProducerAudit
-    from memq.core.audit_result import AuditResult
-    from memq.core.consumption_findings import ConsumedAudit
+    from memq.client.audit.batches import InspectBatches, Seen
+    from memq.core.audit.consumed_findings import ConsumedAudit
+    from memq.core.audit.reports import ProducerAudit
+    from memq.core.audit.result import AuditResult
 
 log = logging.getLogger("memq.spark")
 
@@ -156,7 +156,7 @@ def _task(place: Place, payloads: Iterable[bytes]) -> Iterator[Inspection]:
 async def _inspect(place: Place, payloads: list[bytes]) -> list[Inspection]:
     cluster = Cluster(place.bootstrap, client="memq.spark", token=place.token)
     loop = asyncio.get_running_loop()
-    objects = ObjectReader(QueueClient(cluster, place.topic), loop)
+    objects = ObjectReader(TopicClient(cluster, place.topic), loop)
     executor = ThreadPoolExecutor(READS, "memq-audit")
 
     def look(payload: bytes) -> Inspection:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from memq.client.cluster import Cluster
-from memq.client.loop import EventLoopThread
 from memq.client.notifications import PAGE_ENTRIES
-from memq.client.queue import QueueClient
+from memq.client.sync import EventLoopThread
+from memq.client.topic import TopicClient
 from memq.core.notification.notification import decode_notification
 from memq.errors import CorruptDataError, TopicRecreatedError
 
@@ -49,7 +49,7 @@ class Driver:
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._loop: EventLoopThread | None = None
-        self._queue: QueueClient | None = None
+        self._queue: TopicClient | None = None
         self._incarnation = options.incarnation
         self._dedup_window_ms: int | None = None
 
@@ -170,10 +170,10 @@ class Driver:
                 token=options.token,
                 request_timeout_s=REQUEST_TIMEOUT_S,
             )
-            self._queue = QueueClient(cluster, options.topic)
+            self._queue = TopicClient(cluster, options.topic)
         return self._queue.cluster
 
-    def _queued(self) -> QueueClient:
+    def _queued(self) -> TopicClient:
         incarnation = self.incarnation()
         self._cluster()
         assert self._queue is not None  # noqa: S101 - made with the cluster

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documentation has it
 
-from memq.core.audit import CRC_MODULUS
+from memq.core.audit.reports import CRC_MODULUS
 from memq.core.manifest import MAX_LEFT_OUT, LeftOut, Totals
 from memq.errors import DataLossError, StorageError
 from memq.spark.batch import FOR_EVER_MS

@@ -32,8 +32,8 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from memq.client.consumed import report_consumed
-from memq.core.audit import CRC_MODULUS, ConsumedReport
+from memq.client.audit.consumed import report_consumed
+from memq.core.audit.reports import CRC_MODULUS, ConsumedReport
 from memq.core.format.schema import deserialize_schema
 from memq.core.manifest import Manifest, describe_left_out, encode_manifest
 from memq.errors import DataLossError, SchemaMismatchError

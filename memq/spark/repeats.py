@@ -1,9 +1,9 @@
 """Which Messages of a plan are repeats: exact, across read partitions and across tasks.
 
-The rule is that of every reader (`memq.client.repeats`): a Message is a repeat when it has the name
-and the CRC32C of one that came before. "Before" is the order of publication, by time, and then by
-read partition and offset, so that every plan of a range drops the same ones. A stream also looks at
-what came before its micro-batch, see `memq.spark.stream`.
+The rule is that of every reader (`memq.client.duplicates`): a Message is a repeat when it has the
+name and the CRC32C of one that came before. "Before" is the order of publication, by time, and then
+by read partition and offset, so that every plan of a range drops the same ones. A stream also looks
+at what came before its micro-batch, see `memq.spark.stream`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from memq.client.repeats import RepeatWindow
+from memq.client.duplicates import DuplicateWindow
 from memq.errors import MemqError
 from memq.spark.objects import read_index
 
@@ -45,7 +45,7 @@ def find_repeats(
     Raises:
         MemqError: an index cannot be read.
     """
-    window = RepeatWindow(sum(batch.messages for batch in suspects))  # none may be forgotten
+    window = DuplicateWindow(sum(batch.messages for batch in suspects))  # none may be forgotten
     repeats: Repeats = {}
     for batch, entries in _indexes(suspects, objects, passes):
         place = (batch.partition, batch.offset)

@@ -10,8 +10,8 @@ import pyarrow.types as pat
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from memq.client.cluster import Cluster
-from memq.client.producer_options import ProducerOptions
-from memq.client.tables import conform
+from memq.client.producer.options import ProducerOptions
+from memq.client.producer.tables import conform
 from memq.core.format.message import TIMESTAMP_COLUMN
 from memq.core.format.schema import DEFAULT_SCHEMA, deserialize_schema
 from memq.core.topic import check_topic_name
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from memq.client.producer_options import ProducerArguments
+    from memq.client.producer.options import ProducerArguments
     from memq.core.wire.messages import TopicInfo
 
 WRITE_OPTIONS = {

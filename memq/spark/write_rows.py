@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
-from memq.client.producer import Producer
+from memq.client.producer.producer import Producer
 from memq.core.format.message import TIMESTAMP_COLUMN
 from memq.errors import SequenceConflictError, TopicRecreatedError
 from memq.spark.spool import Spool
@@ -26,8 +26,8 @@ from memq.spark.spool import Spool
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from memq.client.delivery import Delivery
-    from memq.client.producer_options import ProducerArguments
+    from memq.client.producer.delivery import Delivery
+    from memq.client.producer.options import ProducerArguments
     from memq.spark.write_plan import WritePlan
 
 

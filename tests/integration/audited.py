@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from memq import AdminClient, Producer
-from memq.client.audit import audit_topic
+from memq.client.audit.audit import audit_topic
+from memq.client.audit.consumed import report_consumed
 from memq.client.cluster import Cluster
-from memq.client.consumed import report_consumed
-from memq.client.queue import QueueClient
-from memq.core.audit import ConsumedReport
+from memq.client.topic import TopicClient
+from memq.core.audit.reports import ConsumedReport
 from memq.core.notification.notification import decode_notification
 from memq.errors import DeliveryTimeoutError
 
@@ -58,7 +58,7 @@ class Topic:
         async def asking():
             cluster = Cluster(self.address)
             try:
-                return await question(QueueClient(cluster, self.name))
+                return await question(TopicClient(cluster, self.name))
             finally:
                 await cluster.close()
 

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from memq.client.consumer import AsyncConsumer
+from memq.client.consumer.consumer import AsyncConsumer
 from memq.core.notification.notification import decode_notification
 from memq.core.notification.queue import Publication
 from memq.core.storage.local import LocalStorage

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from memq import AdminClient, Producer
-from memq.client.audit import audit_topic
+from memq.client.audit.audit import audit_topic
 from memq.client.cluster import Cluster
-from memq.core.audit import Run, Verdict, encode_report, runs
+from memq.core.audit.reports import Run, Verdict, encode_report, runs
 from memq.core.format.reader import BatchReader
 from memq.core.topic import AUDIT_TOPIC
 from memq.errors import InvalidRequestError, UnavailableError

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from memq import AdminClient, Consumer, Producer
-from memq.core.audit import Verdict, encode_report
-from memq.core.consumption_findings import Part
+from memq.core.audit.consumed_findings import Part
+from memq.core.audit.reports import Verdict, encode_report
 from memq.core.topic import AUDIT_TOPIC
 from memq.errors import (
     DataLossError,

@@ -8,11 +8,12 @@ import msgspec
 import pytest
 
 from memq.broker.retention import expire
-from memq.client import audit, audit_objects
 from memq.client.admin import AsyncAdminClient
-from memq.client.audit import audit_topic
-from memq.client.producer import AsyncProducer
-from memq.core.audit import REPORT_VERSION, ProducedReport, Run, Verdict, encode_report
+from memq.client.audit import audit
+from memq.client.audit import objects as audit_objects
+from memq.client.audit.audit import audit_topic
+from memq.client.producer.producer import AsyncProducer
+from memq.core.audit.reports import REPORT_VERSION, ProducedReport, Run, Verdict, encode_report
 from memq.core.notification.notification import decode_notification
 from memq.core.notification.queue import Publication
 from memq.core.storage.keys import key_of_uri
@@ -355,7 +356,7 @@ async def test_notification_that_contradicts_its_batch_is_damage(tmp_path):
 
 async def test_too_many_reports_are_refused(tmp_path, monkeypatch):
     """The memory for reports is bounded, and the error says what to do."""
-    monkeypatch.setattr("memq.client.audit_reports.MAX_REPORTS", 1)
+    monkeypatch.setattr("memq.client.audit.reports.MAX_REPORTS", 1)
     async with world(tmp_path) as here:
         await here.create()
         await here.produce(1)

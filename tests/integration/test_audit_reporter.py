@@ -7,10 +7,10 @@ import logging
 
 import pytest
 
-from memq.client.audit_reporter import AuditReporter
+from memq.client.audit.reporter import AuditReporter
 from memq.client.cluster import Cluster
-from memq.client.producer import AsyncProducer
-from memq.core.audit import decode_report
+from memq.client.producer.producer import AsyncProducer
+from memq.core.audit.reports import decode_report
 from memq.core.format.message import decode_message
 from memq.core.format.schema import DEFAULT_SCHEMA
 from memq.core.topic import AUDIT_TOPIC
@@ -19,7 +19,7 @@ from tests.integration.broker.support import until
 from tests.integration.tiny_broker import TinyBroker
 from tests.unit.client.test_audit_backlog import report
 
-LOGGER = "memq.client.audit_reporter"
+LOGGER = "memq.client.audit.reporter"
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from memq import AdminClient
 from memq.cli.main import main
-from memq.core.audit import runs
+from memq.core.audit.reports import runs
 from memq.testing.broker import BrokerProcess
 from tests.integration.audited import Topic
 

@@ -9,7 +9,7 @@ from itertools import chain
 
 import pytest
 
-from memq.client.consumer import AsyncConsumer
+from memq.client.consumer.consumer import AsyncConsumer
 from memq.client.read_range import read_range
 from memq.errors import (
     ClosedError,

@@ -21,8 +21,8 @@ from tests.integration.reading import TIMEOUT_S, drain, forever, take, values, w
 @pytest.fixture(autouse=True)
 def _quick_heartbeats(monkeypatch):
     """Members hear of each other soon, so that tests need not wait."""
-    monkeypatch.setattr("memq.client.group_session.HEARTBEAT_S", 0.05)
-    monkeypatch.setattr("memq.client.group_session.MOVING_HEARTBEAT_S", 0.02)
+    monkeypatch.setattr("memq.client.consumer.group_session.HEARTBEAT_S", 0.05)
+    monkeypatch.setattr("memq.client.consumer.group_session.MOVING_HEARTBEAT_S", 0.02)
 
 
 async def polled(*consumers):

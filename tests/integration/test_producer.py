@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from memq.client.producer import AsyncProducer
+from memq.client.producer.producer import AsyncProducer
 from memq.core.format.message import open_message
 from memq.core.format.schema import DEFAULT_SCHEMA
 from memq.errors import (

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from memq.client.admin import AdminClient
-from memq.client.producer import AsyncProducer, Producer
+from memq.client.producer.producer import AsyncProducer, Producer
 from memq.client.read_range import read_range
 from memq.errors import SequenceConflictError
 from memq.testing.broker import BrokerProcess

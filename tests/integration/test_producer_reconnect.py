@@ -6,7 +6,7 @@ import asyncio
 
 import pyarrow as pa
 
-from memq.client.producer import AsyncProducer
+from memq.client.producer.producer import AsyncProducer
 from memq.testing.broker import BrokerProcess
 from tests.integration.broker.support import broker, client, until
 

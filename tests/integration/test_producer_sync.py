@@ -8,8 +8,8 @@ import threading
 import pyarrow as pa
 import pytest
 
-from memq.client.loop import EventLoopThread
-from memq.client.producer import Producer
+from memq.client.producer.producer import Producer
+from memq.client.sync import EventLoopThread
 from memq.errors import (
     BufferFullError,
     ClosedError,

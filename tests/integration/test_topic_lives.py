@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from memq.client.admin import AsyncAdminClient
-from memq.client.consumer import AsyncConsumer
-from memq.client.producer import AsyncProducer
+from memq.client.consumer.consumer import AsyncConsumer
+from memq.client.producer.producer import AsyncProducer
 from memq.core.governor.catalog import Catalog
 from memq.core.topic import TopicConfig
 from memq.core.wire import messages as m

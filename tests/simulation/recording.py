@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from memq import AsyncConsumer, AsyncProducer
     from memq.client.batch import Batch
-    from memq.client.delivery import Delivery
-    from memq.client.producer_state import Entry
+    from memq.client.producer.delivery import Delivery
+    from memq.client.producer.state import Entry
     from tests.simulation.plan import Producer, Reader
     from tests.simulation.run import Run
     from tests.simulation.world import Process

@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from memq import AsyncAdminClient, AsyncConsumer, AsyncProducer
-from memq.client.audit import audit_topic
+from memq.client.audit.audit import audit_topic
 from memq.client.cluster import Cluster
-from memq.client.queue import QueueClient
 from memq.client.read_range import OffsetRange, _fetch_all, _plan
 from memq.client.source import BatchSource
+from memq.client.topic import TopicClient
 from memq.core.files import sync_folder
 from memq.core.notification.notification import decode_notification
 from memq.core.storage.open import open_uri
@@ -422,7 +422,7 @@ async def read_a_range(run: Run, process: Process, topic: str) -> None:
     cluster = _cluster(process)
     try:
         info = await cluster.topic(topic)
-        queue = QueueClient(cluster, topic, info.incarnation)
+        queue = TopicClient(cluster, topic, info.incarnation)
         held = rng.choice(await queue.offsets())
         if held.start == held.end:
             return
@@ -455,7 +455,7 @@ async def observe(run: Run, process: Process, topic: str) -> None:
     cluster = _cluster(process)
     try:
         info = await cluster.topic(topic, refresh=True)
-        queue = QueueClient(cluster, topic, info.incarnation)
+        queue = TopicClient(cluster, topic, info.incarnation)
         for held in await queue.offsets():
             offset = held.start
             while offset < held.end:
@@ -470,7 +470,7 @@ async def observe(run: Run, process: Process, topic: str) -> None:
         await cluster.close()
 
 
-async def _found(run: Run, queue: QueueClient, entry: Any) -> None:
+async def _found(run: Run, queue: TopicClient, entry: Any) -> None:
     notification = decode_notification(entry.payload)
     digest, findings = b"", ()
     try:
@@ -503,7 +503,7 @@ async def ask(run: Run, process: Process, topic: str) -> None:
     cluster = _cluster(process)
     try:
         info = await cluster.topic(topic)
-        queue = QueueClient(cluster, topic, info.incarnation)
+        queue = TopicClient(cluster, topic, info.incarnation)
         start_us = run.now_us
         with Promised(run, process, "offsets", REQUEST_TIMEOUT_S):
             offsets = await queue.offsets()

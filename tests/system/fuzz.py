@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memq.client.cluster import Cluster
-from memq.client.producer import AsyncProducer
+from memq.client.producer.producer import AsyncProducer
 from memq.core.format.verify import verify
 from memq.core.storage.local import LocalStorage
 from memq.core.topic import TopicConfig

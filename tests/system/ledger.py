@@ -18,9 +18,9 @@ from memq.errors import ClosedError
 from tests.simulation import history as h
 
 if TYPE_CHECKING:
-    from memq.client.delivery import Delivery
-    from memq.client.producer import AsyncProducer
-    from memq.client.producer_state import CoreOptions, Entry
+    from memq.client.producer.delivery import Delivery
+    from memq.client.producer.producer import AsyncProducer
+    from memq.client.producer.state import CoreOptions, Entry
 
 FIRST_US = 1_700_000_000_000_000  # timestamp of number 0
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from memq.core.wire.frame import FrameReader
-from memq.core.wire.server import ServerConnection
+from memq.core.wire.server_connection import ServerConnection
 from tests.system import attack, fuzz
 from tests.system.attack import Attacker
 from tests.system.hostile import CLOSING, LETHAL, Arsenal

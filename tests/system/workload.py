@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from memq.client.producer import AsyncProducer
+from memq.client.producer.producer import AsyncProducer
 from memq.core.format.schema import DEFAULT_SCHEMA
 from memq.errors import MemqError
 from tests.system.ledger import Name, Row, Written, row_of

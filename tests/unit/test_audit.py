@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.core.audit import (
+from memq.core.audit.consumed_findings import Amount, ConsumedAudit, ConsumerAudit, Part
+from memq.core.audit.reports import (
     REPORT_VERSION,
     ConsumedReport,
     ProducedReport,
@@ -26,8 +27,7 @@ from memq.core.audit import (
     runs,
     worst,
 )
-from memq.core.audit_result import AuditResult, decode_result, encode_result, unjudged
-from memq.core.consumption_findings import Amount, ConsumedAudit, ConsumerAudit, Part
+from memq.core.audit.result import AuditResult, decode_result, encode_result, unjudged
 from memq.core.topic import check_topic_name
 from memq.errors import CorruptDataError, InvalidRequestError
 

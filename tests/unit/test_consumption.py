@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.core import consumption
-from memq.core.audit import CRC_MODULUS, ConsumedReport, Verdict
-from memq.core.consumption import Consumption
-from memq.core.consumption_findings import Part
-from memq.core.coverage import StoredConsumed
+from memq.core.audit import consumed as consumption
+from memq.core.audit.consumed import Consumption
+from memq.core.audit.consumed_findings import Part
+from memq.core.audit.coverage import StoredConsumed
+from memq.core.audit.reports import CRC_MODULUS, ConsumedReport, Verdict
 from memq.core.format.batch import ProducerRun
 from memq.core.notification.notification import Notification
 from memq.core.spans import Offsets

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.core import dedup
-from memq.core.dedup import DedupWindow, Place
+from memq.core import deduplication as dedup
+from memq.core.deduplication import DeduplicationWindow, Place
 from memq.core.format.batch import ProducerRun
 from memq.errors import ProducerFencedError, SequenceConflictError, UnavailableError
 
@@ -18,8 +18,8 @@ def run(first: int, last: int, producer: str = "p", epoch: int = 0) -> ProducerR
     return ProducerRun(producer, epoch, first, last, last - first + 1, 0)
 
 
-def window_with(*runs: ProducerRun, now_ms: int = 0) -> DedupWindow:
-    window = DedupWindow(1_000)
+def window_with(*runs: ProducerRun, now_ms: int = 0) -> DeduplicationWindow:
+    window = DeduplicationWindow(1_000)
     for each in runs:
         window.publish([each], PLACE, now_ms)
     return window
@@ -61,7 +61,7 @@ def test_lower_epoch_is_fenced_once_a_higher_one_is_admitted() -> None:
 
 def test_late_publish_of_a_fenced_epoch_is_not_mixed_in() -> None:
     """A Batch of the old epoch that is published late does not mark the new epoch's sequences."""
-    window = DedupWindow(1_000)
+    window = DeduplicationWindow(1_000)
     window.admit("p", 1, 0, now_ms=0)
     window.publish([run(0, 4, epoch=0)], PLACE, 0)
     assert not window.is_published("p", 1, 3)
@@ -96,7 +96,7 @@ def test_what_is_settled_stays_settled(monkeypatch) -> None:
             window.is_published("p", 0, sequence)
 
 
-def state_of(window: DedupWindow, now_ms: int) -> dict[str, object]:
+def state_of(window: DeduplicationWindow, now_ms: int) -> dict[str, object]:
     """All that a window remembers, in the order in which it would forget."""
     window.expire(now_ms)
     return {
@@ -139,7 +139,7 @@ def histories(draw) -> list[tuple[list[ProducerRun], Place, int]]:
 @given(histories(), st.data())
 def test_rebuilt_window_does_not_depend_on_the_order(batches, data) -> None:
     """In whatever order the same notifications come, the window is that of the live owner."""
-    live, rebuilt = DedupWindow(2_000), DedupWindow(2_000)
+    live, rebuilt = DeduplicationWindow(2_000), DeduplicationWindow(2_000)
     for runs, place, now_ms in batches:
         live.publish(runs, place, now_ms)
     for runs, place, now_ms in data.draw(st.permutations(batches)):
@@ -149,7 +149,7 @@ def test_rebuilt_window_does_not_depend_on_the_order(batches, data) -> None:
     assert list(state_of(rebuilt, now_ms)) == list(state_of(live, now_ms)) or _tied(live)
 
 
-def _tied(window: DedupWindow) -> bool:
+def _tied(window: DeduplicationWindow) -> bool:
     touched = [producer.touched_ms for producer in window._producers.values()]
     return len(set(touched)) < len(touched)
 
@@ -162,12 +162,12 @@ def test_too_many_active_producers_turn_a_new_one_away(monkeypatch) -> None:
         window.is_published("c", 0, 0)
     window.publish([run(1, 1, "b")], PLACE, dedup.MIN_IDLE_MS)
     assert not window.is_published("c", 0, 0)
-    assert repr(window).startswith("<DedupWindow [1 producers")
+    assert repr(window).startswith("<DeduplicationWindow [1 producers")
 
 
 def test_ordered_topics_learn_which_sequence_comes_next() -> None:
     """The next sequence follows what was accepted, and falls back to the first that failed."""
-    window = DedupWindow(1_000)
+    window = DeduplicationWindow(1_000)
     assert window.next_sequence("p", 0) is None
     for sequence in range(5):
         window.admit("p", 0, sequence, now_ms=0)

@@ -17,8 +17,8 @@ import pytest
 from memq.broker.config import BrokerConfig
 from memq.broker.metrics import Metrics
 from memq.cli.main import cli
-from memq.client.consumer_options import ConsumerArguments, ConsumerOptions
-from memq.client.producer_options import ProducerArguments, ProducerOptions
+from memq.client.consumer.options import ConsumerArguments, ConsumerOptions
+from memq.client.producer.options import ProducerArguments, ProducerOptions
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])

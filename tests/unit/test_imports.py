@@ -103,9 +103,9 @@ def test_every_package_has_a_row(module):
     ("module", "source"),
     [
         ("memq.core.topic", "from memq.broker import config"),
-        ("memq.core.topic", "def f():\n    import memq.client.producer"),
+        ("memq.core.topic", "def f():\n    import memq.client.producer.producer"),
         ("memq.core.bigqueue.page", "from memq.core.units import parse_size_bytes"),
-        ("memq.client.producer", "if TYPE_CHECKING:\n    from memq import broker"),
+        ("memq.client.producer.producer", "if TYPE_CHECKING:\n    from memq import broker"),
         ("memq.broker.server", "from memq import Producer"),
         ("memq.cli.main", "from memq.testing import anything"),
         ("benchmarks.produce", "import memq.testing"),

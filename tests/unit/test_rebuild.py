@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import pytest
 
-from memq.broker.rebuild import recover
-from memq.broker.survey import notification_of, open_partition, read_object
+from memq.broker.recover import recover
+from memq.broker.recover_survey import notification_of, open_partition, read_object
 from memq.core.checksum import crc32c
 from memq.core.format.batch import BatchBuilder
 from memq.core.format.message import encode_message, encode_records
@@ -18,8 +18,8 @@ from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema
 from memq.core.governor.catalog import Catalog
 from memq.core.notification.folders import TopicFile, TopicFolders
 from memq.core.notification.notification import decode_notification, encode_notification
-from memq.core.notification.partition import Partition, payload_of
 from memq.core.notification.queue import Publication
+from memq.core.notification.read_partition import Partition, payload_of
 from memq.core.runtime import Runtime
 from memq.core.storage.handler import ObjectInfo
 from memq.core.storage.keys import BatchKey, key_of_uri, object_key

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.core import reconciliation
-from memq.core.audit import REPORT_VERSION, ProducedReport, ProducerName, Run, Verdict, runs
+from memq.core.audit import produced as reconciliation
+from memq.core.audit.produced import Reconciliation
+from memq.core.audit.reports import REPORT_VERSION, ProducedReport, ProducerName, Run, Verdict, runs
 from memq.core.format.batch import ProducerRun
-from memq.core.reconciliation import Reconciliation
 from memq.errors import InvalidRequestError
 
 NAME = ProducerName(0, "p", 0)

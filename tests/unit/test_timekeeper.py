@@ -8,7 +8,7 @@ import pytest
 
 from memq.broker.timekeeper import Timekeeper
 from memq.core.clock import AHEAD_MS, BrokerClock, Times
-from memq.core.ring import Now
+from memq.core.write_partition_effects import Now
 from memq.errors import QueueError
 
 START = Times(running_ms=5_000, wall_ms=1_000_000)

@@ -11,14 +11,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from memq.core import topic_processor
-from memq.core.dedup import DedupWindow
+from memq.core import write_partition as topic_processor
+from memq.core.deduplication import DeduplicationWindow
 from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema
 from memq.core.notification.notification import decode_notification
-from memq.core.ring import Accepted, Answer, Gone, Now, Publish, Release, Repeat, State, Upload
 from memq.core.topic import TopicConfig
-from memq.core.topic_processor import ACKS_ALL, TopicProcessor
 from memq.core.wire.messages import Write, WriteAnswer
+from memq.core.write_partition import ACKS_ALL, TopicProcessor
+from memq.core.write_partition_effects import (
+    Accepted,
+    Answer,
+    Gone,
+    Now,
+    Publish,
+    Release,
+    Repeat,
+    State,
+    Upload,
+)
 from memq.errors import (
     InvalidRequestError,
     QueueError,
@@ -42,7 +52,7 @@ def processor(**options) -> TopicProcessor:
         schemas=SCHEMAS,
         new_batch_id=lambda ms: f"{ms:012x}-{next(ids)}",
         locate=lambda batch_id, *_: (f"key/{batch_id}", f"mem://key/{batch_id}"),
-        window=DedupWindow(3_600_000),
+        window=DeduplicationWindow(3_600_000),
     )
 
 

@@ -48,7 +48,7 @@ from memq.core.notification.checks import (
 )
 from memq.core.notification.folders import TopicFile, TopicFolders
 from memq.core.notification.group_commit import GroupCommit, Publish
-from memq.core.notification.partition import INDEX_PAGE_ITEMS, PAGE_BYTES, Partition
+from memq.core.notification.read_partition import INDEX_PAGE_ITEMS, PAGE_BYTES, Partition
 from memq.core.notification.waiters import Waiters
 from memq.core.runtime import SYSTEM, Runtime
 from memq.errors import (

@@ -33,8 +33,8 @@ from memq.core.checksum import crc32c
 from memq.core.clock import Times
 from memq.core.files import explain, replace_durably, sync_folder
 from memq.core.notification.checks import check_group_count
-from memq.core.notification.partition import make_partition
 from memq.core.notification.queue import Holding
+from memq.core.notification.read_partition import make_partition
 from memq.errors import ConfigError, CorruptDataError, QueueError
 
 if TYPE_CHECKING:

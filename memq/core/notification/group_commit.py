@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from concurrent.futures import Executor
 
-    from memq.core.notification.partition import Partition
     from memq.core.notification.queue import Publication
+    from memq.core.notification.read_partition import Partition
 
 MAX_ROUND = 10_000
 """Publications in one round. A write partition has one on its way, so this is more write

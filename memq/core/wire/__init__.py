@@ -4,7 +4,7 @@
 rules of a connection, `server` and `client` are its two ends, `events` what they tell.
 """
 
-from memq.core.wire.client import ClientConnection
+from memq.core.wire.client_connection import ClientConnection
 from memq.core.wire.connection import (
     CLIENT_MAX_BODY_BYTES,
     CLIENT_MAX_HEADER_BYTES,
@@ -25,7 +25,7 @@ from memq.core.wire.events import (
     ServerEvent,
 )
 from memq.core.wire.frame import Buffer, Frame, FrameReader, encode_frame
-from memq.core.wire.server import ServerConnection
+from memq.core.wire.server_connection import ServerConnection
 
 __all__ = [
     "CLIENT_MAX_BODY_BYTES",

@@ -21,7 +21,7 @@ import msgspec
 from memq import errors
 from memq.core.topic import TOPIC_OPTIONS, TopicConfig
 from memq.core.wire import connection
-from memq.core.wire.client import ClientConnection
+from memq.core.wire.client_connection import ClientConnection
 from memq.core.wire.connection import CLIENT_MOVES, SERVER_MOVES, State
 from memq.core.wire.frame import encode_frame
 from memq.core.wire.messages import REQUESTS, ErrorAnswer, NotificationEntry, Struct, Write

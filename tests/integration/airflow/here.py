@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 
 from memq.broker.retention import expire
 from memq.client.admin import AsyncAdminClient
-from memq.core.ring import Now
 from memq.core.storage.local import LocalStorage
+from memq.core.write_partition_effects import Now
 from tests.integration.airflow.event_store import EventStore
 from tests.integration.broker.support import broker, client
 

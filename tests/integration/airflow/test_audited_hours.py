@@ -14,7 +14,7 @@ from airflow_provider_memq.operators.audit import MAX_FINDINGS
 from airflow_provider_memq.operators.memq import MemqAuditOperator
 from airflow_provider_memq.range_assets import audited_asset
 from memq import Producer
-from memq.core.audit import Verdict
+from memq.core.audit.reports import Verdict
 from memq.errors import UnavailableError
 from tests.integration.airflow.here import TOPIC, world
 

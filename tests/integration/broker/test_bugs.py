@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from memq.broker.connection import BrokerConnection
-from memq.broker.partition import WritePartition
+from memq.broker.write_partition import WritePartition
 from memq.core.notification.embedded import EmbeddedQueue
 from memq.core.notification.waiters import Waiters
 from memq.core.wire import messages as m

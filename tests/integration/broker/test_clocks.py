@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from memq.broker.recovery import take_over
+from memq.broker.takeover import take_over
 from memq.core.clock import CONFIRM_MS
 from memq.core.notification.embedded import EmbeddedQueue
 from memq.core.notification.notification import decode_notification

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from memq.core.wire import messages as m
-from memq.core.wire.client import ClientConnection
+from memq.core.wire.client_connection import ClientConnection
 from memq.core.wire.frame import PREFIX_BYTES, FrameReader, encode_frame
 from memq.errors import UnavailableError
 from memq.testing.broker import BrokerProcess

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from memq.core.wire.client import ClientConnection
+from memq.core.wire.client_connection import ClientConnection
 from memq.core.wire.frame import PREFIX_BYTES, FrameReader
 from memq.testing.queue import InMemoryQueue
 from tests.integration.broker.support import TIMEOUT_S, broker, client, until

@@ -123,7 +123,7 @@ async def _last_words(reader) -> bytes:
 
 async def _half_a_message(b, c):
     """A connection that has sent a handshake and half of a 3 MiB Message."""
-    from memq.core.wire.client import ClientConnection
+    from memq.core.wire.client_connection import ClientConnection
     from memq.core.wire.frame import FrameReader
 
     host, _, port = b.address.rpartition(":")

@@ -19,7 +19,7 @@ from memq.broker.connection import MAX_BEGUN, MAX_QUEUED
 from memq.broker.turns import Line
 from memq.client.connection import BrokerConnection
 from memq.core.wire import messages as m
-from memq.core.wire.client import ClientConnection
+from memq.core.wire.client_connection import ClientConnection
 from memq.core.wire.frame import FrameReader
 from memq.testing.broker import BrokerProcess
 from tests.integration.broker.support import TIMEOUT_S, Client, broker, client, until

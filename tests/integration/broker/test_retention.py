@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from memq.broker.retention import expire, scan_orphans
-from memq.core.ring import Now
 from memq.core.wire import messages as m
+from memq.core.write_partition_effects import Now
 from memq.errors import CorruptDataError, OffsetOutOfRangeError
 from memq.testing.queue import InMemoryQueue
 from memq.testing.storage import InMemoryStorage

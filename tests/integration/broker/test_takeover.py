@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from memq.broker.recovery import take_over
+from memq.broker.takeover import take_over
 from memq.testing.queue import InMemoryQueue
 from memq.testing.storage import InMemoryStorage
 from tests.integration.broker.support import broker, client
@@ -62,7 +62,7 @@ async def test_what_is_published_up_to_the_fence_is_known(tmp_path) -> None:
 
 async def test_many_gaps_that_never_were_do_not_settle_anything(tmp_path, monkeypatch) -> None:
     """A producer without gaps has none after a restart, though each read partition shows many."""
-    monkeypatch.setattr("memq.core.dedup.MAX_RUNS", 4)
+    monkeypatch.setattr("memq.core.deduplication.MAX_RUNS", 4)
     queue, storage = InMemoryQueue(), InMemoryStorage()
     async with broker(tmp_path, queue=queue, storage=storage) as b, client(b) as c:
         await c.create(**TOPIC)

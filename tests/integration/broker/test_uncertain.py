@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from memq.core.ring import State
+from memq.core.write_partition_effects import State
 from memq.errors import PublishUncertainError, QueueError
 from memq.testing.queue import InMemoryQueue
 from memq.testing.storage import InMemoryStorage

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from memq import read_range
-from memq.client.repeats import RepeatWindow
+from memq.client.duplicates import DuplicateWindow
 from memq.core.format.batch import ProducerRun
 from memq.errors import (
     CorruptDataError,
@@ -154,7 +154,7 @@ def test_a_repeat_outside_the_range_is_none(load):
 
 def test_no_repeat_is_forgotten_in_a_large_range(load, stored, monkeypatch):
     """However many Batches share names, a repeat of the first of them is found."""
-    monkeypatch.setattr(RepeatWindow.__init__, "__defaults__", (0,))  # runs that a window holds
+    monkeypatch.setattr(DuplicateWindow.__init__, "__defaults__", (0,))  # runs that a window holds
 
     assert Counter(load(view="messages").column("status").to_pylist())["repeat"] == 2
     whole = read_range(stored.address, topic="t", partition=0, start=0, end=3, metadata=True)

@@ -20,8 +20,8 @@ from airflow_provider_memq.published import ask, expect
 from airflow_provider_memq.ranges import PlannedRange
 from airflow_provider_memq.settings import ClientSettings
 from memq import read_range
-from memq.client.consumed import report_consumed
-from memq.core.audit import ConsumedReport
+from memq.client.audit.consumed import report_consumed
+from memq.core.audit.reports import ConsumedReport
 from memq.core.manifest import Manifest, encode_manifest
 
 if TYPE_CHECKING:

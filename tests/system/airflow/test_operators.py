@@ -27,9 +27,9 @@ from airflow_provider_memq.operators.memq import (
 from airflow_provider_memq.range_assets import plan_asset, processed_asset, ranges_asset
 from airflow_provider_memq.ranges import parse_key
 from memq import AdminClient, Producer
-from memq.client.consumed import report_consumed
-from memq.client.queue import QueueClient
-from memq.core.audit import ConsumedReport
+from memq.client.audit.consumed import report_consumed
+from memq.client.topic import TopicClient
+from memq.core.audit.reports import ConsumedReport
 from memq.core.notification.notification import decode_notification
 from memq.errors import ConfigError, DataLossError, OffsetOutOfRangeError, TopicRecreatedError
 from tests.integration.airflow.event_store import EventStore
@@ -377,7 +377,7 @@ def consumed(topic, partition, start, end):
     """The report that `job` has read some Batches of one record each."""
     page = ask_brokers(
         "memq_default",
-        lambda cluster: QueueClient(cluster, topic).page({partition: start}, max_entries=100),
+        lambda cluster: TopicClient(cluster, topic).page({partition: start}, max_entries=100),
     )
     found = [decode_notification(entry.payload) for entry in page.entries][: end - start]
     return ConsumedReport(

@@ -23,8 +23,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from memq import AdminClient, Producer, read_range
-from memq.client.audit import audit_topic
-from memq.core.audit import CRC_MODULUS
+from memq.client.audit.audit import audit_topic
+from memq.core.audit.reports import CRC_MODULUS
 from memq.core.manifest import check_manifest, decode_manifest, encode_manifest
 from memq.errors import (
     ConfigError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memq.cli.tally import Tally
-from memq.client.delivery import Delivery, StoredAt
+from memq.client.producer.delivery import Delivery, StoredAt
 from memq.errors import DeliveryTimeoutError, MemqError
 
 STORED = StoredAt("topic", 0, 1, "batch", 0, 0, duplicate=False)

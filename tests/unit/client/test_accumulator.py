@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.client.accumulator import MAX_WAIT_S, TICK_S, Accumulator
-from memq.client.budget import ByteBudget
-from memq.client.records import ENVELOPE_BYTES, RECORD_BYTES
+from memq.client.producer.accumulator import MAX_WAIT_S, TICK_S, Accumulator
+from memq.client.producer.memory import ByteBudget
+from memq.client.producer.records import ENVELOPE_BYTES, RECORD_BYTES
 from memq.core.checksum import crc32c
 from memq.core.format.message import open_message
 from memq.core.format.schema import DEFAULT_SCHEMA

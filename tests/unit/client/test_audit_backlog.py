@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.client import audit_backlog
-from memq.client.accumulator import SealedMessage
-from memq.client.audit_backlog import ReportBacklog
-from memq.client.audit_counters import AuditCounters
-from memq.client.delivery import Delivery, StoredAt
-from memq.client.producer_state import CoreOptions, Entry, Partition
-from memq.core import audit
-from memq.core.audit import REPORT_VERSION, ProducedReport, decode_report
+from memq.client.audit import backlog as audit_backlog
+from memq.client.audit.backlog import ReportBacklog
+from memq.client.audit.produced_counters import AuditCounters
+from memq.client.producer.accumulator import SealedMessage
+from memq.client.producer.delivery import Delivery, StoredAt
+from memq.client.producer.state import CoreOptions, Entry, Partition
+from memq.core.audit import reports as audit
+from memq.core.audit.reports import REPORT_VERSION, ProducedReport, decode_report
 from memq.errors import DeliveryTimeoutError
 
 OPTIONS = CoreOptions(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from memq.client.accumulator import SealedMessage
-from memq.client.audit_counters import AuditCounters
-from memq.client.delivery import Delivery, StoredAt
-from memq.client.producer_state import CoreOptions, Entry, Partition
-from memq.core.audit import REPORT_VERSION, ProducedReport
+from memq.client.audit.produced_counters import AuditCounters
+from memq.client.producer.accumulator import SealedMessage
+from memq.client.producer.delivery import Delivery, StoredAt
+from memq.client.producer.state import CoreOptions, Entry, Partition
+from memq.core.audit.reports import REPORT_VERSION, ProducedReport
 from memq.errors import DeliveryTimeoutError
 
 ERROR = DeliveryTimeoutError("late")

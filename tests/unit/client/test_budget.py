@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from memq.client.budget import ByteBudget
+from memq.client.producer.memory import ByteBudget
 
 
 def test_never_more_than_the_limit():

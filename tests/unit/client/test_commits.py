@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from memq.client.commits import Commits
-from memq.client.membership import Membership
+from memq.client.consumer.commits import Commits
+from memq.client.consumer.membership import Membership
 from memq.core.runtime import SYSTEM
 from memq.core.wire.messages import GroupHeartbeatAnswer
 from memq.errors import NotOwnerError

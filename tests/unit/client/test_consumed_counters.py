@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.client import consumed_counters
-from memq.client.audit_backlog import ReportBacklog
-from memq.client.consumed_counters import ConsumedCounters
-from memq.core.audit import CRC_MODULUS, decode_report
+from memq.client.audit import consumed_counters
+from memq.client.audit.backlog import ReportBacklog
+from memq.client.audit.consumed_counters import ConsumedCounters
+from memq.core.audit.reports import CRC_MODULUS, decode_report
 
 
 class Entry(NamedTuple):

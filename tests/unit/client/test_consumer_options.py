@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from memq.client.consumer_options import CONSUMER_OPTIONS, ConsumerOptions
-from memq.client.offsets import time_ms
+from memq.client.consumer.options import CONSUMER_OPTIONS, ConsumerOptions
+from memq.client.start import time_ms
 from memq.errors import ConfigError, InvalidRequestError
 
 

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from memq.client.delivery import Delivery, StoredAt
+from memq.client.producer.delivery import Delivery, StoredAt
 from memq.errors import DeliveryTimeoutError, MemqError, RequestTimeoutError
 
 STORED = StoredAt("events", 0, 5, "batch", 1, 2, duplicate=False)

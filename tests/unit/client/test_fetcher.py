@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 
-from memq.client.fetcher import Fetcher
-from memq.client.queue import Page
+from memq.client.consumer.fetcher import Fetcher
+from memq.client.topic import Page
 from memq.core.notification.notification import encode_notification
 from memq.core.wire.messages import NotificationEntry
 from tests.unit.test_consumption import notification

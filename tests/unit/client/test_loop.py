@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from memq.client.loop import EventLoopThread
+from memq.client.sync import EventLoopThread
 from memq.errors import ClosedError, InvalidRequestError, RequestTimeoutError
 
 
@@ -170,7 +170,7 @@ def test_interpreter_exit_without_close():
     """A program that forgets to close ends at once, cleanly, and its tasks are told."""
     program = """
 import asyncio, gc
-from memq.client.loop import EventLoopThread
+from memq.client.sync import EventLoopThread
 loop = EventLoopThread("forgotten")
 async def forever():
     try:

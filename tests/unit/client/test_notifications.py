@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.client.audit import Window
+from memq.client.audit.audit import Window
 from memq.client.notifications import Stretch, map_ahead, stretches_beside
 
 offsets = st.integers(0, 20)

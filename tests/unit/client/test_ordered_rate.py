@@ -10,10 +10,10 @@ from collections import deque
 
 import pytest
 
-from memq.client.accumulator import SealedMessage
-from memq.client.delivery import Delivery
-from memq.client.producer_core import ProducerCore
-from memq.client.producer_state import Connect, CoreOptions, Drop, Refresh, Send
+from memq.client.producer.accumulator import SealedMessage
+from memq.client.producer.delivery import Delivery
+from memq.client.producer.state import Connect, CoreOptions, Drop, Refresh, Send
+from memq.client.producer.state_machine import ProducerCore
 from memq.core.wire.messages import WriteAnswer
 from memq.errors import SequenceGapError, UnavailableError
 

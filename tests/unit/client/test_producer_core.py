@@ -9,10 +9,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from memq.client.accumulator import SealedMessage
-from memq.client.delivery import Delivery
-from memq.client.producer_core import REFRESH_INTERVAL_S, ProducerCore
-from memq.client.producer_state import Connect, CoreOptions, Drop, Refresh, Send
+from memq.client.producer.accumulator import SealedMessage
+from memq.client.producer.delivery import Delivery
+from memq.client.producer.state import Connect, CoreOptions, Drop, Refresh, Send
+from memq.client.producer.state_machine import REFRESH_INTERVAL_S, ProducerCore
 from memq.core.wire.messages import WriteAnswer
 from memq.errors import (
     ClosedError,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memq.client.producer_options import ProducerArguments, ProducerOptions, answer_timeout_s
+from memq.client.producer.options import ProducerArguments, ProducerOptions, answer_timeout_s
 from memq.core.topic import TopicConfig
 from memq.errors import ConfigError
 

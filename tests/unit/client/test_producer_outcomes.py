@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from memq.client.accumulator import SealedMessage
-from memq.client.delivery import Delivery, StoredAt
-from memq.client.producer_outcomes import MAX_FAILED, Outcomes
-from memq.client.producer_state import Entry, Partition
+from memq.client.producer.accumulator import SealedMessage
+from memq.client.producer.delivery import Delivery, StoredAt
+from memq.client.producer.state import Entry, Partition
+from memq.client.producer.stats import MAX_FAILED, Outcomes
 from memq.errors import DeliveryTimeoutError
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from memq.client.queue import QueueClient
+from memq.client.topic import TopicClient
 from memq.core.runtime import SYSTEM
 from memq.core.topic import TopicConfig
 from memq.core.wire.messages import (
@@ -64,7 +64,7 @@ class Brokers:
 async def test_follows_the_queue(error):
     """When the queue has moved to another broker the call goes there."""
     brokers = Brokers(error("moved"), (Done(), b""), addresses=["a:1", "b:2"])
-    await QueueClient(brokers, "t").ask(Done())
+    await TopicClient(brokers, "t").ask(Done())
     assert brokers.asked == ["a:1", "b:2"]
 
 
@@ -73,7 +73,7 @@ async def test_what_cannot_pass_is_raised(error):
     """An error that trying again cannot mend is raised at once."""
     brokers = Brokers(error("no"))
     with pytest.raises(error, match="no"):
-        await QueueClient(brokers, "t").ask(Done())
+        await TopicClient(brokers, "t").ask(Done())
     assert len(brokers.asked) == 1
 
 
@@ -81,17 +81,17 @@ async def test_deadline():
     """Trying again ends with the deadline, with the last error."""
     brokers = Brokers(UnavailableError("down"))
     with pytest.raises(UnavailableError, match="down"):
-        await QueueClient(brokers, "t").ask(Done(), timeout_s=0.05)
+        await TopicClient(brokers, "t").ask(Done(), timeout_s=0.05)
 
 
 async def test_an_attempt_without_time_hides_no_reason():
     """That the last attempt ran out of time says less than what used the time up before."""
     brokers = Brokers(UnavailableError("down"), RequestTimeoutError("not within 0 s"))
     with pytest.raises(UnavailableError, match="down"):
-        await QueueClient(brokers, "t").ask(Done(), timeout_s=0.05)
+        await TopicClient(brokers, "t").ask(Done(), timeout_s=0.05)
     brokers = Brokers(RequestTimeoutError("not within 5 s"))
     with pytest.raises(RequestTimeoutError):
-        await QueueClient(brokers, "t").ask(Done(), timeout_s=0.05)
+        await TopicClient(brokers, "t").ask(Done(), timeout_s=0.05)
 
 
 async def test_page():
@@ -99,7 +99,7 @@ async def test_page():
     entry = NotificationEntry(0, 7, 1, b"payload")
     answer = FetchNotificationsAnswer(ends=[Position(0, 8)])
     brokers = Brokers((answer, msgspec.msgpack.encode([entry])), (answer, b"\xc1"))
-    client = QueueClient(brokers, "t")
+    client = TopicClient(brokers, "t")
     page = await client.page({0: 7}, max_entries=1)
     assert (page.entries, page.ends) == ([entry], {0: 8})
     with pytest.raises(ProtocolError, match="no list of notifications"):

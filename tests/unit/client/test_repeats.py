@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.client.repeats import RepeatWindow
+from memq.client.duplicates import DuplicateWindow
 from memq.core.format.index import IndexEntry
 
 
@@ -15,15 +15,15 @@ def message(sequence, *, producer="p", epoch=0, crc=None):
 
 def test_first_sight_is_no_repeat():
     """Messages that were never handed out pass."""
-    window = RepeatWindow()
+    window = DuplicateWindow()
     assert window.find((0, 0), 0, [message(0), message(1), message(0, producer="q")]) == []
     assert window.find((0, 1), 0, [message(2), message(0, epoch=1)]) == []
-    assert repr(window) == "<RepeatWindow [4 runs of 2 Batches]>"
+    assert repr(window) == "<DuplicateWindow [4 runs of 2 Batches]>"
 
 
 def test_same_name_elsewhere_is_a_repeat():
     """A Message at another offset or partition is a repeat; its neighbours are not."""
-    window = RepeatWindow()
+    window = DuplicateWindow()
     window.find((0, 0), 0, [message(0), message(1), message(2)])
     assert window.find((0, 1), 0, [message(3), message(1)]) == [1]
     assert window.find((1, 0), 0, [message(2), message(4), message(0)]) == [0, 2]
@@ -32,20 +32,20 @@ def test_same_name_elsewhere_is_a_repeat():
 
 def test_same_name_in_one_batch():
     """Of a Message that is in a Batch twice the second is a repeat."""
-    window = RepeatWindow()
+    window = DuplicateWindow()
     assert window.find((0, 0), 0, [message(5), message(6), message(5)]) == [2]
 
 
 def test_other_write_partition_is_another_message():
     """Sequences count for each write partition."""
-    window = RepeatWindow()
+    window = DuplicateWindow()
     window.find((0, 0), 0, [message(0)])
     assert window.find((0, 1), 1, [message(0)]) == []
 
 
 def test_reading_again_is_no_repeat():
     """After a seek back the same Batches pass again, and their repeats are repeats again."""
-    window = RepeatWindow()
+    window = DuplicateWindow()
     batches = {(0, 0): [message(0), message(1)], (0, 1): [message(1), message(2)]}
     for _ in range(3):
         assert [window.find(place, 0, found) for place, found in batches.items()] == [[], [0]]
@@ -54,17 +54,17 @@ def test_reading_again_is_no_repeat():
 
 def test_other_content_under_an_old_name_passes():
     """A producer that starts over with other content loses nothing, and is followed anew."""
-    window = RepeatWindow()
+    window = DuplicateWindow()
     window.find((0, 0), 0, [message(0), message(1)])
     assert window.find((0, 1), 0, [message(0, crc=7), message(1, crc=8)]) == []
     assert window.find((0, 2), 0, [message(1, crc=8), message(2)]) == [0]
     assert window.find((0, 0), 0, [message(0), message(1)]) == []
-    assert repr(window) == "<RepeatWindow [1 runs of 3 Batches]>"
+    assert repr(window) == "<DuplicateWindow [1 runs of 3 Batches]>"
 
 
 def test_forgetting_spares_the_new_life_of_a_sender():
     """What a producer sent before it started over is forgotten without harm to what came since."""
-    window = RepeatWindow()
+    window = DuplicateWindow()
     window.find((0, 0), 0, [message(0)])
     window.find((0, 1), 0, [message(0, crc=7)])
     window.find((0, 0), 0, [])
@@ -73,17 +73,17 @@ def test_forgetting_spares_the_new_life_of_a_sender():
 
 def test_runs_join_whatever_the_order():
     """Consecutive sequences of a Batch are one run, in whatever order they stand."""
-    window = RepeatWindow()
+    window = DuplicateWindow()
     window.find((0, 0), 0, [message(2), message(0), message(1)])
-    assert repr(window) == "<RepeatWindow [1 runs of 1 Batches]>"
+    assert repr(window) == "<DuplicateWindow [1 runs of 1 Batches]>"
 
 
 def test_window_is_bounded():
     """Beyond its bound the window forgets the Batches that were handed out first."""
-    window = RepeatWindow(max_runs=3)
+    window = DuplicateWindow(max_runs=3)
     for offset in range(10):
         window.find((0, offset), 0, [message(offset * 10)])
-    assert repr(window) == "<RepeatWindow [3 runs of 3 Batches]>"
+    assert repr(window) == "<DuplicateWindow [3 runs of 3 Batches]>"
     assert window.find((0, 10), 0, [message(0)]) == []
     assert window.find((0, 11), 0, [message(90)]) == [0]
     assert len(window._runs) == 1
@@ -91,7 +91,7 @@ def test_window_is_bounded():
 
 def test_forgets_without_a_trace():
     """What is forgotten leaves nothing behind, however senders come and go."""
-    window = RepeatWindow(max_runs=1)
+    window = DuplicateWindow(max_runs=1)
     for offset in range(50):
         window.find((0, offset), 0, [message(3, producer=f"p{offset}"), message(0, crc=offset)])
     assert window._count <= 1
@@ -101,7 +101,7 @@ def test_forgets_without_a_trace():
 @given(st.lists(st.lists(st.integers(0, 12), max_size=6), max_size=12))
 def test_each_message_passes_once(batches):
     """Whatever stands where, each Message is handed out exactly once."""
-    window = RepeatWindow()
+    window = DuplicateWindow()
     passed = []
     for offset, sequences in enumerate(batches):
         entries = [message(sequence) for sequence in sequences]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.client.tables import MAX_RECORDS, conform, cut, to_arrow, to_batches
+from memq.client.producer.tables import MAX_RECORDS, conform, cut, to_arrow, to_batches
 from memq.core.format.message import encode_message
 from memq.core.format.schema import DEFAULT_SCHEMA
 from memq.errors import InvalidRequestError, MessageTooLargeError, SchemaMismatchError

@@ -18,8 +18,8 @@ import pytest
 from memq.core.notification import folders
 from memq.core.notification.embedded import EmbeddedQueue
 from memq.core.notification.group_commit import MAX_ROUND, GroupCommit, Publish
-from memq.core.notification.partition import PAGE_BYTES
 from memq.core.notification.queue import Publication
+from memq.core.notification.read_partition import PAGE_BYTES
 from memq.errors import (
     CorruptDataError,
     FencedError,

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from memq import errors
-from memq.core.wire import client as client_module
-from memq.core.wire import server as server_module
-from memq.core.wire.client import ClientConnection
+from memq.core.wire import client_connection as client_module
+from memq.core.wire import server_connection as server_module
+from memq.core.wire.client_connection import ClientConnection
 from memq.core.wire.connection import (
     CLIENT_MAX_HEADER_BYTES,
     HANDSHAKE_MAX_HEADER_BYTES,

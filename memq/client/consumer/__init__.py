@@ -1,0 +1,1 @@
+"""Consumers: `Consumer` for threads, `AsyncConsumer` for asyncio."""

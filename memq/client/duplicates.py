@@ -1,0 +1,144 @@
+"""Repeats that a reader can see: a Message that was handed out before, at another offset.
+
+The write side publishes each Message once, so there should be none; a reader that sees one drops it
+and counts it. A repeat has the name of the earlier Message (write partition, producer id, epoch,
+sequence) and the same CRC32C. The name alone is not enough: a stable producer id that starts over
+with other content, long after the broker has forgotten it, publishes new Messages under old names.
+Reading the same offset again is no repeat.
+
+The window holds, for each sender, runs of consecutive sequences with their CRC32Cs, 4 bytes each.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections import OrderedDict
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from memq.core.format.index import IndexEntry
+
+MAX_RUNS = 100_000  # about 20 MB; with ten producers in each Batch the last 10,000 Batches
+
+_Place = tuple[int, int]
+"""Read partition and offset."""
+_Sender = tuple[int, str, int]
+"""Write partition, producer id, epoch."""
+
+
+class _Run(NamedTuple):
+    """Consecutive sequences of one sender, from `first` on, in one Batch."""
+
+    first: int
+    crcs: array[int]
+
+
+class DuplicateWindow:
+    """The Messages of the Batches handed out lately.
+
+    Args:
+        max_runs: runs that are remembered; the Batches that were handed out first are forgotten.
+    """
+
+    def __init__(self, max_runs: int = MAX_RUNS) -> None:
+        self._max_runs = max_runs
+        self._runs: dict[_Sender, list[_Run]] = {}  # sorted, no sequence twice
+        self._places: OrderedDict[_Place, list[tuple[_Sender, _Run]]] = OrderedDict()
+        self._count = 0
+
+    def __repr__(self) -> str:
+        return f"<DuplicateWindow [{self._count} runs of {len(self._places)} Batches]>"
+
+    def find(
+        self, place: tuple[int, int], write_partition: int, entries: Sequence[IndexEntry]
+    ) -> list[int]:
+        """Remember a Batch that is handed out now; which of its Messages are repeats?
+
+        Args:
+            place: read partition and offset of the Batch.
+            write_partition: of the Batch.
+            entries: of its Messages.
+
+        Returns:
+            Positions in `entries`, sorted.
+        """
+        self._forget(place)
+        self._places[place] = []
+        repeats: list[int] = []
+        for sender, positions in _by_sender(write_partition, entries).items():
+            known = self._runs.setdefault(sender, [])
+            fresh: dict[int, int] = {}
+            started_over = False
+            for position in positions:
+                sequence, crc = entries[position].sequence, entries[position].crc32c
+                earlier = fresh.get(sequence, _crc_of(known, sequence))
+                if earlier == crc:
+                    repeats.append(position)
+                else:
+                    fresh[sequence] = crc
+                    started_over |= earlier is not None
+            if started_over:
+                self._count -= len(known)
+                known.clear()
+            self._remember(place, sender, known, fresh)
+        while self._count > self._max_runs:
+            self._forget(next(iter(self._places)))
+        return sorted(repeats)
+
+    def _remember(
+        self, place: _Place, sender: _Sender, known: list[_Run], fresh: dict[int, int]
+    ) -> None:
+        for run in _runs_of(fresh):
+            known.insert(bisect_right(known, run.first, key=_first), run)
+            self._places[place].append((sender, run))
+            self._count += 1
+        if not known:
+            del self._runs[sender]
+
+    def _forget(self, place: _Place) -> None:
+        for sender, run in self._places.pop(place, []):
+            known = self._runs.get(sender, [])
+            at = bisect_right(known, run.first, key=_first) - 1
+            if at >= 0 and known[at] is run:  # else the sender has started over since
+                del known[at]
+                self._count -= 1
+                if not known:
+                    del self._runs[sender]
+
+
+def _first(run: _Run) -> int:
+    return run.first
+
+
+def _by_sender(write_partition: int, entries: Sequence[IndexEntry]) -> dict[_Sender, list[int]]:
+    """Positions of the Messages of each sender."""
+    found: dict[_Sender, list[int]] = {}
+    for position, entry in enumerate(entries):
+        sender = (write_partition, entry.producer_id, entry.epoch)
+        found.setdefault(sender, []).append(position)
+    return found
+
+
+def _crc_of(known: list[_Run], sequence: int) -> int | None:
+    """CRC32C of a sequence, if it is known."""
+    at = bisect_right(known, sequence, key=_first) - 1
+    if at < 0 or sequence - known[at].first >= len(known[at].crcs):
+        return None
+    return known[at].crcs[sequence - known[at].first]
+
+
+def _runs_of(fresh: dict[int, int]) -> Iterator[_Run]:
+    """CRC32Cs by sequence as runs of consecutive sequences."""
+    run: _Run | None = None
+    for sequence, crc in sorted(fresh.items()):
+        if run is not None and sequence == run.first + len(run.crcs):
+            run.crcs.append(crc)
+        else:
+            if run is not None:
+                yield run
+            run = _Run(sequence, array("I", [crc]))
+    if run is not None:
+        yield run

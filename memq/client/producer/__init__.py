@@ -1,0 +1,1 @@
+"""Producers: `Producer` for threads, `AsyncProducer` for asyncio."""

@@ -1,0 +1,420 @@
+"""Records become Messages: gathered by any thread, sealed by size, by time, or when asked.
+
+Theory of operation
+-------------------
+There is at most one *open* Message. Its records lie in plain lists, one per column, behind one
+lock; `write` appends to them and returns the Message's `Delivery`. Sealing turns the lists into the
+Message's bytes and hands these over, still under the lock, so that Messages leave in the order in
+which they were sealed.
+
+Rule 1. `_room` is what the open Message still takes. It is 0 whenever `write` must look closer:
+    nothing is open, the producer is closed, or the open Message is *parked*.
+Rule 2. Opening a Message takes its whole size from the budget, and sealing gives back what it did
+    not need: memory stays within the budget, and a Message that is open can always be sealed.
+    Where the budget has no room `write` returns None, and the caller waits and tries again.
+Rule 3. Time is sampled, not read for each record: when a Message is opened, and by `tick` while
+    records keep coming. A record without a timestamp gets the last sample, which is at most
+    `TICK_S` old (and what the event loop is late). When no record came since the last sample,
+    `tick` parks the Message, so that the next record takes a new one.
+Rule 4. `tick` seals a Message that has been open for the linger time, unless what was sealed
+    before still waits to be sent: then a larger Message is better than more of them. It is sealed
+    after `MAX_WAIT_S` all the same, since its deadline counts from its first record. Without a
+    linger time a Message is sealed only by size and by `seal`, which cuts the same records the same
+    way each time.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from memq.client.producer.delivery import Delivery
+from memq.client.producer.records import ENVELOPE_BYTES, RECORD_BYTES, Record, check_record
+from memq.core.checksum import crc32c
+from memq.core.format.message import encode_message, encode_records, timestamp_range_us
+from memq.core.runtime import SYSTEM
+from memq.errors import ClosedError, InvalidRequestError, MemqError, MessageTooLargeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from memq.client.producer.memory import ByteBudget
+    from memq.client.producer.records import BytesLike
+    from memq.core.format.message import Headers
+
+TICK_S = 0.01  # how coarse the timestamps are that a producer gives
+MAX_WAIT_S = 1.0  # a small part of any delivery deadline
+
+
+@dataclass(eq=False, slots=True)
+class SealedMessage:
+    """A Message ready to be sent.
+
+    Attributes:
+        body: its bytes, a `pyarrow.Buffer`.
+        crc32c: of the body.
+        schema_id: of its rows.
+        records: LogMessages in it.
+        min_timestamp_us: least timestamp.
+        max_timestamp_us: greatest timestamp.
+        written_s: when its first record was written, on the accumulator's clock.
+        delivery: who waits for it.
+    """
+
+    body: Any
+    crc32c: int
+    schema_id: str
+    records: int
+    min_timestamp_us: int
+    max_timestamp_us: int
+    written_s: float
+    delivery: Delivery
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that it holds of the budget."""
+        return len(self.body)
+
+
+class Accumulator:
+    """Gathers records into Messages. Thread safe.
+
+    Args:
+        budget: memory for open and unsettled Messages.
+        message_bytes: size at which a Message is sealed.
+        max_message_bytes: largest Message that the topic accepts.
+        linger_s: how long a Message stays open at least; None for as long as it takes.
+        compression: of Messages: None, "zstd" or "lz4".
+        schema_id: of the default schema, told with each Message of records; None for a topic with
+            a schema of its own, which takes tables only.
+        on_sealed: takes a sealed Message. Called under the lock: it must not call back.
+        on_wake: asks for `tick` in `first_tick_s` seconds. Called under the lock, likewise.
+        clock: monotonic seconds.
+        wall_us: microseconds since 1970 UTC.
+
+    Attributes:
+        first_tick_s: how soon `on_wake` asks for `tick`.
+        wanted_bytes: what the budget had no room for last.
+    """
+
+    _room: int
+    _delivery: Delivery  # of the open Message; there is none while `_room` is 0
+
+    def __init__(
+        self,
+        budget: ByteBudget,
+        *,
+        message_bytes: int,
+        max_message_bytes: int,
+        linger_s: float | None,
+        compression: str | None,
+        schema_id: str | None,
+        on_sealed: Callable[[SealedMessage], object],
+        on_wake: Callable[[], object],
+        clock: Callable[[], float] = SYSTEM.mono_s,
+        wall_us: Callable[[], int] = SYSTEM.wall_us,
+    ) -> None:
+        self._budget = budget
+        self._message_bytes = min(message_bytes, max_message_bytes)
+        self._max_message_bytes = min(max_message_bytes, budget.limit_bytes)
+        self._linger_s = linger_s
+        self._compression = compression
+        self._schema_id = schema_id
+        self._on_sealed = on_sealed
+        self._on_wake = on_wake
+        self._clock = clock
+        self._wall_us = wall_us
+        self._lock = threading.Lock()
+        self._error: MemqError | None = None
+        self._ticking = False
+        self.wanted_bytes = 0
+        self.first_tick_s = TICK_S if linger_s is None else min(linger_s, TICK_S)
+        self._start_empty()
+        _accumulators.add(self)
+
+    def __repr__(self) -> str:
+        if self._error is not None:
+            return f"<Accumulator over: {self._error}>"
+        return f"<Accumulator [{len(self._values)} records open | {self._budget!r}]>"
+
+    @property
+    def limits_bytes(self) -> tuple[int, int]:
+        """What a RecordBatch should have, and what it must not exceed, before the envelope."""
+        return self._message_bytes - ENVELOPE_BYTES, self._max_message_bytes - ENVELOPE_BYTES
+
+    # -- records ----------------------------------------------------------------------------
+
+    def write(
+        self,
+        value: BytesLike | None,
+        key: BytesLike | None = None,
+        headers: Headers | None = None,
+        timestamp: datetime | int | None = None,
+    ) -> Delivery | None:
+        """Add a record; None where the budget has no room for another Message now.
+
+        Raises:
+            InvalidRequestError: something is not of its type, or the topic takes tables only.
+            MessageTooLargeError: the record fits no Message.
+            MemqError: what ended the producer.
+        """
+        # All that is not bytes, and all that opens or ends a Message, goes the long way.
+        if type(value) is bytes and headers is None and timestamp is None:
+            if key is None:
+                with self._lock:
+                    room = self._room - len(value) - RECORD_BYTES
+                    if room >= 0:
+                        self._room = room
+                        self._values.append(value)
+                        return self._delivery
+            elif type(key) is bytes:
+                with self._lock:
+                    room = self._room - len(value) - len(key) - RECORD_BYTES
+                    if room >= 0 and len(self._keys) == len(self._values):
+                        self._room = room
+                        self._values.append(value)
+                        self._keys.append(key)
+                        return self._delivery
+        return self._add(check_record(value, key, headers, timestamp))
+
+    def _add(self, record: Record) -> Delivery | None:
+        with self._lock:
+            self._check_open()
+            if self._schema_id is None:
+                raise InvalidRequestError("the topic has a schema of its own: use write_table")
+            self._unpark()
+            if record.size_bytes > self._room:
+                self._check_fits(record.size_bytes)
+                self._seal()
+                if not self._open(record.size_bytes):
+                    return None
+            self._append(record)
+            return self._delivery
+
+    def _append(self, record: Record) -> None:
+        count = len(self._values)
+        if record.key is not None:
+            _pad(self._keys, count)
+            self._keys.append(record.key)
+        if record.headers is not None:
+            _pad(self._headers, count)
+            self._headers.append(record.headers)
+        if record.timestamp_us is not None:
+            self._fill_timestamps(count)
+            self._timestamps.append(record.timestamp_us)
+        self._values.append(record.value)
+        self._room -= record.size_bytes
+
+    # -- rows that are Arrow already --------------------------------------------------------
+
+    def write_batch(self, batch: pa.RecordBatch, schema_id: str) -> Delivery | None:
+        """Make these rows one Message, after what is open; None where the budget has no room.
+
+        Raises:
+            MemqError: what ended the producer.
+        """
+        reserved = pa.ipc.get_record_batch_size(batch) + ENVELOPE_BYTES
+        with self._lock:
+            self._check_open()
+            self._seal()
+            if not self._take(reserved):
+                return None
+            delivery = Delivery()
+            self._hand_over(lambda: batch, schema_id, delivery, self._clock(), reserved)
+            return delivery
+
+    # -- sealing ----------------------------------------------------------------------------
+
+    def seal(self) -> None:
+        """Seal the open Message, if there is one."""
+        with self._lock:
+            self._seal()
+
+    def tick(self, *, may_seal: bool) -> float | None:
+        """Let time pass: sample it, and seal what has been open long enough.
+
+        Args:
+            may_seal: False while sealed Messages wait to be sent.
+
+        Returns:
+            Seconds until the next call, unless `on_wake` asks for it sooner; None for only then.
+        """
+        with self._lock:
+            if not self._values:
+                self._ticking = False
+                return None
+            left_s = self._linger_left_s(may_seal)
+            if left_s is not None and left_s <= 0:
+                self._seal()
+                self._ticking = False
+                return None
+            if self._sampled_at < len(self._values):
+                self._sample()
+                return self.first_tick_s if left_s is None else min(left_s, self.first_tick_s)
+            self._park()
+            self._ticking = False
+            return left_s
+
+    def drop_open(self, error: MemqError) -> None:
+        """Give up the Message that is not sealed yet, if there is one: its delivery fails so."""
+        with self._lock:
+            if self._values:
+                delivery, reserved = self._delivery, self._reserved
+                self._start_empty()
+                self._budget.give(reserved)
+                delivery.settle(error)
+
+    def end(self, error: MemqError) -> None:
+        """Seal what is open, then refuse everything with this error, or an earlier one."""
+        with self._lock:
+            if self._error is None:
+                self._seal()
+                self._error = error
+
+    def _linger_left_s(self, may_seal: bool) -> float | None:
+        if self._linger_s is None:
+            return None
+        age_s = self._clock() - self._opened_s
+        if may_seal or age_s >= MAX_WAIT_S:
+            return self._linger_s - age_s
+        return max(self._linger_s - age_s, TICK_S)
+
+    def _open(self, record_bytes: int) -> bool:
+        """Open a Message that has room for a record of this size."""
+        reserved = max(record_bytes + ENVELOPE_BYTES, self._message_bytes)
+        if not self._take(reserved):
+            return False
+        self._reserved = reserved
+        self._room = reserved - ENVELOPE_BYTES
+        self._opened_s = self._clock()
+        self._delivery = Delivery(self.seal if self._linger_s is None else None)
+        self._sample()
+        self._wake()
+        return True
+
+    def _seal(self) -> None:
+        count = len(self._values)
+        if not count:
+            return
+        for column in (self._keys, self._headers):
+            if column:
+                _pad(column, count)
+        self._fill_timestamps(count)
+        columns = (self._keys or None, self._values, self._headers or None, self._timestamps)
+        delivery, reserved = self._delivery, self._reserved
+        # Counted from sealing where nobody knows how long a Message stays open.
+        written_s = self._clock() if self._linger_s is None else self._opened_s
+        self._start_empty()
+        delivery.sealed()
+        rows = partial(encode_records, *columns)
+        self._hand_over(rows, self._schema_id or "", delivery, written_s, reserved)
+
+    def _hand_over(
+        self,
+        rows: Callable[[], pa.RecordBatch],
+        schema_id: str,
+        delivery: Delivery,
+        written_s: float,
+        reserved: int,
+    ) -> None:
+        try:
+            batch = rows()
+            body = encode_message(batch, self._compression)
+            least, greatest = timestamp_range_us(batch)
+            message = SealedMessage(
+                body, crc32c(body), schema_id, batch.num_rows, least, greatest, written_s, delivery
+            )
+            self._budget.give(reserved - len(body))
+            reserved = len(body)
+            self._on_sealed(message)
+        except BaseException as exc:
+            self._budget.give(reserved)
+            delivery.settle(exc if isinstance(exc, MemqError) else MemqError(f"not sent: {exc!r}"))
+            raise
+
+    # -- inside, with the lock held ---------------------------------------------------------
+
+    def _start_empty(self) -> None:
+        self._values: list[bytes | None] = []
+        self._keys: list[bytes | None] = []
+        self._headers: list[list[tuple[str, bytes | None]] | None] = []
+        self._timestamps: list[int] = []
+        self._samples: list[tuple[int, int]] = []  # (index of the first record, time)
+        self._sampled_at = 0
+        self._reserved = 0
+        self._opened_s = 0.0
+        self._room = 0
+        self._parked_room = 0
+
+    def _take(self, size_bytes: int) -> bool:
+        taken = self._budget.take(size_bytes)
+        if not taken:
+            self.wanted_bytes = size_bytes
+        return taken
+
+    def _check_open(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _check_fits(self, record_bytes: int) -> None:
+        most = self._max_message_bytes - ENVELOPE_BYTES
+        if record_bytes > most:
+            raise MessageTooLargeError(
+                f"a record of {record_bytes} bytes does not fit into a Message of {most} bytes, "
+                "the lesser of the topic's message_bytes and the producer's buffer_bytes; "
+                "send less, or raise them"
+            )
+
+    def _park(self) -> None:
+        if self._room:
+            self._parked_room, self._room = self._room, 0
+
+    def _unpark(self) -> None:
+        if self._parked_room:
+            self._room, self._parked_room = self._parked_room, 0
+            self._sample()
+            self._wake()
+
+    def _wake(self) -> None:
+        if not self._ticking:
+            self._ticking = True
+            self._on_wake()
+
+    def _sample(self) -> None:
+        self._sampled_at = len(self._values)
+        self._samples.append((self._sampled_at, self._wall_us()))
+
+    def _fill_timestamps(self, count: int) -> None:
+        """Give the records up to `count` that have no timestamp the sample that holds for them."""
+        ends = [index for index, _ in self._samples[1:]] + [count]
+        for end, (_, sample_us) in zip(ends, self._samples, strict=True):
+            missing = min(end, count) - len(self._timestamps)
+            self._timestamps.extend([sample_us] * missing)
+
+
+def _pad(column: list[Any], count: int) -> None:
+    column.extend([None] * (count - len(column)))
+
+
+# -- fork -----------------------------------------------------------------------------------
+
+_accumulators: weakref.WeakSet[Accumulator] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    """The child has no thread to send anything; another thread may have held the lock."""
+    error = ClosedError("this producer was made before a fork; make one in the child process")
+    for accumulator in list(_accumulators):
+        accumulator._lock = threading.Lock()  # noqa: SLF001
+        accumulator._start_empty()  # noqa: SLF001
+        accumulator._error = error  # noqa: SLF001
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

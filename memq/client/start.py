@@ -1,0 +1,93 @@
+"""Where reading begins: words, times and offsets become offsets of each partition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Literal
+
+from memq.errors import ConfigError, InvalidRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from memq.client.topic import TopicClient
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+Start = Literal["earliest", "latest"] | datetime | Mapping[int, int]
+"""`earliest`: the oldest Batch held; `latest`: only what is published from then on; a time: the
+first Batch published at that time or later, so that no LogMessage written since is missed; or
+offsets by partition, `earliest` for partitions that are not named."""
+
+
+def check_start(start: Start) -> None:
+    """Refuse what is no start.
+
+    Raises:
+        ConfigError: naming the value and what there is.
+    """
+    if isinstance(start, datetime):
+        time_ms(start)
+    elif isinstance(start, Mapping):
+        check_offsets(start)
+    elif start not in ("earliest", "latest"):
+        raise ConfigError(
+            f"start = {start!r}: must be 'earliest', 'latest', a datetime with a time zone, or a "
+            "mapping of partition to offset"
+        )
+
+
+def check_offsets(offsets: Mapping[int, int]) -> None:
+    """Refuse offsets by partition that cannot be.
+
+    Raises:
+        InvalidRequestError: a partition or an offset is no whole number from 0 on.
+    """
+    for partition, offset in offsets.items():
+        if type(partition) is not int or type(offset) is not int or min(partition, offset) < 0:
+            raise InvalidRequestError(
+                f"offset {offset!r} of partition {partition!r}: both must be whole numbers, 0 or "
+                "more"
+            )
+
+
+def time_ms(at: datetime) -> int:
+    """Milliseconds since 1970 UTC, rounded down.
+
+    Raises:
+        ConfigError: the time has no time zone.
+    """
+    if at.tzinfo is None:
+        raise ConfigError(f"time {at.isoformat()} has no time zone; add one, such as datetime.UTC")
+    return (at - _EPOCH) // timedelta(milliseconds=1)
+
+
+async def resolve(
+    queue: TopicClient, start: Start, partitions: Iterable[int], *, timeout_s: float | None = None
+) -> dict[int, int]:
+    """The offset at which each partition begins.
+
+    Raises:
+        InvalidRequestError: the topic has no such partition.
+        MemqError: the broker failed until the deadline.
+    """
+    at_ms = time_ms(start) if isinstance(start, datetime) else None
+    held = {each.partition: each for each in await queue.offsets(at_ms, timeout_s=timeout_s)}
+    given = start if isinstance(start, Mapping) else {}
+    resolved: dict[int, int] = {}
+    for partition in partitions:
+        if partition not in held:
+            raise InvalidRequestError(
+                f"topic {queue.topic!r} has no partition {partition}; it has 0 to {len(held) - 1}"
+            )
+        offsets = held[partition]
+        if partition in given:
+            resolved[partition] = given[partition]
+        elif start == "latest":
+            resolved[partition] = offsets.end
+        elif offsets.at is not None:
+            resolved[partition] = offsets.at
+        else:
+            resolved[partition] = offsets.start
+    return resolved

@@ -1,0 +1,1 @@
+"""The audit: produced against stored, and stored against consumed."""
