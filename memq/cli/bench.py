@@ -5,21 +5,18 @@ from __future__ import annotations
 import os
 import platform
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import click
 
 from memq.cli.command import Command, Group
 from memq.cli.options import connection_options, option, output_option, table_options
 from memq.cli.output import show_one
-from memq.cli.produce import acks_option, compression_option
-from memq.client.producer.options import LINGER, MAX_IN_FLIGHT, MESSAGE_BYTES
+from memq.cli.produce import SHAPING_OPTIONS
 
 if TYPE_CHECKING:
     from memq.cli.output import Row
     from memq.client.producer.options import ProducerArguments
-
-TUNED = (LINGER, MESSAGE_BYTES, MAX_IN_FLIGHT)
 
 value_bytes_option = option(
     "--value-bytes", type=click.IntRange(0, 16 << 20), default=1_000, help="Size of each value."
@@ -44,9 +41,7 @@ memq bench produce load --records 10000000 --value-bytes 100 --linger 50ms -o js
 @click.argument("topic")
 @option("--records", type=click.IntRange(min=1), default=1_000_000, help="How many to write.")
 @value_bytes_option
-@acks_option
-@compression_option
-@table_options(TUNED)
+@table_options(SHAPING_OPTIONS)
 @connection_options
 @output_option
 def produce(
@@ -54,8 +49,6 @@ def produce(
     topic: str,
     records: int,
     value_bytes: int,
-    acks: str,
-    compression: str | None,
     given: dict[str, str],
     bootstrap: str,
     token: str,
@@ -68,10 +61,9 @@ def produce(
     from memq import Producer  # noqa: PLC0415 - loads Arrow
     from memq.cli.load import Latencies, write_all  # noqa: PLC0415
 
-    settings = {"acks": acks, "compression": compression} | given
-    _, about = _prepare(bootstrap, token, topic, settings)
+    _, about = _prepare(bootstrap, token, topic, given)
     latencies = Latencies()
-    with Producer(bootstrap, topic=topic, **_arguments(settings, token)) as producer:
+    with Producer(bootstrap, topic=topic, **_arguments(given, token)) as producer:
         started_s = time.monotonic()
         tally = write_all(producer, records, value_bytes, latencies)
         seconds = time.monotonic() - started_s
@@ -120,9 +112,7 @@ def consume(
 @option("--rate", type=click.IntRange(min=1), default=10_000, help="Records a second.")
 @option("--seconds", type=click.FloatRange(0.1, 86_400), default=10.0, help="For how long.")
 @value_bytes_option
-@acks_option
-@compression_option
-@table_options(TUNED)
+@table_options(SHAPING_OPTIONS)
 @connection_options
 @output_option
 def e2e(
@@ -131,8 +121,6 @@ def e2e(
     rate: int,
     seconds: float,
     value_bytes: int,
-    acks: str,
-    compression: str | None,
     given: dict[str, str],
     bootstrap: str,
     token: str,
@@ -145,12 +133,11 @@ def e2e(
     from memq import Consumer, Producer  # noqa: PLC0415 - loads Arrow
     from memq.cli.load import Latencies, PacedWriter, read_all  # noqa: PLC0415
 
-    settings = {"acks": acks, "compression": compression} | given
-    ends, about = _prepare(bootstrap, token, topic, settings)
+    ends, about = _prepare(bootstrap, token, topic, given)
     latencies = Latencies()
     with (
         Consumer(bootstrap, topic=topic, token=token) as consumer,
-        Producer(bootstrap, topic=topic, **_arguments(settings, token)) as producer,
+        Producer(bootstrap, topic=topic, **_arguments(given, token)) as producer,
     ):
         consumer.assign(ends)
         writer = PacedWriter(producer, rate=rate, seconds=seconds, value_bytes=value_bytes)
@@ -175,9 +162,7 @@ class Bench(NamedTuple):
     row: Row
 
 
-def _prepare(
-    bootstrap: str, token: str, topic: str, settings: dict[str, Any] | None = None
-) -> Bench:
+def _prepare(bootstrap: str, token: str, topic: str, given: dict[str, str] | None = None) -> Bench:
     """Make the topic if there is none, and note what the figures depend on."""
     from memq.cli.connect import connect_admin  # noqa: PLC0415 - loads the client
 
@@ -186,7 +171,7 @@ def _prepare(
             admin.create_topic(topic)
         config = admin.describe_topic(topic).config
         ends = {held.partition: held.end for held in admin.offsets(topic)}
-    row = {} if settings is None else _settings(settings)
+    row = {} if given is None else _settings(given)
     row |= {
         "batch_bytes": config.batch_bytes,
         "batch_age_ms": config.batch_age_ms,
@@ -199,13 +184,14 @@ def _prepare(
     return Bench(ends, row)
 
 
-def _settings(settings: dict[str, Any]) -> Row:
-    tuned = {row.field: row.parse(settings.get(row.name, row.default)) for row in TUNED}
-    return {"acks": settings["acks"], "compression": settings["compression"]} | tuned
+def _settings(given: dict[str, str]) -> Row:
+    """What the producer goes by: plain numbers, and words as they are written."""
+    values = [(row, given.get(row.name, row.default)) for row in SHAPING_OPTIONS]
+    return {row.field: value if row.kind == "text" else row.parse(value) for row, value in values}
 
 
-def _arguments(settings: dict[str, Any], token: str) -> ProducerArguments:
-    return cast("ProducerArguments", settings | {"token": token, "client": "memq bench"})
+def _arguments(given: dict[str, str], token: str) -> ProducerArguments:
+    return cast("ProducerArguments", given | {"token": token, "client": "memq bench"})
 
 
 def _rates(records: int, size_bytes: int, seconds: float) -> Row:

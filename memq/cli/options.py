@@ -12,6 +12,7 @@ from click.core import ParameterSource
 
 from memq.cli.ranges import Range
 from memq.cli.times import parse_time
+from memq.core.options import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
 from memq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from memq.core.options import Option
 
     Command = TypeVar("Command", bound=Callable[..., Any])
-
-DEFAULT_BOOTSTRAP = "127.0.0.1:6367"  # where `memq dev` listens
 
 _RANGE = re.compile(r"([0-9]{1,9}):([0-9]{1,18})-([0-9]{1,18})")
 
@@ -51,7 +50,7 @@ def connection_options(command: Command) -> Command:
         "-b",
         "--bootstrap",
         default=DEFAULT_BOOTSTRAP,
-        envvar="MEMQ_BOOTSTRAP",
+        envvar=BOOTSTRAP_VARIABLE,
         metavar="HOST:PORT[,…]",
         help="Some brokers of the cluster.",
     )(command)
@@ -136,7 +135,8 @@ def table_options(
             return command(*args, given=given, **kwargs)
 
         for row in reversed(rows):
-            default = (defaults or {}).get(row.name, row.default_text) if show_default else None
+            own = None if row.default is None else row.default_text
+            default = (defaults or {}).get(row.name, own) if show_default else None
             variable = None if variable_prefix is None else f"{variable_prefix}{row.name.upper()}"
             _flag(row, default, variable)(gather)
         return cast("Command", gather)

@@ -20,7 +20,7 @@ from memq.cli.options import (
 from memq.cli.output import show_one
 from memq.cli.tally import Tally
 from memq.cli.times import to_us
-from memq.client.producer.options import DELIVERY_TIMEOUT, LINGER, MAX_IN_FLIGHT, MESSAGE_BYTES
+from memq.client.producer.options import PRODUCER_OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -31,17 +31,9 @@ if TYPE_CHECKING:
     from memq.client.producer.delivery import Delivery
     from memq.client.producer.options import ProducerArguments
 
-acks_option = option(
-    "--acks",
-    type=click.Choice(["0", "1", "all"]),
-    default="all",
-    help="all: stored and published; 1: received by the broker; 0: sent.",
-)
-compression_option = option(
-    "--compression",
-    type=click.Choice(["zstd", "lz4"]),
-    help="Compress each Message; it stays compressed in storage.",
-)
+_SHAPING = ("acks", "linger", "message_bytes", "compression", "max_in_flight")
+SHAPING_OPTIONS = [row for row in PRODUCER_OPTIONS if row.name in _SHAPING]
+"""Options of a producer that shape what it sends."""
 
 
 @click.command(
@@ -54,7 +46,6 @@ echo 'user-1:{"page": "/"}' | memq produce clicks --key-separator :
 )
 @click.argument("topic")
 @option("--input", "stream", type=click.File("rb"), default="-", help="File to read; - for stdin.")
-@acks_option
 @option("--key-separator", help="What stands between key and value; without it there are no keys.")
 @option(
     "--producer-id",
@@ -66,20 +57,17 @@ echo 'user-1:{"page": "/"}' | memq produce clicks --key-separator :
     type=TimeType(),
     help="Of every LogMessage; without it, the time at which it was written.",
 )
-@compression_option
-@table_options([LINGER, MESSAGE_BYTES, MAX_IN_FLIGHT])
-@table_options([DELIVERY_TIMEOUT], show_default=False)
+@table_options(SHAPING_OPTIONS)
+@table_options([row for row in PRODUCER_OPTIONS if row.name == "delivery_timeout"])
 @connection_options
 @output_option
 def produce(
     *,
     topic: str,
     stream: BufferedReader,
-    acks: str,
     key_separator: str | None,
     producer_id: str | None,
     timestamp: datetime | None,
-    compression: str | None,
     given: dict[str, str],
     bootstrap: str,
     token: str,
@@ -100,8 +88,6 @@ def produce(
 
     check_reachable(bootstrap)
     options: ProducerArguments = {
-        "acks": acks,
-        "compression": compression,
         "producer_id": producer_id,
         "token": token,
         "client": "memq produce",

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from memq.cli.options import DEFAULT_BOOTSTRAP, option
+from memq.cli.options import option
+from memq.core.options import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +23,7 @@ def topic_options(command: Any) -> Any:
         option(
             "--bootstrap",
             default=DEFAULT_BOOTSTRAP,
-            envvar="MEMQ_BOOTSTRAP",
+            envvar=BOOTSTRAP_VARIABLE,
             metavar="HOST:PORT[,…]",
             help="Some brokers of the cluster.",
         ),

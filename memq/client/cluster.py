@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from memq.client.backoff import full_jitter_s
 from memq.client.connection import BrokerConnection, parse_address
+from memq.core.options import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
 from memq.core.runtime import SYSTEM, Runtime
 from memq.core.wire.messages import BrokerInfo, Metadata, MetadataAnswer, Struct, TopicInfo
 from memq.errors import (
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-BOOTSTRAP_VARIABLE = "MEMQ_BOOTSTRAP"
-DEFAULT_BOOTSTRAP = "127.0.0.1:6367"  # what `memq dev` listens on
 CONNECT_TIMEOUT_S = 5.0  # a dead host costs this much before the next is tried
 ANY_BROKER_ATTEMPT_S = 5.0  # where any broker will do, none is waited for longer than this
 SILENT_S = 3.0  # a call that has tried for longer is logged,

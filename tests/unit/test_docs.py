@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import re
 import shlex
 import tomllib
@@ -17,8 +16,6 @@ import pytest
 from memq.broker.config import BrokerConfig
 from memq.broker.metrics import Metrics
 from memq.cli.main import cli
-from memq.client.consumer.options import ConsumerArguments, ConsumerOptions
-from memq.client.producer.options import ProducerArguments, ProducerOptions
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -195,30 +192,6 @@ def test_make_words_exist(page):
 
 
 # -- options, limits, metrics ---------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("heading", "arguments", "options"),
-    [
-        ("Producer", ProducerArguments, ProducerOptions),
-        ("Consumer", ConsumerArguments, ConsumerOptions),
-    ],
-)
-def test_client_options_are_those_of_the_code(heading, arguments, options):
-    """The tables of `docs/clients.md` have every option of a client, and its default."""
-    page = text_of(DOCS / "clients.md").split(f"\n## {heading}\n")[1]
-    table = re.findall(r"^\| (`.*?`) \| (.*?) \|", page.split("### Options")[1], re.MULTILINE)
-    table = table[: next(at for at, row in enumerate(table) if row[0].startswith("`token`")) + 1]
-    parameters = inspect.signature(options.parse).parameters
-
-    assert {name for cell, _ in table for name in SPAN.findall(cell)} == set(
-        arguments.__annotations__
-    )
-    for cell, default in table:
-        if default.startswith("`"):
-            for name in SPAN.findall(cell):
-                shown = ast.literal_eval(default.strip("`"))
-                assert (name, parameters[name].default) == (name, shown)
 
 
 def test_limits_equal_the_constants():

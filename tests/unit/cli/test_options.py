@@ -15,10 +15,11 @@ from memq.core.options import Option
 from memq.core.topic import TOPIC_OPTIONS
 
 TABLE = (
-    Option("wait_time", "duration", "5s", "How long to wait.", 1, 10_000),
-    Option("color", "text", "red", "Which one.", choices=("red", "blue")),
-    Option("loud", "flag", False, "Whether to shout."),
-    Option("name", "text", "", "Any name."),
+    Option("duration", "5s", 1, 10_000, name="wait_time", doc="How long to wait."),
+    Option("text", "red", choices=("red", "blue"), name="color", doc="Which one."),
+    Option("flag", default=False, name="loud", doc="Whether to shout."),
+    Option("text", "", name="name", doc="Any name."),
+    Option("duration", None, 1, 10_000, name="patience", doc="Longest wait."),
 )
 
 
@@ -102,6 +103,7 @@ def test_help_shows_default_and_variable():
     assert "--color [red|blue] Which one. [env var: MEMQ_COLOR; default: red]" in text
     assert "--loud / --no-loud Whether to shout. [env var: MEMQ_LOUD; default: no-loud]" in text
     assert "--name TEXT Any name. [env var: MEMQ_NAME]" in text
+    assert "--patience DURATION Longest wait. [env var: MEMQ_PATIENCE]" in text
 
 
 def test_help_without_defaults():
