@@ -13,8 +13,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from memq.client.cluster import parse_bootstrap
+from memq.client.objects import ReadThrough
 from memq.client.producer.options import ProducerOptions
-from memq.client.source import ReadThrough
 from memq.core.options import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, Kind, Option, options_of
 from memq.core.topic import check_incarnation, check_topic_name
 from memq.core.units import parse_size_bytes
