@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from memq.cli import consumed
-from memq.cli.command import Command
-from memq.cli.options import RowType, TimeType, connection_options, option, output_option
+from memq.cli.command import Command, RowType, TimeType, connection_options, option, output_option
 from memq.cli.output import show_one, show_rows
 from memq.core.audit.result import unjudged
 from memq.core.options import Option

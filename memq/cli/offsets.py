@@ -6,8 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memq.cli.command import Command
-from memq.cli.options import TimeType, connection_options, option, output_option
+from memq.cli.command import (
+    Command,
+    TimeType,
+    connect_admin,
+    connection_options,
+    option,
+    output_option,
+)
 from memq.cli.output import show_rows
 from memq.core.units import iso_ms
 
@@ -34,8 +40,6 @@ def offsets(*, topic: str, at: datetime | None, bootstrap: str, token: str, outp
     START is the first Batch held, END is one past the last. Every LogMessage that was acked before
     the WATERMARK is in a Batch before END.
     """
-    from memq.cli.connect import connect_admin  # noqa: PLC0415 - loads the client
-
     with connect_admin(bootstrap, token) as admin:
         # First the watermark: what it covers is then sure to lie before the ends.
         marks = admin.watermark(topic).read_partitions

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memq.cli.command import Command
-from memq.cli.options import option, output_option
+from memq.cli.command import Command, option, output_option
 from memq.cli.output import show_rows
 from memq.core.topic import AUDIT_TOPIC
 from memq.errors import CorruptDataError
