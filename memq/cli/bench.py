@@ -189,7 +189,7 @@ def _prepare(bootstrap: str, token: str, topic: str, given: dict[str, str] | Non
         if topic not in [info.config.name for info in admin.list_topics()]:
             admin.create_topic(topic)
         config = admin.describe_topic(topic).config
-        ends = {held.partition: held.end for held in admin.offsets(topic)}
+        ends = {each.partition: each.end for each in admin.offsets(topic)}
     row = {} if given is None else _settings(given)
     row |= {
         "batch_bytes": config.batch_bytes,

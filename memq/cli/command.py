@@ -88,37 +88,36 @@ output_option = option(
     help="How to print the result.",
 )
 
+bootstrap_option = option(
+    "-b",
+    "--bootstrap",
+    default=DEFAULT_BOOTSTRAP,
+    envvar=BOOTSTRAP_VARIABLE,
+    metavar="HOST:PORT[,…]",
+    help="Some brokers of the cluster.",
+)
 
-def connection_options(command: Decorated) -> Decorated:
+
+def connection_options(command: Any) -> Any:
     """Where the brokers are, and the credential: the arguments `bootstrap` and `token`."""
-    command = option(
-        "--token",
-        default="",
-        show_default=False,
-        envvar="MEMQ_TOKEN",
-        help="Credential, where the brokers ask for one.",
-    )(command)
-    return option(
-        "-b",
-        "--bootstrap",
-        default=DEFAULT_BOOTSTRAP,
-        envvar=BOOTSTRAP_VARIABLE,
-        metavar="HOST:PORT[,…]",
-        help="Some brokers of the cluster.",
-    )(command)
+    return _all_of(
+        command,
+        bootstrap_option,
+        option(
+            "--token",
+            default="",
+            show_default=False,
+            envvar="MEMQ_TOKEN",
+            help="Credential, where the brokers ask for one.",
+        ),
+    )
 
 
 def topic_options(command: Any) -> Any:
-    """Where the data is: the arguments `bootstrap`, `topic` and `token_env`."""
+    """Where the data of a Spark job is: the arguments `bootstrap`, `topic` and `token_env`."""
     return _all_of(
         command,
-        option(
-            "--bootstrap",
-            default=DEFAULT_BOOTSTRAP,
-            envvar=BOOTSTRAP_VARIABLE,
-            metavar="HOST:PORT[,…]",
-            help="Some brokers of the cluster.",
-        ),
+        bootstrap_option,
         click.option("--topic", required=True, help="The topic."),
         click.option(
             "--token-env", metavar="NAME", help="Environment variable that holds the credential."
@@ -127,7 +126,7 @@ def topic_options(command: Any) -> Any:
 
 
 def job_options(name: str) -> Decorator:
-    """What a job is called, and how it takes damage: `job`, `mode` and `report`.
+    """What a Spark job is called, and how it takes damage: `job`, `mode` and `report`.
 
     Args:
         name: of the job, when nothing else is said.

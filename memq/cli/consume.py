@@ -176,13 +176,13 @@ Stop = dict[int, int]
 """Where reading ends: an offset by partition, itself not read."""
 
 
-def _stop_of(topic: str, wanted: OffsetRange | None, held: list[PartitionOffsets]) -> Stop:
+def _stop_of(topic: str, wanted: OffsetRange | None, retained: list[PartitionOffsets]) -> Stop:
     """Where to end: at the end of the range, or where the topic ends now."""
     if wanted is None:
-        return {each.partition: each.end for each in held}
+        return {each.partition: each.end for each in retained}
     from memq.client.topic import check_retained  # noqa: PLC0415 - loads the client
 
-    check_retained(topic, wanted, held)
+    check_retained(topic, wanted, retained)
     return {wanted.partition: wanted.end}
 
 

@@ -73,16 +73,16 @@ def _lag_rows(admin: AdminClient, info: GroupInfo) -> list[Row]:
     committed = {position.partition: position.offset for position in info.offsets}
     owners = {partition: member for member in info.members for partition in member.partitions}
     rows: list[Row] = []
-    for held in admin.offsets(info.topic):
-        current, owner = committed.get(held.partition), owners.get(held.partition)
+    for each in admin.offsets(info.topic):
+        current, owner = committed.get(each.partition), owners.get(each.partition)
         rows.append(
             {
                 "group": info.group,
                 "topic": info.topic,
-                "partition": held.partition,
+                "partition": each.partition,
                 "current_offset": current,
-                "log_end_offset": held.end,
-                "lag": None if current is None else held.end - current,
+                "log_end_offset": each.end,
+                "lag": None if current is None else each.end - current,
                 "consumer_id": owner and owner.member_id,
                 "client": owner and owner.client,
             }
@@ -133,13 +133,13 @@ def reset_offsets(
     """
     target = _target(to_earliest, to_latest, to_offset, to_datetime, shift_by)
     with connect_admin(bootstrap, token) as admin:
-        held = admin.offsets(topic, to_datetime)
-        unknown = set(partitions) - {each.partition for each in held}
+        retained = admin.offsets(topic, to_datetime)
+        unknown = set(partitions) - {each.partition for each in retained}
         if unknown:
             raise InvalidRequestError(
-                f"topic {topic!r} has no partition {min(unknown)}; it has 0 to {len(held) - 1}"
+                f"topic {topic!r} has no partition {min(unknown)}; it has 0 to {len(retained) - 1}"
             )
-        wanted = [each for each in held if not partitions or each.partition in partitions]
+        wanted = [each for each in retained if not partitions or each.partition in partitions]
         moves = plan_moves(target, wanted, admin.committed(name, topic))
         if execute:
             admin.reset_offsets(name, topic, {move.partition: move.new for move in moves})

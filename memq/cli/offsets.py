@@ -1,4 +1,4 @@
-"""`memq offsets`: what a topic holds."""
+"""`memq offsets`: what a topic has."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ memq offsets clicks --at 2025-06-30T12:00:00Z -o json
 @connection_options
 @output_option
 def offsets(*, topic: str, at: datetime | None, bootstrap: str, token: str, output: str) -> None:
-    """Show what each read partition of TOPIC holds, and its watermark.
+    """Show what of each read partition of TOPIC is retained, and its watermark.
 
-    START is the first Batch held, END is one past the last. Every LogMessage that was acked before
-    the WATERMARK is in a Batch before END.
+    START is the first Batch retained, END is one past the last. Every LogMessage that was acked
+    before the WATERMARK is in a Batch before END.
     """
     with connect_admin(bootstrap, token) as admin:
         # First the watermark: what it covers is then sure to lie before the ends.
         marks = admin.watermark(topic).read_partitions
-        held = admin.offsets(topic, at)
+        retained = admin.offsets(topic, at)
     rows = [
         {
             "topic": topic,
@@ -53,7 +53,7 @@ def offsets(*, topic: str, at: datetime | None, bootstrap: str, token: str, outp
             "watermark": iso_ms(marks[each.partition]),
         }
         | ({} if at is None else {"at": each.at})
-        for each in held
+        for each in retained
     ]
     columns = ["topic", "partition", "start", "end", "watermark"]
     show_rows(rows, columns if at is None else [*columns, "at"], output)

@@ -234,9 +234,10 @@ def names_in(tree: ast.Module) -> Iterator[str]:
 
 @cache
 def known_names() -> set[str]:
-    """All names in the product, and those of options, whose fields have their unit as well."""
+    """All names in the product, also without their unit, as options are written."""
     paths = [path for folder in PRODUCT for path in (ROOT / folder).rglob("*.py")]
     names = {name for path in paths for name in names_in(ast.parse(path.read_text()))}
+    names |= {re.sub(r"_(ms|us|s)$", "", name) for name in names}
     options = {option.name for section in SECTIONS for option in section.options}
     return names | options | set(PRODUCT) | set(OTHERS)
 
