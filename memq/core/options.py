@@ -154,7 +154,11 @@ def _plain(value: object) -> str:
 
 def options_of(described: type) -> tuple[Option, ...]:
     """The rows of a class, in the order of its fields, with their names and meanings."""
-    meanings = field_meanings(described)
+    meanings = {
+        field: meaning
+        for each in reversed(described.__mro__)
+        for field, meaning in field_meanings(each).items()
+    }
     return tuple(
         replace(
             row,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from memq.client.cluster import parse_bootstrap
 from memq.client.objects import ReadThrough
-from memq.client.producer.options import ProducerOptions
+from memq.client.producer.options import PRODUCER_OPTIONS, ProducerOptions
 from memq.core.options import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, Kind, Option, options_of
 from memq.core.topic import check_incarnation, check_topic_name
 from memq.core.units import parse_size_bytes
@@ -159,13 +159,34 @@ def _chosen(words: Any, default: str) -> Option:
     return _option(_choice(*choices), default, choices=choices)
 
 
+def _of_producer(name: str) -> Option:
+    """The row of a producer's option; the producer checks it."""
+    row = next(row for row in PRODUCER_OPTIONS if row.name == name)
+    return replace(row, read=str)
+
+
 @dataclass(frozen=True, kw_only=True)
-class ReadOptions:
-    """The options of one read.
+class _TopicOptions:
+    """Where the data is.
 
     Attributes:
         bootstrap: Addresses of some brokers, `host:port` separated by commas.
         topic: The topic.
+        token: Credential, where the brokers ask for one.
+    """
+
+    bootstrap: Annotated[
+        str | None, _option(_bootstrap, shown=f"`{BOOTSTRAP_VARIABLE}`, or `{DEFAULT_BOOTSTRAP}`")
+    ]
+    topic: Annotated[str, _option(_topic, shown="required")]
+    token: Annotated[str, _option(str, "", shown="none")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions(_TopicOptions):
+    """The options of one read.
+
+    Attributes:
         incarnation: Of the topic, as `memq topic describe` shows it: one that was deleted and made
             again is an error.
         starting_offsets: `earliest`, `latest`, or JSON of read partition to first offset. JSON
@@ -186,14 +207,9 @@ class ReadOptions:
             streams.
         max_bytes_per_trigger: Most stored bytes of a micro-batch, but always one Batch; for
             streams.
-        token: Credential, where the brokers ask for one.
         read_through: `broker` where the workers cannot reach the storage.
     """
 
-    bootstrap: Annotated[
-        str | None, _option(_bootstrap, shown=f"`{BOOTSTRAP_VARIABLE}`, or `{DEFAULT_BOOTSTRAP}`")
-    ]
-    topic: Annotated[str, _option(_topic, shown="required")]
     incarnation: Annotated[str, _option(_incarnation, "", shown="whichever there is")]
     starting_offsets: Annotated[Bound, _option(_offsets, shown="`earliest`; for a stream `latest`")]
     ending_offsets: Annotated[Bound, _option(_offsets, shown="`latest`; a stream does not end")]
@@ -210,7 +226,6 @@ class ReadOptions:
     max_bytes_per_partition: Annotated[int, _option(_size, "128MiB", kind="size")]
     max_offsets_per_trigger: Annotated[int | None, _option(_count, kind="count", shown="no limit")]
     max_bytes_per_trigger: Annotated[int | None, _option(_size, kind="size", shown="no limit")]
-    token: Annotated[str, _option(str, "", shown="none")]
     read_through: Annotated[ReadThrough, _chosen(ReadThrough, "storage")]
 
     @property
@@ -236,41 +251,31 @@ class ReadOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WriteOptions:
+class WriteOptions(_TopicOptions):
     """The options of one write.
 
     Attributes:
-        bootstrap: Addresses of some brokers, `host:port` separated by commas.
-        topic: The topic.
-        token: Credential, where the brokers ask for one.
         job_id: Stable name of the write: run again with it, the same rows are not written twice.
         compression: Of Messages.
         message_bytes: Size to which Messages are cut.
         delivery_timeout: How long delivery of a Message is tried.
     """
 
-    bootstrap: Annotated[
-        str | None, _option(_bootstrap, shown=f"`{BOOTSTRAP_VARIABLE}`, or `{DEFAULT_BOOTSTRAP}`")
-    ]
-    topic: Annotated[str, _option(_topic, shown="required")]
-    token: Annotated[str, _option(str, "", shown="none")]
     job_id: Annotated[str | None, _option(_job_id, shown="none")]
     compression: Annotated[Compression, _chosen(Compression, "none")]
-    message_bytes: Annotated[str | None, _option(str, shown="the producer's")]
-    delivery_timeout: Annotated[str | None, _option(str, shown="derived from the topic")]
+    message_bytes: Annotated[str, _of_producer("message_bytes")]
+    delivery_timeout: Annotated[str | None, _of_producer("delivery_timeout")]
 
     @property
     def producer(self) -> ProducerArguments:
         """What the producer of each task is given."""
-        given: ProducerArguments = {
+        return {
             "compression": None if self.compression == "none" else self.compression,
+            "message_bytes": self.message_bytes,
             "delivery_timeout": self.delivery_timeout,
             "token": self.token,
             "client": "spark",
         }
-        if self.message_bytes is not None:
-            given["message_bytes"] = self.message_bytes
-        return given
 
 
 def _named(described: type) -> dict[str, Option]:

@@ -51,8 +51,9 @@ class ConsumerArguments(TypedDict, total=False):
         group: Consumer group that shares the topic's partitions and remembers how far it has read.
             Without one all partitions are read, and nothing is remembered.
         start: Where to begin where the group has committed nothing: "earliest", "latest", a
-            datetime with a time zone, or offsets by partition; see `memq.client.start.Start`.
-        order: Of the LogMessages within each Batch; see `memq.client.order`.
+            datetime with a time zone, or offsets by partition.
+        order: Of the LogMessages within each Batch. none: as the broker received their Messages;
+            producer: as each producer sent them; key: by key, then by timestamp.
         auto_commit: Commit what earlier polls handed out, at a later poll or at `close`. Otherwise
             call `commit`.
         audit: Tell the audit what was committed; it matters for groups that read audited topics.

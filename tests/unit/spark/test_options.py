@@ -61,7 +61,10 @@ def test_times_are_milliseconds_or_iso():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"offsets": "1"}, "unknown option 'offsets'; a read knows bootstrap, topic, incarnation"),
+        (
+            {"offsets": "1"},
+            "unknown option 'offsets'; a read knows bootstrap, topic, token",
+        ),
         ({"topic": "a b"}, "option 'topic' = 'a b': topic name"),
         ({"bootstrap": "nowhere"}, "option 'bootstrap' = 'nowhere'"),
         ({"startingOffsets": "first"}, "'startingOffsets' = 'first': must be earliest, latest, or"),
