@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from memq import AsyncConsumer, AsyncProducer
     from memq.client.batch import Batch
     from memq.client.producer.delivery import Delivery
-    from memq.client.producer.state import Entry
+    from memq.client.producer.state_machine import NamedMessage
     from tests.simulation.plan import Producer, Reader
     from tests.simulation.run import Run
     from tests.simulation.world import Process
@@ -48,16 +48,16 @@ class Sends:
     ) -> None:
         self._run, self._process, self._spec, self._ordered = run, process, spec, ordered
         self.values: dict[Delivery, list[str]] = {}
-        core = producer._rim._core
+        core = producer._state_machine
         self._options = core.options
         self.incarnation = core.options.incarnation
         self._submitted = core._on_submitted
         core._on_submitted = self._named
 
-    def _named(self, entry: Entry) -> None:
+    def _named(self, message: NamedMessage) -> None:
         options = self._options
-        name = Name(entry.partition.number, options.producer_id, options.epoch, entry.sequence)
-        delivery = entry.message.delivery
+        name = Name(message.partition.number, options.producer_id, options.epoch, message.sequence)
+        delivery = message.sealed.delivery
         send = Send(
             self._process.name,
             self._run.now_us,
@@ -73,7 +73,7 @@ class Sends:
         )
         self._run.open_sends[delivery] = send
         delivery.add_done_callback(self._settled)
-        self._submitted(entry)
+        self._submitted(message)
 
     def _settled(self, delivery: Delivery) -> None:
         send = self._run.open_sends.pop(delivery)

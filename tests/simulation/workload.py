@@ -114,7 +114,7 @@ async def _job(run: Run, process: Process, spec: Producer) -> None:
             values = [f"{spec.name}.j{job}.{life}.{count + number}" for number in range(size)]
             await _write(run, spec, producer, sends, values, timestamp_us=BEGIN_NS // 1_000)
             count += size
-            producer._rim.accumulator.seal()
+            producer._accumulator.seal()
             await asyncio.sleep(rng.random() * 0.02)
         await producer.flush()
     except TopicRecreatedError:
