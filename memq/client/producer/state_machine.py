@@ -49,9 +49,9 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from memq.client.backoff import full_jitter_s
 from memq.client.producer.delivery import StoredAt
 from memq.core.checksum import crc32c
+from memq.core.retry import BROKER_BACKOFF
 from memq.core.wire.messages import Write
 from memq.errors import (
     DeliveryTimeoutError,
@@ -364,7 +364,7 @@ class ProducerStateMachine:
             return
         link = self._link(address)
         link.state = LinkState.DOWN
-        link.retry_s = now_s + full_jitter_s(link.attempts, self._randomness)
+        link.retry_s = now_s + BROKER_BACKOFF.full_jitter_s(link.attempts, self._randomness)
         link.attempts += 1
         self._last_error = error
         self._refresh_wanted = True
@@ -542,7 +542,7 @@ class ProducerStateMachine:
                 partition.window = 1
             if message.sequence != partition.first_unsettled():
                 return
-        message.ready_s = now_s + full_jitter_s(message.attempts, self._randomness)
+        message.ready_s = now_s + BROKER_BACKOFF.full_jitter_s(message.attempts, self._randomness)
         message.attempts += counts
 
     def _expire(self, now_s: float) -> None:
