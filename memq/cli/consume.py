@@ -27,10 +27,9 @@ if TYPE_CHECKING:
 
     from memq import Consumer
     from memq.cli.ranges import Range
-    from memq.client.batch import Batch
+    from memq.client.batch import Batch, Order
     from memq.client.consumer.options import ConsumerArguments
     from memq.client.objects import ReadThrough
-    from memq.client.order import Order
     from memq.core.wire.messages import PartitionOffsets
 
     Format = Literal["raw", "json"]

@@ -106,28 +106,27 @@ class Reads:
     def watch(self, consumer: AsyncConsumer) -> None:
         """From now on, of this consumer."""
         self._consumer = consumer
-        rim = consumer._rim
-        self.topic, self.incarnation = rim.queue.topic, rim.queue.incarnation
+        self.topic, self.incarnation = consumer._topic.topic, consumer._topic.incarnation
         if not self._spec.group:
             self.event(SOUGHT, consumer.assignment)
             return
-        self._session_us = rim.options.session_timeout_ms * 1_000
-        session_if_group = rim._session_if_group
+        self._session_us = consumer._options.session_timeout_ms * 1_000
+        session_if_group = consumer._session_if_group
 
         def watched():
-            had = rim._session
+            had = consumer._session
             session = session_if_group()
             if session is not None and session is not had:
                 self._watch_session(session.membership)
             return session
 
-        rim._session_if_group = watched
-        commit = rim.queue.commit
+        consumer._session_if_group = watched
+        commit = consumer._topic.commit
 
         async def watched_commit(group, member_id, offsets, **options):
             await self._committing(commit(group, member_id, offsets, **options), offsets, member_id)
 
-        rim.queue.commit = watched_commit
+        consumer._topic.commit = watched_commit
 
     def _watch_session(self, membership: Any) -> None:
         self.name = membership.member_id

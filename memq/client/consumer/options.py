@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypedDict, get_args
 
+from memq.client.batch import Order
 from memq.client.consumer.fetcher import OnOutOfRange
 from memq.client.objects import ReadThrough
-from memq.client.order import Order
 from memq.client.start import Start, check_start
 from memq.core.group import (
     MAX_CLIENT_TEXT,
@@ -88,7 +88,7 @@ class ConsumerArguments(TypedDict, total=False):
         start: where to begin where the group has committed nothing; "earliest" (default), "latest",
             a datetime with a time zone, or offsets by partition. See `memq.client.start.Start`.
         order: of the LogMessages within each Batch: "none" (default), "producer" or "key"; see
-            `memq.client.order`.
+            `memq.client.batch`.
         auto_commit: commit what earlier polls handed out, at a later poll or at `close`; False
             (default) to call `commit`.
         audit: tell the audit what was committed (default); it matters for groups that read audited
