@@ -14,12 +14,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memq.client.source import Place, decode
+from memq.client.objects import decode
 from memq.core.checksum import crc32c
 from memq.core.format.batch import BatchBuilder, SealedBatch
 from memq.core.format.message import encode_message, encode_records
 from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema
-from memq.core.notification.notification import NOTIFICATION_VERSION, Notification
+from memq.core.notification.notification import NOTIFICATION_VERSION, Notification, PublishedBatch
 from memq.core.storage.local import LocalStorage
 from memq.core.storage.open import open_uri
 
@@ -99,7 +99,7 @@ def read(notification: Notification) -> object:
 
 def fetch(notification: Notification, order: Order = "none") -> Batch:
     """A Batch, checked and decoded."""
-    return decode(read(notification), notification, Place(0, 0), order).batch
+    return decode(read(notification), PublishedBatch(0, 0, 1, notification), order).batch
 
 
 def iterate(notification: Notification, order: Order = "none") -> None:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 from benchmarks.broker import broker_process
 from memq import AdminClient
 from memq.client.cluster import Cluster
-from memq.client.notifications import Stretch, entries_of
 from memq.client.topic import TopicClient
 from memq.core.format.batch import ProducerRun
 from memq.core.notification.embedded import EmbeddedQueue
@@ -28,6 +27,7 @@ from memq.core.notification.notification import (
     encode_notification,
 )
 from memq.core.notification.queue import Publication
+from memq.core.ranges import OffsetRange
 from memq.spark import MemqDataSource
 
 if TYPE_CHECKING:
@@ -104,8 +104,8 @@ def fetch(address: str) -> int:
     async def run() -> int:
         cluster = Cluster(address, client="benchmark")
         try:
-            stretches = [Stretch(each, 0, COUNT // PARTITIONS) for each in range(PARTITIONS)]
-            return sum([1 async for _ in entries_of(TopicClient(cluster, TOPIC), stretches)])
+            ranges = [OffsetRange(each, 0, COUNT // PARTITIONS) for each in range(PARTITIONS)]
+            return sum([1 async for _ in TopicClient(cluster, TOPIC).entries(ranges)])
         finally:
             await cluster.close()
 

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from memq.client.admin import AdminClient, AsyncAdminClient
     from memq.client.consumer.consumer import AsyncConsumer, Consumer
     from memq.client.producer.producer import AsyncProducer, Producer
-    from memq.client.read_range import OffsetRange, read_range
+    from memq.client.read_range import read_range
+    from memq.core.ranges import OffsetRange
 
 __all__ = [
     "AdminClient",
@@ -34,7 +35,7 @@ _MODULES = {
     "AsyncConsumer": "memq.client.consumer.consumer",
     "AsyncProducer": "memq.client.producer.producer",
     "Consumer": "memq.client.consumer.consumer",
-    "OffsetRange": "memq.client.read_range",
+    "OffsetRange": "memq.core.ranges",
     "Producer": "memq.client.producer.producer",
     "read_range": "memq.client.read_range",
 }

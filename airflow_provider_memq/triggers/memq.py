@@ -81,7 +81,7 @@ class MemqTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait, and fire once."""
-        from memq.client.backoff import system_randomness  # noqa: PLC0415 - loads the client
+        from memq.core.runtime import SYSTEM  # noqa: PLC0415 - loads the client
 
         try:
             fields = {name: getattr(self, name) for name in self.condition_fields}
@@ -91,7 +91,7 @@ class MemqTrigger(BaseTrigger):
                 pace=Pace(*(getattr(self, name) for name in PACE)),
                 log=self.log,
                 sleep=asyncio.sleep,
-                randomness=system_randomness,
+                randomness=SYSTEM.random,
             )
         except (MemqError, AirflowNotFoundException) as exc:
             text = explain(self.memq_conn_id, exc) if isinstance(exc, MemqError) else str(exc)

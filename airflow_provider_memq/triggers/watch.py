@@ -96,7 +96,7 @@ class MemqWatchTrigger(BaseEventTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Watch for ever."""
-        from memq.client.backoff import system_randomness  # noqa: PLC0415 - loads the client
+        from memq.core.runtime import SYSTEM  # noqa: PLC0415 - loads the client
 
         poll_s = self.poll_interval
         if poll_s is None:
@@ -118,10 +118,10 @@ class MemqWatchTrigger(BaseEventTrigger):
                     yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
                 failures = 0
                 await self._save(watch)
-                delay_s = interval_s(poll_s, system_randomness)
+                delay_s = interval_s(poll_s, SYSTEM.random)
             except Exception as exc:  # noqa: BLE001 - see the module: raising would be worse
                 failures += 1
-                delay_s = backoff_s(failures, system_randomness)
+                delay_s = backoff_s(failures, SYSTEM.random)
                 await self._complain(watch, exc, failures, delay_s)
             await asyncio.sleep(delay_s)
 

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from memq.cli.ranges import Range
     from memq.client.batch import Batch
     from memq.client.consumer.options import ConsumerArguments
+    from memq.client.objects import ReadThrough
     from memq.client.order import Order
-    from memq.client.source import ReadThrough
     from memq.core.wire.messages import PartitionOffsets
 
     Format = Literal["raw", "json"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from memq.client.audit.consumed import report_skipped
 from memq.client.cluster import Cluster
 from memq.client.start import check_start, resolve, time_ms
-from memq.client.sync import EventLoopThread
+from memq.client.sync import EventLoopThread, SyncClient, sync, sync_close
 from memq.client.topic import TopicClient
 from memq.core.runtime import SYSTEM, Runtime
 from memq.core.topic import TopicConfig
@@ -101,7 +101,7 @@ class AsyncAdminClient:
     # -- topics -----------------------------------------------------------------------------
 
     async def create_topic(
-        self, name: str, *, schema: Schema | None = None, **options: object
+        self, /, name: str, *, schema: Schema | None = None, **options: object
     ) -> TopicInfo:
         """Create a topic.
 
@@ -122,7 +122,7 @@ class AsyncAdminClient:
         )
 
     async def alter_topic(
-        self, name: str, *, schema: Schema | None = None, **options: object
+        self, /, name: str, *, schema: Schema | None = None, **options: object
     ) -> TopicInfo:
         """Change options of a topic, or extend the schema of a typed one.
 
@@ -305,7 +305,7 @@ class AsyncAdminClient:
         return answer.topic
 
 
-class AdminClient:
+class AdminClient(SyncClient[AsyncAdminClient]):
     """Administers a cluster, from any thread. Use it with `with`, or `close` it.
 
     Its methods are those of `AsyncAdminClient`, and so are its arguments and errors.
@@ -319,87 +319,25 @@ class AdminClient:
         client: str = "",
         request_timeout_s: float = 30.0,
     ) -> None:
-        async def connect() -> AsyncAdminClient:
-            return AsyncAdminClient(
+        super().__init__(
+            AsyncAdminClient(
                 bootstrap, token=token, client=client, request_timeout_s=request_timeout_s
-            )
+            ),
+            EventLoopThread("memq-admin"),
+        )
 
-        self._loop = EventLoopThread("memq-admin")
-        try:
-            self._client = self._loop.run(connect())
-        except BaseException:
-            self._loop.close()
-            raise
-
-    def __repr__(self) -> str:
-        return f"<AdminClient {self._client!r}>"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the connections. Idempotent."""
-        if not self._loop.closed:
-            self._loop.run(self._client.close())
-            self._loop.close()
-
-    def create_topic(
-        self, name: str, *, schema: Schema | None = None, **options: object
-    ) -> TopicInfo:
-        """Create a topic; see `AsyncAdminClient.create_topic`."""
-        return self._loop.run(self._client.create_topic(name, schema=schema, **options))
-
-    def alter_topic(
-        self, name: str, *, schema: Schema | None = None, **options: object
-    ) -> TopicInfo:
-        """Change options of a topic; see `AsyncAdminClient.alter_topic`."""
-        return self._loop.run(self._client.alter_topic(name, schema=schema, **options))
-
-    def delete_topic(self, name: str, *, incarnation: str = "") -> None:
-        """Delete a topic; see `AsyncAdminClient.delete_topic`."""
-        self._loop.run(self._client.delete_topic(name, incarnation=incarnation))
-
-    def list_topics(self) -> list[TopicInfo]:
-        """All topics; see `AsyncAdminClient.list_topics`."""
-        return self._loop.run(self._client.list_topics())
-
-    def describe_topic(self, name: str) -> TopicInfo:
-        """A topic; see `AsyncAdminClient.describe_topic`."""
-        return self._loop.run(self._client.describe_topic(name))
-
-    def offsets(self, topic: str, at: datetime | None = None) -> list[PartitionOffsets]:
-        """Offsets of each read partition; see `AsyncAdminClient.offsets`."""
-        return self._loop.run(self._client.offsets(topic, at))
-
-    def watermark(self, topic: str) -> WatermarkAnswer:
-        """How far a topic is stored; see `AsyncAdminClient.watermark`."""
-        return self._loop.run(self._client.watermark(topic))
-
-    def groups(self, topic: str | None = None) -> list[GroupInfo]:
-        """The consumer groups; see `AsyncAdminClient.groups`."""
-        return self._loop.run(self._client.groups(topic))
-
-    def committed(self, group: str, topic: str) -> dict[int, int]:
-        """Stored next offsets of a group; see `AsyncAdminClient.committed`."""
-        return self._loop.run(self._client.committed(group, topic))
-
-    def reset_offsets(
-        self, group: str, topic: str, to: Start, *, dry_run: bool = False
-    ) -> dict[int, int]:
-        """Make a group go on elsewhere; see `AsyncAdminClient.reset_offsets`."""
-        return self._loop.run(self._client.reset_offsets(group, topic, to, dry_run=dry_run))
-
-    def delete_group(self, group: str, topic: str) -> None:
-        """Forget a group's stored offsets; see `AsyncAdminClient.delete_group`."""
-        self._loop.run(self._client.delete_group(group, topic))
+    close = sync_close(AsyncAdminClient.close)
+    create_topic = sync(AsyncAdminClient.create_topic)
+    alter_topic = sync(AsyncAdminClient.alter_topic)
+    delete_topic = sync(AsyncAdminClient.delete_topic)
+    list_topics = sync(AsyncAdminClient.list_topics)
+    describe_topic = sync(AsyncAdminClient.describe_topic)
+    offsets = sync(AsyncAdminClient.offsets)
+    watermark = sync(AsyncAdminClient.watermark)
+    groups = sync(AsyncAdminClient.groups)
+    committed = sync(AsyncAdminClient.committed)
+    reset_offsets = sync(AsyncAdminClient.reset_offsets)
+    delete_group = sync(AsyncAdminClient.delete_group)
 
 
 def _schema_bytes(schema: pa.Schema | bytes | None) -> bytes | None:

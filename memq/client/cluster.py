@@ -19,8 +19,8 @@ import logging
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from memq.client.backoff import full_jitter_s
 from memq.client.connection import BrokerConnection, parse_address
+from memq.core.retry import Retry, RetryLog
 from memq.core.runtime import SYSTEM, Runtime
 from memq.core.wire.messages import BrokerInfo, Metadata, MetadataAnswer, Struct, TopicInfo
 from memq.errors import (
@@ -43,8 +43,6 @@ BOOTSTRAP_VARIABLE = "MEMQ_BOOTSTRAP"
 DEFAULT_BOOTSTRAP = "127.0.0.1:6367"  # what `memq dev` listens on
 CONNECT_TIMEOUT_S = 5.0  # a dead host costs this much before the next is tried
 ANY_BROKER_ATTEMPT_S = 5.0  # where any broker will do, none is waited for longer than this
-SILENT_S = 3.0  # a call that has tried for longer is logged,
-LOG_EVERY_S = 30.0  # but not more often than this
 MAX_CACHED_TOPICS = 1_000  # a client uses a few; the oldest goes, and costs one more request
 
 
@@ -74,7 +72,7 @@ class _Call(NamedTuple):
     header: Struct
     body: Body
     body_crc: int | None
-    deadline_s: float
+    retry: Retry
 
 
 class Cluster:
@@ -112,7 +110,7 @@ class Cluster:
         self._connections: dict[str, BrokerConnection] = {}
         self._opening: dict[str, asyncio.Task[BrokerConnection]] = {}
         self._preferred = self.seeds[0]  # the broker that answered last
-        self._logged_s = -LOG_EVERY_S  # when a call in vain was last logged
+        self._retry_log = RetryLog(log)
         self._closed = False
 
     def __repr__(self) -> str:
@@ -224,29 +222,22 @@ class Cluster:
             UnavailableError: no broker could be reached within the deadline.
             MemqError: the typed error that the broker named.
         """
-        started_s = self._clock()
-        deadline_s = started_s + (self.request_timeout_s if timeout_s is None else timeout_s)
-        call = _Call(header, body, body_crc, deadline_s)
-        attempt = 0
+        budget_s = self.request_timeout_s if timeout_s is None else timeout_s
+        retry = Retry(budget_s, self.runtime, log=self._retry_log)
+        call = _Call(header, body, body_crc, retry)
         redirected = False
-        last: MemqError | None = None
         while True:
-            target, at_once = self._choose(address, attempt)
+            target, at_once = self._choose(address, retry.failures)
             try:
                 return await self._attempt(call, target, any_broker=address is None)
             except NotHostedError as error:
                 if not error.address:
                     raise
                 address, at_once, redirected = error.address, not redirected, True
-                last = error
+                delay_s = retry.after(error, at_once=at_once, retriable=True)
             except MemqError as error:
-                if not error.retriable:
-                    raise
-                if last is None or not isinstance(error, RequestTimeoutError):
-                    last = error  # that the time is up says less than what used it up
-            delay_s = 0.0 if at_once else full_jitter_s(attempt, self.runtime.random)
-            await self._back_off(delay_s, last, started_s, deadline_s)
-            attempt += 1
+                delay_s = retry.after(error, at_once=at_once)
+            await self._sleep(delay_s)
 
     async def close(self) -> None:
         """Close every connection. May be called again."""
@@ -273,7 +264,7 @@ class Cluster:
         self, call: _Call, address: str, *, any_broker: bool
     ) -> tuple[Struct, memoryview]:
         started_s = self._clock()
-        left_s = max(0.0, call.deadline_s - started_s)
+        left_s = call.retry.left_s
         if any_broker:
             left_s = min(left_s, ANY_BROKER_ATTEMPT_S)
         try:
@@ -290,20 +281,6 @@ class Cluster:
         if any_broker:
             self._preferred = address
         return answer
-
-    async def _back_off(
-        self, delay_s: float, last: MemqError, started_s: float, deadline_s: float
-    ) -> None:
-        """Wait for the next attempt; raise the last error if there is no time for one."""
-        now_s = self._clock()
-        if now_s + delay_s < deadline_s:
-            if now_s - started_s >= SILENT_S and now_s - self._logged_s >= LOG_EVERY_S:
-                self._logged_s = now_s
-                log.warning("%s; trying again for up to %.0f s", last, deadline_s - now_s)
-            await self._sleep(delay_s)
-            if self._clock() < deadline_s:
-                return
-        raise last
 
     async def _open(self, address: str) -> BrokerConnection:
         try:

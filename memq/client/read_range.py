@@ -8,36 +8,29 @@ offsets of the range is read once.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from contextlib import aclosing
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
 from memq.client.cluster import Cluster
 from memq.client.duplicates import DuplicateWindow
-from memq.client.source import BatchSource, Fetched, Place
+from memq.client.objects import BatchSource, FetchedBatch, map_ahead
 from memq.client.sync import EventLoopThread
 from memq.client.topic import TopicClient
 from memq.core.format.envelope import ARROW_ERRORS
 from memq.core.format.schema import deserialize_schema
-from memq.core.notification.notification import decode_notification
-from memq.errors import (
-    InvalidRequestError,
-    OffsetOutOfRangeError,
-    RequestTimeoutError,
-    SchemaMismatchError,
-)
+from memq.core.ranges import OffsetRange
+from memq.errors import InvalidRequestError, RequestTimeoutError, SchemaMismatchError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from memq.client.batch import Batch
-    from memq.client.source import ReadThrough
+    from memq.client.objects import ReadThrough
     from memq.core.format.index import IndexEntry
-    from memq.core.notification.notification import Notification
 
-FETCHES = 4  # Batches fetched at a time; the table holds them all in the end
-PAGE_ENTRIES = 500  # notifications asked for at a time
+FETCHES = 4  # Batches fetched at a time; the table has them all in the end
 TIMEOUT_S = 300.0  # a gigabyte over a slow link
 
 ORIGIN_COLUMNS = (
@@ -52,35 +45,6 @@ ORIGIN_COLUMNS = (
 )
 """Columns that `metadata=True` adds: read partition, offset and id of the Batch; write partition,
 sender and sequence of the Message; position of the LogMessage in it. The last five name it."""
-
-
-@dataclass(frozen=True)
-class OffsetRange:
-    """The Batches of one read partition from offset `start` up to, not including, `end`.
-
-    Attributes:
-        topic: the topic.
-        partition: read partition.
-        start: first offset.
-        end: one past the last offset.
-        incarnation: of the topic; empty for whichever there is when the range is read.
-    """
-
-    topic: str
-    partition: int
-    start: int
-    end: int
-    incarnation: str = ""
-
-    def __post_init__(self) -> None:
-        numbers = (self.partition, self.start, self.end)
-        if any(type(number) is not int or number < 0 for number in numbers):
-            raise InvalidRequestError(f"{self}: all must be whole numbers, 0 or more")
-        if self.end < self.start:
-            raise InvalidRequestError(f"{self} ends before it starts")
-
-    def __str__(self) -> str:
-        return f"{self.topic}/{self.partition} [{self.start}, {self.end})"
 
 
 _ORIGINS = [
@@ -121,11 +85,11 @@ class _Shape(NamedTuple):
         return pa.schema([offered.field(name) for name in self.columns])
 
 
-class _Found(NamedTuple):
-    """A Batch, and the positions of its Messages that are repeats."""
+class BatchOfRange(NamedTuple):
+    """A Batch, and the positions of its Messages that are duplicates."""
 
-    fetched: Fetched
-    repeats: frozenset[int]
+    fetched: FetchedBatch
+    duplicates: frozenset[int]
 
 
 def read_range(
@@ -164,7 +128,7 @@ def read_range(
 
     Raises:
         InvalidRequestError: there is no such partition or column, or the range is not one.
-        OffsetOutOfRangeError: some of the offsets are not held; the message says which are.
+        OffsetOutOfRangeError: some of the offsets are not retained; the message says which are.
         DataLossError: a Batch is gone that should be there.
         CorruptDataError: a Batch is damaged.
         UnknownTopicError: there is no such topic.
@@ -172,91 +136,61 @@ def read_range(
         RequestTimeoutError: it takes longer than `timeout`.
         MemqError: brokers or storage failed for the whole request timeout.
     """
-    wanted = OffsetRange(topic, partition, start, end, incarnation)
+    wanted = OffsetRange(partition, start, end, incarnation)
+    if any(type(number) is not int for number in wanted[:3]):
+        raise InvalidRequestError(f"{topic} {wanted}: all must be whole numbers, 0 or more")
     shape = _Shape(columns, metadata)
     cluster = Cluster(bootstrap, token=token)
     loop = EventLoopThread("memq-read-range")
     try:
-        return loop.run(_read(cluster, wanted, shape, read_through, timeout))
+        return loop.run(_read(cluster, topic, wanted, shape, read_through, timeout_s=timeout))
     finally:
         loop.close()
 
 
 async def _read(
     cluster: Cluster,
+    name: str,
     wanted: OffsetRange,
     shape: _Shape,
     read_through: ReadThrough,
+    *,
     timeout_s: float,
 ) -> pa.Table:
     executor = cluster.runtime.threads(FETCHES, "memq-fetch")
     try:
         async with asyncio.timeout(timeout_s):
-            info = await cluster.topic(wanted.topic)
-            queue = TopicClient(cluster, wanted.topic, wanted.incarnation)
+            info = await cluster.topic(name)
+            topic = TopicClient(cluster, name, wanted.incarnation)
             schema = shape.of(deserialize_schema(info.schemas[info.schema_id]))
-            await _check_held(queue, wanted)
-            source = BatchSource(queue, executor, read_through=read_through)
-            found = await _fetch_all(await _plan(queue, wanted), source)
+            await topic.check_retained(wanted)
+            source = BatchSource(topic, executor, read_through=read_through)
+            found = await fetch_range(topic, wanted, source)
             tables = [_table(each, metadata=shape.metadata) for each in found]
             return _concat(schema, tables)
     except TimeoutError as exc:
-        raise RequestTimeoutError(f"{wanted} was not read within {timeout_s:g} s") from exc
+        raise RequestTimeoutError(f"{name} {wanted} was not read within {timeout_s:g} s") from exc
     finally:
         await cluster.close()
         executor.shutdown(wait=False, cancel_futures=True)
 
 
-async def _check_held(queue: TopicClient, wanted: OffsetRange) -> None:
-    offsets = await queue.offsets()
-    if wanted.partition >= len(offsets):
-        raise InvalidRequestError(
-            f"topic {wanted.topic!r} has no partition {wanted.partition}; it has 0 to "
-            f"{len(offsets) - 1}"
-        )
-    held = offsets[wanted.partition]
-    if wanted.start < held.start or wanted.end > held.end:
-        raise OffsetOutOfRangeError(
-            f"{wanted} is not held in full; [{held.start}, {held.end}) is. What is before was "
-            "removed by retention, what is behind was not published yet"
-        )
+async def fetch_range(
+    topic: TopicClient, wanted: OffsetRange, source: BatchSource
+) -> list[BatchOfRange]:
+    """The Batches of a range in the order of their offsets, a few fetched at a time.
 
-
-async def _plan(queue: TopicClient, wanted: OffsetRange) -> list[tuple[Notification, Place]]:
-    """The notifications of the range."""
-    plan: list[tuple[Notification, Place]] = []
-    offset = wanted.start
-    while offset < wanted.end:
-        page = await queue.page({wanted.partition: offset}, max_entries=PAGE_ENTRIES)
-        if not page.entries:  # Kafka's offsets have gaps, at the end of a range as well
-            break
-        for entry in page.entries:
-            if entry.offset < wanted.end:
-                place = Place(wanted.partition, entry.offset)
-                plan.append((decode_notification(entry.payload), place))
-        offset = page.entries[-1].offset + 1
-    return plan
-
-
-async def _fetch_all(plan: list[tuple[Notification, Place]], source: BatchSource) -> list[_Found]:
-    """The Batches in the order planned, a few fetched at a time, without repeats."""
-    slots = asyncio.Semaphore(FETCHES)
-
-    async def fetch(notification: Notification, place: Place) -> Fetched:
-        async with slots:
-            return await source.fetch(notification, place)
-
-    tasks = [asyncio.ensure_future(fetch(*planned)) for planned in plan]
-    try:
-        fetched = await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
+    Raises:
+        MemqError: as `read_range`.
+    """
+    batches = map_ahead(source.fetch, topic.batches([wanted]), FETCHES)
+    async with aclosing(batches):
+        fetched = [each async for _, each in batches]
     window = DuplicateWindow(sum(len(each.entries) for each in fetched))  # none may be forgotten
-    return [_Found(each, frozenset(_repeats(window, each))) for each in fetched]
+    return [BatchOfRange(each, frozenset(_duplicates(window, each))) for each in fetched]
 
 
-def _repeats(window: DuplicateWindow, fetched: Fetched) -> list[int]:
+def _duplicates(window: DuplicateWindow, fetched: FetchedBatch) -> list[int]:
     batch = fetched.batch
     place = (batch.partition, batch.offset)
     return window.find(place, batch.notification.write_partition, fetched.entries)
@@ -265,13 +199,13 @@ def _repeats(window: DuplicateWindow, fetched: Fetched) -> list[int]:
 # -- from Batches to one table --------------------------------------------------------------
 
 
-def _table(found: _Found, *, metadata: bool) -> pa.Table:
+def _table(found: BatchOfRange, *, metadata: bool) -> pa.Table:
     """The rows of a Batch, with their origins if they are wanted."""
-    fetched, repeats = found
+    fetched, duplicates = found
     kept = [
         (entry, rows)
         for number, (entry, rows) in enumerate(zip(fetched.entries, fetched.rows, strict=True))
-        if number not in repeats
+        if number not in duplicates
     ]
     schema = fetched.batch.schema
     if not metadata:

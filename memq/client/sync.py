@@ -1,4 +1,7 @@
-"""The sync clients' way into the async ones: an event loop in a thread of its own.
+"""Sync clients over async ones: an event loop in a background thread, and what runs calls on it.
+
+A sync client is a `SyncClient` of its async twin, and each of its methods is `sync` of the twin's:
+arguments, result, errors and docstring are the twin's.
 
 The thread is a daemon, and whatever is still open when the interpreter exits is closed by an exit
 handler, so that forgetting `close()` neither hangs a program nor kills the thread in mid-call.
@@ -12,14 +15,22 @@ import atexit
 import concurrent.futures
 import os
 import threading
-from typing import TYPE_CHECKING, Any, TypeVar
+import warnings
+from collections import deque
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 from memq.errors import ClosedError, InvalidRequestError, RequestTimeoutError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+    from types import TracebackType
+    from typing import Self
 
+P = ParamSpec("P")
+A = TypeVar("A")
 T = TypeVar("T")
+F = TypeVar("F")
 
 CLOSE_TIMEOUT_S = 5.0  # cancelled tasks end at once, unless one does not let go of the loop
 
@@ -48,9 +59,9 @@ class EventLoopThread:
         return f"<EventLoopThread {self._thread.name} {state}>"
 
     @property
-    def closed(self) -> bool:
-        """True when it was closed, or belongs to a parent process."""
-        return self._closed or os.getpid() != self._pid
+    def inherited(self) -> bool:
+        """Whether it belongs to a parent process: its thread does not run in this one."""
+        return os.getpid() != self._pid
 
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
         """Run a coroutine on the loop and wait for its result.
@@ -64,11 +75,6 @@ class EventLoopThread:
             ClosedError: the loop is closed, was closed meanwhile, or belongs to a parent process.
             InvalidRequestError: called on the loop's own thread, where waiting would never end.
         """
-        if threading.current_thread() is self._thread:
-            work.close()
-            raise InvalidRequestError(
-                "a sync client was called from its own callback; use the async client there"
-            )
         return self.result(self.submit(work), timeout_s)
 
     def result(self, future: concurrent.futures.Future[T], timeout_s: float | None = None) -> T:
@@ -85,17 +91,19 @@ class EventLoopThread:
             future.cancel()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Start a coroutine on the loop.
+        """Start a coroutine on the loop, for another thread to wait for.
 
         Raises:
             ClosedError: the loop is closed or belongs to a parent process.
+            InvalidRequestError: called on the loop's own thread, where waiting would never end.
         """
         try:
+            self._check_thread()
             self._check_process()
             with self._lock:
                 self._check_open()
                 future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        except ClosedError:
+        except (ClosedError, InvalidRequestError):
             work.close()
             raise
         self._submitted.add(future)
@@ -119,7 +127,7 @@ class EventLoopThread:
         Raises:
             RequestTimeoutError: the thread did not end in time.
         """
-        if os.getpid() != self._pid:  # the thread is the parent's to end
+        if self.inherited:  # the thread is the parent's to end
             return
         with self._lock:
             if self._closed:
@@ -133,9 +141,15 @@ class EventLoopThread:
         if self._thread.is_alive():
             raise RequestTimeoutError(f"{self._thread.name} did not end within {timeout_s} s")
 
+    def _check_thread(self) -> None:
+        if threading.current_thread() is self._thread:
+            raise InvalidRequestError(
+                "a sync client was called from its own callback; use the async client there"
+            )
+
     def _check_process(self) -> None:
         # Before the lock is touched: a fork may have copied it in its locked state.
-        if os.getpid() != self._pid:
+        if self.inherited:
             raise ClosedError(
                 f"{self._thread.name} was made before a fork; make the client in the child process"
             )
@@ -167,3 +181,212 @@ def _finish(loop: asyncio.AbstractEventLoop) -> None:
             )
     loop.run_until_complete(loop.shutdown_asyncgens())
     loop.close()
+
+
+class Callbacks:
+    """Callbacks of a sync client: they run in the thread that polls, not on the event loop.
+
+    That is what users of Kafka rely on: while a callback runs the application does nothing else,
+    and it may call the client, for a last commit say, which on the loop's own thread could only
+    wait for itself. So the loop hands the call over to the thread that waits in `run`, and awaits
+    its outcome.
+
+    Args:
+        loop: the event loop.
+    """
+
+    def __init__(self, loop: EventLoopThread) -> None:
+        self._loop = loop
+        self._changed = threading.Condition()
+        # One at a time: the client awaits each callback before it goes on.
+        self._calls: deque[Callable[[], None]] = deque()
+
+    def wrap(self, callback: Callable[[A], object]) -> Callable[[A], Coroutine[Any, Any, None]]:
+        """The callback as something for the loop to await."""
+
+        async def handed_over(argument: A) -> None:
+            outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            with self._changed:
+                self._calls.append(lambda: self._call(callback, argument, outcome))
+                self._changed.notify_all()
+            await outcome
+
+        return handed_over
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the loop, and meanwhile the callbacks here."""
+        future = self._loop.submit(work)
+        future.add_done_callback(lambda _: self._notify())
+        try:
+            while (call := self._next_call(future.done)) is not None:
+                call()
+        except BaseException:
+            future.cancel()
+            raise
+        return self._loop.result(future)
+
+    def _next_call(self, done: Callable[[], bool]) -> Callable[[], None] | None:
+        """Wait for a callback; None when the work is done first."""
+        with self._changed:
+            while not self._calls and not done():
+                self._changed.wait()
+            return None if done() else self._calls.popleft()
+
+    def _notify(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def _call(
+        self, callback: Callable[[A], object], argument: A, outcome: asyncio.Future[None]
+    ) -> None:
+        try:
+            callback(argument)
+        except Exception as exc:  # noqa: BLE001 - raised where the loop awaits the callback
+            self._loop.call(_settle, outcome, exc)
+        else:
+            self._loop.call(_settle, outcome, None)
+
+
+def _settle(outcome: asyncio.Future[None], exc: Exception | None) -> None:
+    if outcome.cancelled():
+        return
+    if exc is None:
+        outcome.set_result(None)
+    else:
+        outcome.set_exception(exc)
+
+
+class AsyncClient(Protocol):
+    """What has a sync twin: an async context manager that starts when it is entered."""
+
+    async def __aenter__(self) -> object: ...
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+
+C = TypeVar("C", bound=AsyncClient)
+
+
+class SyncClient(Generic[C]):
+    """An async client for threads; it is started when it is made. Its methods are made by `sync`.
+
+    Use it with `with`, or `close` it: what was forgotten is a `ResourceWarning`. In a child process
+    after a fork its calls are `ClosedError`s and its end does nothing: it is the parent's.
+
+    Args:
+        client: the async client, not started yet.
+        loop: for it alone; it is closed with the client, and when the client does not start.
+    """
+
+    _closed = True  # until there is something to close
+
+    def __init__(self, client: C, loop: EventLoopThread) -> None:
+        self._client = client
+        self._loop = loop
+        self._callbacks = Callbacks(loop)
+        try:
+            loop.run(_started(client))
+        except BaseException:
+            loop.close()
+            raise
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return repr(self._client).replace("<Async", "<", 1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._end(lambda: self._client.__aexit__(exc_type, exc, traceback))
+
+    def __del__(self) -> None:
+        if not self._closed and not self._loop.inherited:
+            warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
+
+    def _end(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        if self._closed or self._loop.inherited:
+            return
+        self._closed = True
+        try:
+            self._callbacks.run(work())
+        finally:
+            self._loop.close()
+
+
+async def _started(client: AsyncClient) -> None:
+    await client.__aenter__()
+
+
+def sync(
+    method: Callable[Concatenate[C, P], Coroutine[Any, Any, T]], *, callbacks: bool = False
+) -> Callable[Concatenate[SyncClient[C], P], T]:
+    """The method of a `SyncClient` that runs its twin's method on the event loop.
+
+    Args:
+        method: of the async client.
+        callbacks: run the client's callbacks in the calling thread meanwhile.
+    """
+
+    @wraps(method)
+    def call(self: SyncClient[C], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        run = self._callbacks.run if callbacks else self._loop.run
+        return run(method(self._client, *args, **kwargs))
+
+    return call
+
+
+def sync_close(
+    method: Callable[Concatenate[C, P], Coroutine[Any, Any, None]],
+) -> Callable[Concatenate[SyncClient[C], P], None]:
+    """As `sync`, for the method that closes the client: the event loop ends with it."""
+
+    @wraps(method)
+    def close(self: SyncClient[C], /, *args: P.args, **kwargs: P.kwargs) -> None:
+        self._end(lambda: method(self._client, *args, **kwargs))
+
+    return close
+
+
+def sync_iter(
+    method: Callable[Concatenate[C, P], AsyncGenerator[T, None]],
+) -> Callable[Concatenate[SyncClient[C], P], Iterator[T]]:
+    """As `sync`, for a method that yields: each item is one call to the event loop."""
+
+    @wraps(method)
+    def iterate(self: SyncClient[C], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        items = method(self._client, *args, **kwargs)
+        try:
+            while (item := self._loop.run(_next(items))) is not _END:
+                yield item
+        finally:
+            self._loop.run(items.aclose())
+
+    return iterate
+
+
+_END: Any = object()
+
+
+async def _next(items: AsyncGenerator[T, None]) -> T:
+    return await anext(items, _END)
+
+
+def documented_by(twin: object) -> Callable[[F], F]:
+    """Give the docstring of its async twin to what a sync client does in its own way."""
+
+    def document(function: F) -> F:
+        function.__doc__ = twin.__doc__
+        return function
+
+    return document

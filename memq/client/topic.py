@@ -1,4 +1,4 @@
-"""The notification queue of one topic, as a client sees it through the broker that serves it.
+"""One topic, as a client sees it through the broker that serves its notification queue.
 
 Which broker that is may change while a call is under way. So a call is made in attempts: when one
 fails in a way that may pass, the topic is looked up again and its queue's broker of that moment is
@@ -7,16 +7,26 @@ asked, until the deadline of the call.
 All calls are about one incarnation of the topic: the one given, or else the first that was met.
 When the topic is deleted and made again, they fail with `TopicRecreatedError` from then on, for
 offsets of the one mean nothing in the other.
+
+What retention has removed is a first part of each read partition; the rest is retained. Nobody
+remembers when the last removed Batch was published: before the first one that is left, and before
+the time that the broker says retention has come to.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from memq.client.backoff import full_jitter_s
+from memq.client.cluster import Cluster
+from memq.client.sync import EventLoopThread, SyncClient, sync, sync_close, sync_iter
+from memq.core.notification.notification import PublishedBatch, decode_notification
+from memq.core.ranges import OffsetRange
+from memq.core.retry import Retry
 from memq.core.wire.messages import (
     CommitOffsets,
     FetchCommitted,
@@ -27,22 +37,32 @@ from memq.core.wire.messages import (
     Position,
     TopicRequest,
 )
-from memq.errors import MemqError, ProtocolError, RequestTimeoutError, TopicRecreatedError
+from memq.errors import (
+    CorruptDataError,
+    InvalidRequestError,
+    MemqError,
+    OffsetOutOfRangeError,
+    ProtocolError,
+    TopicRecreatedError,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
+    from types import TracebackType
+    from typing import Self
 
-    from memq.client.cluster import Cluster
     from memq.core.wire.messages import (
         FetchCommittedAnswer,
         FetchNotificationsAnswer,
         FetchOffsetsAnswer,
         PartitionOffsets,
         Struct,
+        TopicInfo,
         WatermarkAnswer,
     )
 
 ATTEMPT_S = 5.0  # a broker that does not answer for this long may not serve the queue any more
+PAGE_ENTRIES = 1_000  # notifications asked for at a time, about 1 MB
 
 _entries = msgspec.msgpack.Decoder(list[NotificationEntry])
 
@@ -57,6 +77,32 @@ class Page(NamedTuple):
 
     entries: list[NotificationEntry]
     ends: dict[int, int]
+
+
+class RetainedSince(NamedTuple):
+    """Since when all that was published to a read partition is retained.
+
+    Attributes:
+        partition: read partition.
+        since_ms: what was published at this time or later is retained, milliseconds since 1970 UTC;
+            minus infinity where nothing was ever removed.
+    """
+
+    partition: int
+    since_ms: float
+
+
+def published_batch(topic: str, entry: NotificationEntry) -> PublishedBatch:
+    """The Batch of an entry that `TopicClient.entries` gave.
+
+    Raises:
+        CorruptDataError: it is no notification; the message says where it stands.
+    """
+    try:
+        notification = decode_notification(entry.payload)
+    except CorruptDataError as exc:
+        raise CorruptDataError(f"{topic}/{entry.partition} offset {entry.offset}: {exc}") from exc
+    return PublishedBatch(entry.partition, entry.offset, entry.timestamp_ms, notification)
 
 
 class TopicClient:
@@ -79,6 +125,38 @@ class TopicClient:
     def __repr__(self) -> str:
         return f"<TopicClient {self.topic} at {self.cluster!r}>"
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections of its cluster: for who made the cluster for this topic alone."""
+        await self.cluster.close()
+
+    async def info(self) -> TopicInfo:
+        """The topic as it is now: its options, schemas, hosts and incarnation.
+
+        Raises:
+            UnknownTopicError: there is no such topic.
+            TopicRecreatedError: it was deleted and made again.
+            MemqError: the brokers failed until the deadline.
+        """
+        info = await self.cluster.topic(self.topic, refresh=True)
+        if self.incarnation not in ("", info.incarnation):
+            raise TopicRecreatedError(
+                f"topic {self.topic!r} was deleted and made again: {self.incarnation} and "
+                f"{info.incarnation} are two topics of that name"
+            )
+        self.incarnation = info.incarnation
+        return info
+
     async def page(
         self,
         positions: Mapping[int, int],
@@ -90,7 +168,7 @@ class TopicClient:
         """Notifications from some offsets on; waits up to `max_wait_ms` for the first.
 
         Raises:
-            OffsetOutOfRangeError: an offset is not held.
+            OffsetOutOfRangeError: an offset is not retained.
             MemqError: as `ask`.
         """
         request = FetchNotifications(
@@ -121,12 +199,86 @@ class TopicClient:
         return answer.partitions
 
     async def starts(self) -> dict[int, int]:
-        """The first offset that is held, by partition.
+        """The first offset that is retained, by partition.
 
         Raises:
             MemqError: as `ask`.
         """
-        return {held.partition: held.start for held in await self.offsets()}
+        return {each.partition: each.start for each in await self.offsets()}
+
+    async def ranges_between(self, start_ms: int | None, end_ms: int | None) -> list[OffsetRange]:
+        """What was published from one time up to, not including, another one, by partition.
+
+        Args:
+            start_ms: milliseconds since 1970 UTC; None for all that is retained.
+            end_ms: likewise; None for all that is published by now.
+
+        Raises:
+            MemqError: as `ask`.
+        """
+        begin = await self.offsets(start_ms)
+        finish = await self.offsets(end_ms)
+        return [
+            OffsetRange(
+                first.partition,
+                first.start if first.at is None else first.at,
+                last.end if last.at is None else last.at,
+                self.incarnation,
+            )
+            for first, last in zip(begin, finish, strict=True)
+        ]
+
+    async def check_retained(self, wanted: OffsetRange) -> None:
+        """Make sure that a range can be read in full.
+
+        Raises:
+            InvalidRequestError: the topic has no such partition, or this is no range.
+            OffsetOutOfRangeError: some of the offsets are not retained, or not published yet.
+            MemqError: as `ask`.
+        """
+        check_retained(self.topic, wanted, await self.offsets())
+
+    async def pages(
+        self, ranges: Iterable[OffsetRange]
+    ) -> AsyncGenerator[list[NotificationEntry], None]:
+        """The notifications of some ranges, one range after the other, up to `PAGE_ENTRIES` each.
+
+        Raises:
+            OffsetOutOfRangeError: retention has removed some of them.
+            MemqError: as `ask`.
+        """
+        for partition, start, end, _ in ranges:
+            offset = start
+            while offset < end:
+                wanted = min(PAGE_ENTRIES, end - offset)
+                page = await self.page({partition: offset}, max_entries=wanted)
+                if not page.entries:  # Kafka's offsets have gaps, at the end of a range as well
+                    break
+                yield [entry for entry in page.entries if entry.offset < end]
+                offset = page.entries[-1].offset + 1
+
+    async def entries(self, ranges: Iterable[OffsetRange]) -> AsyncIterator[NotificationEntry]:
+        """The notifications of some ranges, one range after the other, as they stand in the queue.
+
+        Only a page of them is in memory at a time.
+
+        Raises:
+            MemqError: as `pages`.
+        """
+        async with aclosing(self.pages(ranges)) as pages:
+            async for page in pages:
+                for entry in page:
+                    yield entry
+
+    async def batches(self, ranges: Iterable[OffsetRange]) -> AsyncIterator[PublishedBatch]:
+        """The Batches of some ranges, one range after the other.
+
+        Raises:
+            CorruptDataError: something in the queue is no notification.
+            MemqError: as `pages`.
+        """
+        async for entry in self.entries(ranges):
+            yield published_batch(self.topic, entry)
 
     async def watermark(self) -> WatermarkAnswer:
         """How far the topic is stored.
@@ -137,6 +289,30 @@ class TopicClient:
         answer: WatermarkAnswer
         answer, _ = await self.ask(FetchWatermark(topic=self.topic))
         return answer
+
+    async def retained_since(self) -> list[RetainedSince]:
+        """Since when each read partition is retained in full.
+
+        Raises:
+            OffsetOutOfRangeError: retention removed Batches meanwhile; ask again.
+            MemqError: as `ask`.
+        """
+        starts = await self.starts()
+        firsts_ms = {
+            partition: -math.inf if start == 0 else await self._published_ms(partition, start)
+            for partition, start in starts.items()
+        }
+        # Asked last, so it covers all that was removed before.
+        retained_since_ms = (await self.watermark()).retained_since_ms
+        return [
+            RetainedSince(partition, min(first_ms, retained_since_ms))
+            for partition, first_ms in firsts_ms.items()
+        ]
+
+    async def _published_ms(self, partition: int, start: int) -> float:
+        """When the first Batch from an offset on was published; infinity when there is none."""
+        page = await self.page({partition: start}, max_entries=1)
+        return page.entries[0].timestamp_ms if page.entries else math.inf
 
     async def committed(self, group: str, *, timeout_s: float | None = None) -> dict[int, int]:
         """Stored next offsets of a group; partitions without one are absent.
@@ -169,7 +345,7 @@ class TopicClient:
         Raises:
             NotOwnerError: the member does not hold one of the partitions now.
             InvalidRequestError: an administrator commits while the group has members.
-            OffsetOutOfRangeError: an offset is not held.
+            OffsetOutOfRangeError: an offset is not retained.
             MemqError: as `ask`.
         """
         request = CommitOffsets(
@@ -200,35 +376,99 @@ class TopicClient:
             UnavailableError: no broker could be reached by the deadline.
             MemqError: the typed error that the broker named.
         """
-        clock = asyncio.get_running_loop().time
-        budget_s = self.cluster.request_timeout_s if timeout_s is None else timeout_s
-        deadline_s = clock() + budget_s + wait_s
-        attempt = 0
-        last: MemqError | None = None
+        cluster = self.cluster
+        budget_s = cluster.request_timeout_s if timeout_s is None else timeout_s
+        retry = Retry(budget_s + wait_s, cluster.runtime)
         while True:
-            attempt_s = max(0.0, min(deadline_s - clock(), ATTEMPT_S + wait_s))
+            attempt_s = min(retry.left_s, ATTEMPT_S + wait_s)
             try:
-                topic = await self.cluster.topic(
-                    self.topic, refresh=attempt > 0, timeout_s=attempt_s
+                topic = await cluster.topic(
+                    self.topic, refresh=retry.failures > 0, timeout_s=attempt_s
                 )
                 if isinstance(request, TopicRequest):
                     request.incarnation = self.incarnation or topic.incarnation
-                found = await self.cluster.call(topic.queue_address, request, timeout_s=attempt_s)
-            except MemqError as exc:
-                if last is None or not isinstance(exc, RequestTimeoutError):
-                    last = exc  # as in `Cluster.call`: a last attempt may have had no time at all
-                delay_s = full_jitter_s(attempt, self.cluster.runtime.random)
+                found = await cluster.call(topic.queue_address, request, timeout_s=attempt_s)
+            except MemqError as error:
                 # What the cluster remembers may be over; nobody has relied on it yet.
-                passing = isinstance(exc, TopicRecreatedError) and not self.incarnation
-                if not (exc.retriable or passing):
-                    raise
+                passing = isinstance(error, TopicRecreatedError) and not self.incarnation
+                delay_s = retry.after(error, retriable=error.retriable or passing)
             else:
                 self.incarnation = self.incarnation or topic.incarnation
                 return found
-            if clock() + delay_s >= deadline_s:
-                raise last
             await asyncio.sleep(delay_s)
-            attempt += 1
+
+
+class SyncTopicClient(SyncClient[TopicClient]):
+    """A `TopicClient` for threads, with connections of its own. Use it with `with`, or `close` it.
+
+    Args:
+        bootstrap: comma separated `host:port` of some brokers; None for the environment variable
+            `MEMQ_BOOTSTRAP`, or else 127.0.0.1:6367.
+        topic: the topic.
+        incarnation: of the topic; empty for the one that is met first.
+        token: credential; empty where the brokers ask for none.
+        client: names this client in the brokers' logs.
+        request_timeout_s: how long brokers are tried before a call fails.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | None,
+        topic: str,
+        *,
+        incarnation: str = "",
+        token: str = "",
+        client: str = "",
+        request_timeout_s: float = 30.0,
+    ) -> None:
+        cluster = Cluster(
+            bootstrap, client=client, token=token, request_timeout_s=request_timeout_s
+        )
+        super().__init__(
+            TopicClient(cluster, topic, incarnation), EventLoopThread(f"memq-topic-{topic}")
+        )
+
+    @property
+    def incarnation(self) -> str:
+        """Of the topic; empty until one was met."""
+        return self._client.incarnation
+
+    close = sync_close(TopicClient.close)
+    info = sync(TopicClient.info)
+    ask = sync(TopicClient.ask)
+    offsets = sync(TopicClient.offsets)
+    starts = sync(TopicClient.starts)
+    ranges_between = sync(TopicClient.ranges_between)
+    check_retained = sync(TopicClient.check_retained)
+    watermark = sync(TopicClient.watermark)
+    retained_since = sync(TopicClient.retained_since)
+    committed = sync(TopicClient.committed)
+    commit = sync(TopicClient.commit)
+    pages = sync_iter(TopicClient.pages)
+
+    def batches(self, ranges: Iterable[OffsetRange]) -> Iterator[PublishedBatch]:
+        """The Batches of some ranges; see `TopicClient.batches`."""
+        for page in self.pages(ranges):
+            for entry in page:
+                yield published_batch(self._client.topic, entry)
+
+
+def check_retained(topic: str, wanted: OffsetRange, retained: Sequence[PartitionOffsets]) -> None:
+    """Make sure that a range is part of what is retained; see `TopicClient.check_retained`."""
+    partition, start, end, _ = wanted
+    if not 0 <= partition < len(retained):
+        raise InvalidRequestError(
+            f"topic {topic!r} has no partition {partition}; it has 0 to {len(retained) - 1}"
+        )
+    if not 0 <= start <= end:
+        raise InvalidRequestError(f"{topic}/{partition} [{start}, {end}) is no range of offsets")
+    there = retained[partition]
+    if start < end and not there.start <= start <= end <= there.end:
+        raise OffsetOutOfRangeError(
+            f"{topic}/{partition} [{start}, {end}) is not retained in full; [{there.start}, "
+            f"{there.end}) is. What comes before was removed by retention, what comes after is not "
+            "published yet"
+        )
 
 
 def _positions(offsets: Mapping[int, int]) -> list[Position]:

@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from memq.client.cluster import Cluster
-from memq.client.notifications import PAGE_ENTRIES
 from memq.client.sync import EventLoopThread
-from memq.client.topic import TopicClient
+from memq.client.topic import PAGE_ENTRIES, TopicClient
 from memq.core.notification.notification import decode_notification
 from memq.errors import CorruptDataError, TopicRecreatedError
 

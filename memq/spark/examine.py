@@ -221,4 +221,4 @@ def _of_notifications(
 def _notifications(options: ReadOptions) -> Iterator[tuple[NotificationEntry, Notification]]:
     with Driver(options) as driver:
         for stretch in resolve(driver, options):
-            yield from driver.notifications(*stretch)
+            yield from driver.notifications(*stretch[:3])

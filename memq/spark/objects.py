@@ -6,9 +6,10 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from memq.client.backoff import full_jitter_s, system_randomness
-from memq.client.source import MAX_OBJECT_BYTES, RANGE_BYTES
+from memq.client.objects import MAX_OBJECT_BYTES, RANGE_BYTES
 from memq.core.format.index import decode_tail
+from memq.core.retry import BROKER_BACKOFF
+from memq.core.runtime import SYSTEM
 from memq.core.storage.open import open_uri
 from memq.core.wire.messages import FetchBatch
 from memq.errors import CorruptDataError, DataLossError, MemqError, ObjectNotFoundError
@@ -72,7 +73,7 @@ class Objects:
             try:
                 return self._get(uri, start, length)
             except MemqError as exc:
-                delay_s = full_jitter_s(attempt, system_randomness)
+                delay_s = BROKER_BACKOFF.full_jitter_s(attempt, SYSTEM.random)
                 if not exc.retriable or time.monotonic() + delay_s >= deadline_s:
                     raise
             time.sleep(delay_s)

@@ -19,7 +19,7 @@ from memq.errors import ConfigError, CorruptDataError, DataLossError, MemqError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from memq.client.source import ReadThrough
+    from memq.client.objects import ReadThrough
 
 DEFAULT_TASK_BYTES = 128 << 20  # of stored bytes; measured best between 64 and 128 MiB
 EARLIEST, LATEST = -2, -1  # in place of an offset, as in the JSON of Spark's Kafka source

@@ -20,8 +20,8 @@ from memq.spark.seen import Names
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from memq.client.notifications import Stretch
     from memq.core.notification.notification import Notification
+    from memq.core.ranges import OffsetRange
     from memq.core.wire.messages import NotificationEntry
     from memq.spark.driver import Driver
     from memq.spark.options import ReadOptions
@@ -42,8 +42,8 @@ class Range(NamedTuple):
         history: of `before`; it takes in the stretches as well.
     """
 
-    stretches: Sequence[Stretch]
-    before: Sequence[Stretch]
+    stretches: Sequence[OffsetRange]
+    before: Sequence[OffsetRange]
     history: History
 
 
@@ -104,7 +104,7 @@ def _repeats(driver: Driver, options: ReadOptions, wanted: Range, seen: Names) -
     return repeats
 
 
-def _suspects(driver: Driver, stretches: Sequence[Stretch], seen: Names) -> list[StoredBatch]:
+def _suspects(driver: Driver, stretches: Sequence[OffsetRange], seen: Names) -> list[StoredBatch]:
     """The Batches that hold a Message of these names, in the order of publication."""
     suspects = [
         _stored(entry, notification, keep_runs=False)
@@ -115,13 +115,13 @@ def _suspects(driver: Driver, stretches: Sequence[Stretch], seen: Names) -> list
 
 
 def _entries(
-    driver: Driver, stretches: Iterable[Stretch]
+    driver: Driver, stretches: Iterable[OffsetRange]
 ) -> Iterable[tuple[NotificationEntry, Notification]]:
     """In the order of publication, as far as clocks tell it.
 
     The producers' sequences then come nearly in order, which is what `Seen` is quick at.
     """
-    partitions = [driver.notifications(*stretch) for stretch in stretches]
+    partitions = [driver.notifications(*stretch[:3]) for stretch in stretches]
     return heapq.merge(*partitions, key=_published)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from memq.client.notifications import Stretch
+from memq.core.ranges import OffsetRange
 from memq.errors import ConfigError, OffsetOutOfRangeError
 from memq.spark.options import EARLIEST, LATEST
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("memq.spark")
 
 
-def resolve(driver: Driver, options: ReadOptions) -> list[Stretch]:
+def resolve(driver: Driver, options: ReadOptions) -> list[OffsetRange]:
     """The ranges of a read, of which every offset is held.
 
     Raises:
@@ -32,7 +32,7 @@ def resolve(driver: Driver, options: ReadOptions) -> list[Stretch]:
     end = bound_offsets(driver, options.ending, held, "endingOffsets")
     stretches = []
     for partition in sorted(set(start) & set(end)):
-        stretch = Stretch(partition, start[partition], end[partition])
+        stretch = OffsetRange(partition, start[partition], end[partition])
         stretches.append(_checked(stretch, held[partition], options))
     return stretches
 
@@ -71,13 +71,13 @@ def bound_offsets(
     }
 
 
-def after_loss(options: ReadOptions, stretch: Stretch, first_held: int) -> Stretch:
+def after_loss(options: ReadOptions, stretch: OffsetRange, first_held: int) -> OffsetRange:
     """What of a range that retention has cut is still there, if the user wants to go on.
 
     Raises:
         OffsetOutOfRangeError: the user does not.
     """
-    gone = Stretch(stretch.partition, stretch.start, min(first_held, stretch.end))
+    gone = OffsetRange(stretch.partition, stretch.start, min(first_held, stretch.end))
     message = (
         f"offsets {gone.start} to {gone.end - 1} of {options.topic}/{gone.partition} were removed "
         f"by retention; {first_held} is the first that is held"
@@ -102,7 +102,7 @@ def _at_most(offset: int | None, end: int) -> int:
     return end if offset is None else min(offset, end)
 
 
-def check_published(topic: str, stretch: Stretch, held: PartitionOffsets) -> None:
+def check_published(topic: str, stretch: OffsetRange, held: PartitionOffsets) -> None:
     """Refuse offsets that do not exist yet.
 
     Raises:
@@ -115,7 +115,7 @@ def check_published(topic: str, stretch: Stretch, held: PartitionOffsets) -> Non
         )
 
 
-def _checked(stretch: Stretch, held: PartitionOffsets, options: ReadOptions) -> Stretch:
+def _checked(stretch: OffsetRange, held: PartitionOffsets, options: ReadOptions) -> OffsetRange:
     check_published(options.topic, stretch, held)
     if stretch.end < stretch.start:  # such as a start behind an end that is a time
         return stretch._replace(end=stretch.start)

@@ -28,7 +28,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from memq.client.notifications import Stretch
+from memq.core.ranges import OffsetRange
 from memq.errors import ConfigError, OffsetOutOfRangeError
 from memq.spark.admission import (
     Checkpoint,
@@ -95,7 +95,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._reads(partition)
         }
         for partition, position in positions.items():
-            stretch = Stretch(partition, position.next, position.next)
+            stretch = OffsetRange(partition, position.next, position.next)
             check_published(self._options.topic, stretch, held[partition])
         return self._checkpoint(positions)
 
@@ -226,7 +226,9 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
             first = held[partition].start
             if position.next < first:
-                lost = after_loss(self._options, Stretch(partition, position.next, first), first)
+                lost = after_loss(
+                    self._options, OffsetRange(partition, position.next, first), first
+                )
                 position = position._replace(next=lost.start)  # noqa: PLW2901
             positions[partition] = position
         if self._options.starting.offsets is None:
@@ -241,10 +243,10 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         stretches = []
         for partition, (began, following) in sorted(end.items()):
             first = start[partition].next if partition in start else began
-            stretch = Stretch(partition, first, following)
+            stretch = OffsetRange(partition, first, following)
             if first < min(following, held[partition].start):
                 stretch = after_loss(self._options, stretch, held[partition].start)
-            if stretch.entries:
+            if stretch.size:
                 stretches.append(stretch)
         if not stretches:
             return []
@@ -263,11 +265,11 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _before(
         self,
-        stretches: Sequence[Stretch],
+        stretches: Sequence[OffsetRange],
         firsts: Mapping[int, int],
         end: Positions,
         held: Mapping[int, PartitionOffsets],
-    ) -> list[Stretch]:
+    ) -> list[OffsetRange]:
         """What the stream has read within the deduplication window before these stretches."""
         oldest_ms = min(
             entry.timestamp_ms
@@ -279,16 +281,16 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for partition, at in ((each.partition, each.at) for each in since):
             if partition in firsts:
                 start = max(at or 0, end[partition].began, held[partition].start)
-                before.append(Stretch(partition, start, firsts[partition]))
-        return [stretch for stretch in before if stretch.entries > 0]
+                before.append(OffsetRange(partition, start, firsts[partition]))
+        return [stretch for stretch in before if stretch.size > 0]
 
-    def _learn(self, before: Sequence[Stretch]) -> History:
+    def _learn(self, before: Sequence[OffsetRange]) -> History:
         """The names of what was read before, from the notifications."""
         history = History(self._driver.dedup_window_ms())
         unused = Names()  # repeats among these were dropped when they were read
-        entries = sum(stretch.entries for stretch in before)
+        entries = sum(stretch.size for stretch in before)
         log.info("MemQ topic %s: learning %d notifications", self._options.topic, entries)
-        for partition, start, end in before:
+        for partition, start, end, _ in before:
             for entry, notification in self._driver.notifications(partition, start, end):
                 history.add(notification, entry.timestamp_ms, unused)
         return history

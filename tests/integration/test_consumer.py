@@ -185,7 +185,7 @@ async def test_iteration(tmp_path):
 
 async def test_read_through_broker(tmp_path, monkeypatch):
     """Through the broker the same Batches come, in ranges when they are large."""
-    monkeypatch.setattr("memq.client.source.RANGE_BYTES", 100)
+    monkeypatch.setattr("memq.client.objects.RANGE_BYTES", 100)
     async with world(tmp_path) as w:
         await w.write(b"a" * 1000, b"b")
         await w.write(b"c")

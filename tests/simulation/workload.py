@@ -13,11 +13,12 @@ import pyarrow as pa
 from memq import AsyncAdminClient, AsyncConsumer, AsyncProducer
 from memq.client.audit.audit import audit_topic
 from memq.client.cluster import Cluster
-from memq.client.read_range import OffsetRange, _fetch_all, _plan
-from memq.client.source import BatchSource
+from memq.client.objects import BatchSource
+from memq.client.read_range import fetch_range
 from memq.client.topic import TopicClient
 from memq.core.files import sync_folder
 from memq.core.notification.notification import decode_notification
+from memq.core.ranges import OffsetRange
 from memq.core.storage.open import open_uri
 from memq.core.wire.messages import FetchWatermark
 from memq.errors import (
@@ -428,10 +429,10 @@ async def read_a_range(run: Run, process: Process, topic: str) -> None:
             return
         start = rng.randrange(held.start, held.end)
         end = rng.randint(start + 1, held.end)
-        wanted = OffsetRange(topic, held.partition, start, end, info.incarnation)
+        wanted = OffsetRange(held.partition, start, end, info.incarnation)
         start_us = run.now_us
         source = BatchSource(queue, process.loop.threads(4, "range"))
-        found = await _fetch_all(await _plan(queue, wanted), source)
+        found = await fetch_range(queue, wanted, source)
         if not found:
             return
         run.history.add(

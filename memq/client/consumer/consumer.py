@@ -18,10 +18,9 @@ import os
 import warnings
 from typing import TYPE_CHECKING
 
-from memq.client.consumer.callbacks import Callbacks
 from memq.client.consumer.options import ConsumerOptions
 from memq.client.consumer.rim import ConsumerRim
-from memq.client.sync import EventLoopThread
+from memq.client.sync import Callbacks, EventLoopThread
 from memq.core.runtime import SYSTEM, Runtime
 from memq.errors import ClosedError
 
@@ -262,9 +261,9 @@ class Consumer:
         self._callbacks = Callbacks(self._loop)
         handed_over = dataclasses.replace(
             parsed,
-            on_assign=self._callbacks.wrap(parsed.on_assign),
-            on_revoke=self._callbacks.wrap(parsed.on_revoke),
-            on_lost=self._callbacks.wrap(parsed.on_lost),
+            on_assign=parsed.on_assign and self._callbacks.wrap(parsed.on_assign),
+            on_revoke=parsed.on_revoke and self._callbacks.wrap(parsed.on_revoke),
+            on_lost=parsed.on_lost and self._callbacks.wrap(parsed.on_lost),
         )
         try:
             self._rim = self._loop.run(ConsumerRim.start(bootstrap, handed_over))

@@ -28,17 +28,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from memq.client.backoff import full_jitter_s
-from memq.client.source import Place
-from memq.core.notification.notification import decode_notification
+from memq.client.topic import published_batch
+from memq.core.retry import BROKER_BACKOFF
 from memq.errors import CorruptDataError, MemqError, OffsetOutOfRangeError, ProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping
 
-    from memq.client.source import BatchSource, Fetched
+    from memq.client.objects import BatchSource, FetchedBatch
     from memq.client.topic import TopicClient
-    from memq.core.notification.notification import Notification
+    from memq.core.notification.notification import PublishedBatch
     from memq.core.wire.messages import NotificationEntry, PartitionOffsets
 
 T = TypeVar("T")
@@ -53,9 +52,8 @@ PLAN_AHEAD = 1_000  # notifications held for all lanes, about 1 KB each; more ar
 class _Slot:
     """A notification, and its Batch once it is being fetched."""
 
-    notification: Notification
-    place: Place
-    task: asyncio.Task[Fetched] | None = None
+    published: PublishedBatch
+    task: asyncio.Task[FetchedBatch] | None = None
     held_bytes: int = 0
 
 
@@ -152,7 +150,7 @@ class Fetcher:
         self._restart_follower()
         self._pump()
 
-    def take(self) -> Fetched | None:
+    def take(self) -> FetchedBatch | None:
         """The next Batch, if one is ready.
 
         Raises:
@@ -196,7 +194,7 @@ class Fetcher:
             if task is not None:
                 task.cancel()
 
-    def _take_from(self, lane: _Lane) -> Fetched | None:
+    def _take_from(self, lane: _Lane) -> FetchedBatch | None:
         if not lane.slots:
             assert lane.error is not None  # noqa: S101 - what `ready` says
             raise type(lane.error)(str(lane.error)) from lane.error
@@ -214,7 +212,7 @@ class Fetcher:
         lane.slots.popleft()
         lane.started -= 1
         self.taken_from = lane.position
-        lane.position = slot.place.offset + 1
+        lane.position = slot.published.offset + 1
         self._held_bytes -= slot.held_bytes
         self._room.set()
         self._pump()
@@ -247,7 +245,9 @@ class Fetcher:
             except MemqError as exc:
                 self._trouble = exc
                 self._wake()
-                await asyncio.sleep(full_jitter_s(attempt, self._queue.cluster.runtime.random))
+                await asyncio.sleep(
+                    BROKER_BACKOFF.full_jitter_s(attempt, self._queue.cluster.runtime.random)
+                )
                 attempt += 1
 
     def _positions_to_ask(self) -> dict[int, int]:
@@ -278,16 +278,13 @@ class Fetcher:
             if lane is None:
                 raise ProtocolError(f"the broker answered for partition {entry.partition} unasked")
             if lane.error is None and entry.offset >= lane.asked:
-                place = Place(entry.partition, entry.offset)
                 try:
-                    notification = decode_notification(entry.payload)
+                    published = published_batch(self._queue.topic, entry)
                 except CorruptDataError as exc:
-                    lane.error = CorruptDataError(
-                        f"{self._queue.topic}/{entry.partition} offset {entry.offset}: {exc}"
-                    )
+                    lane.error = exc
                     self._wake()
                     continue
-                lane.slots.append(_Slot(notification, place))
+                lane.slots.append(_Slot(published))
                 lane.asked = entry.offset + 1
         self._pump()
 
@@ -320,17 +317,17 @@ class Fetcher:
                 return
             lane = min(waiting, key=lambda lane: lane.started)
             slot = lane.slots[lane.started]
-            size = slot.notification.size_bytes
+            size = slot.published.notification.size_bytes
             if self._held_bytes and self._held_bytes + size > self._prefetch_bytes:
                 return
             lane.started += 1
             slot.held_bytes = size
             self._held_bytes += size
             self._fetching += 1
-            slot.task = self._spawn(self._source.fetch(slot.notification, slot.place))
+            slot.task = self._spawn(self._source.fetch(slot.published))
             slot.task.add_done_callback(partial(self._fetched, slot))
 
-    def _fetched(self, slot: _Slot, task: asyncio.Task[Fetched]) -> None:
+    def _fetched(self, slot: _Slot, task: asyncio.Task[FetchedBatch]) -> None:
         self._fetching -= 1
         dropped = slot.task is not task
         if task.cancelled() and not dropped:

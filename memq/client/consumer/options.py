@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, TypedDict, get_args
 
 from memq.client.consumer.fetcher import OnOutOfRange
+from memq.client.objects import ReadThrough
 from memq.client.order import Order
-from memq.client.source import ReadThrough
 from memq.client.start import Start, check_start
 from memq.core.group import (
     MAX_CLIENT_TEXT,

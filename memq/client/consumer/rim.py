@@ -27,7 +27,7 @@ from memq.client.consumer.fetcher import Fetcher
 from memq.client.consumer.group_session import GroupSession
 from memq.client.consumer.membership import Membership
 from memq.client.duplicates import DuplicateWindow
-from memq.client.source import BatchSource
+from memq.client.objects import BatchSource
 from memq.client.start import check_offsets, resolve
 from memq.client.topic import TopicClient
 from memq.core.runtime import SYSTEM, Runtime
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from memq.client.batch import Batch
     from memq.client.consumer.options import ConsumerOptions, OnPartitions
-    from memq.client.source import Fetched
+    from memq.client.objects import FetchedBatch
     from memq.client.start import Start
     from memq.core.wire.messages import TopicInfo
 
@@ -176,7 +176,7 @@ class ConsumerRim:
                 return batch
         return None
 
-    def _without_repeats(self, fetched: Fetched) -> tuple[Batch, list[int]]:
+    def _without_repeats(self, fetched: FetchedBatch) -> tuple[Batch, list[int]]:
         batch = fetched.batch
         place = (batch.partition, batch.offset)
         repeats = self._window.find(place, batch.notification.write_partition, fetched.entries)

@@ -46,7 +46,6 @@ import math
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from memq.client.backoff import full_jitter_s
 from memq.client.producer.delivery import StoredAt
 from memq.client.producer.state import (
     Connect,
@@ -59,6 +58,7 @@ from memq.client.producer.state import (
     Send,
 )
 from memq.core.checksum import crc32c
+from memq.core.retry import BROKER_BACKOFF
 from memq.core.wire.messages import Write
 from memq.errors import (
     DeliveryTimeoutError,
@@ -227,7 +227,7 @@ class ProducerCore:
             return
         link = self._link(address)
         link.state = LinkState.DOWN
-        link.retry_s = now_s + full_jitter_s(link.attempts, self._randomness)
+        link.retry_s = now_s + BROKER_BACKOFF.full_jitter_s(link.attempts, self._randomness)
         link.attempts += 1
         self._last_error = error
         self._refresh_wanted = True
@@ -405,7 +405,7 @@ class ProducerCore:
                 partition.window = 1
             if entry.sequence != partition.first_unsettled():
                 return
-        entry.ready_s = now_s + full_jitter_s(entry.attempts, self._randomness)
+        entry.ready_s = now_s + BROKER_BACKOFF.full_jitter_s(entry.attempts, self._randomness)
         entry.attempts += counts
 
     def _expire(self, now_s: float) -> None:

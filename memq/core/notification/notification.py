@@ -7,6 +7,8 @@ Spark and the audit plan from Notifications alone and touch the object only to r
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
 from memq.core.format.batch import ProducerRun
@@ -56,6 +58,27 @@ class Notification(msgspec.Struct, frozen=True, kw_only=True):
     broker_id: str
     sealed_ms: int
     stored_through_ms: int
+
+
+class PublishedBatch(NamedTuple):
+    """A Batch as its topic has it: a Notification at its offset.
+
+    Attributes:
+        partition: read partition.
+        offset: of the Notification in it.
+        timestamp_ms: when it was published, milliseconds since 1970 UTC, by the broker's clock.
+        notification: what it says.
+    """
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    notification: Notification
+
+    def __str__(self) -> str:
+        """It as error messages name it."""
+        it = self.notification
+        return f"Batch {it.batch_id} at {it.topic}/{self.partition} offset {self.offset} ({it.uri})"
 
 
 _encoder = msgspec.json.Encoder()

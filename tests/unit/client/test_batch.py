@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memq.client.batch import LogMessage
-from memq.client.source import Place, decode
+from memq.client.objects import decode
 from memq.core.format.schema import DEFAULT_SCHEMA
+from memq.core.notification.notification import PublishedBatch
 from memq.errors import ConfigError, CorruptDataError, InvalidRequestError
 from tests.unit.client.batches import Sent, notify, object_bytes, records, seal
 
@@ -19,7 +20,7 @@ def open_batch(*messages, order="none", compression=None):
     """A Batch of these Messages, as a consumer hands it out."""
     sealed = seal(*messages, compression=compression)
     notification = msgspec.structs.replace(notify(sealed), write_partition=4)
-    return decode(object_bytes(sealed), notification, Place(3, 7), order).batch
+    return decode(object_bytes(sealed), PublishedBatch(3, 7, 1, notification), order).batch
 
 
 def test_iterates_log_messages():
@@ -143,7 +144,7 @@ def test_values_that_python_cannot_hold():
 def test_compressed():
     """A compressed Batch reads like any other, and counts with its decoded size."""
     sealed = seal(Sent("p", 0, records(*[b"x" * 1000] * 1000)), compression="zstd")
-    fetched = decode(object_bytes(sealed), notify(sealed), Place(0, 0), "none")
+    fetched = decode(object_bytes(sealed), PublishedBatch(0, 0, 1, notify(sealed)), "none")
     assert {m.value for m in fetched.batch} == {b"x" * 1000}
     assert sealed.size_bytes < 100_000
     assert fetched.size_bytes > 1_000_000
@@ -155,7 +156,7 @@ def test_damage_names_the_batch():
     data = bytearray(object_bytes(sealed))
     data[sealed.entries[0].offset + 200] ^= 1
     with pytest.raises(CorruptDataError, match=r"Batch b at t/3 offset 7 \(memory:b\) is damaged"):
-        decode(bytes(data), notify(sealed), Place(3, 7), "none")
+        decode(bytes(data), PublishedBatch(3, 7, 1, notify(sealed)), "none")
 
 
 def test_truncated_object():
@@ -164,7 +165,7 @@ def test_truncated_object():
     data = object_bytes(sealed)
     for size in range(0, len(data), 97):
         with pytest.raises(CorruptDataError, match="offset 7"):
-            decode(data[:size], notify(sealed), Place(3, 7), "none")
+            decode(data[:size], PublishedBatch(3, 7, 1, notify(sealed)), "none")
 
 
 def test_other_object():
@@ -174,7 +175,7 @@ def test_other_object():
         seal(Sent("p", 0, records(b"a")), batch_id="o"),
     )
     with pytest.raises(CorruptDataError, match="the object holds Batch o"):
-        decode(object_bytes(other), notify(sealed), Place(3, 7), "none")
+        decode(object_bytes(other), PublishedBatch(3, 7, 1, notify(sealed)), "none")
 
 
 rows_strategy = st.lists(

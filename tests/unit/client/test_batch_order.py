@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.client.source import Place, decode
+from memq.client.objects import decode
+from memq.core.notification.notification import PublishedBatch
 from memq.errors import SchemaMismatchError
 from tests.unit.client.batches import Sent, notify, object_bytes, records, seal
 
@@ -13,7 +14,7 @@ from tests.unit.client.batches import Sent, notify, object_bytes, records, seal
 def read(order, *messages):
     """The LogMessages of a Batch in an order."""
     sealed = seal(*messages)
-    return decode(object_bytes(sealed), notify(sealed), Place(0, 0), order).batch
+    return decode(object_bytes(sealed), PublishedBatch(0, 0, 1, notify(sealed)), order).batch
 
 
 MIXED = [

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import multiprocessing
 import subprocess
 import sys
@@ -9,7 +10,15 @@ import time
 
 import pytest
 
-from memq.client.sync import EventLoopThread
+from memq.client.admin import AdminClient, AsyncAdminClient
+from memq.client.sync import (
+    Callbacks,
+    EventLoopThread,
+    SyncClient,
+    documented_by,
+    sync,
+    sync_close,
+)
 from memq.errors import ClosedError, InvalidRequestError, RequestTimeoutError
 
 
@@ -190,3 +199,133 @@ gc.collect()  # nobody refers to the task that waits, and it is not destroyed
     assert done.stdout == "told\n"
     assert done.stderr == ""
     assert time.monotonic() - began < 10
+
+
+class AsyncEcho:
+    """An async client; it notes how it began and ended, and in which thread its callback ran."""
+
+    def __init__(self, *, fail=False):
+        self.fail = fail
+        self.on_call = None
+        self.events = []
+
+    def __repr__(self):
+        return "<AsyncEcho>"
+
+    async def __aenter__(self):
+        if self.fail:
+            raise InvalidRequestError("cannot start")
+        self.events.append("started")
+        return self
+
+    async def __aexit__(self, exc_type, exc, traceback):
+        self.events.append(f"left with {exc!r}")
+
+    async def echo(self, value, *, times=1):
+        """The value, some times over."""
+        await asyncio.sleep(0)
+        return [value] * times
+
+    async def ask(self, value):
+        """What the callback makes of the value."""
+        await self.on_call(value)
+
+    async def close(self, within=None):
+        """Stop."""
+        self.events.append(f"closed in {within}")
+
+
+class Echo(SyncClient[AsyncEcho]):
+    """Its sync twin."""
+
+    echo = sync(AsyncEcho.echo)
+    ask = sync(AsyncEcho.ask, callbacks=True)
+    close = sync_close(AsyncEcho.close)
+
+    def __init__(self, client, on_call=print):
+        super().__init__(client, EventLoopThread("memq-echo"))
+        client.on_call = self._callbacks.wrap(on_call)
+
+
+def test_sync_method_is_its_twins():
+    """A sync method has arguments, result and docstring of the async one, and awaits nothing."""
+    with Echo(AsyncEcho()) as echo:
+        assert echo.echo("a", times=2) == ["a", "a"]
+        with pytest.raises(TypeError, match="surprise"):
+            echo.echo("a", surprise=1)
+
+    assert Echo.echo.__doc__ == "The value, some times over."
+    assert str(inspect.signature(Echo.echo)) == "(self, value, *, times=1)"
+    assert not inspect.iscoroutinefunction(Echo.echo)
+    assert AdminClient.offsets.__doc__ == AsyncAdminClient.offsets.__doc__
+
+
+def test_sync_client_ends_once():
+    """A client that is closed or left is over: it ends once, and later calls are refused."""
+    client = AsyncEcho()
+    with Echo(client) as echo:
+        echo.close(within=3)
+        echo.close()
+    assert client.events == ["started", "closed in 3"]
+    with pytest.raises(ClosedError):
+        echo.echo("a")
+    assert repr(echo) == "<Echo>"
+
+
+def test_sync_client_passes_on_the_failure_of_its_block():
+    """The async client learns why the block of the sync one was left."""
+    client = AsyncEcho()
+    with pytest.raises(KeyError), Echo(client):
+        raise KeyError("gone")
+    assert client.events == ["started", "left with KeyError('gone')"]
+
+
+def test_sync_client_that_does_not_start():
+    """When the async client cannot start nothing is left behind, and nothing is warned of."""
+    with pytest.raises(InvalidRequestError, match="cannot start"):
+        Echo(AsyncEcho(fail=True))
+    assert "memq-echo" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_sync_client_that_is_forgotten():
+    """A client that nobody closed says so."""
+    echo = Echo(AsyncEcho())
+    with pytest.warns(ResourceWarning, match="<Echo> was not closed"):
+        echo.__del__()
+    echo.close()
+
+
+def test_callback_runs_in_the_thread_that_calls():
+    """A callback runs in the thread that waits, may call the client, and its error comes back."""
+    seen = []
+
+    def on_call(value):
+        seen.append((threading.current_thread(), echo.echo(value)))
+        if value == "bad":
+            raise KeyError(value)
+
+    with Echo(AsyncEcho(), on_call) as echo:
+        echo.ask("a")
+        assert seen == [(threading.current_thread(), ["a"])]
+        with pytest.raises(KeyError, match="bad"):
+            echo.ask("bad")
+
+
+def test_callbacks_refuse_the_loops_thread(loop):
+    """On the loop's own thread a call that waits for callbacks is refused like any other."""
+
+    async def nested():
+        return Callbacks(loop).run(value(1))
+
+    with pytest.raises(InvalidRequestError, match="async client"):
+        loop.run(nested())
+
+
+def test_documented_by():
+    """What a sync client does in its own way has the docstring of its twin all the same."""
+
+    @documented_by(AsyncEcho.echo)
+    def echo():
+        pass
+
+    assert echo.__doc__ == "The value, some times over."

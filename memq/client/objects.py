@@ -1,0 +1,303 @@
+"""Reading the objects of Batches: from storage, through a broker, or from whichever has them.
+
+The bytes are read and decoded in worker threads: both let go of the interpreter for most of their
+time. A Batch that comes out of here is whole, checked against its CRC32Cs, and the one that its
+Notification speaks of. Everything else is an error that names topic, partition, offset and object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+
+from memq.client.batch import Batch
+from memq.client.order import Order, arrange
+from memq.core.format.reader import BatchReader
+from memq.core.retry import Retry
+from memq.core.storage.open import open_uri
+from memq.core.wire.messages import FetchBatch
+from memq.errors import (
+    ConfigError,
+    CorruptDataError,
+    DataLossError,
+    InvalidRequestError,
+    MemqError,
+    MessageTooLargeError,
+    ObjectNotFoundError,
+    OffsetOutOfRangeError,
+    SchemaMismatchError,
+    StorageError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+    from concurrent.futures import Executor
+
+    import pyarrow as pa
+
+    from memq.client.topic import TopicClient
+    from memq.core.format.index import IndexEntry
+    from memq.core.notification.notification import PublishedBatch
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+ReadThrough = Literal["storage", "broker"]
+
+RANGE_BYTES = 4 << 20  # of one request to a broker: large enough for throughput, small for memory
+BROKER_TIMEOUT_S = 10.0  # of one range, where storage failed already; else the client's own
+MAX_OBJECT_BYTES = 2 << 30  # the largest batch_bytes, twice: its last Message and the index
+
+
+# -- bytes ----------------------------------------------------------------------------------
+
+
+def check_span(uri: str, start: int, length: int) -> None:
+    """Make sure that an object can have some bytes, before memory is taken for them.
+
+    Raises:
+        CorruptDataError: it cannot; whoever named them is damaged.
+    """
+    if start < 0 or length < 0 or start + length > MAX_OBJECT_BYTES:
+        raise CorruptDataError(
+            f"bytes {start} to {start + length} of {uri} are asked for, as its notification says; "
+            f"an object has up to {MAX_OBJECT_BYTES}"
+        )
+
+
+def read_storage(uri: str, start: int, length: int) -> Any:
+    """Bytes of an object, straight from its storage; fewer where it ends sooner. It blocks.
+
+    Raises:
+        CorruptDataError: no object can have these bytes.
+        ObjectNotFoundError: there is no such object.
+        StorageError: the storage failed.
+        ConfigError: this machine knows no such storage.
+    """
+    check_span(uri, start, length)
+    storage, key = open_uri(uri)
+    return storage.get_range(key, start, length)
+
+
+async def read_broker(
+    topic: TopicClient, uri: str, start: int, length: int, *, timeout_s: float | None = None
+) -> bytearray:
+    """Bytes of an object through a broker; fewer where it ends sooner.
+
+    Args:
+        topic: whose object it is.
+        uri: of the object.
+        start: first byte.
+        length: how many.
+        timeout_s: of each `RANGE_BYTES`; None for that of the cluster.
+
+    Raises:
+        CorruptDataError: no object can have these bytes.
+        ObjectNotFoundError: the broker does not find the object.
+        MemqError: the broker failed until the deadline.
+    """
+    check_span(uri, start, length)
+    data = bytearray(length)
+    reach = 0
+    while reach < length:
+        wanted = min(RANGE_BYTES, length - reach)
+        request = FetchBatch(topic=topic.topic, uri=uri, start=start + reach, length=wanted)
+        _, body = await topic.ask(request, timeout_s=timeout_s)
+        data[reach : reach + len(body)] = body
+        reach += len(body)
+        if len(body) < wanted:
+            del data[reach:]
+            break
+    return data
+
+
+class FallbackReader:
+    """Reads ranges of objects from worker threads: from storage, or else through the broker.
+
+    An object is called gone only when the broker does not find it either: a machine that cannot
+    reach the brokers' storage, or sees another one under the same name, would else report
+    everything as lost.
+
+    Args:
+        topic: of the objects.
+        loop: on which the broker is asked.
+    """
+
+    def __init__(self, topic: TopicClient, loop: asyncio.AbstractEventLoop) -> None:
+        self._topic = topic
+        self._loop = loop
+
+    def get_range(self, uri: str, start: int, length: int) -> Any:
+        """Bytes of an object; fewer where it ends sooner.
+
+        Raises:
+            CorruptDataError: no object can have these bytes.
+            ObjectNotFoundError: neither this machine nor the broker finds it.
+            StorageError: neither can read it.
+            MemqError: the broker cannot be asked.
+        """
+        try:
+            return read_storage(uri, start, length)
+        except (ObjectNotFoundError, StorageError, ConfigError) as exc:
+            asked = read_broker(self._topic, uri, start, length, timeout_s=BROKER_TIMEOUT_S)
+            try:
+                return asyncio.run_coroutine_threadsafe(asked, self._loop).result()
+            except InvalidRequestError as refusal:
+                raise StorageError(f"{exc}; and through the broker: {refusal}") from exc
+
+
+# -- Batches --------------------------------------------------------------------------------
+
+
+class FetchedBatch(NamedTuple):
+    """A Batch with its Messages, from which it can be made anew without some of them.
+
+    Attributes:
+        batch: in the order asked for.
+        entries: of its Messages, as they stand in the object.
+        rows: of the same Messages.
+        size_bytes: memory that its rows take.
+    """
+
+    batch: Batch
+    entries: list[IndexEntry]
+    rows: list[pa.RecordBatch]
+    size_bytes: int
+
+
+class BatchSource:
+    """Reads the Batches of one topic.
+
+    Args:
+        topic: the topic.
+        executor: whose threads read and decode.
+        read_through: "storage", or "broker" for clients that cannot reach it.
+        order: of the LogMessages within a Batch.
+    """
+
+    def __init__(
+        self,
+        topic: TopicClient,
+        executor: Executor,
+        *,
+        read_through: ReadThrough = "storage",
+        order: Order = "none",
+    ) -> None:
+        self._topic = topic
+        self._executor = executor
+        self._read_through = read_through
+        self._order = order
+
+    def __repr__(self) -> str:
+        return f"<BatchSource of {self._topic.topic} through {self._read_through}>"
+
+    async def fetch(self, published: PublishedBatch) -> FetchedBatch:
+        """Read one Batch; what may pass is tried again for the cluster's request timeout.
+
+        Raises:
+            OffsetOutOfRangeError: retention has removed it.
+            DataLossError: it is gone, and retention has not removed it.
+            CorruptDataError: its bytes are damaged.
+            StorageError: the storage failed until the deadline.
+            MemqError: the broker failed until the deadline.
+        """
+        cluster = self._topic.cluster
+        retry = Retry(cluster.request_timeout_s, cluster.runtime)
+        while True:
+            try:
+                return await self._read(published, retry.left_s)
+            except ObjectNotFoundError as exc:
+                raise await self._missing(published) from exc
+            except CorruptDataError:  # names the Batch itself
+                raise
+            except MemqError as exc:
+                delay_s = retry.after(type(exc)(f"{published}: {exc}"))
+            await asyncio.sleep(delay_s)
+
+    def without(self, fetched: FetchedBatch, dropped: list[int]) -> Batch:
+        """The Batch without the Messages at some positions of the object."""
+        left_out = set(dropped)
+        messages = enumerate(zip(fetched.entries, fetched.rows, strict=True))
+        kept = [message for position, message in messages if position not in left_out]
+        batch = fetched.batch
+        sections = arrange(kept, batch.schema, self._order)
+        return Batch(batch.notification, batch.partition, batch.offset, batch.schema, sections)
+
+    async def _read(self, published: PublishedBatch, left_s: float) -> FetchedBatch:
+        run = asyncio.get_running_loop().run_in_executor
+        if self._read_through == "storage":
+            return await run(self._executor, self._read_storage, published)
+        it = published.notification
+        data = await read_broker(self._topic, it.uri, 0, it.size_bytes, timeout_s=left_s)
+        if len(data) != it.size_bytes:
+            raise CorruptDataError(
+                f"{published} is damaged: it has {len(data)} bytes, and its notification says "
+                f"{it.size_bytes}"
+            )
+        return await run(self._executor, decode, data, published, self._order)
+
+    def _read_storage(self, published: PublishedBatch) -> FetchedBatch:
+        storage, key = open_uri(published.notification.uri)
+        return decode(storage.get(key), published, self._order)
+
+    async def _missing(self, published: PublishedBatch) -> MemqError:
+        """What it means that the object is not there."""
+        retained = (await self._topic.offsets())[published.partition]
+        if published.offset < retained.start:
+            return OffsetOutOfRangeError(
+                f"offset {published.offset} of {self._topic.topic}/{published.partition} was "
+                f"removed by retention; [{retained.start}, {retained.end}) is retained"
+            )
+        return DataLossError(
+            f"{published} is gone, though its notification is retained. If this machine does not "
+            "share the brokers' storage, read through the broker; otherwise seek past this offset "
+            "to go on"
+        )
+
+
+def decode(data: Any, published: PublishedBatch, order: Order) -> FetchedBatch:
+    """The Batch in the bytes of its object.
+
+    Raises:
+        CorruptDataError: the bytes are damaged, or another Batch's.
+        SchemaMismatchError: its rows cannot be sorted by key.
+        MessageTooLargeError: likewise.
+    """
+    notification = published.notification
+    try:
+        reader = BatchReader(data)
+        rows = [reader.read(number) for number in range(len(reader))]
+    except (CorruptDataError, SchemaMismatchError, MessageTooLargeError) as exc:
+        raise CorruptDataError(f"{published} is damaged: {exc}") from exc
+    if reader.metadata.batch_id != notification.batch_id:
+        raise CorruptDataError(
+            f"{published} is another: the object holds Batch {reader.metadata.batch_id}"
+        )
+    sections = arrange(list(zip(reader.entries, rows, strict=True)), reader.schema, order)
+    batch = Batch(notification, published.partition, published.offset, reader.schema, sections)
+    # Compressed rows take more than their bytes did, all others refer to these.
+    decoded_bytes = sum(message.get_total_buffer_size() for message in rows)
+    return FetchedBatch(batch, reader.entries, rows, max(decoded_bytes, notification.size_bytes))
+
+
+async def map_ahead(
+    work: Callable[[T], Awaitable[R]], items: AsyncIterator[T], most: int
+) -> AsyncGenerator[tuple[T, R], None]:
+    """Each item with the result of the work on it, in order; up to `most` are worked on at a time.
+
+    Close it (`contextlib.aclosing`) when it is left before its end.
+    """
+    pending: deque[tuple[T, asyncio.Future[R]]] = deque()
+    try:
+        async for item in items:
+            if len(pending) >= most:
+                first, result = pending.popleft()
+                yield first, await result
+            pending.append((item, asyncio.ensure_future(work(item))))
+        while pending:
+            first, result = pending.popleft()
+            yield first, await result
+    finally:
+        for _, result in pending:
+            result.cancel()

@@ -1,0 +1,171 @@
+"""Ranges: of the offsets of a topic, and sets of intervals of any whole numbers.
+
+Wherever one is written as `start` and `end`, the end is not part of it. Runs of sequences, which
+producers and notifications name by their `first` and `last`, include both.
+
+An offset names a Batch of one incarnation of a topic. When the topic is deleted and made again,
+offsets begin again at 0 and name other data.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_start = attrgetter("start")
+
+
+class OffsetRange(NamedTuple):
+    """The Batches of one read partition from offset `start` up to, not including, `end`.
+
+    Attributes:
+        partition: read partition.
+        start: first offset.
+        end: one past the last offset.
+        incarnation: of the topic; empty for whichever there is.
+    """
+
+    partition: int
+    start: int
+    end: int
+    incarnation: str = ""
+
+    @property
+    def size(self) -> int:
+        """Offsets in it; no fewer than it has Batches, for Kafka's offsets have gaps."""
+        return self.end - self.start
+
+    def __str__(self) -> str:
+        return f"partition {self.partition} [{self.start}, {self.end})"
+
+
+def ranges_without(
+    ranges: Iterable[OffsetRange], others: Iterable[OffsetRange]
+) -> list[OffsetRange]:
+    """What of some ranges lies before or after the range of the same partition in `others`."""
+    inner = {each.partition: each for each in others}
+    parts: list[OffsetRange] = []
+    for each in ranges:
+        hole = inner[each.partition]
+        parts.append(each._replace(end=min(hole.start, each.end)))
+        parts.append(each._replace(start=max(hole.end, each.start)))
+    return [part for part in parts if part.size > 0]
+
+
+class Interval(NamedTuple):
+    """Whole numbers from `start` up to, not including, `end`."""
+
+    start: int
+    end: int
+
+
+# In what follows a list of intervals is sorted, and its intervals do not meet.
+
+
+def union(intervals: Iterable[Interval]) -> list[Interval]:
+    """Intervals that meet or overlap, merged; they come sorted by their start."""
+    result: list[Interval] = []
+    for start, end in intervals:
+        if result and start <= result[-1].end:
+            result[-1] = Interval(result[-1].start, max(end, result[-1].end))
+        else:
+            result.append(Interval(start, end))
+    return result
+
+
+def contains(intervals: Sequence[Interval], number: int) -> bool:
+    """Whether one of the intervals has a number."""
+    at = bisect_right(intervals, number, key=_start) - 1
+    return at >= 0 and number < intervals[at].end
+
+
+def intersection(intervals: Sequence[Interval], part: Interval) -> list[Interval]:
+    """What the intervals have of a part."""
+    at = max(0, bisect_right(intervals, part.start, key=_start) - 1)
+    result = []
+    while at < len(intervals) and intervals[at].start < part.end:
+        start, end = max(intervals[at].start, part.start), min(intervals[at].end, part.end)
+        if start < end:
+            result.append(Interval(start, end))
+        at += 1
+    return result
+
+
+def difference(intervals: Iterable[Interval], others: Sequence[Interval]) -> list[Interval]:
+    """What the intervals have and the others have not."""
+    result = []
+    for start, end in intervals:
+        reach = start
+        for other in intersection(others, Interval(start, end)):
+            if reach < other.start:
+                result.append(Interval(reach, other.start))
+            reach = other.end
+        if reach < end:
+            result.append(Interval(reach, end))
+    return result
+
+
+class IntervalSet:
+    """A set of whole numbers, kept as intervals that do not meet. Quick where they come in order.
+
+    Attributes:
+        starts: of the intervals, sorted.
+        ends: of the intervals, not included.
+    """
+
+    __slots__ = ("ends", "starts")
+
+    def __init__(self) -> None:
+        self.starts: list[int] = []
+        self.ends: list[int] = []
+
+    def __repr__(self) -> str:
+        return f"<IntervalSet [{len(self.starts)} intervals]>"
+
+    def __len__(self) -> int:
+        """How many intervals there are."""
+        return len(self.starts)
+
+    def __contains__(self, number: int) -> bool:
+        at = bisect_right(self.starts, number) - 1
+        return at >= 0 and number < self.ends[at]
+
+    def overlaps(self, start: int, end: int) -> bool:
+        """Whether some number of [start, end) is in the set."""
+        at = bisect_left(self.starts, end) - 1
+        return at >= 0 and self.ends[at] > start
+
+    def intersection(self, start: int, end: int) -> list[Interval]:
+        """The numbers of [start, end) that are in the set."""
+        begin = bisect_right(self.ends, start)
+        stop = bisect_left(self.starts, end)
+        return [
+            Interval(max(start, self.starts[at]), min(end, self.ends[at]))
+            for at in range(begin, stop)
+        ]
+
+    def add(self, start: int, end: int) -> None:
+        """Add the numbers of [start, end), at least one."""
+        starts, ends = self.starts, self.ends
+        if not ends or start > ends[-1]:  # as most are
+            starts.append(start)
+            ends.append(end)
+            return
+        if start == ends[-1]:
+            ends[-1] = end
+            return
+        begin = bisect_left(ends, start)  # the first interval that ends at `start` or later
+        stop = bisect_right(starts, end)  # one past the last that begins by `end`
+        if begin < stop:
+            start = min(start, starts[begin])
+            end = max(end, ends[stop - 1])
+        starts[begin:stop] = [start]
+        ends[begin:stop] = [end]
+
+    def pop_first(self) -> Interval:
+        """Take the first interval out."""
+        return Interval(self.starts.pop(0), self.ends.pop(0))

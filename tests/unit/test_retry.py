@@ -1,0 +1,105 @@
+"""Retries: attempts until a deadline, with full jitter, and what is said meanwhile."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+
+import pytest
+
+from memq.core.retry import BROKER_BACKOFF, TELL_AFTER_S, TELL_EVERY_S, Retry, RetryLog
+from memq.core.runtime import SYSTEM
+from memq.errors import InvalidRequestError, RequestTimeoutError, UnavailableError
+
+BASE_S, CAP_S = BROKER_BACKOFF
+
+
+class Clock:
+    """A clock that a test moves, with no randomness."""
+
+    def __init__(self):
+        self.now_s = 100.0
+        self.runtime = dataclasses.replace(SYSTEM, mono_s=lambda: self.now_s, random=lambda: 1.0)
+
+
+def test_bound_doubles_up_to_the_cap():
+    """The longest wait doubles with each attempt until the cap."""
+    bounds = [BROKER_BACKOFF.full_jitter_s(failures, lambda: 1.0) for failures in range(8)]
+    assert bounds[:3] == [BASE_S, 2 * BASE_S, 4 * BASE_S]
+    assert bounds[-1] == BROKER_BACKOFF.full_jitter_s(10_000, lambda: 1.0) == CAP_S
+
+
+def test_any_wait_below_the_bound_can_come():
+    """The jitter is full: down to no wait at all."""
+    assert BROKER_BACKOFF.full_jitter_s(5, lambda: 0.0) == 0.0
+    assert BROKER_BACKOFF.full_jitter_s(0, lambda: 0.5) == BASE_S / 2
+
+
+def test_waits_grow_and_end_with_the_deadline():
+    """Each failure waits longer; when the next wait would pass the deadline, the error comes."""
+    clock = Clock()
+    retry = Retry(1.0, clock.runtime)
+    error = UnavailableError("down")
+    waits = []
+    for _ in range(4):
+        waits.append(retry.after(error))
+        clock.now_s += waits[-1]
+    with pytest.raises(UnavailableError, match="down"):
+        retry.after(error)
+    assert waits == [BASE_S, 2 * BASE_S, 4 * BASE_S, 8 * BASE_S]
+    assert retry.failures == 5
+    assert retry.left_s == pytest.approx(1.0 - sum(waits))
+
+
+def test_nothing_is_left_after_the_deadline():
+    """What is left is never less than nothing."""
+    clock = Clock()
+    retry = Retry(1.0, clock.runtime)
+    clock.now_s += 5
+    assert retry.left_s == 0.0
+
+
+def test_what_will_not_pass_is_raised_at_once():
+    """An error that is not retriable ends the call, unless the caller knows better."""
+    retry = Retry(10.0, Clock().runtime)
+    with pytest.raises(InvalidRequestError):
+        retry.after(InvalidRequestError("no"))
+    assert retry.after(InvalidRequestError("no"), retriable=True) > 0
+    with pytest.raises(UnavailableError):
+        retry.after(UnavailableError("down"), retriable=False)
+
+
+def test_an_attempt_elsewhere_follows_at_once():
+    """Where another broker is asked there is nothing to wait for."""
+    assert Retry(10.0, Clock().runtime).after(UnavailableError("down"), at_once=True) == 0.0
+
+
+def test_the_end_of_the_time_hides_no_reason():
+    """The error raised at the deadline is the last one that tells more than that time is up."""
+    clock = Clock()
+    retry = Retry(1.0, clock.runtime)
+    retry.after(UnavailableError("down"))
+    clock.now_s += 5
+    with pytest.raises(UnavailableError, match="down"):
+        retry.after(RequestTimeoutError("no answer"))
+    late = Retry(0.0, clock.runtime)
+    with pytest.raises(RequestTimeoutError):
+        late.after(RequestTimeoutError("no answer"))
+
+
+def test_long_tries_are_told_now_and_then(caplog):
+    """A call says that it is still being tried after a while, and not at every attempt."""
+    clock = Clock()
+    told = RetryLog(logging.getLogger("memq.test"))
+    retry = Retry(1_000.0, clock.runtime, log=told)
+    retry.after(UnavailableError("down"))
+    assert not caplog.records
+    clock.now_s += TELL_AFTER_S
+    retry.after(UnavailableError("down"))
+    retry.after(UnavailableError("down"))
+    assert [record.getMessage() for record in caplog.records] == [
+        "down; trying again for up to 997 s"
+    ]
+    clock.now_s += TELL_EVERY_S
+    retry.after(UnavailableError("still down"))
+    assert len(caplog.records) == 2
