@@ -21,7 +21,7 @@ from memq.client.start import time_ms
 from memq.core.audit.result import encode_result
 from memq.core.topic import check_topic_name
 from memq.spark.app import run, session, token_from
-from memq.spark.audit import FINDINGS, Place, deep_on, findings
+from memq.spark.audit import FINDINGS, TopicAddress, deep_on, findings
 from memq.spark.folders import Folders
 
 if TYPE_CHECKING:
@@ -76,12 +76,13 @@ def main(
 
     Prints the findings and adds them to the Parquet table in DIR: one row for each producer, epoch
     and write partition, and one for each consumer of it. The exit code is 1 when anything is lost,
-    damaged, doubled, changed or missed, and 3 when nothing is, but not all could be judged.
+    damaged, duplicated, changed or missed, and 3 when nothing is, but not all could be judged.
     """
     check_topic_name(topic)
     token = token_from(token_env)
     start_ms = None if start is None else time_ms(start)
     end_ms = None if end is None else time_ms(end)
+    address = TopicAddress(bootstrap, topic, token)
     spark = session("audit_reconcile")
     try:
         found = asyncio.run(
@@ -94,7 +95,7 @@ def main(
                 consumers=consumers,
                 grace_ms=GRACE.parse(grace),
                 token=token,
-                inspect_batches=deep_on(spark, Place(bootstrap, topic, token)) if deep else None,
+                inspect_batches=deep_on(spark, address) if deep else None,
             )
         )
         rows = findings(

@@ -19,7 +19,7 @@ import asyncio
 from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING
 
-from memq.client.audit.consumed_counters import ConsumedCounters
+from memq.client.audit.counters import ConsumedCounters
 from memq.client.audit.reporter import CLOSE_TIMEOUT_S, AuditReporter
 from memq.client.cluster import Cluster
 from memq.client.consumer.commits import Commits
@@ -170,7 +170,7 @@ class ConsumerRim:
                     next_offset,
                     records=len(batch),
                     entries=fetched.entries,
-                    repeats=repeats,
+                    duplicates=repeats,
                 )
             if len(batch):
                 return batch

@@ -17,7 +17,7 @@ import threading
 from functools import partial, wraps
 from typing import TYPE_CHECKING
 
-from memq.client.audit.produced_counters import AuditCounters
+from memq.client.audit.counters import ProducedCounters
 from memq.client.audit.reporter import CLOSE_TIMEOUT_S, AuditReporter
 from memq.client.cluster import Cluster
 from memq.client.producer.accumulator import Accumulator
@@ -109,7 +109,7 @@ class ProducerRim:
             delivery_timeout_s=options.delivery_timeout_s(config),
             answer_timeout_s=answer_timeout_s(config),
         )
-        self._audit = AuditCounters(core_options, options.client, self.runtime.wall_ms())
+        self._audit = ProducedCounters(core_options, options.client, now_ms=self.runtime.wall_ms)
         self._reporter = AuditReporter(cluster, self._audit.take_reports)
         self.budget = ByteBudget(options.buffer_bytes)
         self._core = ProducerCore(
