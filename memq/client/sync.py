@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol
 from memq.errors import ClosedError, InvalidRequestError, RequestTimeoutError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
     from types import TracebackType
     from typing import Self
 
@@ -356,6 +356,30 @@ def sync_close(
         self._end(lambda: method(self._client, *args, **kwargs))
 
     return close
+
+
+def sync_iter(
+    method: Callable[Concatenate[C, P], AsyncGenerator[T, None]],
+) -> Callable[Concatenate[SyncClient[C], P], Iterator[T]]:
+    """As `sync`, for a method that yields: each item is one call to the event loop."""
+
+    @wraps(method)
+    def iterate(self: SyncClient[C], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        items = method(self._client, *args, **kwargs)
+        try:
+            while (item := self._loop.run(_next(items))) is not _END:
+                yield item
+        finally:
+            self._loop.run(items.aclose())
+
+    return iterate
+
+
+_END: Any = object()
+
+
+async def _next(items: AsyncGenerator[T, None]) -> T:
+    return await anext(items, _END)
 
 
 def documented_by(twin: object) -> Callable[[F], F]:

@@ -17,10 +17,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from memq.client.cluster import Cluster
+from memq.client.sync import EventLoopThread, SyncClient, sync, sync_close, sync_iter
 from memq.core.notification.notification import PublishedBatch, decode_notification
 from memq.core.ranges import OffsetRange
 from memq.core.retry import Retry
@@ -44,15 +47,17 @@ from memq.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
+    from types import TracebackType
+    from typing import Self
 
-    from memq.client.cluster import Cluster
     from memq.core.wire.messages import (
         FetchCommittedAnswer,
         FetchNotificationsAnswer,
         FetchOffsetsAnswer,
         PartitionOffsets,
         Struct,
+        TopicInfo,
         WatermarkAnswer,
     )
 
@@ -119,6 +124,38 @@ class TopicClient:
 
     def __repr__(self) -> str:
         return f"<TopicClient {self.topic} at {self.cluster!r}>"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections of its cluster: for who made the cluster for this topic alone."""
+        await self.cluster.close()
+
+    async def info(self) -> TopicInfo:
+        """The topic as it is now: its options, schemas, hosts and incarnation.
+
+        Raises:
+            UnknownTopicError: there is no such topic.
+            TopicRecreatedError: it was deleted and made again.
+            MemqError: the brokers failed until the deadline.
+        """
+        info = await self.cluster.topic(self.topic, refresh=True)
+        if self.incarnation not in ("", info.incarnation):
+            raise TopicRecreatedError(
+                f"topic {self.topic!r} was deleted and made again: {self.incarnation} and "
+                f"{info.incarnation} are two topics of that name"
+            )
+        self.incarnation = info.incarnation
+        return info
 
     async def page(
         self,
@@ -201,10 +238,10 @@ class TopicClient:
         """
         check_retained(self.topic, wanted, await self.offsets())
 
-    async def entries(self, ranges: Iterable[OffsetRange]) -> AsyncIterator[NotificationEntry]:
-        """The notifications of some ranges, one range after the other, as they stand in the queue.
-
-        Only a page of them is in memory at a time.
+    async def pages(
+        self, ranges: Iterable[OffsetRange]
+    ) -> AsyncGenerator[list[NotificationEntry], None]:
+        """The notifications of some ranges, one range after the other, up to `PAGE_ENTRIES` each.
 
         Raises:
             OffsetOutOfRangeError: retention has removed some of them.
@@ -217,17 +254,28 @@ class TopicClient:
                 page = await self.page({partition: offset}, max_entries=wanted)
                 if not page.entries:  # Kafka's offsets have gaps, at the end of a range as well
                     break
-                for entry in page.entries:
-                    if entry.offset < end:
-                        yield entry
+                yield [entry for entry in page.entries if entry.offset < end]
                 offset = page.entries[-1].offset + 1
+
+    async def entries(self, ranges: Iterable[OffsetRange]) -> AsyncIterator[NotificationEntry]:
+        """The notifications of some ranges, one range after the other, as they stand in the queue.
+
+        Only a page of them is in memory at a time.
+
+        Raises:
+            MemqError: as `pages`.
+        """
+        async with aclosing(self.pages(ranges)) as pages:
+            async for page in pages:
+                for entry in page:
+                    yield entry
 
     async def batches(self, ranges: Iterable[OffsetRange]) -> AsyncIterator[PublishedBatch]:
         """The Batches of some ranges, one range after the other.
 
         Raises:
             CorruptDataError: something in the queue is no notification.
-            MemqError: as `entries`.
+            MemqError: as `pages`.
         """
         async for entry in self.entries(ranges):
             yield published_batch(self.topic, entry)
@@ -348,6 +396,61 @@ class TopicClient:
                 self.incarnation = self.incarnation or topic.incarnation
                 return found
             await asyncio.sleep(delay_s)
+
+
+class SyncTopicClient(SyncClient[TopicClient]):
+    """A `TopicClient` for threads, with connections of its own. Use it with `with`, or `close` it.
+
+    Args:
+        bootstrap: comma separated `host:port` of some brokers; None for the environment variable
+            `MEMQ_BOOTSTRAP`, or else 127.0.0.1:6367.
+        topic: the topic.
+        incarnation: of the topic; empty for the one that is met first.
+        token: credential; empty where the brokers ask for none.
+        client: names this client in the brokers' logs.
+        request_timeout_s: how long brokers are tried before a call fails.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | None,
+        topic: str,
+        *,
+        incarnation: str = "",
+        token: str = "",
+        client: str = "",
+        request_timeout_s: float = 30.0,
+    ) -> None:
+        cluster = Cluster(
+            bootstrap, client=client, token=token, request_timeout_s=request_timeout_s
+        )
+        super().__init__(
+            TopicClient(cluster, topic, incarnation), EventLoopThread(f"memq-topic-{topic}")
+        )
+
+    @property
+    def incarnation(self) -> str:
+        """Of the topic; empty until one was met."""
+        return self._client.incarnation
+
+    close = sync_close(TopicClient.close)
+    info = sync(TopicClient.info)
+    ask = sync(TopicClient.ask)
+    offsets = sync(TopicClient.offsets)
+    starts = sync(TopicClient.starts)
+    ranges_between = sync(TopicClient.ranges_between)
+    check_retained = sync(TopicClient.check_retained)
+    watermark = sync(TopicClient.watermark)
+    retained_since = sync(TopicClient.retained_since)
+    committed = sync(TopicClient.committed)
+    commit = sync(TopicClient.commit)
+    pages = sync_iter(TopicClient.pages)
+
+    def batches(self, ranges: Iterable[OffsetRange]) -> Iterator[PublishedBatch]:
+        """The Batches of some ranges; see `TopicClient.batches`."""
+        for page in self.pages(ranges):
+            for entry in page:
+                yield published_batch(self._client.topic, entry)
 
 
 def check_retained(topic: str, wanted: OffsetRange, retained: Sequence[PartitionOffsets]) -> None:

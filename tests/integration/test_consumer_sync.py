@@ -11,7 +11,8 @@ import time
 import pyarrow as pa
 import pytest
 
-from memq import AdminClient, Consumer, Producer, read_range
+from memq import AdminClient, Consumer, OffsetRange, Producer, read_range
+from memq.client.topic import SyncTopicClient
 from memq.errors import (
     ClosedError,
     ConfigError,
@@ -19,6 +20,7 @@ from memq.errors import (
     NotOwnerError,
     OffsetOutOfRangeError,
     RequestTimeoutError,
+    TopicRecreatedError,
     UnavailableError,
     UnknownTopicError,
 )
@@ -349,3 +351,31 @@ def test_commit_of_a_lost_partition(address, topic):
             other.poll(0.1)
         with pytest.raises(NotOwnerError):
             stuck.commit()
+
+
+def test_topic_client_for_threads(address, topic, monkeypatch):
+    """The sync client of a topic pages through exact ranges, and says what is retained."""
+    monkeypatch.setattr("memq.client.topic.PAGE_ENTRIES", 3)
+    with SyncTopicClient(address, topic) as client:
+        ranges = client.ranges_between(None, None)
+        assert [(each.partition, each.start, each.end) for each in ranges] == [(0, 0, 4), (1, 0, 4)]
+        assert {each.incarnation for each in ranges} == {client.info().incarnation}
+        assert [len(page) for page in client.pages(ranges)] == [3, 1, 3, 1]
+        found = list(client.batches([ranges[0]._replace(start=1, end=3), ranges[1]]))
+        assert [(each.partition, each.offset) for each in found] == [
+            (0, 1),
+            (0, 2),
+            *((1, offset) for offset in range(4)),
+        ]
+        assert {each.notification.records for each in found} == {2}
+        client.check_retained(OffsetRange(1, 4, 4))
+        with pytest.raises(OffsetOutOfRangeError, match=r"\[0, 5\) is not retained in full"):
+            client.check_retained(OffsetRange(1, 0, 5))
+        assert [each.since_ms for each in client.retained_since()] == [float("-inf")] * 2
+    with SyncTopicClient(address, topic, incarnation="0" * 16) as other:
+        with pytest.raises(TopicRecreatedError):
+            other.offsets()
+        with pytest.raises(TopicRecreatedError, match="two topics of that name"):
+            other.info()
+    with pytest.raises(ClosedError):
+        client.offsets()
