@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from functools import wraps
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,11 +13,12 @@ import click
 from memq.cli.command import Command
 from memq.cli.options import RowType, TimeType, connection_options, option, output_option
 from memq.cli.output import show_one, show_rows
+from memq.client.start import time_ms
 from memq.core.audit import render
 from memq.core.options import Option
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from memq.cli.output import Row
@@ -53,6 +56,33 @@ GRACE = Option(
 )
 
 
+def audit_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What is judged: the arguments `start_ms`, `end_ms`, `deep`, `consumers` and `grace_ms`."""
+
+    @option("--from", "start", type=TimeType(), help="Reports since this time: ISO 8601, or 2h.")
+    @option("--to", "end", type=TimeType(), help="Reports before this time.")
+    @option("--deep", is_flag=True, help="Read every byte of the Batches, not only their indexes.")
+    @option(
+        "--consumer",
+        "consumers",
+        multiple=True,
+        metavar="NAME",
+        show_default=False,
+        help="Judge this group or job; may be given again. [default: all that reported]",
+    )
+    @option("--grace", type=RowType(GRACE), default=GRACE.default_text, help=GRACE.doc)
+    @wraps(command)
+    def with_units(start: datetime | None, end: datetime | None, grace: str, **others: Any) -> Any:
+        return command(
+            start_ms=None if start is None else time_ms(start),
+            end_ms=None if end is None else time_ms(end),
+            grace_ms=GRACE.parse(grace),
+            **others,
+        )
+
+    return with_units
+
+
 @click.command(
     cls=Command,
     epilog="""
@@ -63,34 +93,10 @@ memq audit clicks --from 1d -o json | jq '.producers[].lost'
 """,
 )
 @click.argument("topic")
-@option("--from", "start", type=TimeType(), help="Reports since this time: ISO 8601, or 2h.")
-@option("--to", "end", type=TimeType(), help="Reports before this time.")
-@option("--deep", is_flag=True, help="Read every byte of the Batches, not only their indexes.")
-@option(
-    "--consumer",
-    "consumers",
-    multiple=True,
-    metavar="NAME",
-    show_default=False,
-    help="Judge this group or job; may be given again. [default: all that reported]",
-)
-@option("--grace", type=RowType(GRACE), default=GRACE.default_text, help=GRACE.doc)
+@audit_options
 @connection_options
 @output_option
-@click.pass_context
-def audit(
-    ctx: click.Context,
-    *,
-    topic: str,
-    start: datetime | None,
-    end: datetime | None,
-    deep: bool,
-    consumers: tuple[str, ...],
-    grace: str,
-    bootstrap: str,
-    token: str,
-    output: str,
-) -> None:
+def audit(*, topic: str, bootstrap: str, output: str, **asked: Any) -> None:
     """Compare what the producers of TOPIC reported with what is stored and what was consumed.
 
     Each line of the first table is a producer in a write partition, each of the second a consumer
@@ -100,7 +106,6 @@ def audit(
     3.
     """
     from memq.client.audit.audit import audit_topic  # noqa: PLC0415 - loads Arrow
-    from memq.client.start import time_ms  # noqa: PLC0415
 
     with click.progressbar(
         length=0, label="Batches", file=sys.stderr, hidden=not sys.stderr.isatty()
@@ -109,20 +114,15 @@ def audit(
             audit_topic(
                 bootstrap,
                 topic,
-                start_ms=None if start is None else time_ms(start),
-                end_ms=None if end is None else time_ms(end),
-                deep=deep,
-                consumers=consumers,
-                grace_ms=GRACE.parse(grace),
-                token=token,
                 progress=_progress(bar),
+                **asked,
             )
         )
     if output == "json":
         show_one(render.to_json(result), output)
     else:
         show_table(result)
-    ctx.exit(exit_code(result))
+    click.get_current_context().exit(exit_code(result))
 
 
 def exit_code(result: AuditResult) -> int:
@@ -143,14 +143,16 @@ def _progress(bar: Any) -> Progress:
 
 def show_table(result: AuditResult) -> None:
     """Print the findings for people."""
-    producers = render.producer_rows(result, MAX_RUNS_SHOWN)
-    consumers = render.consumer_rows(result, MAX_RUNS_SHOWN)
-    for rows, columns in ((producers, COLUMNS), (consumers, CONSUMER_COLUMNS)):
-        if rows:
-            show_rows([_row(each, columns) for each in rows], columns, "table")
-            click.echo()
+    for is_consumed, rows in groupby(render.rows(result, MAX_RUNS_SHOWN), _is_consumed):
+        columns = CONSUMER_COLUMNS if is_consumed else COLUMNS
+        show_rows([_row(each, columns) for each in rows], columns, "table")
+        click.echo()
     for line in [*render.notes(result), render.conclusion(result)]:
         click.echo(line)
+
+
+def _is_consumed(row: Row) -> bool:
+    return row["consumer"] is not None
 
 
 def _row(row: Row, columns: Sequence[str]) -> Row:

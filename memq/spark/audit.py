@@ -125,7 +125,7 @@ def findings(
         "end_ms": end_ms,
         "deep": deep,
     }
-    rows = render.producer_rows(result) + render.consumer_rows(result)
+    rows = render.rows(result)
     for consumer in result.consumers:
         rows += [
             _sentence(Verdict.UNCLEAN, line, consumer.consumer) for line in consumer.mismatches

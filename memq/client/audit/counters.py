@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from memq.client.producer.state import CoreOptions, Entry
     from memq.core.format.index import IndexEntry
 
+_NO_COUNTS = dict.fromkeys(("batches", "messages", "records", "crc_sum"), 0)
 MAX_WAITING = 1_000  # Batches of a partition, about 400 bytes each; a topic has 256 at most
 
 
@@ -234,7 +235,7 @@ class ConsumedCounters:
                 messages=len(entries) - len(duplicates),
                 records=records,
                 duplicates=len(duplicates),
-                crc_sum=crc_sum,
+                crc_sum=crc_sum % CRC_MODULUS,
                 skipped=skipped,
             )
         )
@@ -286,12 +287,8 @@ class ConsumedCounters:
         start: int,
         end: int,
         *,
-        batches: int = 0,
-        messages: int = 0,
-        records: int = 0,
-        duplicates: int = 0,
-        crc_sum: int = 0,
         skipped: int,
+        **counts: int,
     ) -> ConsumedReport:
         now_ms = self._now_ms()
         return ConsumedReport(
@@ -301,14 +298,10 @@ class ConsumedCounters:
             partition=partition,
             start=start,
             end=end,
-            batches=batches,
-            messages=messages,
-            records=records,
-            duplicates=duplicates,
-            crc_sum=crc_sum % CRC_MODULUS,
             window_start_ms=now_ms,
             window_end_ms=now_ms,
             skipped=skipped,
             final=False,
             client=self._client,
+            **(_NO_COUNTS | counts),
         )

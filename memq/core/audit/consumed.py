@@ -74,29 +74,17 @@ NAMED = ("missed", "mismatched", "unreported")  # findings whose parts are named
 class _Totals(NamedTuple):
     """What the Notifications of some offsets say, or a report about them."""
 
-    batches: int
-    messages: int
-    records: int
-    crc_sum: int
+    batches: int = 0
+    messages: int = 0
+    records: int = 0
+    crc_sum: int = 0
 
-    def plus(self, notification: Notification) -> _Totals:
-        """With one more Batch."""
-        crc_sum = sum(run.crc_sum for run in notification.producers)
-        return _Totals(
-            self.batches + 1,
-            self.messages + notification.messages,
-            self.records + notification.records,
-            (self.crc_sum + crc_sum) % CRC_MODULUS,
+    def plus(self, more: _Totals, sign: int = 1) -> _Totals:
+        """With what other offsets have, or with a negative sign without it."""
+        batches, messages, records, crc_sum = (
+            a + sign * b for a, b in zip(self, more, strict=True)
         )
-
-    def minus(self, earlier: _Totals) -> _Totals:
-        """What came since."""
-        return _Totals(
-            self.batches - earlier.batches,
-            self.messages - earlier.messages,
-            self.records - earlier.records,
-            (self.crc_sum - earlier.crc_sum) % CRC_MODULUS,
-        )
+        return _Totals(batches, messages, records, crc_sum % CRC_MODULUS)
 
 
 class _RunningTotals:
@@ -105,17 +93,19 @@ class _RunningTotals:
     def __init__(self, edges: Iterable[int]) -> None:
         self._edges = sorted(set(edges))
         self._kept: list[_Totals] = []
-        self._totals = _Totals(0, 0, 0, 0)
+        self._totals = _Totals()
 
     def add(self, offset: int, notification: Notification) -> None:
         """Add the next Batch."""
         self._keep_before(offset)
-        self._totals = self._totals.plus(notification)
+        crc_sum = sum(run.crc_sum for run in notification.producers)
+        batch = _Totals(1, notification.messages, notification.records, crc_sum)
+        self._totals = self._totals.plus(batch)
 
     def between(self, start: int, end: int) -> _Totals:
         """What was added from one edge up to, not including, another one."""
         self._keep_before(self._edges[-1])
-        return self._at(end).minus(self._at(start))
+        return self._at(end).plus(self._at(start), sign=-1)
 
     def _keep_before(self, offset: int) -> None:
         while len(self._kept) < len(self._edges) and self._edges[len(self._kept)] <= offset:

@@ -16,7 +16,7 @@ from memq.core.audit.reports import SequenceRun
 from memq.core.audit.result import ProducerAudit, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from memq.core.audit.reports import ProducerName
     from memq.core.audit.result import (
@@ -213,41 +213,41 @@ def late_in_words(result: AuditResult, consumers: Sequence[str]) -> list[str]:
 # -- as rows --------------------------------------------------------------------------------
 
 
-def producer_rows(result: AuditResult, most: int | None = None) -> list[Row]:
-    """A row for each producer in a write partition: its counts, its verdict and what was found.
+def rows(result: AuditResult, most: int | None = None) -> list[Row]:
+    """A row for each producer in a write partition, then one for each consumer of it.
+
+    Each has counts, a verdict and what was found; those of producers have no consumer.
 
     Args:
         result: of the audit.
         most: so many runs of each finding are named; None for all.
     """
-    return [
-        {
-            "consumer": None,
-            **_counts(producer),
-            "clean": producer.clean,
-            "verdict": producer.verdict.value,
-            "findings": _shown(
-                ((each, getattr(producer, each)) for each in PRODUCER_FINDINGS), most
-            ),
-        }
-        for producer in result.producers
-    ]
+    found: list[Row] = []
+    for producer in result.producers:
+        runs = {finding: getattr(producer, finding) for finding in PRODUCER_FINDINGS}
+        found.append({"consumer": None} | _counts(producer) | _judged(producer, runs, most))
+    for consumer, audit in _consumed(result):
+        parts = {finding: getattr(audit, finding).parts for finding in CONSUMER_FINDINGS}
+        counts = _consumed_counts(audit)
+        found.append({"consumer": consumer.consumer} | counts | _judged(audit, parts, most))
+    return found
 
 
-def consumer_rows(result: AuditResult, most: int | None = None) -> list[Row]:
-    """A row for each consumer and producer in a write partition; see `producer_rows`."""
-    return [
-        {
-            "consumer": consumer.consumer,
-            **_consumed_counts(audit),
-            "clean": audit.clean,
-            "verdict": audit.verdict.value,
-            "findings": _shown(
-                ((each, getattr(audit, each).parts) for each in CONSUMER_FINDINGS), most
-            ),
-        }
-        for consumer, audit in _consumed(result)
-    ]
+def _judged(
+    audit: ProducerAudit | ConsumedAudit,
+    findings: Mapping[str, Sequence[SequenceRun | LocatedRun]],
+    most: int | None,
+) -> Row:
+    """The verdict, and what was found as "lost 1-2,4; expired 7"."""
+    texts = []
+    for finding, runs in findings.items():
+        if runs:
+            shown = list(map(str, runs[:most]))
+            if len(shown) < len(runs):
+                shown.append(f"{len(runs) - len(shown)} more")
+            separator = "," if isinstance(runs[0], SequenceRun) else ", "
+            texts.append(f"{finding} {separator.join(shown)}")
+    return {"clean": audit.clean, "verdict": audit.verdict.value, "findings": "; ".join(texts)}
 
 
 def to_csv(result: AuditResult) -> str:
@@ -255,23 +255,8 @@ def to_csv(result: AuditResult) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore")
     writer.writeheader()
-    writer.writerows(producer_rows(result) + consumer_rows(result))
+    writer.writerows(rows(result))
     return text.getvalue()
-
-
-def _shown(
-    findings: Iterable[tuple[str, Sequence[SequenceRun | LocatedRun]]], most: int | None
-) -> str:
-    """What was found, as "lost 1-2,4; expired 7"."""
-    texts = []
-    for finding, runs in findings:
-        if runs:
-            shown = list(map(str, runs[:most]))
-            if len(shown) < len(runs):
-                shown.append(f"{len(runs) - len(shown)} more")
-            separator = "," if isinstance(runs[0], SequenceRun) else ", "
-            texts.append(f"{finding} {separator.join(shown)}")
-    return "; ".join(texts)
 
 
 # -- as plain JSON --------------------------------------------------------------------------
