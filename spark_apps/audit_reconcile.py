@@ -12,8 +12,7 @@ import time
 import click
 
 from memq.cli.audit import audit_options, exit_code, show_table
-from memq.cli.command import Command
-from memq.cli.spark_options import topic_options
+from memq.cli.command import Command, topic_options
 from memq.client.audit.audit import audit_topic
 from memq.core.audit.result import encode_result
 from memq.core.topic import check_topic_name

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from memq.cli.command import Command
-from memq.cli.options import RowType, TimeType, connection_options, option, output_option
+from memq.cli.command import Command, RowType, TimeType, connection_options, option, output_option
 from memq.cli.output import show_one, show_rows
 from memq.client.start import time_ms
 from memq.core.audit import render
 from memq.core.options import Option
+from memq.core.units import DAY_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -46,13 +46,13 @@ CONSUMER_COLUMNS = (
     "sequences",
 )
 GRACE = Option(
-    "grace",
     "duration",
     "1m",
-    "What a consumer left out is judged only when it reported something after it so long ago. As "
-    "long as a job takes, where jobs run side by side.",
     0,
-    30 * 86_400_000,  # reports are kept no longer
+    30 * DAY_MS,  # reports are kept no longer
+    name="grace",
+    doc="What a consumer left out is judged only when it reported something after it so long ago. "
+    "As long as a job takes, where jobs run side by side.",
 )
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from memq.client.producer.delivery import StoredAt
-    from memq.client.producer.state import CoreOptions, Entry
+    from memq.client.producer.state_machine import NamedMessage, StateMachineOptions
     from memq.core.format.index import IndexEntry
 
 _NO_COUNTS = dict.fromkeys(("batches", "messages", "records", "crc_sum"), 0)
@@ -60,7 +60,9 @@ class ProducedCounters:
         now_ms: milliseconds since 1970 UTC.
     """
 
-    def __init__(self, options: CoreOptions, client: str, *, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, options: StateMachineOptions, client: str, *, now_ms: Callable[[], int]
+    ) -> None:
         self._options = options
         self._client = client
         self._now_ms = now_ms
@@ -71,28 +73,28 @@ class ProducedCounters:
         count = sum(len(windows) for windows in self._windows.values())
         return f"<ProducedCounters {self._options.producer_id} [{count} windows not reported]>"
 
-    def submitted(self, entry: Entry) -> None:
+    def submitted(self, message: NamedMessage) -> None:
         """The Message was given its name."""
-        windows = self._windows[entry.partition.number]
+        windows = self._windows[message.partition.number]
         if not windows or windows[-1].end_ms is not None:
-            windows.append(_Window(entry.sequence, self._start_ms))
+            windows.append(_Window(message.sequence, self._start_ms))
         window = windows[-1]
-        window.last = entry.sequence
+        window.last = message.sequence
         window.open_messages += 1
-        window.records += entry.message.records
-        window.size_bytes += entry.message.size_bytes
-        window.crc_sum += entry.message.crc32c
+        window.records += message.sealed.records
+        window.size_bytes += message.sealed.size_bytes
+        window.crc_sum += message.sealed.crc32c
 
-    def settled(self, entry: Entry, outcome: StoredAt | MemqError) -> None:
+    def settled(self, message: NamedMessage, outcome: StoredAt | MemqError) -> None:
         """The Message was acked, or given up with an error."""
-        windows = self._windows[entry.partition.number]
-        window = next(window for window in windows if entry.sequence <= window.last)
+        windows = self._windows[message.partition.number]
+        window = next(window for window in windows if message.sequence <= window.last)
         window.open_messages -= 1
         if isinstance(outcome, MemqError):
-            window.failed.append(entry.sequence)
-            window.records -= entry.message.records
-            window.size_bytes -= entry.message.size_bytes
-            window.crc_sum -= entry.message.crc32c
+            window.failed.append(message.sequence)
+            window.records -= message.sealed.records
+            window.size_bytes -= message.sealed.size_bytes
+            window.crc_sum -= message.sealed.crc32c
         else:
             window.duplicates += outcome.duplicate
 
