@@ -31,10 +31,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from memq import Consumer
-    from memq.client.batch import Batch
+    from memq.client.batch import Batch, Order
     from memq.client.consumer.options import ConsumerArguments
     from memq.client.objects import ReadThrough
-    from memq.client.order import Order
     from memq.core.ranges import OffsetRange
     from memq.core.wire.messages import PartitionOffsets
 

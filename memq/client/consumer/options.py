@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, TypedDict, get_args
 
+from memq.client.batch import Order
 from memq.client.consumer.fetcher import OnOutOfRange
 from memq.client.objects import ReadThrough
-from memq.client.order import Order
 from memq.client.start import Start, check_start
 from memq.core.group import (
     MAX_CLIENT_TEXT,
