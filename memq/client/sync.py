@@ -201,17 +201,13 @@ class Callbacks:
         # One at a time: the client awaits each callback before it goes on.
         self._calls: deque[Callable[[], None]] = deque()
 
-    def wrap(self, callback: Callable[[A], object]) -> Callable[[A], Coroutine[Any, Any, None]]:
-        """The callback as something for the loop to await."""
-
-        async def handed_over(argument: A) -> None:
-            outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            with self._changed:
-                self._calls.append(lambda: self._call(callback, argument, outcome))
-                self._changed.notify_all()
-            await outcome
-
-        return handed_over
+    async def call(self, callback: Callable[[A], object], argument: A) -> None:
+        """On the loop: have the waiting thread call it, and await the outcome."""
+        outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        with self._changed:
+            self._calls.append(lambda: self._call(callback, argument, outcome))
+            self._changed.notify_all()
+        await outcome
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop, and meanwhile the callbacks here."""

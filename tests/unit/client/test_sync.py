@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 
 import pytest
 
@@ -247,7 +248,7 @@ class Echo(SyncClient[AsyncEcho]):
 
     def __init__(self, client, on_call=print):
         super().__init__(client, EventLoopThread("memq-echo"))
-        client.on_call = self._callbacks.wrap(on_call)
+        client.on_call = partial(self._callbacks.call, on_call)
 
 
 def test_sync_method_is_its_twins():
