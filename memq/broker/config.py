@@ -24,8 +24,20 @@ _SECOND, _MINUTE, _DAY = 1_000, 60_000, 86_400_000
 DEFAULT_PORT = 6367  # M-E-M-Q on a phone pad
 DEFAULT_ADMIN_PORT = 6368
 
+ALLOCATOR = {"MIMALLOC_PURGE_DELAY": "-1"}
+"""Environment of a broker's process; it must be set before Arrow is loaded. Arrow's allocator gives
+freed memory back to the system soon, only to ask for it again with the next Message. A broker needs
+what it needed before, and `memory_bytes` bounds that."""
+
 BROKER_OPTIONS = (
     Option("data_dir", "text", "./memq-data", "Where topics, notifications and Batches are kept."),
+    Option(
+        "storage",
+        "text",
+        "",
+        "URI of the storage that Batches go to, such as file:///mnt/memq; empty for the folder "
+        "objects in data_dir.",
+    ),
     Option("cluster_id", "text", "memq", "Name of the cluster; it is part of every object's key."),
     Option("broker_id", "text", "broker-1", "Name of this broker, unique in the cluster."),
     Option("host", "text", "127.0.0.1", "Address to listen on; 0.0.0.0 for every interface."),
@@ -168,6 +180,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     data_dir: str
+    storage: str
     cluster_id: str
     broker_id: str
     host: str
