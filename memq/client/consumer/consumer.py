@@ -31,7 +31,7 @@ import asyncio
 from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING
 
-from memq.client.audit.consumed_counters import ConsumedCounters
+from memq.client.audit.counters import ConsumedCounters
 from memq.client.audit.reporter import CLOSE_TIMEOUT_S as REPORT_TIMEOUT_S
 from memq.client.audit.reporter import AuditReporter
 from memq.client.cluster import Cluster
@@ -245,7 +245,7 @@ class AsyncConsumer:
                     next_offset,
                     records=len(batch),
                     entries=fetched.entries,
-                    repeats=duplicates,
+                    duplicates=duplicates,
                 )
             if len(batch):
                 return batch
