@@ -15,12 +15,11 @@ import click
 from memq.cli.audit import GRACE, exit_code, show_table
 from memq.cli.command import Command
 from memq.cli.options import RowType, TimeType, option
-from memq.cli.spark_options import topic_options
 from memq.client.audit.audit import audit_topic
 from memq.client.start import time_ms
 from memq.core.audit.result import encode_result
 from memq.core.topic import check_topic_name
-from memq.spark.app import run, session, token_from
+from memq.spark.app import run, session, token_from, topic_options
 from memq.spark.audit import FINDINGS, Place, deep_on, findings
 from memq.spark.folders import Folders
 

@@ -9,12 +9,10 @@ import sys
 
 import click
 
-from memq.cli.command import Command
-from memq.cli.spark_options import job_options, topic_options
 from memq.core.topic import check_topic_name
 from memq.core.units import parse_size_bytes
 from memq.errors import ConfigError
-from memq.spark.app import run, session, token_from
+from memq.spark.app import job_options, run, session, token_from, topic_options
 from memq.spark.compaction import Compaction, check_topic, compact
 
 
@@ -35,10 +33,12 @@ class Size(click.ParamType[int]):
 
 @click.command(
     "compact",
-    cls=Command,
     epilog="""
-spark-submit spark_apps/compact.py --topic clicks --output s3a://lake/clicks
-python spark_apps/compact.py --topic clicks --output /tmp/lake --range-bytes 64MiB --min-bytes 1MiB
+\b
+Examples:
+  spark-submit spark_apps/compact.py --topic clicks --output s3a://lake/clicks
+  python spark_apps/compact.py --topic clicks --output /tmp/lake --range-bytes 64MiB \\
+      --min-bytes 1MiB
 """,
 )
 @topic_options

@@ -1,4 +1,4 @@
-"""Write an exact range of offsets to Parquet, once: a run that is repeated replaces its own output.
+"""Write an exact range of offsets to Parquet, once: a second run replaces its own output.
 
 Run it with `spark-submit spark_apps/range_to_parquet.py …` or with `python`; `--help` says more.
 """
@@ -9,22 +9,22 @@ import sys
 
 import click
 
-from memq.cli.command import Command
-from memq.cli.spark_options import job_options, topic_options
+from memq.core.ranges import OffsetRange
 from memq.core.topic import check_topic_name
 from memq.errors import InvalidRequestError
-from memq.spark.app import run, session, token_from
-from memq.spark.parquet import RangeJob, check_held, range_to_parquet
+from memq.spark.app import job_options, run, session, token_from, topic_options
+from memq.spark.parquet import RangeJob, check_retained, range_to_parquet
 
 
 @click.command(
     "range_to_parquet",
-    cls=Command,
     epilog="""
-spark-submit spark_apps/range_to_parquet.py --topic clicks --partition 0 \\
-    --start 0 --end 500 --output s3a://lake/clicks --manifest clicks-0-500.json
-python spark_apps/range_to_parquet.py --topic clicks --partition 0 --start 0 --end 500 \\
-    --output /tmp/lake --manifest /tmp/clicks-0-500.json
+\b
+Examples:
+  spark-submit spark_apps/range_to_parquet.py --topic clicks --partition 0 \\
+      --start 0 --end 500 --output s3a://lake/clicks --manifest clicks-0-500.json
+  python spark_apps/range_to_parquet.py --topic clicks --partition 0 --start 0 --end 500 \\
+      --output /tmp/lake --manifest /tmp/clicks-0-500.json
 """,
 )
 @topic_options
@@ -65,10 +65,10 @@ def main(
 ) -> None:
     """Write the Batches of a read partition from offset START up to, not including, END to Parquet.
 
-    The files go to a folder of the range below DIR. A run that is repeated, also after one that
-    was killed, replaces this folder and nothing else. The manifest is JSON with
-    the range, Batches, Messages, records, bytes and the sum of the checksums, and with what was
-    left out; it is written only when the files hold as many records as the range must give.
+    The files go to a folder of the range below DIR. A second run, also after one that was killed,
+    replaces this folder and nothing else. The manifest is JSON with the range, Batches, Messages,
+    records, bytes and the sum of the checksums, and with what was left out; it is written only when
+    the files have as many records as the range must give.
     """
     check_topic_name(topic)
     if end < start:
@@ -76,10 +76,7 @@ def main(
     task = RangeJob(
         name=job,
         topic=topic,
-        partition=partition,
-        start=start,
-        end=end,
-        incarnation=incarnation,
+        range=OffsetRange(partition, start, end, incarnation),
         output=output,
         manifest=manifest,
         bootstrap=bootstrap,
@@ -87,7 +84,7 @@ def main(
         token=token_from(token_env),
         report=report,
     )
-    check_held(task)
+    check_retained(task)
     spark = session(job)
     try:
         done = range_to_parquet(spark, task)

@@ -1,4 +1,4 @@
-"""What the programs in `spark_apps/` share: how they start, speak, and end.
+"""What the programs in `spark_apps/` share: their options, how they start, speak, and end.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. An error is one line on stderr; the
 progress is in the log, on stderr as well.
@@ -10,7 +10,8 @@ import logging
 import os
 import re
 import sys
-from typing import TYPE_CHECKING
+from functools import reduce
+from typing import TYPE_CHECKING, Any
 
 import click
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -21,12 +22,75 @@ from memq.errors import ConfigError, MemqError
 from memq.spark.source import MemqDataSource
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    Decorator = Callable[[Any], Any]
+
+DEFAULT_BOOTSTRAP = "127.0.0.1:6367"  # where `memq dev` listens
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 MAX_ERROR_LENGTH = 2_000  # Spark may quote whole plans
 
 _OURS = re.compile(r"memq\.errors\.\w+: (.+)")
+
+
+def topic_options(command: Any) -> Any:
+    """Where the data is: the arguments `bootstrap`, `topic` and `token_env`."""
+    return _all_of(
+        command,
+        click.option(
+            "--bootstrap",
+            default=DEFAULT_BOOTSTRAP,
+            show_default=True,
+            envvar="MEMQ_BOOTSTRAP",
+            show_envvar=True,
+            metavar="HOST:PORT[,…]",
+            help="Some brokers of the cluster.",
+        ),
+        click.option("--topic", required=True, help="The topic."),
+        click.option(
+            "--token-env", metavar="NAME", help="Environment variable that holds the credential."
+        ),
+    )
+
+
+def job_options(name: str) -> Decorator:
+    """What a job is called, and how it takes damage: `job`, `mode` and `report`.
+
+    Args:
+        name: of the job, when nothing else is said.
+    """
+
+    def add(command: Any) -> Any:
+        return _all_of(
+            command,
+            click.option(
+                "--job",
+                default=name,
+                show_default=True,
+                help="Name of the job, and of the consumer that the audit knows.",
+            ),
+            click.option(
+                "--mode",
+                type=click.Choice(["failfast", "permissive"]),
+                default="failfast",
+                show_default=True,
+                help="What to do when a Message is damaged or gone: fail, or leave it out and "
+                "count it.",
+            ),
+            click.option(
+                "--report/--no-report",
+                default=True,
+                show_default=True,
+                help="Tell the audit what was read.",
+            ),
+        )
+
+    return add
+
+
+def _all_of(command: Any, *options: Decorator) -> Any:
+    """A command with options, which `--help` shows in this order."""
+    return reduce(lambda done, add: add(done), reversed(options), command)
 
 
 def run(command: click.Command, arguments: Sequence[str] | None = None) -> int:
@@ -56,7 +120,7 @@ def run(command: click.Command, arguments: Sequence[str] | None = None) -> int:
 
 
 def one_line(error: BaseException) -> str:
-    """An error in one line: what MemQ said if it is behind it, else what Spark says first."""
+    """An error in one line: what MemQ said if it is the cause, else what Spark says first."""
     text = str(error) or type(error).__doc__ or type(error).__name__
     if not isinstance(error, MemqError):
         ours = _OURS.findall(text)

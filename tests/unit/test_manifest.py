@@ -55,8 +55,8 @@ MANIFEST = Manifest(
     messages=40,
     records=4_000,
     bytes=123_456,
-    repeats=2,
-    repeated_records=200,
+    duplicates=2,
+    duplicate_records=200,
     skipped_messages=1,
     skipped_records=100,
     left_out=[REPEAT, GONE],
@@ -170,7 +170,7 @@ def test_each_difference_is_named():
 
 
 def test_what_was_left_out_counts_to_the_whole():
-    """What was read, repeated and skipped together is what the range holds, sums wrap around."""
+    """What was read, dropped and skipped is what the range contains; sums wrap around."""
     check_totals(MANIFEST, HELD)
 
 
@@ -185,7 +185,7 @@ def test_a_record_that_nothing_accounts_for_is_loss(name):
 def test_what_was_left_out_is_told_in_a_line():
     """A log says how much is missing from the files and names the first of it."""
     text = describe_left_out(MANIFEST)
-    assert "skipped 1 Messages with 100 records, dropped 2 repeats with 200 records" in text
+    assert "skipped 1 Messages with 100 records, dropped 2 duplicates with 200 records" in text
     assert "missing at offset 8: 0-0 of producer 'q' epoch 2 write partition 1" in text
     whole = msgspec.structs.replace(MANIFEST, left_out=[])
     assert not describe_left_out(whole)

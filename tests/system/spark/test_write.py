@@ -23,7 +23,7 @@ from memq.client.topic import TopicClient
 from memq.core.notification.notification import decode_notification
 from memq.errors import SequenceConflictError
 from memq.spark.write_plan import plan_write
-from memq.spark.write_rows import Identity, write_rows
+from memq.spark.writer import write_rows
 from tests.system.spark.faulty import FaultySource, until_published
 
 MOMENT = datetime(2025, 6, 30, 12, tzinfo=UTC)
@@ -52,19 +52,19 @@ class Topic:
     def table(self):
         """All that can be read."""
         with AdminClient(self.address) as admin:
-            held = admin.offsets(self.name)
+            offsets = admin.offsets(self.name)
         return pa.concat_tables(
             read_range(
                 self.address, topic=self.name, partition=p.partition, start=p.start, end=p.end
             )
-            for p in held
+            for p in offsets
         )
 
     def values(self):
         return Counter(self.table()["value"].to_pylist())
 
     def published(self):
-        """All notifications: readers drop repeats, these show them."""
+        """All notifications: readers drop duplicates, these show them."""
         return asyncio.run(self._published())
 
     async def _published(self):
@@ -186,7 +186,7 @@ def test_attempts_at_the_same_time_double_nothing(spark, topic):
     batches = rows.toArrow().to_batches(max_chunksize=200)
 
     with ThreadPoolExecutor(3) as executor:
-        attempts = [executor.submit(write_rows, plan, Identity("twins"), batches) for _ in range(3)]
+        attempts = [executor.submit(write_rows, plan, batches, "twins") for _ in range(3)]
         written = [attempt.result() for attempt in attempts]
 
     assert {(each.records, each.messages) for each in written} == {(5_000, written[0].messages)}
@@ -250,10 +250,10 @@ def test_a_conflict_has_its_own_type(spark, topic):
     rows = numbered(spark, 10)
     options = {"bootstrap": topic.address, "topic": topic.name}
     plan = plan_write(options, rows.schema, overwrite=False, now_us=7)
-    write_rows(plan, Identity("same"), rows.toArrow().to_batches())
+    write_rows(plan, rows.toArrow().to_batches(), "same")
 
     with pytest.raises(SequenceConflictError, match="sortWithinPartitions"):
-        write_rows(plan, Identity("same"), rows.toArrow().slice(1).to_batches())
+        write_rows(plan, rows.toArrow().slice(1).to_batches(), "same")
 
 
 # -- what is refused ------------------------------------------------------------------------
