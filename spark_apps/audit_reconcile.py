@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from memq.cli.audit import GRACE, exit_code, show_table
-from memq.cli.command import Command
-from memq.cli.options import RowType, TimeType, option
+from memq.cli.command import Command, RowType, TimeType, option
 from memq.client.audit.audit import audit_topic
 from memq.client.start import time_ms
 from memq.core.audit.result import encode_result

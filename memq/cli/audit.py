@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from memq.cli import consumed
-from memq.cli.command import Command
-from memq.cli.options import RowType, TimeType, connection_options, option, output_option
+from memq.cli.command import Command, RowType, TimeType, connection_options, option, output_option
 from memq.cli.output import show_one, show_rows
 from memq.core.audit.result import unjudged
 from memq.core.options import Option
+from memq.core.units import DAY_MS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,13 +38,13 @@ COLUMNS = (
     "sequences",
 )
 GRACE = Option(
-    "grace",
     "duration",
     "1m",
-    "What a consumer left out is judged only when it reported something behind it so long ago. As "
-    "long as a job takes, where jobs run side by side.",
     0,
-    30 * 86_400_000,  # reports are kept no longer
+    30 * DAY_MS,  # reports are kept no longer
+    name="grace",
+    doc="What a consumer left out is judged only when it reported something behind it so long ago. "
+    "As long as a job takes, where jobs run side by side.",
 )
 
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memq.cli.command import Command
-from memq.cli.options import option, output_option
+from memq.cli.command import Command, option, output_option
 from memq.cli.output import show_rows
 from memq.core.topic import AUDIT_TOPIC
 from memq.errors import CorruptDataError
@@ -35,7 +34,7 @@ def recover(data_dir: Path, topic: str | None, execute: bool, output: str) -> No
 
     A notification that an object proves is restored at its offset. When that is not possible for
     each of them, the topic is rebuilt under a new incarnation: every Message that is stored is
-    published once, and groups begin anew. Nothing that cannot be read is ever removed.
+    published once, and groups have no offsets. Nothing that cannot be read is ever removed.
     """
     from memq.broker.recover import recover as run  # noqa: PLC0415 - loads Arrow
     from memq.core.runtime import SYSTEM  # noqa: PLC0415
@@ -63,8 +62,8 @@ def _advise(outcome: Outcome, execute: bool) -> None:
     elif outcome.action == "rebuild":
         groups = ", ".join(outcome.groups) or "its groups"
         click.echo(
-            f"{done} is done, incarnation {outcome.incarnation}. Clients open it anew; {groups} "
-            "begin anew: set them with `memq group reset-offsets` before they start",
+            f"{done} is done, incarnation {outcome.incarnation}. Clients open it again; {groups} "
+            "have no offsets: set them with `memq group reset-offsets` before they start",
             err=True,
         )
     else:

@@ -11,8 +11,8 @@ import click
 
 from memq.broker.config import BROKER_OPTIONS, BrokerConfig, load_file
 from memq.broker.limits import ALLOCATOR
-from memq.cli.command import Command
-from memq.cli.options import DEFAULT_BOOTSTRAP, option, output_option, table_options
+from memq.cli.command import Command, option, output_option, table_options
+from memq.core.options import DEFAULT_BOOTSTRAP
 
 if TYPE_CHECKING:
     from memq.broker.server import Broker

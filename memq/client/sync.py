@@ -59,6 +59,11 @@ class EventLoopThread:
         return f"<EventLoopThread {self._thread.name} {state}>"
 
     @property
+    def is_current(self) -> bool:
+        """Whether this is called on the loop's own thread."""
+        return threading.current_thread() is self._thread
+
+    @property
     def inherited(self) -> bool:
         """Whether it belongs to a parent process: its thread does not run in this one."""
         return os.getpid() != self._pid
@@ -135,14 +140,14 @@ class EventLoopThread:
             self._closed = True
             self._loop.call_soon_threadsafe(self._loop.stop)
         atexit.unregister(self.close)
-        if threading.current_thread() is self._thread:
+        if self.is_current:
             return
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             raise RequestTimeoutError(f"{self._thread.name} did not end within {timeout_s} s")
 
     def _check_thread(self) -> None:
-        if threading.current_thread() is self._thread:
+        if self.is_current:
             raise InvalidRequestError(
                 "a sync client was called from its own callback; use the async client there"
             )

@@ -18,6 +18,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from memq.core.options import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
 from memq.errors import ConfigError, MemqError
 from memq.spark.source import MemqDataSource
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
     Decorator = Callable[[Any], Any]
 
-DEFAULT_BOOTSTRAP = "127.0.0.1:6367"  # where `memq dev` listens
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 MAX_ERROR_LENGTH = 2_000  # Spark may quote whole plans
 
@@ -41,7 +41,7 @@ def topic_options(command: Any) -> Any:
             "--bootstrap",
             default=DEFAULT_BOOTSTRAP,
             show_default=True,
-            envvar="MEMQ_BOOTSTRAP",
+            envvar=BOOTSTRAP_VARIABLE,
             show_envvar=True,
             metavar="HOST:PORT[,…]",
             help="Some brokers of the cluster.",

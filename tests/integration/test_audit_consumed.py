@@ -147,7 +147,7 @@ def test_member_killed_before_its_report_is_unreported(broker):
         for _ in range(2):
             consumer.poll(20)
         consumer.commit()
-        consumer._loop.run(consumer._rim._reporter.report())  # what its interval does in time
+        consumer._loop.run(consumer._client._reporter.report())  # what its interval does in time
         for _ in range(3):
             consumer.poll(20)
         consumer.commit()

@@ -7,6 +7,8 @@ import counts: at the top, inside a function, and for type checking only.
 from __future__ import annotations
 
 import ast
+import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +32,11 @@ ALLOWED = {
     "memq.cli": ("memq",),
 }
 """What of ours each package may import beside itself. A new package needs a row."""
+
+PUBLIC = re.compile(
+    r"memq|memq\.(errors|spark|testing|core\.bigqueue)|(airflow_provider_memq|pyspark_memq)(\..*)?"
+)
+"""Where the pages may tell users to import from; `memq.core.bigqueue` is a library by itself."""
 
 IMPORT_LIMIT_US = 300_000  # `import memq` is paid by every command and every Airflow parse
 
@@ -131,6 +138,21 @@ def test_a_wrong_import_is_seen(module, source):
 def test_a_right_import_is_allowed(module, source):
     """Imports along the direction pass."""
     assert violations(module, source) == []
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.stem
+)
+def test_pages_import_from_public_modules(page):
+    """What a page tells users to import stands in a public module, and is there."""
+    for module, names in re.findall(
+        r"^ *from ((?:memq|airflow_provider_memq|pyspark_memq)\S*) import (\([^)]*\)|.*)$",
+        page.read_text(),
+        re.MULTILINE,
+    ):
+        assert PUBLIC.fullmatch(module), f"{page.name} imports from {module}"
+        for name in re.findall(r"\w+", names):
+            assert hasattr(importlib.import_module(module), name), f"{module} has no {name}"
 
 
 def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:

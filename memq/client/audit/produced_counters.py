@@ -15,7 +15,7 @@ from memq.client.producer.delivery import StoredAt
 from memq.core.audit.reports import REPORT_VERSION, ProducedReport
 
 if TYPE_CHECKING:
-    from memq.client.producer.state import CoreOptions, Entry
+    from memq.client.producer.state_machine import NamedMessage, StateMachineOptions
     from memq.errors import MemqError
 
 _CRC_MODULUS = 2**64  # of the sum in a report
@@ -38,7 +38,7 @@ class _Window:
 
 
 class AuditCounters:
-    """Counts what a `ProducerCore` submits and settles.
+    """Counts what a `ProducerStateMachine` submits and settles.
 
     Args:
         options: of that core.
@@ -46,7 +46,7 @@ class AuditCounters:
         now_ms: when it started, in milliseconds since 1970 UTC.
     """
 
-    def __init__(self, options: CoreOptions, client: str, now_ms: int) -> None:
+    def __init__(self, options: StateMachineOptions, client: str, now_ms: int) -> None:
         self._options = options
         self._client = client
         self._start_ms = now_ms
@@ -56,30 +56,30 @@ class AuditCounters:
         count = sum(len(windows) for windows in self._windows.values())
         return f"<AuditCounters {self._options.producer_id} [{count} windows not reported]>"
 
-    def submitted(self, entry: Entry) -> None:
+    def submitted(self, message: NamedMessage) -> None:
         """The Message was given its name."""
-        windows = self._windows[entry.partition.number]
+        windows = self._windows[message.partition.number]
         if not windows or windows[-1].end_ms is not None:
-            windows.append(_Window(entry.sequence, self._start_ms))
+            windows.append(_Window(message.sequence, self._start_ms))
         window = windows[-1]
-        window.last = entry.sequence
+        window.last = message.sequence
         window.open_messages += 1
-        window.records += entry.message.records
-        window.size_bytes += entry.message.size_bytes
-        window.crc_sum += entry.message.crc32c
+        window.records += message.sealed.records
+        window.size_bytes += message.sealed.size_bytes
+        window.crc_sum += message.sealed.crc32c
 
-    def settled(self, entry: Entry, outcome: StoredAt | MemqError) -> None:
+    def settled(self, message: NamedMessage, outcome: StoredAt | MemqError) -> None:
         """The Message was acked, or given up with an error."""
-        windows = self._windows[entry.partition.number]
-        window = next(window for window in windows if entry.sequence <= window.last)
+        windows = self._windows[message.partition.number]
+        window = next(window for window in windows if message.sequence <= window.last)
         window.open_messages -= 1
         if isinstance(outcome, StoredAt):
             window.repeats += outcome.duplicate
         else:
-            window.failed.append(entry.sequence)
-            window.records -= entry.message.records
-            window.size_bytes -= entry.message.size_bytes
-            window.crc_sum -= entry.message.crc32c
+            window.failed.append(message.sequence)
+            window.records -= message.sealed.records
+            window.size_bytes -= message.sealed.size_bytes
+            window.crc_sum -= message.sealed.crc32c
 
     def take_reports(self, now_ms: int) -> list[ProducedReport]:
         """Close the open windows, and hand out those in which everything is settled.

@@ -14,12 +14,12 @@ from memq.client.audit.backlog import ReportBacklog
 from memq.client.audit.produced_counters import AuditCounters
 from memq.client.producer.accumulator import SealedMessage
 from memq.client.producer.delivery import Delivery, StoredAt
-from memq.client.producer.state import CoreOptions, Entry, Partition
+from memq.client.producer.state_machine import NamedMessage, StateMachineOptions, WritePartition
 from memq.core.audit import reports as audit
 from memq.core.audit.reports import REPORT_VERSION, ProducedReport, decode_report
 from memq.errors import DeliveryTimeoutError
 
-OPTIONS = CoreOptions(
+OPTIONS = StateMachineOptions(
     topic="t",
     incarnation="0" * 16,
     producer_id="p",
@@ -58,7 +58,7 @@ class Producer:
 
     def __init__(self, write_partitions):
         self.counters = AuditCounters(OPTIONS, "", 0)
-        self.partitions = [Partition(number, "") for number in range(write_partitions)]
+        self.partitions = [WritePartition(number, "") for number in range(write_partitions)]
         self.open = []
         self.sealed = defaultdict(dict)  # write partition -> sequence -> message
         self.failed = set()
@@ -70,7 +70,7 @@ class Producer:
         crc = (number * 1_000 + sequence) * 2_654_435_761 % 2**32
         body = pa.py_buffer(bytes(sequence + 1))
         message = SealedMessage(body, crc, "s", sequence + 1, 0, 0, 0.0, Delivery())
-        entry = Entry(message, partition, sequence, 0.0)
+        entry = NamedMessage(message, partition, sequence, 0.0)
         self.sealed[number][sequence] = message
         self.counters.submitted(entry)
         self.open.append(entry)

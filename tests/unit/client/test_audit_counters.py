@@ -7,7 +7,7 @@ import pytest
 from memq.client.audit.produced_counters import AuditCounters
 from memq.client.producer.accumulator import SealedMessage
 from memq.client.producer.delivery import Delivery, StoredAt
-from memq.client.producer.state import CoreOptions, Entry, Partition
+from memq.client.producer.state_machine import NamedMessage, StateMachineOptions, WritePartition
 from memq.core.audit.reports import REPORT_VERSION, ProducedReport
 from memq.errors import DeliveryTimeoutError
 
@@ -16,7 +16,7 @@ ERROR = DeliveryTimeoutError("late")
 
 @pytest.fixture
 def counters():
-    options = CoreOptions(
+    options = StateMachineOptions(
         topic="events",
         incarnation="0" * 16,
         producer_id="p",
@@ -37,7 +37,7 @@ def stored(entry, *, duplicate=False):
 
 def entry(sequence, *, records=10, crc=3, number=0, size=100):
     message = SealedMessage(b"x" * size, crc, "schema", records, 0, 0, 0.0, Delivery())
-    return Entry(message, Partition(number, "a:1"), sequence, 0.0)
+    return NamedMessage(message, WritePartition(number, "a:1"), sequence, 0.0)
 
 
 def test_report_counts_what_was_settled(counters):

@@ -11,8 +11,15 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from memq.client.producer.accumulator import SealedMessage
 from memq.client.producer.delivery import Delivery
-from memq.client.producer.state import Connect, CoreOptions, Drop, Refresh, Send
-from memq.client.producer.state_machine import REFRESH_INTERVAL_S, ProducerCore
+from memq.client.producer.state_machine import (
+    REFRESH_INTERVAL_S,
+    ConnectToBroker,
+    DropConnection,
+    ProducerStateMachine,
+    RefreshHosts,
+    SendMessage,
+    StateMachineOptions,
+)
 from memq.core.wire.messages import WriteAnswer
 from memq.errors import (
     ClosedError,
@@ -41,8 +48,8 @@ class Rig:
         self.held = 0
         self.submitted = []
         self.errors = {}
-        self.core = ProducerCore(
-            CoreOptions(
+        self.core = ProducerStateMachine(
+            StateMachineOptions(
                 topic="events",
                 incarnation="0" * 16,
                 producer_id="p",
@@ -75,19 +82,19 @@ class Rig:
         sent = []
         while effects := self.poll():
             for effect in effects:
-                if isinstance(effect, Connect):
+                if isinstance(effect, ConnectToBroker):
                     self.core.connected(effect.address)
-                elif isinstance(effect, Refresh):
+                elif isinstance(effect, RefreshHosts):
                     self.core.refreshed([p.host for p in self.core._partitions], self.now)
-                elif isinstance(effect, Send):
+                elif isinstance(effect, SendMessage):
                     sent.append(effect)
         return sent
 
     def fail(self, send, error):
-        self.core.failed(send.entry, error, self.now)
+        self.core.failed(send.message, error, self.now)
 
     def ack(self, send, **answer):
-        self.core.acked(send.entry, WriteAnswer(**answer))
+        self.core.acked(send.message, WriteAnswer(**answer))
 
     def _release(self, size):
         self.held -= size
@@ -120,10 +127,10 @@ def test_connects_once_before_it_sends():
     """Nothing is sent before there is a connection, and one connection is asked for at a time."""
     rig = Rig()
     rig.submit()
-    assert rig.poll() == [Connect("a:1")]
+    assert rig.poll() == [ConnectToBroker("a:1")]
     assert rig.poll() == []
     rig.core.connected("a:1")
-    assert [type(effect) for effect in rig.poll()] == [Send]
+    assert [type(effect) for effect in rig.poll()] == [SendMessage]
 
 
 def test_failed_connect_backs_off_and_asks_for_hosts():
@@ -132,10 +139,10 @@ def test_failed_connect_backs_off_and_asks_for_hosts():
     rig.submit()
     rig.poll()
     rig.core.connect_failed("a:1", UnavailableError("refused"), rig.now)
-    assert rig.poll() == [Refresh()]
+    assert rig.poll() == [RefreshHosts()]
     assert rig.core.wake_at_s() == pytest.approx(rig.now + 0.025)
     rig.now += 0.025
-    assert rig.poll() == [Connect("a:1")]
+    assert rig.poll() == [ConnectToBroker("a:1")]
 
 
 def test_refresh_moves_messages_to_the_new_host():
@@ -144,21 +151,21 @@ def test_refresh_moves_messages_to_the_new_host():
     rig.submit()
     rig.poll()
     rig.core.connect_failed("a:1", UnavailableError("refused"), rig.now)
-    assert rig.poll() == [Refresh()]
+    assert rig.poll() == [RefreshHosts()]
     rig.core.refreshed(["b:2"], rig.now)
-    assert rig.poll() == [Connect("b:2")]
+    assert rig.poll() == [ConnectToBroker("b:2")]
 
 
 def test_refresh_is_not_repeated_at_once():
     """After a refresh that failed the next one waits for the interval."""
     rig = Rig([""])
     rig.submit()
-    assert rig.poll() == [Refresh()]
+    assert rig.poll() == [RefreshHosts()]
     rig.core.refresh_failed(UnavailableError("no broker"), rig.now)
     assert rig.poll() == []
     assert rig.core.wake_at_s() == rig.now + REFRESH_INTERVAL_S
     rig.now += REFRESH_INTERVAL_S
-    assert rig.poll() == [Refresh()]
+    assert rig.poll() == [RefreshHosts()]
 
 
 def test_in_flight_is_bounded_per_broker():
@@ -203,7 +210,7 @@ def test_retry_sends_the_same_name_and_bytes_after_a_back_off():
     rig.now += 0.025
     (again,) = rig.sends()
     assert again.header == first.header
-    assert again.entry.message.body == b"same"
+    assert again.message.sealed.body == b"same"
     rig.ack(again)
     assert delivery.result(0).sequence == 0
 
@@ -326,7 +333,7 @@ def test_redirect_without_address_asks_for_the_hosts():
     rig.submit()
     (send,) = rig.sends()
     rig.fail(send, NotHostedError("not mine"))
-    assert Refresh() in rig.poll()
+    assert RefreshHosts() in rig.poll()
 
 
 def test_deadline_fails_what_waits():
@@ -367,11 +374,11 @@ def test_silent_broker_is_dropped_once():
     (send,) = rig.sends()
     assert rig.core.wake_at_s() == rig.now + ANSWER_S
     rig.now += ANSWER_S
-    assert rig.poll() == [Drop("a:1")]
+    assert rig.poll() == [DropConnection("a:1")]
     assert rig.poll() == []
     rig.fail(send, UnavailableError("connection broke"))
     rig.now += 0.025
-    assert [type(effect) for effect in rig.poll()] == [Connect, Refresh]
+    assert [type(effect) for effect in rig.poll()] == [ConnectToBroker, RefreshHosts]
 
 
 def test_lost_connection_is_opened_again():
@@ -382,7 +389,7 @@ def test_lost_connection_is_opened_again():
     rig.core.disconnected("a:1")
     rig.fail(send, UnavailableError("broke"))
     rig.now += 0.025
-    assert Connect("a:1") in rig.poll()
+    assert ConnectToBroker("a:1") in rig.poll()
 
 
 @pytest.mark.parametrize("error", [InvalidRequestError("x"), SequenceConflictError("y")])
@@ -463,7 +470,7 @@ def test_repr_shows_the_state():
     rig.submit()
     rig.submit()
     rig.sends()
-    assert repr(rig.core) == "<ProducerCore p [2 unsettled | 1 in flight | 1 never sent]>"
+    assert repr(rig.core) == "<ProducerStateMachine p [2 unsettled | 1 in flight | 1 never sent]>"
 
 
 # -- against a model ------------------------------------------------------------------------
@@ -506,26 +513,26 @@ class CoreMachine(RuleBasedStateMachine):
     def poll(self):
         for effect in self.core.poll(self.rig.now):
             match effect:
-                case Connect(address):
+                case ConnectToBroker(address):
                     assert address not in self.connecting
                     assert address not in self.up
                     self.connecting.append(address)
-                case Refresh():
+                case RefreshHosts():
                     self.refreshing += 1
                     assert self.refreshing == 1
-                case Drop(address):
+                case DropConnection(address):
                     self.lose(address)
-                case Send():
+                case SendMessage():
                     self.check_send(effect)
                     self.in_flight.append(effect)
 
     def check_send(self, send):
-        header, entry = send.header, send.entry
+        header, entry = send.header, send.message
         assert send.address in self.up
         assert not entry.settled
         assert entry.deadline_s > self.rig.now
         name = (header.write_partition, header.sequence)
-        assert self.content.setdefault(name, entry.message.body) == entry.message.body
+        assert self.content.setdefault(name, entry.sealed.body) == entry.sealed.body
         unsettled = [e.sequence for e in self.core.unsettled() if e.partition is entry.partition]
         assert header.first_unsettled == min(unsettled)
         assert header.first_unsettled >= self.least.get(header.write_partition, 0)
@@ -571,14 +578,14 @@ class CoreMachine(RuleBasedStateMachine):
         self.in_flight.remove(send)
         if accept_first:  # it was published, and only the answer was lost
             self.accept(send.header)
-        self.core.failed(send.entry, error, self.rig.now)
+        self.core.failed(send.message, error, self.rig.now)
 
     @precondition(lambda self: self.in_flight)
     @rule(data=st.data())
     def refuse(self, data):
         send = data.draw(st.sampled_from(self.in_flight))
         self.in_flight.remove(send)
-        self.core.failed(send.entry, InvalidRequestError("no"), self.rig.now)
+        self.core.failed(send.message, InvalidRequestError("no"), self.rig.now)
 
     @precondition(lambda self: self.up)
     @rule(data=st.data())
@@ -595,7 +602,7 @@ class CoreMachine(RuleBasedStateMachine):
         self.up.discard(address)
         for send in [send for send in self.in_flight if send.address == address]:
             self.in_flight.remove(send)
-            self.core.failed(send.entry, UnavailableError("broke"), self.rig.now)
+            self.core.failed(send.message, UnavailableError("broke"), self.rig.now)
 
     def accept(self, header):
         """Whether the broker has the Message after this request."""
@@ -611,17 +618,17 @@ class CoreMachine(RuleBasedStateMachine):
 
     def serve(self, send):
         if self.accept(send.header):
-            self.core.acked(send.entry, WriteAnswer(offset=0))
+            self.core.acked(send.message, WriteAnswer(offset=0))
         else:
-            self.core.failed(send.entry, SequenceGapError("gap"), self.rig.now)
+            self.core.failed(send.message, SequenceGapError("gap"), self.rig.now)
 
     @invariant()
     def bounds_hold(self):
         per_link = [sum(s.address == a for s in self.in_flight) for a in ADDRESSES]
         assert max(per_link) <= 3
         assert self.core.in_flight == len(self.in_flight)
-        held = {entry: len(entry.message.body) for entry in self.core.unsettled()}
-        held |= {send.entry: len(send.entry.message.body) for send in self.in_flight}
+        held = {entry: len(entry.sealed.body) for entry in self.core.unsettled()}
+        held |= {send.message: len(send.message.sealed.body) for send in self.in_flight}
         assert self.rig.held == sum(held.values())
         assert self.core.unsent == sum(entry.sent_s == -math.inf for entry in self.core.unsettled())
 

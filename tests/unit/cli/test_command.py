@@ -1,24 +1,34 @@
-"""Flags are made from the tables of options."""
+"""Flags are made from the tables of options, and values mean what they say."""
 
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 
 import click
+import hypothesis
 import pytest
 from click.testing import CliRunner
+from hypothesis import strategies as st
 
 from memq.broker.config import BROKER_OPTIONS
-from memq.cli.options import RangeType, TimeType, table_options
+from memq.cli.command import RangeType, TimeType, parse_time, table_options, to_us
 from memq.cli.serve import broker, dev
 from memq.core.options import Option
+from memq.core.ranges import OffsetRange
 from memq.core.topic import TOPIC_OPTIONS
+from memq.core.units import iso_ms, iso_us
+from memq.errors import ConfigError
+
+# -- flags are made from the tables of options ----------------------------------------------
+
 
 TABLE = (
-    Option("wait_time", "duration", "5s", "How long to wait.", 1, 10_000),
-    Option("color", "text", "red", "Which one.", choices=("red", "blue")),
-    Option("loud", "flag", False, "Whether to shout."),
-    Option("name", "text", "", "Any name."),
+    Option("duration", "5s", 1, 10_000, name="wait_time", doc="How long to wait."),
+    Option("text", "red", choices=("red", "blue"), name="color", doc="Which one."),
+    Option("flag", default=False, name="loud", doc="Whether to shout."),
+    Option("text", "", name="name", doc="Any name."),
+    Option("duration", None, 1, 10_000, name="patience", doc="Longest wait."),
 )
 
 
@@ -102,6 +112,7 @@ def test_help_shows_default_and_variable():
     assert "--color [red|blue] Which one. [env var: MEMQ_COLOR; default: red]" in text
     assert "--loud / --no-loud Whether to shout. [env var: MEMQ_LOUD; default: no-loud]" in text
     assert "--name TEXT Any name. [env var: MEMQ_NAME]" in text
+    assert "--patience DURATION Longest wait. [env var: MEMQ_PATIENCE]" in text
 
 
 def test_help_without_defaults():
@@ -123,7 +134,7 @@ def test_range():
     """An offset range is a partition and two offsets, the second not included."""
     convert = RangeType().convert
 
-    assert convert("2:5-9", None, None) == (2, 5, 9)
+    assert convert("2:5-9", None, None) == OffsetRange(2, 5, 9)
     for text in ("", "5-9", "0:9", "0:9-5", "a:1-2", "0:1-2x", "-1:0-1"):
         with pytest.raises(click.BadParameter, match="like 0:100-200"):
             convert(text, None, None)
@@ -132,7 +143,7 @@ def test_range():
 def test_time():
     """A time has its zone; anything else is wrong usage."""
     assert TimeType().convert("1970-01-01T00:00:01Z", None, None).timestamp() == 1
-    with pytest.raises(click.BadParameter, match="no time"):
+    with pytest.raises(click.BadParameter, match="not a time"):
         TimeType().convert("soon", None, None)
 
 
@@ -142,3 +153,45 @@ def test_topic_options_are_all_there():
 
     for command in (create, alter):
         assert {row.name for row in TOPIC_OPTIONS} <= {option.name for option in command.params}
+
+
+# -- times are written in iso 8601, or as so long ago ---------------------------------------
+
+
+NOW = datetime(1970, 1, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("text", "time_ms"),
+    [
+        ("1970-01-01T00:00:01Z", 1_000),
+        ("1970-01-01T02:00:00.250+02:00", 250),
+        ("1970-01-02", 86_400_000),
+        ("1970-01-01 00:01", 60_000),
+        ("15m", 2_700_000),
+        ("1.5s", 3_598_500),
+    ],
+)
+def test_parse(text, time_ms):
+    """A time has any zone, UTC when it names none; a duration counts back from now."""
+    assert to_us(parse_time(text, NOW)) == time_ms * 1_000
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "12", "2025-13-01", "-5m", "9999999999d"])
+def test_parse_refuses(text):
+    """What is no time is refused with an example of one."""
+    with pytest.raises(ConfigError, match="2025-06-30T12:00:00Z, or 15m"):
+        parse_time(text, NOW)
+
+
+@hypothesis.given(st.datetimes(timezones=st.just(UTC)))
+def test_round_trip(moment):
+    """What is printed is read as the same time, over the whole calendar."""
+    assert parse_time(iso_us(to_us(moment)), NOW) == moment
+    assert moment - parse_time(iso_ms(to_us(moment) // 1_000), NOW) < timedelta(milliseconds=1)
+
+
+def test_beyond_the_calendar():
+    """Any 64 bits can be printed, since anybody can send them as a timestamp."""
+    assert iso_us(1_500_000) == "1970-01-01T00:00:01.500000Z"
+    assert iso_us(2**63 - 1) == f"{2**63 - 1} microseconds since 1970"

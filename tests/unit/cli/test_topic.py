@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from memq.cli.schema_file import read_schema_file
+from memq.cli.topic import read_schema_file
 from memq.core.format.schema import deserialize_schema
 from memq.errors import ConfigError, SchemaMismatchError
 

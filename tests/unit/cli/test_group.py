@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.cli.reset import Move, Target, plan_moves
+from memq.cli.group import Move, Target, plan_moves
 from memq.core.wire.messages import PartitionOffsets
 from memq.errors import InvalidRequestError
 
