@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow.parquet as pq
 
-from airflow_provider_memq.testing.rest import until
-from airflow_provider_memq.testing.standalone import Airflow
 from demo.check import compare
 from memq import AdminClient
 from memq.core.format.reader import read_index
+from tests.harness.airflow.rest import until
+from tests.harness.airflow.standalone import Airflow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

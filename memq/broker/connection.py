@@ -23,8 +23,13 @@ from collections import deque
 from typing import TYPE_CHECKING, cast
 
 from memq.broker.turns import Line, Turn
-from memq.core.wire.connection import HANDSHAKE_MAX_HEADER_BYTES, SERVER_MAX_HEADER_BYTES
-from memq.core.wire.events import HandshakeReceived, Refused, Request
+from memq.core.wire.connection import (
+    HANDSHAKE_MAX_HEADER_BYTES,
+    SERVER_MAX_HEADER_BYTES,
+    HandshakeReceived,
+    Refused,
+    Request,
+)
 from memq.core.wire.frame import (
     HEAD_BYTES,
     SCRATCH_BYTES,

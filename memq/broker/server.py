@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from memq.broker.write_partition import Reply
     from memq.core.notification.queue import NotificationQueue
     from memq.core.storage.handler import StorageHandler
-    from memq.core.wire.events import Request
+    from memq.core.wire.connection import Request
 
 log = logging.getLogger(__name__)
 

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from memq.broker.pool import BodyPool
     from memq.broker.timekeeper import Timekeeper
     from memq.broker.turns import Turns
+    from memq.core.clock import ClockReading
     from memq.core.notification.queue import Entry, NotificationQueue
     from memq.core.storage.handler import StorageHandler
-    from memq.core.write_partition_effects import Now
 
 SCAN_ENTRIES = 1_000  # notifications read at a time when the queue is scanned
 SCAN_BYTES = 4 << 20
@@ -58,7 +58,7 @@ class Services:
     runtime: Runtime = SYSTEM
     disk: DiskRoom = field(default_factory=DiskRoom)
     metrics: Metrics = field(default_factory=Metrics)
-    now: Callable[[], Now] = field(init=False)
+    now: Callable[[], ClockReading] = field(init=False)
 
     def __post_init__(self) -> None:
         self.now = self.times.clock

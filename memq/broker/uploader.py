@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from memq.core.write_partition_effects import State
+from memq.core.write_partition_effects import BatchState
 from memq.errors import MemqError, StorageError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ async def put_until_deadline(
                 raise
             log.warning("Batch %s: attempt %d failed: %s", batch.batch_id, attempt, exc)
             await asyncio.sleep(delay_s)
-            if batch.state is State.FAILED:  # a Batch before this one took it along
+            if batch.state is BatchState.FAILED:  # a Batch before this one took it along
                 raise
         else:
             return

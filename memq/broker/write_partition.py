@@ -19,13 +19,12 @@ from memq.core.wire.messages import Write, WriteAnswer
 from memq.core.write_partition import ACKS_ALL
 from memq.core.write_partition_effects import (
     Accepted,
-    Answer,
-    Gone,
-    Now,
-    Publish,
-    Release,
+    AnswerWrite,
+    BatchEnded,
+    PublishBatches,
+    ReleaseBodies,
     RingBatch,
-    Upload,
+    UploadBatch,
 )
 from memq.errors import MemqError, PublishUncertainError, SequenceGapError, UnavailableError
 
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
 
     from memq.broker.duplicates import DuplicateChecker
     from memq.broker.services import Services
+    from memq.core.clock import ClockReading
     from memq.core.topic import TopicConfig
     from memq.core.write_partition import TopicProcessor
 
@@ -133,7 +133,7 @@ class WritePartition:
             self._accept(request, body, crc, reply, self._services.now())
             self._perform()
 
-    def expire_parked(self, now: Now) -> None:
+    def expire_parked(self, now: ClockReading) -> None:
         """Refuse the Messages that were held back for too long; called now and then."""
         while self._parked and self._parked[0].deadline_mono_ms <= now.mono_ms:
             parked = self._parked.popleft()
@@ -193,7 +193,7 @@ class WritePartition:
     def _name(self) -> str:
         return f"{self.processor.config.name}/{self.processor.write_partition}"
 
-    def _accept(self, request: Write, body: Any, crc: int, reply: Reply, now: Now) -> None:
+    def _accept(self, request: Write, body: Any, crc: int, reply: Reply, now: ClockReading) -> None:
         try:
             outcome = self.processor.write(request, body, crc, reply, now)
         except MemqError as exc:
@@ -235,17 +235,17 @@ class WritePartition:
         while effects := self.processor.take_effects():
             for effect in effects:
                 match effect:
-                    case Answer(ticket, WriteAnswer() as answer):
+                    case AnswerWrite(ticket, WriteAnswer() as answer):
                         ticket.answer(answer)
-                    case Answer(ticket, error):
+                    case AnswerWrite(ticket, error):
                         ticket.fail(error)
-                    case Upload(batch):
+                    case UploadBatch(batch):
                         self._spawn(self._upload(batch))
-                    case Publish():
+                    case PublishBatches():
                         self._spawn(self._publish(effect))
-                    case Release(batch):
+                    case ReleaseBodies(batch):
                         self._release(batch)
-                    case Gone(batch, published):
+                    case BatchEnded(batch, published):
                         self._count(batch, published=published)
             self._unpark()
         self._set_timer()
@@ -321,7 +321,7 @@ class WritePartition:
             self.processor.stored(batch)
         self._perform()
 
-    async def _publish(self, effect: Publish) -> None:
+    async def _publish(self, effect: PublishBatches) -> None:
         services, processor = self._services, self.processor
         try:
             offsets = await services.queue.publish(

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 
 from memq.broker.retention import expire
 from memq.client.admin import AsyncAdminClient
+from memq.core.clock import ClockReading
 from memq.core.storage.local import LocalStorage
-from memq.core.write_partition_effects import Now
 from tests.integration.airflow.event_store import EventStore
 from tests.integration.broker.support import broker, client
 
@@ -51,7 +51,7 @@ class World:
         """Let the broker's clock stand later from now on."""
         self._ahead_s += seconds
         ahead_ms = round(self._ahead_s * 1000)
-        self.broker.services.now = lambda: Now(*(ms + ahead_ms for ms in self._real()))
+        self.broker.services.now = lambda: ClockReading(*(ms + ahead_ms for ms in self._real()))
 
     async def expire(self):
         """Have retention remove what it may by now."""

@@ -20,9 +20,9 @@ from airflow_provider_memq.ranges import PlannedRange, parse_key
 from airflow_provider_memq.sensors.memq import MemqOffsetSensor
 from airflow_provider_memq.session import Session
 from airflow_provider_memq.settings import ClientSettings
-from airflow_provider_memq.testing.standalone import ROOT
 from memq.client.admin import AsyncAdminClient
 from memq.errors import ConfigError, TopicRecreatedError, UnknownTopicError
+from tests.harness.airflow.standalone import ROOT
 from tests.integration.airflow.here import TOPIC, world
 from tests.integration.broker.support import client
 from tests.system.airflow import light_app

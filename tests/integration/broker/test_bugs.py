@@ -11,7 +11,7 @@ import pytest
 from memq.broker.connection import BrokerConnection
 from memq.broker.write_partition import WritePartition
 from memq.core.notification.embedded import EmbeddedQueue
-from memq.core.notification.waiters import Waiters
+from memq.core.notification.queue import Waiters
 from memq.core.wire import messages as m
 from memq.errors import MemqError, UnknownTopicError
 from tests.integration.broker.support import TIMEOUT_S, GatedStorage, broker, client, until

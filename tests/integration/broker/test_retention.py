@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from memq.broker.retention import expire, scan_orphans
+from memq.core.clock import ClockReading
 from memq.core.wire import messages as m
-from memq.core.write_partition_effects import Now
 from memq.errors import CorruptDataError, OffsetOutOfRangeError
 from memq.testing.queue import InMemoryQueue
 from memq.testing.storage import InMemoryStorage
@@ -21,7 +21,7 @@ SHORT = {"retention": "10s", "dedup_window": "10s", "upload_deadline": "100ms"}
 def later(b, seconds: float) -> None:
     """Let the broker's clock stand later from now on."""
     real = b.services.now
-    b.services.now = lambda: Now(*(ms + round(seconds * 1000) for ms in real()))
+    b.services.now = lambda: ClockReading(*(ms + round(seconds * 1000) for ms in real()))
 
 
 async def test_expired_batches_are_forgotten_first_and_deleted_then(tmp_path) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_memq.testing.rest import BACKSTOP_S
-from airflow_provider_memq.testing.standalone import Airflow
+from tests.harness.airflow.rest import BACKSTOP_S
+from tests.harness.airflow.standalone import Airflow
 
 # Airflow makes this folder when it is first imported: it must not be the one of the user.
 if "AIRFLOW_HOME" not in os.environ:

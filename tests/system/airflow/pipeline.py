@@ -17,12 +17,12 @@ import pyarrow.parquet as pq
 
 from airflow_provider_memq.range_assets import processed_asset, ranges_asset
 from airflow_provider_memq.ranges import parse_key
-from airflow_provider_memq.testing.rest import BACKSTOP_S, ENDED, until
-from airflow_provider_memq.testing.standalone import BIN, ROOT, Airflow
 from memq import AdminClient, Producer
 from memq.core.format.reader import BatchReader
 from memq.errors import MemqError
 from memq.testing.broker import BrokerProcess
+from tests.harness.airflow.rest import BACKSTOP_S, ENDED, until
+from tests.harness.airflow.standalone import BIN, ROOT, Airflow
 from tests.system.airflow import light_app
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from random import Random
 from typing import Any
 
 from airflow_provider_memq.ranges import parse_key
-from airflow_provider_memq.testing.rest import ENDED, WaitError, until
 from memq import read_range
+from tests.harness.airflow.rest import ENDED, WaitError, until
 from tests.system.airflow.pipeline import (
     PLAN,
     PROCESS,

@@ -9,10 +9,10 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_memq.operators.memq import MemqAuditOperator
-from airflow_provider_memq.testing.standalone import ROOT
 from memq import AdminClient, Producer
 from memq.errors import ConfigError
 from memq.testing.broker import BrokerProcess
+from tests.harness.airflow.standalone import ROOT
 from tests.integration.airflow.event_store import EventStore
 
 # Airflow's own hook does not close the pipe of the program that it submitted.

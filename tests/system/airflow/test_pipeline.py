@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_memq.testing.rest import until
-from airflow_provider_memq.testing.standalone import ROOT, find_chromium, screenshot
+from tests.harness.airflow.rest import until
+from tests.harness.airflow.standalone import ROOT, find_chromium, screenshot
 from tests.system.airflow.pipeline import PLAN, PROCESS, Pipeline, contents_of, named_by
 
 AUDIT, REPLAY, RETENTION = "memq_audit", "memq_replay", "memq_retention"

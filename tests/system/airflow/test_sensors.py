@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_memq.testing.rest import until
 from memq import AdminClient, Producer
 from memq.testing.broker import BrokerProcess
+from tests.harness.airflow.rest import until
 
 DAGS = Path(__file__).parent / "dags" / "sensors.py"
 BURST = 200

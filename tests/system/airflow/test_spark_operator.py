@@ -24,11 +24,11 @@ from airflow_provider_memq.operators.memq import MemqSparkSubmitOperator
 from airflow_provider_memq.operators.spark import check, read_manifest
 from airflow_provider_memq.published import Expected, expect
 from airflow_provider_memq.ranges import PlannedRange
-from airflow_provider_memq.testing.rest import until
-from airflow_provider_memq.testing.standalone import ROOT
 from memq import AdminClient, Producer
 from memq.errors import ConfigError, DataLossError, OffsetOutOfRangeError
 from memq.testing.broker import BrokerProcess
+from tests.harness.airflow.rest import until
+from tests.harness.airflow.standalone import ROOT
 from tests.integration.airflow.event_store import EventStore
 from tests.system.airflow import light_app
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
+import tomllib
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -19,6 +21,7 @@ from airflow_provider_memq.get_provider_info import EXTRAS, get_provider_info
 from memq.core.options import DEFAULT_ADMIN_PORT, DEFAULT_PORT
 
 INFO = get_provider_info()
+ROOT = Path(__file__).parents[3]
 HEAVY = ("pyarrow", "pyspark", "pandas", "openlineage")
 
 
@@ -108,3 +111,19 @@ def test_what_a_dag_imports_is_light():
 
     assert {name.partition(".")[0] for name in loaded}.isdisjoint(HEAVY)
     assert float(seconds) < 1.0
+
+
+def test_the_harness_is_not_shipped():
+    """The wheel has the packages, nothing of the tests, and no need of them."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    shipped = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    files = [path for folder in shipped for path in (ROOT / folder).rglob("*.py")]
+
+    assert set(shipped) == {"memq", "airflow_provider_memq", "pyspark_memq"}
+    assert (ROOT / "tests" / "harness" / "airflow" / "standalone.py").exists()
+    assert [
+        path
+        for path in files
+        if re.search(r"^\s*(from|import) tests\b", path.read_text(), re.MULTILINE)
+    ] == []
+    assert not any(path.name in ("standalone.py", "rest.py") for path in files)

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from airflow_provider_memq.testing.rest import Rest, RestError, WaitError, until
+from tests.harness.airflow.rest import Rest, RestError, WaitError, until
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memq.core.storage import open_storage, open_uri
+from memq.core.storage.open import open_storage, open_uri
 from memq.errors import ConfigError
 
 

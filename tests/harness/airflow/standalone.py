@@ -21,7 +21,7 @@ from pathlib import Path
 from secrets import token_urlsafe
 from typing import TYPE_CHECKING
 
-from airflow_provider_memq.testing.rest import BACKSTOP_S, Rest, RestError, WaitError, until
+from tests.harness.airflow.rest import BACKSTOP_S, Rest, RestError, WaitError, until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,7 +39,7 @@ HEALTH = {
 STOP_TIMEOUT_S = 5.0  # after SIGTERM; what does not end by then is killed
 KILL_TIMEOUT_S = 60.0  # after SIGKILL, for the kernel of a busy machine
 BIN = Path(sys.executable).parent
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM_FLAGS = (
     "--headless",

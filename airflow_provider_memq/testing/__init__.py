@@ -1,1 +1,0 @@
-"""For tests of DAGs: a real Airflow on the loopback whose parts can be killed, and its REST API."""
