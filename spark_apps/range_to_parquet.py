@@ -6,6 +6,7 @@ Run it with `spark-submit spark_apps/range_to_parquet.py …` or with `python`; 
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 
@@ -49,19 +50,7 @@ Examples:
 )
 @job_options("range_to_parquet")
 def main(
-    *,
-    bootstrap: str,
-    topic: str,
-    partition: int,
-    start: int,
-    end: int,
-    incarnation: str,
-    output: str,
-    manifest: str,
-    job: str,
-    mode: str,
-    token_env: str | None,
-    report: bool,
+    *, partition: int, start: int, end: int, incarnation: str, token_env: str | None, **job: Any
 ) -> None:
     """Write the Batches of a read partition from offset START up to, not including, END to Parquet.
 
@@ -70,22 +59,13 @@ def main(
     records, bytes and the sum of the checksums, and with what was left out; it is written only when
     the files have as many records as the range must give.
     """
-    check_topic_name(topic)
+    check_topic_name(job["topic"])
     if end < start:
         raise InvalidRequestError(f"--end {end} is before --start {start}")
-    task = RangeJob(
-        name=job,
-        topic=topic,
-        range=OffsetRange(partition, start, end, incarnation),
-        output=output,
-        manifest=manifest,
-        bootstrap=bootstrap,
-        mode=mode,
-        token=token_from(token_env),
-        report=report,
-    )
+    wanted = OffsetRange(partition, start, end, incarnation)
+    task = RangeJob(range=wanted, token=token_from(token_env), **job)
     check_retained(task)
-    spark = session(job)
+    spark = session(task.name)
     try:
         done = range_to_parquet(spark, task)
     finally:

@@ -54,7 +54,7 @@ def topic_options(command: Any) -> Any:
 
 
 def job_options(name: str) -> Decorator:
-    """What a job is called, and how it takes damage: `job`, `mode` and `report`.
+    """What a job is called, and how it takes damage: `name`, `mode` and `report`.
 
     Args:
         name: of the job, when nothing else is said.
@@ -65,6 +65,7 @@ def job_options(name: str) -> Decorator:
             command,
             click.option(
                 "--job",
+                "name",
                 default=name,
                 show_default=True,
                 help="Name of the job, and of the consumer that the audit knows.",

@@ -58,14 +58,7 @@ ORIGINS: dict[str, DataType] = {
 sender, epoch and sequence of its Message; its position in the Message. The last five name it."""
 
 MESSAGE_COLUMNS: dict[str, DataType] = {
-    "topic": StringType(),
-    "partition": IntegerType(),
-    "offset": LongType(),
-    "batch": StringType(),
-    "write_partition": IntegerType(),
-    "producer_id": StringType(),
-    "epoch": LongType(),
-    "sequence": LongType(),
+    **{name: kind for name, kind in ORIGINS.items() if name != "position"},
     "records": LongType(),
     "bytes": LongType(),
     "crc32c": LongType(),

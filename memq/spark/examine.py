@@ -12,6 +12,7 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documentation has it
 
@@ -206,12 +207,7 @@ def _of_notifications(
                 reason="missing" if status == MISSING else "damaged",
                 offset=batch.offset,
                 write_partition=it.write_partition,
-                producer_id=run.producer_id,
-                epoch=run.epoch,
-                first=run.first,
-                last=run.last,
-                records=run.records,
-                crc_sum=run.crc_sum,
+                **msgspec.structs.asdict(run),
             )
 
 

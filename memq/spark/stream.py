@@ -78,13 +78,6 @@ class StreamPosition(NamedTuple):
 StreamPositions = dict[int, StreamPosition]
 
 
-class Checkpoint(NamedTuple):
-    """Where a stream stands: positions in one incarnation of the topic."""
-
-    incarnation: str
-    positions: StreamPositions
-
-
 class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches on the driver; the workers read. It can be pickled until it plans.
 
@@ -131,7 +124,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for partition, (_, offset) in positions.items():
             empty = OffsetRange(partition, offset, offset)
             check_published(self._options.topic, empty, retained[partition])
-        return self._encode(positions)
+        return encode_checkpoint(self._options.incarnation, positions)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """That there is a limit; `latestOffset` takes both of them from the options."""
@@ -161,7 +154,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             max_offsets=None if unlimited else self._options.max_offsets_per_trigger,
             max_bytes=None if unlimited else self._options.max_bytes_per_trigger,
         )
-        return self._encode(positions)
+        return encode_checkpoint(self._options.incarnation, positions)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Fix the end at what is published now."""
@@ -170,12 +163,11 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """The end of each read partition, for the progress of the query."""
         retained = retained_offsets(self._topic)
-        return self._encode(
-            {
-                partition: StreamPosition(retained[partition].start, end)
-                for partition, end in self._ends(retained).items()
-            }
-        )
+        positions = {
+            partition: StreamPosition(retained[partition].start, end)
+            for partition, end in self._ends(retained).items()
+        }
+        return encode_checkpoint(self._options.incarnation, positions)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The inputs of the tasks of a micro-batch.
@@ -223,9 +215,6 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"{GO_ON}"
             )
         return positions
-
-    def _encode(self, positions: StreamPositions) -> dict[str, Any]:
-        return encode_checkpoint(Checkpoint(self._options.incarnation, positions))
 
     def _reads(self, partition: int) -> bool:
         """Whether the stream reads this read partition: endingOffsets may name those it reads."""
@@ -333,8 +322,8 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 # -- where a stream stands, and how far it goes ---------------------------------------------
 
 
-def decode_checkpoint(offset: Mapping[str, Any]) -> Checkpoint:
-    """What a checkpoint says.
+def decode_checkpoint(offset: Mapping[str, Any]) -> tuple[str, StreamPositions]:
+    """What a checkpoint says: the incarnation of the topic, and positions in it.
 
     Raises:
         CorruptDataError: it was written by something else.
@@ -345,7 +334,7 @@ def decode_checkpoint(offset: Mapping[str, Any]) -> Checkpoint:
             int(partition): StreamPosition(int(each["from"]), int(each["next"]))
             for partition, each in offset["partitions"].items()
         }
-        return Checkpoint(offset["incarnation"], positions)
+        return offset["incarnation"], positions
     except (TypeError, KeyError, ValueError, AttributeError, InvalidRequestError) as exc:
         raise CorruptDataError(
             f"the checkpoint says {offset!r}, which is no position of a memq stream; it may belong "
@@ -353,13 +342,13 @@ def decode_checkpoint(offset: Mapping[str, Any]) -> Checkpoint:
         ) from exc
 
 
-def encode_checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
+def encode_checkpoint(incarnation: str, positions: StreamPositions) -> dict[str, Any]:
     """What to write into a checkpoint; Spark compares it as text, so it is sorted."""
     return {
-        "incarnation": checkpoint.incarnation,
+        "incarnation": incarnation,
         "partitions": {
             str(partition): {"from": began, "next": following}
-            for partition, (began, following) in sorted(checkpoint.positions.items())
+            for partition, (began, following) in sorted(positions.items())
         },
     }
 

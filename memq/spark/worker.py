@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from memq.core.checksum import crc32c
 from memq.core.format.envelope import view_bytes
@@ -46,14 +46,6 @@ log = logging.getLogger("memq.spark")
 
 READ_BYTES = 1 << 20  # small Messages are read together up to this; larger ones each by itself
 MAX_COMPLAINTS = 20  # log lines of one task about what it skips; the last one counts the rest
-
-
-class ReadMessage(NamedTuple):
-    """A Message that was read: its rows, or why there are none."""
-
-    entry: IndexEntry
-    rows: pa.RecordBatch | None
-    error: MemqError | None = None
 
 
 class TaskReader:
@@ -104,13 +96,13 @@ class TaskReader:
         batch, start, end, duplicates = wanted
         index = read_index(get_range, batch)
         entries = [index.entries[at] for at in range(start, end) if at not in duplicates]
-        for entry, rows, error in self._read(batch, index, entries, get_range):
-            if rows is not None:
-                with naming(batch):
-                    projected = project(target, self.shape.own, rows, origin_of(batch, entry))
-                yield projected
-            elif error is not None:
-                self._skip(1, error)
+        for entry, rows in self._read(batch, index, entries, get_range):
+            if isinstance(rows, MemqError):
+                self._skip(1, rows)
+                continue
+            with naming(batch):
+                projected = project(target, self.shape.own, rows, origin_of(batch, entry))
+            yield projected
 
     def _statuses(
         self, target: pa.Schema, wanted: MessageRange, get_range: GetRange
@@ -125,10 +117,10 @@ class TaskReader:
         }
         if MESSAGE_CHECKED & set(target.names):
             entries = [entry for entry, status, _ in statuses.values() if status == OK]
-            for entry, _, error in self._read(batch, index, entries, get_range):
-                if error is not None:
-                    self._skip(1, error)
-                    statuses[entry.offset] = MessageStatus(entry, DAMAGED, str(error))
+            for entry, rows in self._read(batch, index, entries, get_range):
+                if isinstance(rows, MemqError):
+                    self._skip(1, rows)
+                    statuses[entry.offset] = MessageStatus(entry, DAMAGED, str(rows))
         yield status_rows(target, batch, statuses.values())
 
     def _read(
@@ -137,8 +129,8 @@ class TaskReader:
         index: BatchIndex,
         entries: Sequence[IndexEntry],
         get_range: GetRange,
-    ) -> Iterator[ReadMessage]:
-        """Some Messages of a Batch, one after the other."""
+    ) -> Iterator[tuple[IndexEntry, pa.RecordBatch | MemqError]]:
+        """Some Messages of a Batch, one after the other: their rows, or why there are none."""
         uri = batch.notification.uri
         with naming(batch):
             schema = self._schema(uri, index, get_range)
@@ -149,18 +141,18 @@ class TaskReader:
                 data = view_bytes(get_range(uri, start, length))
             for entry in group:
                 part = data[entry.offset - start : entry.offset - start + entry.length]
-                yield self._open(batch, entry, part, schema)
+                yield entry, self._open(batch, entry, part, schema)
 
     def _open(
         self, batch: PublishedBatch, entry: IndexEntry, data: memoryview, schema: pa.Schema
-    ) -> ReadMessage:
+    ) -> pa.RecordBatch | MemqError:
         try:
             with naming(batch, f", Message {entry.sequence} of producer {entry.producer_id!r}"):
-                return ReadMessage(entry, message_from_range(data, entry, schema))
+                return message_from_range(data, entry, schema)
         except MemqError as exc:
             if not self.options.permissive:
                 raise
-            return ReadMessage(entry, None, exc)
+            return exc
 
     def _schema(self, uri: str, index: BatchIndex, get_range: GetRange) -> pa.Schema:
         known = self._schemas.get(index.metadata.schema_crc32c)
