@@ -3,10 +3,10 @@
 Theory of operation
 -------------------
 A job that turns a range of one read partition into files writes one manifest for it, last. So a
-manifest says two things: its files are complete, and what went into them. Who asked for the range
-compares the manifest with what was planned (`check_manifest`), and its counts and its CRC sum with
-what the Notifications of the same range say (`check_totals`). Because a range of offsets names the
-same Batches for ever, a job that is run again writes the same counts.
+manifest says two things: its files are complete, and what went into them. Whoever asked for the
+range compares the manifest with what was planned (`check_manifest`), and its counts and its CRC sum
+with what the Notifications of the same range say (`check_totals`). Because a range of offsets names
+the same Batches forever, a job that is run again writes the same counts.
 
 Messages of the range that are not in the files, duplicates and what could not be read, are counted
 and named: with them the manifest says of every LogMessage of the range what became of it, and the
@@ -17,12 +17,15 @@ It is JSON on several lines, for people to read.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
 from memq.core.audit.reports import CRC_MODULUS
 from memq.errors import CorruptDataError, DataLossError, TopicRecreatedError
+
+if TYPE_CHECKING:
+    from memq.core.notification.notification import Notification
 
 MANIFEST_VERSION = 1
 
@@ -135,6 +138,16 @@ class Totals(NamedTuple):
     records: int = 0
     bytes: int = 0
     crc_sum: int = 0
+
+    def plus(self, notification: Notification) -> Totals:
+        """With one more Batch."""
+        return Totals(
+            self.batches + 1,
+            self.messages + notification.messages,
+            self.records + notification.records,
+            self.bytes + notification.size_bytes,
+            (self.crc_sum + sum(run.crc_sum for run in notification.producers)) % CRC_MODULUS,
+        )
 
 
 _encoder = msgspec.json.Encoder()

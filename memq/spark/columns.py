@@ -1,6 +1,6 @@
 """The columns of a read: from the Arrow schema of a topic to the rows that Spark takes.
 
-The rows are the topic's own columns, and beside them where each row comes from. Spark takes an
+A row has the topic's own columns, and columns that say where it comes from. Spark takes an
 Arrow batch as it is when its schema is exactly the one that Spark derives from its own types, so
 each topic type is mapped to the Spark type that holds all of its values, and each column is cast
 once where the Arrow types differ. For the default schema they do not, and nothing is copied.
@@ -93,7 +93,7 @@ _WIDENED = {
     pa.time32("s"): pa.time64("us"),
     pa.time32("ms"): pa.time64("us"),
 }
-"""Types that Spark does not have, and the least ones that hold their values."""
+"""Types that Spark does not have, and the smallest ones with room for their values."""
 
 _MAX_POSITIONS = 1 << 16
 _POSITIONS = pa.array(range(_MAX_POSITIONS), pa.int64())
@@ -156,8 +156,8 @@ def choose(
         offered: the columns in their order.
         chosen: the option `columns`.
         wanted: the schema that the user gave to Spark, or that Spark was given before.
-        never_null: columns that cannot be null. Of any other one a schema must not say so: Spark
-            believes it, and makes wrong rows of nulls.
+        never_null: columns that cannot be null. For any other column a schema must not say so:
+            Spark believes it, and turns nulls into wrong values.
 
     Raises:
         ConfigError: there is no such column, it has another type, or it may be null.

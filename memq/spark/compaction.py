@@ -5,15 +5,16 @@ Theory of operation
 The folder has its own record: a manifest for each range that is done, under
 `_manifests/topic-T/partition-N/`, where readers of the data do not look. The next range of a read
 partition begins where its last manifest ends. Before a range is begun it is *intended*: a file with
-its name is written. A run that finds an intention does just that range first, again as a whole
-(`memq.spark.parquet` replaces its folder), so that a run that is killed at any point is completed
-by the next one: nothing is left out, nothing is there twice. When the manifest is there the
+its name is written. A run that finds an intention writes exactly that range first, again as a
+whole (`memq.spark.parquet` replaces its folder), so a run that is killed at any point is completed
+by the next one: nothing is left out, nothing is there twice. Once the manifest is written the
 intention is deleted.
 
 A record is about one incarnation of the topic, which its manifests and intentions name. When the
-topic was deleted and made again, nothing of it is compacted into the record of the one before.
+topic was deleted and made again, nothing of the new one is compacted into the record of the old
+one.
 
-One run at a time may work on a folder; a second one would do the same ranges at the same time.
+One run at a time may work on a folder; a second one would write the same ranges.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class Compaction(ParquetJob):
 
 
 class CompactionRecord(NamedTuple):
-    """What was done of a read partition.
+    """What is compacted of a read partition.
 
     Attributes:
         next: where the next range begins; None when there is none yet.

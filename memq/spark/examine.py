@@ -77,7 +77,7 @@ def examine(spark: SparkSession, read_options: Mapping[str, str]) -> RangeAccoun
 
     Raises:
         DataLossError, CorruptDataError: something cannot be read, and must not be skipped; or
-            Batches do not hold what their notifications say.
+            Batches do not contain what their notifications say.
         StorageError: something could be read in part, and what became of it is not certain.
         MemqError: brokers or storage failed.
         PySparkException: Spark failed; errors of tasks come as such as well.
@@ -87,14 +87,7 @@ def examine(spark: SparkSession, read_options: Mapping[str, str]) -> RangeAccoun
     published = Totals()
     for batch in _batches(options):
         history.add(batch, known)
-        it = batch.notification
-        published = Totals(
-            published.batches + 1,
-            published.messages + it.messages,
-            published.records + it.records,
-            published.bytes + it.size_bytes,
-            (published.crc_sum + sum(run.crc_sum for run in it.producers)) % CRC_MODULUS,
-        )
+        published = published.plus(batch.notification)
     if not known and not options.permissive:
         return RangeAccount(published, _messages_of(published))
     view = spark.read.format("memq").options(**read_options, view="messages").load()
@@ -125,7 +118,7 @@ def _account(options: ReadOptions, published: Totals, view: DataFrame) -> RangeA
     if found != promised:
         raise DataLossError(
             f"the notifications of a range of {options.topic!r} name {promised}, and its Batches "
-            f"have {found}: an index does not have what was published. Audit the topic with --deep"
+            f"have {found}: an index does not list what was published. Audit the topic with --deep"
         )
     named = sorted(named, key=lambda run: (run.offset, run.write_partition, run.first))
     left = duplicates.messages + skipped.messages
@@ -199,8 +192,8 @@ def _of_notifications(
             continue
         if messages != it.messages:
             raise StorageError(
-                f"{batch} could be read in part, and then not: of {it.messages} Messages "
-                f"{messages} are {status}. Run the job again"
+                f"{batch} could be read only in part: of {it.messages} Messages {messages} "
+                f"are {status}. Run the job again"
             )
         for run in it.producers:
             yield LeftOut(

@@ -2,9 +2,9 @@
 
 Theory of operation
 -------------------
-A range of offsets names the same Batches for ever, so its rows are written to a folder of its own,
-`memq_topic=T/memq_incarnation=I/memq_partition=N/memq_range=<start>-<end>`, and a run that is
-repeated replaces that folder and nothing else. In order:
+A range of offsets names the same Batches forever, so its rows are written to a folder of its own,
+`memq_topic=T/memq_incarnation=I/memq_partition=N/memq_range=<start>-<end>`, and a second run
+replaces that folder and nothing else. In order:
 
 1. What the range must give is counted from its notifications; of what is left out, duplicates and
    with `permissive` what cannot be read, every Message is named (`memq.spark.examine`).
@@ -13,15 +13,15 @@ repeated replaces that folder and nothing else. In order:
    fails here.
 4. The folder takes its place, the consumed range is reported, and the manifest is written, last.
 
-A job that is killed leaves at most the hidden folder, which the next run of the range deletes. One
-that was only thought dead loses its hidden folder to the next run in the same way, and fails: a
-folder changes hands by a rename, so no part of one can take the place.
+A job that is killed leaves at most the hidden folder, which the next run of the range deletes. A
+job that only seemed dead loses its hidden folder to the next run in the same way, and fails: a
+folder is taken by a rename, so a part of one can never become the folder of the range.
 
 Spark and others take a folder `name=value` for a column, and its value for that of every row below,
-also where the files have a column of that name, in any case. So all columns are in the files, those
-that say where a row comes from too, and the names of the folders begin with `memq_`; a topic that
-has a column by one of these is refused before anything is written. Where it has a column by the
-name of an origin, in any case, that one is in the files and the other is not.
+even where the files have a column of that name, in upper or lower case. So all columns are in the
+files, including those that say where a row comes from, and the names of the folders begin with
+`memq_`; a topic that has a column with one of these names is refused before anything is written.
+Where a topic has a column with the name of an origin, the files have the topic's column.
 """
 
 from __future__ import annotations

@@ -197,7 +197,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if at_ms is not None and at_ms > now_ms:
             raise ConfigError(
                 f"option 'startingTimestamp' is {(at_ms - now_ms) / 1000:.0f} s in the future; a "
-                "stream can begin at now, at the latest: leave the option out and set "
+                "stream can begin now at the latest: leave the option out and set "
                 "startingOffsets to latest"
             )
 
@@ -337,8 +337,8 @@ def decode_checkpoint(offset: Mapping[str, Any]) -> tuple[str, StreamPositions]:
         return offset["incarnation"], positions
     except (TypeError, KeyError, ValueError, AttributeError, InvalidRequestError) as exc:
         raise CorruptDataError(
-            f"the checkpoint says {offset!r}, which is no position of a memq stream; it may belong "
-            "to another source"
+            f"the checkpoint says {offset!r}, which is not a position of a memq stream; it may "
+            "belong to another source"
         ) from exc
 
 

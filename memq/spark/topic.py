@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 GO_ON = (
-    "The offsets that were known are those of the topic before. To read this one from its first "
-    "data load() the DataFrame anew, begin with a new checkpoint and startingOffsets=earliest, or "
-    "plan the range anew"
+    "The known offsets belong to the earlier topic. To read this one from its first Batch, load() "
+    "the DataFrame again, begin with a new checkpoint and startingOffsets=earliest, or plan the "
+    "range anew"
 )
 """What to do about a topic that was made again."""
 

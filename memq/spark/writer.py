@@ -20,7 +20,7 @@ Rule 2. Rows are cut into Messages by count and size alone: Spark hands them ove
 Rule 3. An attempt with other rows, or with the same in another order, has other bytes under a
     published name. The broker refuses them: `SequenceConflictError`, the task fails, nothing is
     doubled. Rows that come from a shuffle come in any order unless they are sorted within their
-    partition. Not noticed is an attempt that has fewer rows, alike as far as they go: what the
+    partition. An attempt with fewer rows, the same as far as they go, is not noticed: what the
     earlier one wrote beyond them stays.
 Rule 4. A task sends nothing before all of its rows are checked and cut (`memq.spark.spool` keeps
     them until then). So a row that cannot be written fails the task while nothing of it can be
@@ -144,8 +144,8 @@ class MemqStreamWriter(DataSourceStreamArrowWriter):
         query, number = task.getLocalProperty(_QUERY_ID), task.getLocalProperty(_BATCH_ID)
         if not query or not number:
             raise InvalidRequestError(
-                "Spark does not tell this task which micro-batch it works on, so that its rows "
-                "would double when it is run again"
+                "Spark does not tell this task which micro-batch it works on, so its rows would "
+                "be written twice when it is run again"
             )
         producer_id = f"spark-{query}-{task.partitionId()}"
         return write_rows(self._plan, iterator, producer_id, epoch=int(number))
@@ -229,9 +229,9 @@ def write_rows(
     except SequenceConflictError as exc:
         raise SequenceConflictError(
             f"an earlier attempt wrote other rows, or the same in another order, as producer "
-            f"{producer_id!r}; nothing was doubled. Rows must come alike in each attempt: "
-            "sort them within their partitions (df.sortWithinPartitions) and take nothing from "
-            f"chance or the clock; {exc}"
+            f"{producer_id!r}; nothing was doubled. Each attempt must have the same rows in "
+            "the same order: sort them within their partitions (df.sortWithinPartitions), and let "
+            f"nothing in them depend on chance or the clock; {exc}"
         ) from exc
     return written
 

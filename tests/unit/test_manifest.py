@@ -67,7 +67,7 @@ MANIFEST = Manifest(
     started_ms=1,
     finished_ms=2,
 )
-HELD = Totals(batches=4, messages=43, records=4_300, bytes=123_456, crc_sum=11)
+PUBLISHED = Totals(batches=4, messages=43, records=4_300, bytes=123_456, crc_sum=11)
 
 NUMBERS = st.integers(0, 2**62)
 
@@ -171,13 +171,13 @@ def test_each_difference_is_named():
 
 def test_what_was_left_out_counts_to_the_whole():
     """What was read, dropped and skipped is what the range contains; sums wrap around."""
-    check_totals(MANIFEST, HELD)
+    check_totals(MANIFEST, PUBLISHED)
 
 
 @pytest.mark.parametrize("name", Totals._fields)
 def test_a_record_that_nothing_accounts_for_is_loss(name):
     """Each total is compared also where something was left out, and named when it differs."""
-    more = HELD._replace(**{name: getattr(HELD, name) + 1})
+    more = PUBLISHED._replace(**{name: getattr(PUBLISHED, name) + 1})
     with pytest.raises(DataLossError, match=f"{name}: "):
         check_totals(MANIFEST, more)
 
@@ -195,5 +195,5 @@ def test_more_than_can_be_named_is_counted():
     """A manifest that has no room for all names says how many are unnamed."""
     fewer = {"left_out": [json.loads(msgspec.json.encode(REPEAT))], "unnamed_messages": 1}
     found = decode_manifest(changed(**fewer))
-    check_totals(found, HELD)
+    check_totals(found, PUBLISHED)
     assert describe_left_out(found).endswith("and 1 Messages more")

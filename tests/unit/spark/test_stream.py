@@ -115,5 +115,5 @@ def test_positions_survive_a_checkpoint():
 )
 def test_a_foreign_checkpoint_is_refused(found):
     """A checkpoint of another source is named as such."""
-    with pytest.raises(CorruptDataError, match="no position of a memq stream"):
+    with pytest.raises(CorruptDataError, match="not a position of a memq stream"):
         decode_checkpoint(found)
