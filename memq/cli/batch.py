@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from memq.cli.command import (
-    Command,
     Group,
     RangeType,
     check_reachable,
@@ -46,7 +45,6 @@ def batch() -> None:
 
 @batch.command(
     "list",
-    cls=Command,
     epilog="""
 memq batch list clicks --last 10
 memq batch list clicks --range 0:100-200 -o json
@@ -113,7 +111,6 @@ def _batch_row(published: PublishedBatch) -> Row:
 
 
 @batch.command(
-    cls=Command,
     epilog="""
 memq batch verify clicks
 memq batch verify clicks --range 0:100-200
@@ -255,7 +252,6 @@ def _disagreements(notification: Notification, data: bytes, report: VerifyReport
 
 
 @batch.command(
-    cls=Command,
     epilog="""
 memq batch cat batch.arrows
 memq batch cat --messages file:///var/lib/memq/objects/3f/memq/topics/clicks/0/1751-01.arrows

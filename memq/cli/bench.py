@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import click
 
 from memq.cli.command import (
-    Command,
     Group,
     connect_admin,
     connection_options,
@@ -55,7 +54,6 @@ def bench() -> None:
 
 
 @bench.command(
-    cls=Command,
     epilog="""
 memq bench produce load
 memq bench produce load --records 10000000 --value-bytes 100 --linger 50ms -o json
@@ -95,7 +93,6 @@ def produce(
 
 
 @bench.command(
-    cls=Command,
     epilog="""
 memq bench consume load
 memq bench consume load --each
@@ -129,7 +126,7 @@ def consume(
     show_one(_rates(read, stored_bytes, seconds) | {"each": each} | about, output)
 
 
-@bench.command(cls=Command, epilog="memq bench e2e load --rate 50000 --seconds 30")
+@bench.command(epilog="memq bench e2e load --rate 50000 --seconds 30")
 @click.argument("topic")
 @option("--rate", type=click.IntRange(min=1), default=10_000, help="Records a second.")
 @option("--seconds", type=click.FloatRange(0.1, 86_400), default=10.0, help="For how long.")

@@ -33,7 +33,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-class _Taught(click.Command):
+class Command(click.Command):
     """A command whose epilog holds examples, one a line.
 
     An option that names no environment variable has the one of its flag: `--range` of
@@ -54,18 +54,17 @@ class _Taught(click.Command):
         ctx: click.Context,  # noqa: ARG002
         formatter: click.HelpFormatter,
     ) -> None:
+        """Write the examples, a line each."""
         lines = (self.epilog or "").strip().splitlines()
         if lines:
             with formatter.section("Examples" if len(lines) > 1 else "Example"):
                 formatter.write("".join(f"  {line}\n" for line in lines))
 
 
-class Command(_Taught):
-    """A command."""
-
-
-class Group(_Taught, click.Group):
+class Group(Command, click.Group):
     """A group of commands, shown in the order in which they were added."""
+
+    command_class = Command
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """The names as they were added, not sorted."""

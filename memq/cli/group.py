@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import click
 
 from memq.cli.command import (
-    Command,
     Group,
     TimeType,
     connect_admin,
@@ -36,7 +35,7 @@ def group() -> None:
     """Show consumer groups and where they are, move or delete them."""
 
 
-@group.command("list", cls=Command, epilog="memq group list --topic clicks")
+@group.command("list", epilog="memq group list --topic clicks")
 @topic_option
 @connection_options
 @output_option
@@ -50,7 +49,7 @@ def list_(*, topic: str | None, bootstrap: str, token: str, output: str) -> None
     show_rows(rows, ["group", "topic", "members"], output)
 
 
-@group.command(cls=Command, epilog="memq group describe reports")
+@group.command(epilog="memq group describe reports")
 @click.argument("name", metavar="GROUP")
 @topic_option
 @connection_options
@@ -92,7 +91,6 @@ def _lag_rows(admin: AdminClient, info: GroupInfo) -> list[Row]:
 
 @group.command(
     "reset-offsets",
-    cls=Command,
     epilog="""
 memq group reset-offsets reports clicks --to-earliest
 memq group reset-offsets reports clicks --to-datetime 2025-06-30T12:00:00Z --execute
@@ -181,7 +179,7 @@ def _target(
     return asked[0]
 
 
-@group.command(cls=Command, epilog="memq group delete reports clicks")
+@group.command(epilog="memq group delete reports clicks")
 @click.argument("name", metavar="GROUP")
 @click.argument("topic")
 @connection_options

@@ -9,7 +9,6 @@ import click
 import msgspec
 
 from memq.cli.command import (
-    Command,
     Group,
     connect_admin,
     connection_options,
@@ -42,7 +41,6 @@ def topic() -> None:
 
 
 @topic.command(
-    cls=Command,
     epilog="""
 memq topic create clicks
 memq topic create clicks --read-partitions 4 --write-partitions 2 --batch-age 1s
@@ -68,7 +66,7 @@ def create(
         _show(admin.create_topic(name, schema=schema and read_schema_file(schema), **given), output)
 
 
-@topic.command("list", cls=Command, epilog="memq topic list -o json")
+@topic.command("list", epilog="memq topic list -o json")
 @connection_options
 @output_option
 def list_(*, bootstrap: str, token: str, output: str) -> None:
@@ -79,7 +77,7 @@ def list_(*, bootstrap: str, token: str, output: str) -> None:
     show_rows(rows, columns, output)
 
 
-@topic.command(cls=Command, epilog="memq topic describe clicks")
+@topic.command(epilog="memq topic describe clicks")
 @click.argument("name")
 @connection_options
 @output_option
@@ -90,7 +88,6 @@ def describe(*, name: str, bootstrap: str, token: str, output: str) -> None:
 
 
 @topic.command(
-    cls=Command,
     epilog="""
 memq topic alter clicks --retention 30d --batch-age 500ms
 memq topic alter rides --schema rides-with-tips.parquet
@@ -120,7 +117,7 @@ def alter(
         _show(admin.alter_topic(name, schema=schema and read_schema_file(schema), **given), output)
 
 
-@topic.command(cls=Command, epilog="memq topic delete clicks")
+@topic.command(epilog="memq topic delete clicks")
 @click.argument("name")
 @connection_options
 def delete(*, name: str, bootstrap: str, token: str) -> None:

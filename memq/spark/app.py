@@ -33,65 +33,58 @@ MAX_ERROR_LENGTH = 2_000  # Spark may quote whole plans
 _OURS = re.compile(r"memq\.errors\.\w+: (.+)")
 
 
-def topic_options(command: Any) -> Any:
-    """Where the data is: the arguments `bootstrap`, `topic` and `token_env`."""
-    return _all_of(
-        command,
-        click.option(
-            "--bootstrap",
-            default=DEFAULT_BOOTSTRAP,
-            show_default=True,
-            envvar=BOOTSTRAP_VARIABLE,
-            show_envvar=True,
-            metavar="HOST:PORT[,…]",
-            help="Some brokers of the cluster.",
-        ),
-        click.option("--topic", required=True, help="The topic."),
-        click.option(
-            "--token-env", metavar="NAME", help="Environment variable that holds the credential."
-        ),
-    )
+def _all_of(*options: Decorator) -> Decorator:
+    """Options of a command, which `--help` shows in this order."""
+    return lambda command: reduce(lambda done, add: add(done), reversed(options), command)
+
+
+topic_options = _all_of(
+    click.option(
+        "--bootstrap",
+        default=DEFAULT_BOOTSTRAP,
+        show_default=True,
+        envvar=BOOTSTRAP_VARIABLE,
+        show_envvar=True,
+        metavar="HOST:PORT[,…]",
+        help="Some brokers of the cluster.",
+    ),
+    click.option("--topic", required=True, help="The topic."),
+    click.option(
+        "--token-env", metavar="NAME", help="Environment variable that holds the credential."
+    ),
+)
+"""Where the data is: the arguments `bootstrap`, `topic` and `token_env`."""
 
 
 def job_options(name: str) -> Decorator:
-    """What a job is called, and how it takes damage: `name`, `mode` and `report`.
+    """What a job is called, and how it takes damage: the arguments `name`, `mode` and `report`.
 
     Args:
         name: of the job, when nothing else is said.
     """
-
-    def add(command: Any) -> Any:
-        return _all_of(
-            command,
-            click.option(
-                "--job",
-                "name",
-                default=name,
-                show_default=True,
-                help="Name of the job, and of the consumer that the audit knows.",
-            ),
-            click.option(
-                "--mode",
-                type=click.Choice(["failfast", "permissive"]),
-                default="failfast",
-                show_default=True,
-                help="What to do when a Message is damaged or gone: fail, or leave it out and "
-                "count it.",
-            ),
-            click.option(
-                "--report/--no-report",
-                default=True,
-                show_default=True,
-                help="Tell the audit what was read.",
-            ),
-        )
-
-    return add
-
-
-def _all_of(command: Any, *options: Decorator) -> Any:
-    """A command with options, which `--help` shows in this order."""
-    return reduce(lambda done, add: add(done), reversed(options), command)
+    return _all_of(
+        click.option(
+            "--job",
+            "name",
+            default=name,
+            show_default=True,
+            help="Name of the job, and of the consumer that the audit knows.",
+        ),
+        click.option(
+            "--mode",
+            type=click.Choice(["failfast", "permissive"]),
+            default="failfast",
+            show_default=True,
+            help="What to do when a Message is damaged or gone: fail, or leave it out and "
+            "count it.",
+        ),
+        click.option(
+            "--report/--no-report",
+            default=True,
+            show_default=True,
+            help="Tell the audit what was read.",
+        ),
+    )
 
 
 def run(command: click.Command, arguments: Sequence[str] | None = None) -> int:

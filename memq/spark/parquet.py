@@ -210,7 +210,7 @@ def consumed(manifest: Manifest) -> ConsumedReport:
         batches=manifest.batches,
         messages=manifest.messages,
         records=manifest.records,
-        repeats=manifest.duplicates,
+        duplicates=manifest.duplicates,
         crc_sum=manifest.crc_sum,
         window_start_ms=manifest.started_ms,
         window_end_ms=manifest.finished_ms,

@@ -99,9 +99,9 @@ def without_runs(batch: PublishedBatch) -> PublishedBatch:
 class _AdvisingLoop(EventLoopThread):
     """An event loop that says how to go on when the topic was made again."""
 
-    def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
         try:
-            return super().run(work, timeout_s)
+            return super().run(work)
         except TopicRecreatedError as exc:
             raise TopicRecreatedError(f"{exc}. {GO_ON}") from exc
 

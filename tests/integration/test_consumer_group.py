@@ -179,7 +179,7 @@ async def test_close_while_partitions_are_given_up(tmp_path, monkeypatch):
                 while not committing.is_set():
                     await asyncio.gather(a.poll(0.02), b.poll(0.02))
         assert sorted(revoked) == [0, 1]
-        assert a._consumed._lanes == {}, "its counts are final"
+        assert a._consumed._partitions == {}, "its counts are final"
 
 
 async def test_stuck_member_loses_its_partitions(tmp_path):

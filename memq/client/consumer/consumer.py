@@ -28,11 +28,10 @@ background, as producers report what they sent.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING
 
-from memq.client.audit.consumed_counters import ConsumedCounters
+from memq.client.audit.counters import ConsumedCounters
 from memq.client.audit.reporter import CLOSE_TIMEOUT_S as REPORT_TIMEOUT_S
 from memq.client.audit.reporter import AuditReporter
 from memq.client.cluster import Cluster
@@ -49,7 +48,7 @@ from memq.core.runtime import SYSTEM, Runtime
 from memq.errors import ClosedError, InvalidRequestError, MemqError, RequestTimeoutError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
     from datetime import datetime
     from types import TracebackType
     from typing import Self, Unpack
@@ -91,6 +90,8 @@ class AsyncConsumer:
         self._bootstrap = bootstrap
         self._runtime = runtime
         self._options = ConsumerOptions.parse(topic=topic, **options)
+        # Replaced where the callbacks run in another thread.
+        self._call_back: Callable[[OnPartitions, list[int]], Awaitable[None]] = _call_back
         self._duplicates = 0
         self._window = DuplicateWindow()
         self._woken = asyncio.Event()
@@ -244,7 +245,7 @@ class AsyncConsumer:
                     next_offset,
                     records=len(batch),
                     entries=fetched.entries,
-                    repeats=duplicates,
+                    duplicates=duplicates,
                 )
             if len(batch):
                 return batch
@@ -361,7 +362,7 @@ class AsyncConsumer:
     async def _stop_lost(self, membership: Membership) -> None:
         lost, membership.lost = membership.lost, set()
         self._stop_reading(lost)
-        await _notify(self._options.on_lost, lost)
+        await self._notify(self._options.on_lost, lost)
 
     async def _give_up(self, membership: Membership, partitions: set[int]) -> None:
         self._fetcher.drop(partitions)
@@ -373,7 +374,7 @@ class AsyncConsumer:
             except MemqError as exc:
                 failed = exc  # they are given up all the same
         try:
-            await _notify(self._options.on_revoke, partitions)
+            await self._notify(self._options.on_revoke, partitions)
         finally:
             membership.released(partitions)
             self._stop_reading(partitions)
@@ -387,12 +388,17 @@ class AsyncConsumer:
         membership.started(partitions)
         self._commits.forget(partitions)
         self._read_from({partition: offsets[partition] for partition in partitions}, committed)
-        await _notify(self._options.on_assign, partitions)
+        await self._notify(self._options.on_assign, partitions)
 
     def _read_from(self, offsets: Mapping[int, int], committed: Mapping[int, int]) -> None:
         self._fetcher.move(offsets)
         for partition in offsets:
             self._consumed.took_up(partition, committed.get(partition))
+
+    async def _notify(self, callback: OnPartitions | None, partitions: Iterable[int]) -> None:
+        found = sorted(partitions)
+        if callback is not None and found:
+            await self._call_back(callback, found)
 
     def _stop_reading(self, partitions: Iterable[int]) -> None:
         self._fetcher.drop(partitions)
@@ -562,7 +568,7 @@ class AsyncConsumer:
             await self._commits.settle()
             await self._commits.commit_if_owner(self._commits.pending())
         if self._session is not None and self._session.membership.held:
-            await _notify(self._options.on_revoke, self._session.membership.held)
+            await self._notify(self._options.on_revoke, self._session.membership.held)
 
     def _check_started(self) -> None:
         if not self._started:
@@ -574,12 +580,10 @@ class AsyncConsumer:
             raise ClosedError("this consumer is closed")
 
 
-async def _notify(callback: OnPartitions | None, partitions: Iterable[int]) -> None:
-    found = sorted(partitions)
-    if callback is not None and found:
-        answer = callback(found)
-        if isinstance(answer, Awaitable):
-            await answer
+async def _call_back(callback: OnPartitions, partitions: list[int]) -> None:
+    answer = callback(partitions)
+    if isinstance(answer, Awaitable):
+        await answer
 
 
 class Consumer(SyncClient[AsyncConsumer]):
@@ -607,13 +611,7 @@ class Consumer(SyncClient[AsyncConsumer]):
     ) -> None:
         client = AsyncConsumer(bootstrap, topic=topic, **options)
         super().__init__(client, EventLoopThread(f"memq-consumer-{topic}"))
-        parsed = client._options
-        client._options = dataclasses.replace(
-            parsed,
-            on_assign=parsed.on_assign and self._callbacks.wrap(parsed.on_assign),
-            on_revoke=parsed.on_revoke and self._callbacks.wrap(parsed.on_revoke),
-            on_lost=parsed.on_lost and self._callbacks.wrap(parsed.on_lost),
-        )
+        client._call_back = self._callbacks.call
 
     def __iter__(self) -> Iterator[Batch]:
         """Batches without end; leave it with `break`."""

@@ -204,37 +204,43 @@ class ProducerStats(NamedTuple):
         buffer_bytes: memory in use now.
     """
 
-    acked_messages: int
-    acked_records: int
-    acked_bytes: int
-    failed_messages: int
-    failed_records: int
-    in_flight: int
-    unsettled: int
-    buffer_bytes: int
+    acked_messages: int = 0
+    acked_records: int = 0
+    acked_bytes: int = 0
+    failed_messages: int = 0
+    failed_records: int = 0
+    in_flight: int = 0
+    unsettled: int = 0
+    buffer_bytes: int = 0
 
 
 class Outcomes:
     """Counts settled Messages, and remembers the failed ones until they are raised."""
 
     def __init__(self) -> None:
-        self._acked_messages = self._acked_records = self._acked_bytes = 0
-        self._failed_messages = self._failed_records = 0
+        self._counts = ProducerStats()
         self._failed: list[Delivery] = []
 
     def __repr__(self) -> str:
-        return f"<Outcomes [{self._acked_messages} acked | {self._failed_messages} failed]>"
+        counts = self._counts
+        return f"<Outcomes [{counts.acked_messages} acked | {counts.failed_messages} failed]>"
 
     def acked(self, records: int, size_bytes: int) -> None:
         """A Message was acked."""
-        self._acked_messages += 1
-        self._acked_records += records
-        self._acked_bytes += size_bytes
+        counts = self._counts
+        self._counts = counts._replace(
+            acked_messages=counts.acked_messages + 1,
+            acked_records=counts.acked_records + records,
+            acked_bytes=counts.acked_bytes + size_bytes,
+        )
 
     def failed(self, records: int, delivery: Delivery) -> None:
         """A Message was given up."""
-        self._failed_messages += 1
-        self._failed_records += records
+        counts = self._counts
+        self._counts = counts._replace(
+            failed_messages=counts.failed_messages + 1,
+            failed_records=counts.failed_records + records,
+        )
         if len(self._failed) < MAX_FAILED:
             self._failed.append(delivery)
 
@@ -253,13 +259,6 @@ class Outcomes:
 
     def stats(self, *, in_flight: int, unsettled: int, buffer_bytes: int) -> ProducerStats:
         """The counts, with what is going on now."""
-        return ProducerStats(
-            self._acked_messages,
-            self._acked_records,
-            self._acked_bytes,
-            self._failed_messages,
-            self._failed_records,
-            in_flight,
-            unsettled,
-            buffer_bytes,
+        return self._counts._replace(
+            in_flight=in_flight, unsettled=unsettled, buffer_bytes=buffer_bytes
         )

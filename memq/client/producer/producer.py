@@ -32,7 +32,7 @@ import math
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
-from memq.client.audit.produced_counters import AuditCounters
+from memq.client.audit.counters import ProducedCounters
 from memq.client.audit.reporter import CLOSE_TIMEOUT_S, AuditReporter
 from memq.client.cluster import Cluster
 from memq.client.producer.accumulator import Accumulator
@@ -174,7 +174,7 @@ class AsyncProducer:
             delivery_timeout_s=options.delivery_timeout_s(config),
             answer_timeout_s=answer_timeout_s(config),
         )
-        self._audit = AuditCounters(identity, options.client, runtime.wall_ms())
+        self._audit = ProducedCounters(identity, options.client, now_ms=runtime.wall_ms)
         self._reporter = AuditReporter(cluster, self._audit.take_reports)
         self._state_machine = ProducerStateMachine(
             identity,

@@ -9,7 +9,7 @@ from memq.client.consumer.fetcher import Fetcher
 from memq.client.topic import Page
 from memq.core.notification.notification import encode_notification
 from memq.core.wire.messages import NotificationEntry
-from tests.unit.test_consumption import notification
+from tests.unit.audit.test_consumed import notification
 
 OFFSETS = (2, 3, 7, 8)
 

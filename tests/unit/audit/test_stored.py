@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.client.audit.damage import Damage
-from memq.client.audit.objects import inspect
+from memq.client.audit.stored import Damage, inspect
 from memq.core.notification.notification import NOTIFICATION_VERSION, Notification
 from memq.errors import ObjectNotFoundError, StorageError, UnavailableError
 from tests.unit.format.builders import joined, records, seal
@@ -166,7 +165,7 @@ def test_nobody_to_ask_is_no_finding():
 
 def test_damage_is_bounded(monkeypatch):
     """A storage that is gone as a whole does not fill the memory with sentences."""
-    monkeypatch.setattr("memq.client.audit.damage.MAX_DAMAGE", 2)
+    monkeypatch.setattr("memq.client.audit.stored.MAX_DAMAGE", 2)
     damage = Damage()
     for offset in range(5):
         damage.add(f"gone {offset}")

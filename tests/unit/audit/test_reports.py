@@ -1,4 +1,4 @@
-"""Reports of what was produced: their JSON, and what is refused."""
+"""Reports of what was produced and consumed: their JSON, and what is refused."""
 
 from __future__ import annotations
 
@@ -9,29 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.core.audit.consumed_findings import Amount, ConsumedAudit, ConsumerAudit, Part
 from memq.core.audit.reports import (
     REPORT_VERSION,
     ConsumedReport,
     ProducedReport,
-    ProducerAudit,
-    ProducerName,
-    Run,
-    Verdict,
+    SequenceRun,
     check_consumed,
     consumed_key,
     decode_report,
     encode_report,
-    joined_runs,
+    merged_runs,
     report_key,
-    runs,
-    worst,
+    runs_of,
 )
-from memq.core.audit.result import AuditResult, decode_result, encode_result, unjudged
 from memq.core.topic import check_topic_name
 from memq.errors import CorruptDataError, InvalidRequestError
-
-NAME = ProducerName(0, "p", 0)
 
 REPORT = ProducedReport(
     version=REPORT_VERSION,
@@ -99,77 +91,23 @@ def test_report_with_impossible_ranges_is_refused(fields) -> None:
 @given(sequences=st.sets(st.integers(0, 50)))
 def test_runs_are_sequences_without_gaps(sequences) -> None:
     """Sequences become the fewest runs that hold them and nothing else."""
-    result = runs(sequences)
+    result = runs_of(sequences)
     assert {s for first, last in result for s in range(first, last + 1)} == sequences
     pairs = itertools.pairwise(result)
     assert all(before.last + 1 < after.first for before, after in pairs)
     assert sum(run.messages for run in result) == len(sequences)
 
 
-def test_runs_that_touch_or_overlap_are_joined() -> None:
-    """Joined runs stand apart from each other."""
-    parts = [Run(0, 3), Run(1, 2), Run(4, 5), Run(7, 9), Run(8, 12)]
-    assert joined_runs(parts) == [Run(0, 5), Run(7, 12)]
-
-
-@pytest.mark.parametrize("finding", ["lost", "damaged", "doubled", "changed"])
-def test_result_with_a_finding_is_not_clean(finding) -> None:
-    """What breaks a promise makes the whole result unclean, whatever could not be judged."""
-    producer = ProducerAudit(ProducerName(0, "p", 0))
-    assert AuditResult("t", [producer]).verdict is Verdict.CLEAN
-    getattr(producer, finding).append(Run(3, 3))
-    assert AuditResult("t", [producer], open_reports=1).verdict is Verdict.UNCLEAN
-
-
-def test_result_with_damage_is_not_clean_and_one_with_recovered_messages_is() -> None:
-    """Objects that cannot be read are no clean end; a late ack is."""
-    fine = ProducerAudit(ProducerName(0, "p", 0), recovered=[Run(1, 1)])
-    assert AuditResult("t", [fine]).clean
-    assert AuditResult("t", [fine], damage=["object gone"]).verdict is Verdict.UNCLEAN
-
-
-@pytest.mark.parametrize(
-    ("result", "sentence"),
-    [
-        (AuditResult("t", [], open_reports=2), "2 reports are not closed yet"),
-        (AuditResult("t", [], expired_reports=2), "2 reports name 0 LogMessages"),
-        (AuditResult("t", [], beyond=["out of reach"]), "out of reach"),
-        (
-            AuditResult("t", [ProducerAudit(NAME, unreported_messages=1, unreported_records=3)]),
-            "3 LogMessages are stored but in no report",
-        ),
-        (AuditResult("t", [], consumers=[ConsumerAudit("g", 0)]), "no report of 'g'"),
-        (
-            AuditResult(
-                "t",
-                [],
-                consumers=[ConsumerAudit("g", 1, [ConsumedAudit(NAME, unreported=Amount(1, 3))])],
-            ),
-            "g has committed 3 LogMessages without a report",
-        ),
-    ],
-)
-def test_what_is_not_judged_is_never_clean(result, sentence) -> None:
-    """Where part of the window could not be judged, the verdict and a sentence say so."""
-    assert result.verdict is Verdict.PARTLY
-    assert not result.clean
-    (line,) = unjudged(result)
-    assert sentence in line
-
-
-def test_expired_sequences_are_not_judged() -> None:
-    """What retention may have removed is no loss, and no clean end."""
-    producer = ProducerAudit(NAME, expired=[Run(1, 2)], expired_records=5)
-    assert (producer.verdict, producer.clean) == (Verdict.PARTLY, False)
-    assert AuditResult("t", [producer]).verdict is Verdict.PARTLY
-    assert AuditResult("t", [producer], expired_reports=1).expired_records == 5
-
-
-def test_the_worst_part_decides() -> None:
-    """A whole is as good as the worst of its parts; nothing is clean."""
-    assert worst([]) is Verdict.CLEAN
-    assert worst([Verdict.PARTLY, Verdict.CLEAN]) is Verdict.PARTLY
-    assert worst([Verdict.PARTLY, Verdict.UNCLEAN, Verdict.CLEAN]) is Verdict.UNCLEAN
+def test_runs_that_meet_or_overlap_are_merged() -> None:
+    """Merged runs stand apart from each other."""
+    parts = [
+        SequenceRun(0, 3),
+        SequenceRun(1, 2),
+        SequenceRun(4, 5),
+        SequenceRun(7, 9),
+        SequenceRun(8, 12),
+    ]
+    assert merged_runs(parts) == [SequenceRun(0, 5), SequenceRun(7, 12)]
 
 
 # -- what was consumed ----------------------------------------------------------------------
@@ -222,7 +160,7 @@ def test_kinds_have_keys_of_their_own() -> None:
         {"start": -1},
         {"end": 2**62 + 1},
         {"messages": -1},
-        {"repeats": -1},
+        {"duplicates": -1},
         {"crc_sum": -1},
         {"skipped": 6},
         {"window_end_ms": -1},
@@ -242,36 +180,3 @@ def test_job_without_a_name_cannot_report() -> None:
     check_consumed(CONSUMED)
     with pytest.raises(InvalidRequestError, match="name its consumer"):
         check_consumed(msgspec.structs.replace(CONSUMED, consumer=""))
-
-
-@pytest.mark.parametrize(
-    ("finding", "verdict"),
-    [
-        ("missed", Verdict.UNCLEAN),
-        ("mismatched", Verdict.UNCLEAN),
-        ("unreported", Verdict.PARTLY),
-        ("behind", Verdict.CLEAN),
-    ],
-)
-def test_audit_is_clean_only_if_consumers_are(finding, verdict) -> None:
-    """What a consumer has left out is a fault like a loss; lag is none."""
-    found = ConsumedAudit(ProducerName(0, "p", 0), **{finding: Amount(messages=1, records=7)})
-    consumer = ConsumerAudit("g", 1, [found])
-    assert AuditResult("t", [], consumers=[consumer]).verdict is verdict
-    assert consumer.total(finding) == Amount(1, 7)
-
-
-def test_a_result_comes_back_from_its_json() -> None:
-    """Another program reads exactly what the audit found, down to the sequences and offsets."""
-    producer = ProducerAudit(ProducerName(1, "p", 2), lost=[Run(3, 5)], lost_records=2**40)
-    missed = Amount(messages=1, records=7, parts=[Part(0, 4, 5, 6, 6)])
-    consumer = ConsumerAudit("g", 1, [ConsumedAudit(producer.name, missed=missed)], ["differs"])
-    result = AuditResult("t", [producer], ["object gone"], 1, 2, [consumer])
-    assert decode_result(encode_result(result)) == result
-
-
-@pytest.mark.parametrize("payload", [b"", b"{}", b"[1]", b'{"topic": "t", "producers": [{}]}'])
-def test_what_is_no_result_is_refused(payload) -> None:
-    """A file that another program wrote is a clear error, not a traceback."""
-    with pytest.raises(CorruptDataError, match="not the result of an audit"):
-        decode_result(payload)

@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.core.audit import consumed as consumption
-from memq.core.audit.consumed import Consumption
-from memq.core.audit.consumed_findings import Part
-from memq.core.audit.coverage import StoredConsumed
-from memq.core.audit.reports import CRC_MODULUS, ConsumedReport, Verdict
+from memq.core.audit import consumed
+from memq.core.audit.consumed import ConsumedReconciliation
+from memq.core.audit.reports import CRC_MODULUS, ConsumedReport, StoredReport
+from memq.core.audit.result import LocatedRun, Verdict
 from memq.core.format.batch import ProducerRun
-from memq.core.notification.notification import Notification
-from memq.core.spans import Offsets
+from memq.core.notification.notification import Notification, PublishedBatch
+from memq.core.ranges import OffsetRange
 
 END = 30  # of the offsets in the histories
 DUE_MS = 50
@@ -48,6 +47,10 @@ def notification(offset):
     )
 
 
+def published(offset):
+    return PublishedBatch(0, offset, 0, notification(offset))
+
+
 def told(start, end, *, stored_ms=0, offsets=range(END), consumer="c", **fields):
     """A report that is right about the Batches at some offsets."""
     there = [notification(offset) for offset in offsets if start <= offset < end]
@@ -64,29 +67,34 @@ def told(start, end, *, stored_ms=0, offsets=range(END), consumer="c", **fields)
         "window_start_ms": 0,
         "window_end_ms": 0,
     }
-    return StoredConsumed(ConsumedReport(**(values | fields)), stored_ms)
+    return StoredReport(ConsumedReport(**(values | fields)), stored_ms)
 
 
 class Audit:
     """Goes through the Notifications as the client does."""
 
-    def __init__(self, reports, *, offsets=range(END), window=(0, END), held=(0, END), named=()):
-        held = Offsets(*held)
-        self.offsets = [offset for offset in offsets if held.start <= offset < held.end]
-        self.window = Offsets(*window)
-        self.check = Consumption("t", reports, named=named, held={0: held}, due_ms=DUE_MS)
-        self.read = self._at(self.check.stretches({0: self.window}))
+    def __init__(
+        self, reports, *, offsets=range(END), window=(0, END), retained=(0, END), named=()
+    ):
+        retained = OffsetRange(0, *retained)
+        self.offsets = [offset for offset in offsets if retained.start <= offset < retained.end]
+        self.window = OffsetRange(0, *window)
+        self.check = ConsumedReconciliation(
+            "t", reports, named=named, retained=[retained], due_ms=DUE_MS
+        )
+        self.read = self._at(self.check.ranges([self.window]))
         for offset in self.read:
-            self.check.seen(0, offset, notification(offset), in_window=self.within(offset))
+            self.check.add(published(offset), in_window=self.within(offset))
         self.read_again = self._at(self.check.doubtful())
         for offset in self.read_again:
             if self.within(offset):
-                self.check.seen_again(0, offset, notification(offset))
+                self.check.add_doubtful(published(offset))
         self.result = self.check.result()
 
-    def _at(self, stretches):
-        spans = stretches.get(0, [])
-        return [offset for span in spans for offset in self.offsets if span[0] <= offset < span[1]]
+    def _at(self, ranges):
+        return [
+            offset for each in ranges for offset in self.offsets if each.start <= offset < each.end
+        ]
 
     def within(self, offset):
         return self.window.start <= offset < self.window.end
@@ -119,9 +127,9 @@ def test_gap_below_the_progress_is_missed():
     audit = Audit([told(0, 3), told(5, END)])
     assert audit.found()["missed"] == records(3, 4)
     by_name = {each.name: each.missed.parts for each in audit.result[0].producers}
-    assert by_name[(1, "a", 0)] == [Part(0, 3, 4, 6, 7)]
-    assert by_name[(0, "a", 0)] == [Part(0, 4, 5, 8, 9)]
-    assert by_name[(1, "b", 1)] == [Part(0, 3, 4, 3, 3)]
+    assert by_name[(1, "a", 0)] == [LocatedRun(0, 3, 4, 6, 7)]
+    assert by_name[(0, "a", 0)] == [LocatedRun(0, 4, 5, 8, 9)]
+    assert by_name[(1, "b", 1)] == [LocatedRun(0, 3, 4, 3, 3)]
     assert by_name[(0, "b", 1)] == []
     assert not audit.result[0].clean
 
@@ -135,12 +143,12 @@ def test_what_lies_before_the_first_report_was_not_meant_for_it():
     }
 
 
-def test_gap_behind_a_report_that_was_not_the_last_is_unreported():
+def test_gap_after_a_report_that_was_not_the_last_is_unreported():
     """A member that went on and never told how far was killed; its successor shows the gap."""
     audit = Audit([told(0, 3, final=False), told(5, END)])
     assert audit.found()["unreported"] == records(3, 4)
     assert audit.result[0].verdict is Verdict.PARTLY
-    assert audit.result[0].producers[0].unreported.parts == [Part(0, 4, 5, 8, 9)]
+    assert audit.result[0].producers[0].unreported.parts == [LocatedRun(0, 4, 5, 8, 9)]
 
 
 def test_what_is_only_stepped_over_makes_no_consumer():
@@ -166,14 +174,14 @@ def test_jump_over_what_others_read_is_none():
 
 
 def test_gap_is_not_due_at_once():
-    """Until the reports behind it have stood for a while, a gap is lag."""
+    """Until the reports after it have stood for a while, a gap is lag."""
     young = Audit([told(0, 3), told(5, END, stored_ms=DUE_MS + 1)])
     assert young.found()["behind"] == records(3, 4)
     assert Audit([told(0, 3), told(5, END, stored_ms=DUE_MS)]).found()["missed"] == records(3, 4)
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"batches": 6}, {"messages": 1}, {"records": 999}, {"crc_sum": 1}, {"repeats": 1}]
+    "wrong", [{"batches": 6}, {"messages": 1}, {"records": 999}, {"crc_sum": 1}, {"duplicates": 1}]
 )
 def test_report_that_differs_covers_nothing(wrong):
     """What only a wrong report covers is mismatched, and no more of the partition."""
@@ -192,10 +200,10 @@ def test_right_report_settles_what_a_wrong_one_covers():
     assert audit.result[0].mismatches == []
 
 
-def test_dropped_repeats_are_counted_as_messages():
-    """With repeats the Messages must add up, and there are no more LogMessages than stored."""
+def test_dropped_duplicates_are_counted_as_messages():
+    """With duplicates the Messages must add up, and there are no more LogMessages than stored."""
     whole = told(0, END).report
-    less = {"messages": whole.messages - 2, "repeats": 2, "crc_sum": 0}
+    less = {"messages": whole.messages - 2, "duplicates": 2, "crc_sum": 0}
     assert Audit([told(0, END, **less)]).result[0].clean
     assert Audit([told(0, END, **less, records=whole.records - 5)]).result[0].clean
     assert not Audit([told(0, END, **less, records=whole.records + 1)]).result[0].clean
@@ -203,26 +211,27 @@ def test_dropped_repeats_are_counted_as_messages():
 
 def test_report_over_what_retention_removed_is_believed():
     """What is gone as planned cannot be compared."""
-    audit = Audit([told(0, 10, records=1), told(10, END)], held=(5, END), window=(5, END))
+    audit = Audit([told(0, 10, records=1), told(10, END)], retained=(5, END), window=(5, END))
     assert audit.result[0].clean
 
 
 def test_report_over_what_was_never_published_is_wrong():
-    """Offsets behind the end prove that a report is not of this topic."""
+    """Offsets past the end prove that a report is not of this topic."""
     audit = Audit([told(0, END + 1)])
     assert audit.found()["mismatched"] == records(*range(END))
 
 
 def test_report_over_a_notification_that_cannot_be_read_is_believed():
     """Nobody knows what it named."""
-    check = Consumption(
-        "t", [told(0, 3, offsets=[0, 1, 2])], held={0: Offsets(0, 3)}, due_ms=DUE_MS
+    there = [OffsetRange(0, 0, 3)]
+    check = ConsumedReconciliation(
+        "t", [told(0, 3, offsets=[0, 1, 2])], retained=there, due_ms=DUE_MS
     )
-    check.stretches({0: Offsets(0, 3)})
-    check.seen(0, 0, notification(0), in_window=True)
-    check.unreadable(0, 1)
-    check.seen(0, 2, notification(2), in_window=True)
-    assert check.doubtful() == {}
+    check.ranges(there)
+    check.add(published(0), in_window=True)
+    check.add_unreadable(0, 1)
+    check.add(published(2), in_window=True)
+    assert check.doubtful() == []
 
 
 def test_gaps_in_the_numbering_are_no_batches():
@@ -269,7 +278,7 @@ def test_only_what_must_be_is_read():
 
 def test_named_parts_are_bounded(monkeypatch):
     """Past the bound findings are counted, not named."""
-    monkeypatch.setattr(consumption, "MAX_PARTS", 3)
+    monkeypatch.setattr(consumed, "MAX_PARTS", 3)
     audit = Audit([told(0, 1), told(END - 1, END)]).result[0]
     assert sum(len(each.missed.parts) for each in audit.producers) == 3
     assert audit.unnamed_parts > 0
@@ -278,7 +287,7 @@ def test_named_parts_are_bounded(monkeypatch):
 
 def test_repr_shows_what_there_is():
     """The state is readable in a debugger."""
-    assert repr(Audit([told(0, 3)]).check) == "<Consumption t [1 consumers, 1 reports]>"
+    assert repr(Audit([told(0, 3)]).check) == "<ConsumedReconciliation t [1 consumers, 1 reports]>"
 
 
 # -- any history ----------------------------------------------------------------------------
@@ -302,7 +311,7 @@ def reports(draw, offsets):
     )
 
 
-def model(history, offset, offsets, window, held):
+def model(history, offset, offsets, window, retained):
     """The finding at an offset, straight from the rules; None where the consumer has no part."""
     longest = {}
     for stored in history:
@@ -312,7 +321,7 @@ def model(history, offset, offsets, window, held):
     known = list(longest.values())
     covering = [each for each, _ in known if each.start <= offset < each.end]
     if covering:
-        sound = any(is_sound(each, offsets, window, held) for each in covering)
+        sound = any(is_sound(each, offsets, window, retained) for each in covering)
         return "consumed" if sound else "mismatched"
     behind = [stored for stored in known if stored.report.start > offset]
     if offset < min((each.start - each.skipped for each, _ in known), default=0):
@@ -326,12 +335,12 @@ def model(history, offset, offsets, window, held):
     return "unreported" if goes_on else "missed"
 
 
-def is_sound(report, offsets, window, held):
+def is_sound(report, offsets, window, retained):
     """Whether a report says what is stored, or cannot be compared."""
     reaches_in = report.start < window[1] and window[0] < report.end
-    if not reaches_in or report.start < held[0]:
+    if not reaches_in or report.start < retained[0]:
         return True
-    there = [offset for offset in offsets if held[0] <= offset < held[1]]
+    there = [offset for offset in offsets if retained[0] <= offset < retained[1]]
     right = told(report.start, report.end, offsets=there).report
     same = (right.batches, right.messages, right.records, right.crc_sum) == (
         report.batches,
@@ -339,12 +348,12 @@ def is_sound(report, offsets, window, held):
         report.records,
         report.crc_sum,
     )
-    return same and report.end <= held[1]
+    return same and report.end <= retained[1]
 
 
 @st.composite
 def histories(draw):
-    """Which offsets have Batches, what is held, what the window is, and some reports."""
+    """Which offsets have Batches, what is retained, what the window is, and some reports."""
     offsets = sorted(draw(st.sets(st.integers(0, END - 1), min_size=1)))
     low = draw(st.integers(0, 10))
     begin = draw(st.integers(low, 20))
@@ -355,15 +364,15 @@ def histories(draw):
 @given(histories())
 def test_findings_are_those_of_the_rules(history):
     """Every Batch of the window has the finding that the rules give it, in full and by name."""
-    offsets, held, window, told_reports = history
-    audit = Audit(told_reports, offsets=offsets, window=window, held=held)
+    offsets, retained, window, told_reports = history
+    audit = Audit(told_reports, offsets=offsets, window=window, retained=retained)
     if all(each.start == each.end for each, _ in told_reports):
         assert audit.result == []
         return
     expected = Counter()
     named = Counter()
     for offset in audit.offsets:
-        finding = model(told_reports, offset, offsets, window, held)
+        finding = model(told_reports, offset, offsets, window, retained)
         if audit.within(offset) and finding:
             expected[finding] += records(offset)
             if finding in ("missed", "mismatched", "unreported"):

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.client.audit import backlog as audit_backlog
-from memq.client.audit.backlog import ReportBacklog
-from memq.client.audit.produced_counters import AuditCounters
+from memq.client.audit import reporter
+from memq.client.audit.counters import ProducedCounters
+from memq.client.audit.reporter import ReportBacklog
 from memq.client.producer.accumulator import SealedMessage
 from memq.client.producer.delivery import Delivery, StoredAt
 from memq.client.producer.state_machine import NamedMessage, StateMachineOptions, WritePartition
 from memq.core.audit import reports as audit
-from memq.core.audit.reports import REPORT_VERSION, ProducedReport, decode_report
+from memq.core.audit.reports import REPORT_VERSION, ProducedReport, SequenceRun, decode_report
 from memq.errors import DeliveryTimeoutError
 
 OPTIONS = StateMachineOptions(
@@ -46,7 +46,7 @@ def report(first, last, *, failed=(), write_partition=0, **fields):
         "records": 1,
         "size_bytes": 1,
         "crc_sum": 1,
-        "failed": list(failed),
+        "failed": [SequenceRun(*run) for run in failed],
         "window_start_ms": first,
         "window_end_ms": last,
     }
@@ -57,7 +57,7 @@ class Producer:
     """Submits and settles Messages in any order, and remembers what became of them."""
 
     def __init__(self, write_partitions):
-        self.counters = AuditCounters(OPTIONS, "", 0)
+        self.counters = ProducedCounters(OPTIONS, "", now_ms=lambda: 1)
         self.partitions = [WritePartition(number, "") for number in range(write_partitions)]
         self.open = []
         self.sealed = defaultdict(dict)  # write partition -> sequence -> message
@@ -101,7 +101,7 @@ def test_delivered_reports_cover_each_sequence_once(steps, room):
     producer, backlog, delivered = Producer(3), ReportBacklog(), []
 
     def send(outcome):
-        backlog.add(producer.counters.take_reports(1))
+        backlog.add(producer.counters.take_reports())
         while taken := backlog.take(room):
             if outcome == "failed":
                 backlog.put_back(taken)
@@ -204,7 +204,7 @@ def test_reports_are_not_joined_beyond_what_a_reader_takes(monkeypatch, limit, v
 def test_oldest_report_is_dropped_when_too_much_waits(monkeypatch):
     """At the bound the oldest report goes, and its Messages are counted."""
     monkeypatch.setattr(audit, "MAX_FAILED_RUNS", 1)
-    monkeypatch.setattr(audit_backlog, "MAX_WEIGHT", 5)
+    monkeypatch.setattr(reporter, "MAX_WEIGHT", 5)
     backlog = ReportBacklog()
     backlog.add([report(at, at + 4, failed=[(at, at)]) for at in (0, 5, 10)])
     assert backlog.dropped_messages == 5

@@ -1,10 +1,15 @@
-"""The bound on memory that writers share."""
+"""The bound on memory that writers share, and waiting for room in it."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
-from memq.client.producer.memory import ByteBudget
+import pytest
+
+from memq.client.producer.memory import ByteBudget, MemoryWait
+from memq.core.runtime import SYSTEM
+from memq.errors import BufferFullError
 
 
 def test_never_more_than_the_limit():
@@ -61,3 +66,42 @@ def test_forgotten_waiter_is_not_woken():
     assert repr(budget) == "<ByteBudget 10 of 10 bytes used | 1 waiting>"
     budget.give(10)
     assert (first.is_set(), second.is_set()) == (False, True)
+
+
+def full_budget():
+    """Ten bytes, all taken; and a write of three that says whether it found room."""
+    budget = ByteBudget(10)
+    budget.take(10)
+    return budget, lambda: "written" if budget.take(3) else None
+
+
+def test_thread_waits_until_its_write_finds_room():
+    """A thread that waits goes on when there is room, however often it is too little at first."""
+    budget, write = full_budget()
+    assert write() is None
+    for _ in range(3):
+        threading.Timer(0.01, budget.give, [1]).start()
+    assert MemoryWait(budget, 30, SYSTEM.mono_s).block(write) == "written"
+
+
+async def test_task_waits_until_its_write_finds_room():
+    """A task that waits lets others run, and goes on when there is room."""
+    budget, write = full_budget()
+    assert write() is None
+    waiting = asyncio.ensure_future(MemoryWait(budget, 30, SYSTEM.mono_s).until(write))
+    await asyncio.sleep(0)
+    assert "1 waiting" in repr(budget)
+    budget.give(3)
+    assert await waiting == "written"
+
+
+async def test_wait_without_room_is_an_error():
+    """Who finds no room in time is told the limits, and does not wait any more."""
+    budget, write = full_budget()
+    assert write() is None
+    wait = MemoryWait(budget, 0.01, SYSTEM.mono_s)
+    with pytest.raises(BufferFullError, match=r"10 of buffer_bytes = 10 .* max_block = 0\.01 s"):
+        wait.block(write)
+    with pytest.raises(BufferFullError):
+        await wait.until(write)
+    assert "0 waiting" in repr(budget)

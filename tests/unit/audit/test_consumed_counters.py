@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.client.audit import consumed_counters
-from memq.client.audit.backlog import ReportBacklog
-from memq.client.audit.consumed_counters import ConsumedCounters
+from memq.client.audit import counters as audit_counters
+from memq.client.audit.counters import ConsumedCounters
+from memq.client.audit.reporter import ReportBacklog
 from memq.core.audit.reports import CRC_MODULUS, decode_report
 
 
@@ -28,19 +28,19 @@ class Member:
         clock = itertools.count(1)
         self.counters = ConsumedCounters("t", "0" * 16, "g", "me", now_ms=lambda: next(clock))
 
-    def read(self, *offsets, partition=0, start=None, repeats=()):
+    def read(self, *offsets, partition=0, start=None, duplicates=()):
         for offset in offsets:
             self.counters.handed_out(
                 partition,
                 offset if start is None else start,
                 offset + 1,
-                records=5 - 2 * len(repeats),
+                records=5 - 2 * len(duplicates),
                 entries=[Entry(offset), Entry(2**32 - 1)],
-                repeats=list(repeats),
+                duplicates=list(duplicates),
             )
 
     def reports(self):
-        return self.counters.take_reports(0)
+        return self.counters.take_reports()
 
     def ranges(self):
         return [(each.start, each.end, each.skipped, each.final) for each in self.reports()]
@@ -65,13 +65,13 @@ def test_only_what_is_committed_is_reported(member):
 
 
 def test_report_has_the_counts(member):
-    """Batches, Messages, LogMessages, repeats and the CRC sum are those of what was handed out."""
+    """Batches, Messages, LogMessages, duplicates and CRC sum are those of what was handed out."""
     member.read(3)
-    member.read(4, repeats=[0])
+    member.read(4, duplicates=[0])
     member.counters.committed({0: 5})
     (report,) = member.reports()
     assert (report.topic, report.consumer, report.partition) == ("t", "g", 0)
-    assert (report.batches, report.messages, report.repeats, report.records) == (2, 3, 1, 8)
+    assert (report.batches, report.messages, report.duplicates, report.records) == (2, 3, 1, 8)
     assert report.crc_sum == 3 + 2 * (2**32 - 1)
     assert (report.client, report.window_start_ms) == ("me", 1)
     assert report.window_end_ms > 1
@@ -130,7 +130,7 @@ def test_commit_beyond_what_was_read_is_a_hole_and_is_told(member):
 
 def test_batches_that_wait_are_bounded(member, monkeypatch):
     """Past the bound the oldest are counted as one; nothing is lost when they are committed."""
-    monkeypatch.setattr(consumed_counters, "MAX_WAITING", 3)
+    monkeypatch.setattr(audit_counters, "MAX_WAITING", 3)
     member.read(*range(10))
     assert "3 waiting" in repr(member.counters)
     member.counters.committed({0: 5})
@@ -142,7 +142,7 @@ def test_batches_that_wait_are_bounded(member, monkeypatch):
 
 def test_batches_that_cannot_be_counted_as_one_are_given_up(member, monkeypatch):
     """They are in no report, which the audit calls unreported."""
-    monkeypatch.setattr(consumed_counters, "MAX_WAITING", 1)
+    monkeypatch.setattr(audit_counters, "MAX_WAITING", 1)
     member.read(1, 5)
     member.counters.committed({0: 6})
     member.counters.gave_up([0])

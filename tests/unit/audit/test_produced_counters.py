@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memq.client.audit.produced_counters import AuditCounters
+from memq.client.audit.counters import ProducedCounters
 from memq.client.producer.accumulator import SealedMessage
 from memq.client.producer.delivery import Delivery, StoredAt
 from memq.client.producer.state_machine import NamedMessage, StateMachineOptions, WritePartition
@@ -12,6 +12,18 @@ from memq.core.audit.reports import REPORT_VERSION, ProducedReport
 from memq.errors import DeliveryTimeoutError
 
 ERROR = DeliveryTimeoutError("late")
+
+
+class Counters(ProducedCounters):
+    """Counts by a clock that the test sets."""
+
+    def __init__(self, options):
+        self.clock_ms = 1_000
+        super().__init__(options, "client", now_ms=lambda: self.clock_ms)
+
+    def take_reports_at(self, now_ms):
+        self.clock_ms = now_ms
+        return self.take_reports()
 
 
 @pytest.fixture
@@ -28,7 +40,7 @@ def counters():
         delivery_timeout_s=1.0,
         answer_timeout_s=1.0,
     )
-    return AuditCounters(options, "client", 1_000)
+    return Counters(options)
 
 
 def stored(entry, *, duplicate=False):
@@ -47,7 +59,7 @@ def test_report_counts_what_was_settled(counters):
         counters.submitted(one)
     for one in entries:
         counters.settled(one, ERROR if one.sequence in (1, 2, 4) else stored(one))
-    assert counters.take_reports(2_000) == [
+    assert counters.take_reports_at(2_000) == [
         ProducedReport(
             version=REPORT_VERSION,
             topic="events",
@@ -66,7 +78,7 @@ def test_report_counts_what_was_settled(counters):
             client="client",
         )
     ]
-    assert counters.take_reports(3_000) == []
+    assert counters.take_reports_at(3_000) == []
 
 
 def test_report_counts_what_had_been_published_before(counters):
@@ -74,8 +86,8 @@ def test_report_counts_what_had_been_published_before(counters):
     for one in (entry(0), entry(1), entry(2)):
         counters.submitted(one)
         counters.settled(one, stored(one, duplicate=one.sequence > 0))
-    (report,) = counters.take_reports(2_000)
-    assert (report.repeats, report.failed) == (2, [])
+    (report,) = counters.take_reports_at(2_000)
+    assert (report.duplicates, report.failed) == (2, [])
 
 
 def test_window_is_reported_once_it_is_settled(counters):
@@ -84,13 +96,13 @@ def test_window_is_reported_once_it_is_settled(counters):
     counters.submitted(first)
     counters.submitted(second)
     counters.settled(second, stored(second))
-    assert counters.take_reports(2_000) == []
+    assert counters.take_reports_at(2_000) == []
     counters.submitted(third)
     counters.settled(third, stored(third))
-    assert counters.take_reports(3_000) == []
-    assert repr(counters) == "<AuditCounters p [2 windows not reported]>"
+    assert counters.take_reports_at(3_000) == []
+    assert repr(counters) == "<ProducedCounters p [2 windows not reported]>"
     counters.settled(first, ERROR)
-    reports = counters.take_reports(4_000)
+    reports = counters.take_reports_at(4_000)
     ranges = [(report.first, report.last, report.failed) for report in reports]
     assert ranges == [(0, 1, [(0, 0)]), (2, 2, [])]
     assert [(r.window_start_ms, r.window_end_ms) for r in reports] == [
@@ -105,4 +117,4 @@ def test_write_partitions_are_reported_apart(counters):
         one = entry(0, number=number)
         counters.submitted(one)
         counters.settled(one, stored(one))
-    assert [report.write_partition for report in counters.take_reports(2_000)] == [0, 1]
+    assert [report.write_partition for report in counters.take_reports_at(2_000)] == [0, 1]
