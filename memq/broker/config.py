@@ -28,6 +28,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+ALLOCATOR = {"MIMALLOC_PURGE_DELAY": "-1"}
+"""Environment of a broker's process; it must be set before Arrow is loaded. Arrow's allocator gives
+freed memory back to the system soon, only to ask for it again with the next Message. A broker needs
+what it needed before, and `memory_bytes` bounds that."""
+
+
 class Peer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Another broker and the topics it hosts, for brokers that share no Governor.
 
@@ -47,6 +53,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         data_dir: Where topics, notifications and Batches are kept.
+        storage: URI of the storage that Batches go to, such as file:///mnt/memq; empty for the
+            folder objects in data_dir.
         cluster_id: Name of the cluster; it is part of every object's key.
         broker_id: Name of this broker, unique in the cluster.
         host: Address to listen on; 0.0.0.0 for every interface.
@@ -75,6 +83,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     data_dir: Annotated[str, Option("text", "./memq-data")]
+    storage: Annotated[str, Option("text", "")]
     cluster_id: Annotated[str, Option("text", "memq")]
     broker_id: Annotated[str, Option("text", "broker-1")]
     host: Annotated[str, Option("text", DEFAULT_HOST)]

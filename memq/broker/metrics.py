@@ -21,8 +21,10 @@ class Metrics:
         self.messages = self._counter("memq_messages_received", "Messages received.", "topic")
         self.bytes = self._counter("memq_bytes_received", "Bytes of Messages received.", "topic")
         self.refused = self._counter("memq_requests_refused", "Requests refused.", "code")
-        self.repeats = self._counter(
-            "memq_messages_repeated", "Repeats of published Messages, not published again.", "topic"
+        self.duplicates = self._counter(
+            "memq_messages_repeated",
+            "Duplicates of published Messages, not published again.",
+            "topic",
         )
         self.batches = self._counter("memq_batches_published", "Batches published.", "topic")
         self.records = self._counter("memq_records_published", "LogMessages published.", "topic")

@@ -26,10 +26,11 @@ EVERY = 1_000  # counts between two lines of progress
     epilog="memq recover /var/lib/memq\nmemq recover --topic clicks --execute /var/lib/memq",
 )
 @click.argument("data_dir", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@option("--storage", default="", help="The broker's option storage, where it has one.")
 @option("--topic", help="Only this topic.")
 @option("--execute", is_flag=True, help="Do it; without it only what would be done is shown.")
 @output_option
-def recover(data_dir: Path, topic: str | None, execute: bool, output: str) -> None:
+def recover(data_dir: Path, storage: str, topic: str | None, execute: bool, output: str) -> None:
     """Rebuild lost notifications and topics from the objects, while the broker is stopped.
 
     A notification that an object proves is restored at its offset. When that is not possible for
@@ -40,7 +41,12 @@ def recover(data_dir: Path, topic: str | None, execute: bool, output: str) -> No
     from memq.core.runtime import SYSTEM  # noqa: PLC0415
 
     outcomes = run(
-        data_dir.absolute(), topic=topic, execute=execute, runtime=SYSTEM, progress=_progress
+        data_dir.absolute(),
+        storage=storage,
+        topic=topic,
+        execute=execute,
+        runtime=SYSTEM,
+        progress=_progress,
     )
     show_rows([asdict(each) for each in outcomes], COLUMNS, output)
     for outcome in outcomes:

@@ -41,7 +41,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from memq.core.deduplication import DeduplicationWindow, Place
+from memq.core.deduplication import BatchRef, DeduplicationWindow
 from memq.core.format.batch import BatchBuilder
 from memq.core.notification.notification import (
     NOTIFICATION_VERSION,
@@ -247,9 +247,9 @@ class TopicProcessor:
         outcome = _JOINED
         if pending is None:
             if self.window.is_published(*key):
-                return Duplicate(self.window.place(*key))
+                return Duplicate(self.window.batch_of(*key))
             self._check_sequence(request)
-            pending = self._accept(request, body, crc, key, now)
+            pending = self._accept(request, body, crc, ticket, now)
             outcome = _KEPT
         elif pending.crc != crc:
             raise SequenceConflictError(
@@ -374,10 +374,9 @@ class TopicProcessor:
             )
 
     def _accept(
-        self, request: Write, body: Any, crc: int, key: MessageKey, now: ClockReading
+        self, request: Write, body: Any, crc: int, ticket: Ticket, now: ClockReading
     ) -> PendingMessage:
-        size = len(body)
-        if not self._takes(size, request.schema_id):
+        if not self._takes(len(body), request.schema_id):
             self.seal(now)
         batch = self._open or self._new_batch(request.schema_id, now)
         batch.builder.add(
@@ -391,8 +390,9 @@ class TopicProcessor:
             crc32c=crc,
         )
         self._open = batch
-        batch.body_bytes += size
+        batch.tickets.append(ticket)
         batch.note_sequence(request.producer_id, request.epoch, request.sequence)
+        key = (request.producer_id, request.epoch, request.sequence)
         pending = self._pending[key] = batch.pending[key] = PendingMessage(crc)
         self.window.admit(*key, now.mono_ms)
         if (
@@ -476,9 +476,9 @@ class TopicProcessor:
         sealed = batch.sealed
         assert sealed is not None  # noqa: S101 - only sealed Batches are published
         self._ring.remove(batch)
-        place = Place(batch.partition, offset, batch.batch_id)
-        self.window.publish(sealed.producers, place, now.mono_ms)
-        answer = WriteAnswer(partition=place.partition, offset=offset, batch_id=place.batch_id)
+        published = BatchRef(batch.partition, offset, batch.batch_id)
+        self.window.publish(sealed.producers, published, now.mono_ms)
+        answer = WriteAnswer(**published._asdict())
         for key, pending in batch.pending.items():
             del self._pending[key]
             self._effects.extend(AnswerWrite(ticket, answer) for ticket in pending.waiting)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from memq.core.clock import ClockReading
-    from memq.core.deduplication import Place
+    from memq.core.deduplication import BatchRef
     from memq.core.format.batch import BatchBuilder, SealedBatch
     from memq.core.notification.queue import Publication
     from memq.core.wire.messages import WriteAnswer
@@ -48,7 +48,7 @@ class RingBatch:
         partition: read partition that its notification goes to.
         key: of its object in storage.
         uri: of its object, complete.
-        body_bytes: of the Messages it holds.
+        tickets: of the Messages whose bodies it holds.
         pending: its Messages that are not answered for good, by name.
         last_sequences: of each producer and epoch in it.
         notification_bytes: about what its notification will take.
@@ -66,7 +66,7 @@ class RingBatch:
     partition: int = 0
     key: str = ""
     uri: str = ""
-    body_bytes: int = 0
+    tickets: list[Ticket] = field(default_factory=list)
     pending: dict[MessageKey, PendingMessage] = field(default_factory=dict)
     last_sequences: dict[tuple[str, int], int] = field(default_factory=dict)
     notification_bytes: int = 0
@@ -150,6 +150,6 @@ class Accepted(NamedTuple):
 
 
 class Duplicate(NamedTuple):
-    """The Message was published before; `place` is None where that is no longer remembered."""
+    """The Message was published before; `batch` is None where that is no longer remembered."""
 
-    place: Place | None
+    batch: BatchRef | None

@@ -69,7 +69,7 @@ class World:
     async def expire(self, seconds):
         """Let the broker's clock stand later from now on, and retention come."""
         later(self._running, seconds)
-        await expire(self._running.topics.get("t"), self._running.services)
+        await expire(self._running.topics.get("t"), self._running.context)
 
     async def report_of(self, last, **fields):
         """A true report over the Messages of producer `p` up to a sequence."""
@@ -152,7 +152,7 @@ async def test_what_nobody_reported_and_retention_removed_is_not_clean(tmp_path)
             await killed.create(batch_age="1ms", retention="1h", dedup_window="1h")
             await killed.write(0)
         await here.expire(3_601)
-        since_ms = here._running.services.now().wall_ms
+        since_ms = here._running.context.now().wall_ms
         await here.produce(1, producer_id="q")
 
         whole, later_one = await here.audit(), await here.audit(start_ms=since_ms)

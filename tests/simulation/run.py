@@ -390,7 +390,7 @@ class Run:
         if self.over:
             return
         if self._machine.up and self.broker is not None and self.broker.ready:
-            memory = self.broker.services.memory
+            memory = self.broker.context.memory
             name = self._machine.process.name
             bound = memory.limit_bytes
             self.history.add(h.Memory(self.now_us, name, "Messages", memory.used_bytes, bound))

@@ -284,8 +284,8 @@ def test_repeat_of_a_published_message_is_reported_with_its_place() -> None:
     r.publish()
     outcome = send(r, 0, ticket="again")
     assert isinstance(outcome, Duplicate)
-    assert outcome.place is not None
-    assert outcome.place.offset == 0
+    assert outcome.batch is not None
+    assert outcome.batch.offset == 0
     assert len(r.uploads) == 1
 
 

@@ -46,10 +46,10 @@ async def test_uncertain_publish_is_found_again_after_a_long_outage(tmp_path, pu
     queue = Outage(published)
     async with broker(tmp_path, queue=queue) as b, client(b) as c:
         await c.create()
-        now = b.services.now
+        now = b.context.now
         writing = asyncio.ensure_future(c.write(0))
         await until(lambda: queue.asked)
-        b.services.now = lambda: now()._replace(wall_ms=now().wall_ms + 3_600_000)
+        b.context.now = lambda: now()._replace(wall_ms=now().wall_ms + 3_600_000)
         queue.down = False
         assert (await writing).offset == 0
         assert len(await notifications(c)) == 1

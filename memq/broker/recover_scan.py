@@ -5,7 +5,6 @@ Nothing here changes a topic. (Opening a read partition repairs what a crash lef
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,6 +20,7 @@ from memq.core.notification.notification import (
     decode_notification,
 )
 from memq.core.notification.read_partition import payload_of
+from memq.core.ranges import IntervalSet
 from memq.core.storage.keys import BatchKey, key_of_uri, parse_object_key
 from memq.errors import CorruptDataError, ObjectNotFoundError
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from memq.core.storage.handler import ObjectInfo, StorageHandler
 
 
-class Stored(NamedTuple):
+class StoredBatch(NamedTuple):
     """A Batch object, as its key and its own index tell of it.
 
     Attributes:
@@ -50,7 +50,7 @@ class Stored(NamedTuple):
     schema: bytes
 
 
-class Lost(NamedTuple):
+class LostEntry(NamedTuple):
     """An offset whose notification cannot be read."""
 
     partition: int
@@ -58,7 +58,7 @@ class Lost(NamedTuple):
 
 
 @dataclass
-class QueueState:
+class TopicInQueue:
     """What the queue holds of one topic.
 
     Attributes:
@@ -76,7 +76,7 @@ class QueueState:
     brokers: set[str] = field(default_factory=set)
     roots: set[str] = field(default_factory=set)
     sound: int = 0
-    lost: list[Lost] = field(default_factory=list)
+    lost: list[LostEntry] = field(default_factory=list)
     groups: list[str] = field(default_factory=list)
 
 
@@ -94,7 +94,9 @@ def objects_by_topic(
     return {name: [info for _, _, info in sorted(places)] for name, places in found.items()}
 
 
-def read_object(storage: StorageHandler, info: ObjectInfo, schemas: dict[int, bytes]) -> Stored:
+def read_object(
+    storage: StorageHandler, info: ObjectInfo, schemas: dict[int, bytes]
+) -> StoredBatch:
     """Read what an object says of itself.
 
     Args:
@@ -123,10 +125,10 @@ def read_object(storage: StorageHandler, info: ObjectInfo, schemas: dict[int, by
         if crc32c(schema) != metadata.schema_crc32c:
             raise CorruptDataError(f"{info.key}: its schema message is damaged")
         schemas[metadata.schema_crc32c] = schema
-    return Stored(info.key, parsed, info.size_bytes, index, schema)
+    return StoredBatch(info.key, parsed, info.size_bytes, index, schema)
 
 
-def notification_of(stored: Stored, uri: str, broker_id: str) -> Notification:
+def notification_of(stored: StoredBatch, uri: str, broker_id: str) -> Notification:
     """The notification that was, or would have been, published for an object."""
     entries, parsed = stored.about.entries, stored.parsed
     least, greatest = entries_range_us(entries)
@@ -151,14 +153,14 @@ def notification_of(stored: Stored, uri: str, broker_id: str) -> Notification:
     )
 
 
-def survey_queue(folders: TopicFolders, topic: str, file: TopicFile) -> QueueState:
+def scan_queue(folders: TopicFolders, topic: str, file: TopicFile) -> TopicInQueue:
     """Read every notification of a topic of the queue."""
-    state = QueueState(groups=folders.groups(topic))
+    state = TopicInQueue(groups=folders.groups(topic))
     try:
         for number in range(file.partitions):
             with open_partition(folders, topic, number) as array:
                 for offset in range(array.start, array.end):
-                    _survey_entry(array, Lost(number, offset), state)
+                    _scan_entry(array, LostEntry(number, offset), state)
     except CorruptDataError as exc:
         state.reason = str(exc)
     return state
@@ -179,7 +181,7 @@ def open_partition(folders: TopicFolders, topic: str, number: int) -> BigArray:
     )
 
 
-def _survey_entry(array: BigArray, place: Lost, state: QueueState) -> None:
+def _scan_entry(array: BigArray, place: LostEntry, state: TopicInQueue) -> None:
     try:
         notification = decode_notification(payload_of(array.get(place.offset)))
     except CorruptDataError:
@@ -193,42 +195,20 @@ def _survey_entry(array: BigArray, place: Lost, state: QueueState) -> None:
 
 
 class Unpublished:
-    """Which Messages were taken, as runs of sequences, so that each is published once."""
+    """Which Messages were taken, by their sequences, so that each is published once."""
 
     def __init__(self) -> None:
-        self._taken: dict[tuple[int, str, int], _Runs] = defaultdict(_Runs)
+        self._taken: dict[tuple[int, str, int], IntervalSet] = defaultdict(IntervalSet)
 
-    def take(self, stored: Stored) -> list[IndexEntry]:
+    def take(self, stored: StoredBatch) -> list[IndexEntry]:
         """The Messages of an object that were in no object before it."""
-        write_partition = stored.parsed.write_partition
-        return [
-            entry
-            for entry in stored.about.entries
-            if self._taken[write_partition, entry.producer_id, entry.epoch].add(entry.sequence)
-        ]
-
-
-class _Runs:
-    """A set of numbers, as sorted runs that neither overlap nor touch."""
-
-    __slots__ = ("_firsts", "_lasts")
-
-    def __init__(self) -> None:
-        self._firsts: list[int] = []
-        self._lasts: list[int] = []
-
-    def add(self, number: int) -> bool:
-        """Add a number; False when it was there."""
-        firsts, lasts = self._firsts, self._lasts
-        at = bisect_right(firsts, number)  # the run before it is at - 1
-        if at and number <= lasts[at - 1]:
-            return False
-        start = at - 1 if at and lasts[at - 1] == number - 1 else at
-        stop = at + 1 if at < len(firsts) and firsts[at] == number + 1 else at
-        first = firsts[start] if start < at else number
-        last = lasts[stop - 1] if stop > at else number
-        firsts[start:stop], lasts[start:stop] = [first], [last]
-        return True
+        new: list[IndexEntry] = []
+        for entry in stored.about.entries:
+            name = (stored.parsed.write_partition, entry.producer_id, entry.epoch)
+            if entry.sequence not in self._taken[name]:
+                self._taken[name].add(entry.sequence, entry.sequence + 1)
+                new.append(entry)
+        return new
 
 
 def readable(
@@ -236,7 +216,7 @@ def readable(
     infos: list[ObjectInfo],
     schemas: dict[int, bytes],
     damaged: list[str],
-) -> Iterator[Stored]:
+) -> Iterator[StoredBatch]:
     """The objects whose index holds; what is wrong with the others goes into `damaged`.
 
     Raises:

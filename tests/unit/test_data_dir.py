@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from memq.broker.disk import HOLD_MS, DiskRoom
+from memq.broker.data_dir import HOLD_MS, DiskSpace
 from memq.errors import QueueError, StorageError
 
 
@@ -20,7 +20,7 @@ def room(*free):
             raise answer
         return answer
 
-    return DiskRoom(["objects"], free=ask)
+    return DiskSpace(["objects"], free=ask)
 
 
 def test_free_space_is_compared_with_what_is_needed():
@@ -46,7 +46,7 @@ def test_a_disk_that_does_not_answer_is_not_ready():
 @pytest.mark.parametrize("error", [StorageError, QueueError])
 def test_a_write_that_found_no_room_counts_for_a_while(number, error):
     """A quota is seen by its errors alone, behind whatever names them, and is forgotten."""
-    disk = DiskRoom()
+    disk = DiskSpace()
     failure = error("cannot write")
     failure.__cause__ = QueueError("because of")
     failure.__cause__.__cause__ = OSError(number, "no room")
@@ -57,7 +57,7 @@ def test_a_write_that_found_no_room_counts_for_a_while(number, error):
 
 def test_other_failures_are_no_sign_of_a_full_disk():
     """An error that is not about room changes nothing."""
-    disk = DiskRoom()
+    disk = DiskSpace()
     failure = StorageError("cannot write")
     failure.__cause__ = OSError(errno.EIO, "broken")
     disk.failed(failure, 0)

@@ -110,8 +110,8 @@ async def test_a_bug_in_a_thread_of_storage(tmp_path, monkeypatch) -> None:
 async def test_a_bug_where_a_body_ends(tmp_path, monkeypatch) -> None:
     """The memory of a body comes back in whatever thread let go of it last."""
     async with broker(tmp_path) as b:
-        monkeypatch.setattr(b.services.bodies, "_returned", None)
-        body = b.services.bodies.lend(300 << 10)
+        monkeypatch.setattr(b.context.memory, "_returned", None)
+        body = b.context.memory.lend(300 << 10)
         thread = threading.Thread(target=list.clear, args=([body],))
         del body
         thread.start()
@@ -142,11 +142,11 @@ async def test_a_bug_in_a_handler_that_only_reads(tmp_path, monkeypatch) -> None
     """It costs its request, and the broker serves on."""
     async with broker(tmp_path) as b, client(b) as c:
         await c.create()
-        monkeypatch.setattr(b.services.queue, "offset_at", _fail)
+        monkeypatch.setattr(b.context.queue, "offset_at", _fail)
         with pytest.raises(MemqError, match="PlantedError"):
             await c.ask(m.FetchOffsets(topic="t", at_ms=1))
         assert (await c.write(0)).offset == 0
-        assert not b.services.bugs.failure.done()
+        assert not b.context.fatal_errors.failure.done()
 
 
 async def test_a_waiter_that_fails_wakes_the_broker(tmp_path, monkeypatch) -> None:
@@ -168,7 +168,7 @@ async def test_an_error_that_came_when_nobody_waited_any_more_is_no_bug(tmp_path
         given_up.set_exception(UnknownTopicError("deleted"))
         del given_up
         await asyncio.sleep(0)
-        assert not b.services.bugs.failure.done()
+        assert not b.context.fatal_errors.failure.done()
         forgotten = asyncio.get_running_loop().create_future()
         forgotten.set_exception(PlantedError())
         del forgotten
@@ -183,10 +183,10 @@ async def test_a_client_that_is_gone_at_once_is_no_bug(tmp_path) -> None:
             sock = socket.create_connection((host, int(port)))
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
             sock.close()
-        await until(lambda: b.connections == 0)
+        await until(lambda: len(b.connections) == 0)
         async with client(b) as c:
             await c.create()
-        assert not b.services.bugs.failure.done()
+        assert not b.context.fatal_errors.failure.done()
 
 
 async def test_the_loop_is_as_it_was_when_brokers_have_stopped(tmp_path) -> None:
@@ -199,11 +199,11 @@ async def test_the_loop_is_as_it_was_when_brokers_have_stopped(tmp_path) -> None
             await a.stop()
             loop.call_soon(_fail)
             assert isinstance(await stopped(b), PlantedError)
-            assert not a.services.bugs.failure.done()
+            assert not a.context.fatal_errors.failure.done()
         loop.call_soon(_fail)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert isinstance(seen[-1]["exception"], PlantedError)
-        assert not a.services.bugs.failure.done()
+        assert not a.context.fatal_errors.failure.done()
     finally:
         loop.set_exception_handler(None)
