@@ -2,7 +2,7 @@
 
 The topic has four read partitions; each notification names ten producers, as those of busy topics
 do. A plan is what Spark's driver waits for at `load()`: fetch all notifications from the broker,
-look at every one, find repeats, cut the splits. Beside it stands the mere fetch of the same
+look at every one, find duplicates, cut the tasks. Beside it stands the mere fetch of the same
 notifications, which nothing can be quicker than.
 """
 
@@ -94,8 +94,8 @@ async def publish(folder: Path) -> None:
 def plan(address: str) -> int:
     """Plan a read of the whole topic; how many Batches it has."""
     source = MemqDataSource({"bootstrap": address, "topic": TOPIC})
-    splits = source.reader(source.schema()).partitions()
-    return sum(len(split.pieces) for split in splits)
+    inputs = source.reader(source.schema()).partitions()
+    return sum(len(each.ranges) for each in inputs)
 
 
 def fetch(address: str) -> int:

@@ -12,11 +12,11 @@ import time
 import click
 
 from memq.cli.audit import audit_options, exit_code, show_table
-from memq.cli.command import Command, topic_options
+from memq.cli.command import Command
 from memq.client.audit.audit import audit_topic
 from memq.core.audit.result import encode_result
 from memq.core.topic import check_topic_name
-from memq.spark.app import run, session, token_from
+from memq.spark.app import run, session, token_from, topic_options
 from memq.spark.audit import FINDINGS, TopicAddress, deep_on, findings
 from memq.spark.folders import Folders
 

@@ -6,14 +6,14 @@ Run it with `spark-submit spark_apps/compact.py …` or with `python`; `--help` 
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 
-from memq.cli.command import Command, job_options, topic_options
 from memq.core.topic import check_topic_name
 from memq.core.units import parse_size_bytes
 from memq.errors import ConfigError
-from memq.spark.app import run, session, token_from
+from memq.spark.app import job_options, run, session, token_from, topic_options
 from memq.spark.compaction import Compaction, check_topic, compact
 
 
@@ -34,10 +34,12 @@ class Size(click.ParamType[int]):
 
 @click.command(
     "compact",
-    cls=Command,
     epilog="""
-spark-submit spark_apps/compact.py --topic clicks --output s3a://lake/clicks
-python spark_apps/compact.py --topic clicks --output /tmp/lake --range-bytes 64MiB --min-bytes 1MiB
+\b
+Examples:
+  spark-submit spark_apps/compact.py --topic clicks --output s3a://lake/clicks
+  python spark_apps/compact.py --topic clicks --output /tmp/lake --range-bytes 64MiB \\
+      --min-bytes 1MiB
 """,
 )
 @topic_options
@@ -76,42 +78,17 @@ python spark_apps/compact.py --topic clicks --output /tmp/lake --range-bytes 64M
     help="Leave what is less than this for a later run.",
 )
 @job_options("compact")
-def main(
-    *,
-    bootstrap: str,
-    topic: str,
-    output: str,
-    partitions: tuple[int, ...],
-    range_bytes: int,
-    file_bytes: int,
-    min_bytes: int,
-    job: str,
-    mode: str,
-    token_env: str | None,
-    report: bool,
-) -> None:
+def main(*, file_bytes: int, token_env: str | None, **job: Any) -> None:
     """Compact all that is published of a topic by now into Parquet files below DIR.
 
     Each run goes on where the last one ended, range after range; one that was killed is completed
     by the next one. Nothing is left out and nothing is there twice. The record is in
     DIR/_manifests: a manifest for each range. Run one at a time.
     """
-    check_topic_name(topic)
-    task = Compaction(
-        name=job,
-        topic=topic,
-        output=output,
-        bootstrap=bootstrap,
-        partitions=partitions,
-        range_bytes=range_bytes,
-        file_bytes=max(1, file_bytes),
-        min_bytes=min_bytes,
-        mode=mode,
-        token=token_from(token_env),
-        report=report,
-    )
+    check_topic_name(job["topic"])
+    task = Compaction(file_bytes=max(1, file_bytes), token=token_from(token_env), **job)
     check_topic(task)
-    spark = session(job)
+    spark = session(task.name)
     try:
         done = compact(spark, task)
     finally:

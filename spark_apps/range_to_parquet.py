@@ -1,4 +1,4 @@
-"""Write an exact range of offsets to Parquet, once: a run that is repeated replaces its own output.
+"""Write an exact range of offsets to Parquet, once: a second run replaces its own output.
 
 Run it with `spark-submit spark_apps/range_to_parquet.py …` or with `python`; `--help` says more.
 """
@@ -6,24 +6,26 @@ Run it with `spark-submit spark_apps/range_to_parquet.py …` or with `python`; 
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 
-from memq.cli.command import Command, job_options, topic_options
+from memq.core.ranges import OffsetRange
 from memq.core.topic import check_topic_name
 from memq.errors import InvalidRequestError
-from memq.spark.app import run, session, token_from
-from memq.spark.parquet import RangeJob, check_held, range_to_parquet
+from memq.spark.app import job_options, run, session, token_from, topic_options
+from memq.spark.parquet import RangeJob, check_retained, range_to_parquet
 
 
 @click.command(
     "range_to_parquet",
-    cls=Command,
     epilog="""
-spark-submit spark_apps/range_to_parquet.py --topic clicks --partition 0 \\
-    --start 0 --end 500 --output s3a://lake/clicks --manifest clicks-0-500.json
-python spark_apps/range_to_parquet.py --topic clicks --partition 0 --start 0 --end 500 \\
-    --output /tmp/lake --manifest /tmp/clicks-0-500.json
+\b
+Examples:
+  spark-submit spark_apps/range_to_parquet.py --topic clicks --partition 0 \\
+      --start 0 --end 500 --output s3a://lake/clicks --manifest clicks-0-500.json
+  python spark_apps/range_to_parquet.py --topic clicks --partition 0 --start 0 --end 500 \\
+      --output /tmp/lake --manifest /tmp/clicks-0-500.json
 """,
 )
 @topic_options
@@ -48,46 +50,22 @@ python spark_apps/range_to_parquet.py --topic clicks --partition 0 --start 0 --e
 )
 @job_options("range_to_parquet")
 def main(
-    *,
-    bootstrap: str,
-    topic: str,
-    partition: int,
-    start: int,
-    end: int,
-    incarnation: str,
-    output: str,
-    manifest: str,
-    job: str,
-    mode: str,
-    token_env: str | None,
-    report: bool,
+    *, partition: int, start: int, end: int, incarnation: str, token_env: str | None, **job: Any
 ) -> None:
     """Write the Batches of a read partition from offset START up to, not including, END to Parquet.
 
-    The files go to a folder of the range below DIR. A run that is repeated, also after one that
-    was killed, replaces this folder and nothing else. The manifest is JSON with
-    the range, Batches, Messages, records, bytes and the sum of the checksums, and with what was
-    left out; it is written only when the files hold as many records as the range must give.
+    The files go to a folder of the range below DIR. A second run, also after one that was killed,
+    replaces this folder and nothing else. The manifest is JSON with the range, Batches, Messages,
+    records, bytes and the sum of the checksums, and with what was left out; it is written only when
+    the files have as many records as the range must give.
     """
-    check_topic_name(topic)
+    check_topic_name(job["topic"])
     if end < start:
         raise InvalidRequestError(f"--end {end} is before --start {start}")
-    task = RangeJob(
-        name=job,
-        topic=topic,
-        partition=partition,
-        start=start,
-        end=end,
-        incarnation=incarnation,
-        output=output,
-        manifest=manifest,
-        bootstrap=bootstrap,
-        mode=mode,
-        token=token_from(token_env),
-        report=report,
-    )
-    check_held(task)
-    spark = session(job)
+    wanted = OffsetRange(partition, start, end, incarnation)
+    task = RangeJob(range=wanted, token=token_from(token_env), **job)
+    check_retained(task)
+    spark = session(task.name)
     try:
         done = range_to_parquet(spark, task)
     finally:

@@ -6,7 +6,7 @@ import re
 import socket
 import time
 from datetime import UTC, datetime, timedelta
-from functools import partial, reduce, wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from memq.core.options import Option
 
     Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-    Decorator = Callable[[Any], Any]
 
 REACH_S = 3.0  # a broker that was started just now listens within this time
 RETRY_S = 0.1
@@ -87,81 +86,24 @@ output_option = option(
     help="How to print the result.",
 )
 
-bootstrap_option = option(
-    "-b",
-    "--bootstrap",
-    default=DEFAULT_BOOTSTRAP,
-    envvar=BOOTSTRAP_VARIABLE,
-    metavar="HOST:PORT[,…]",
-    help="Some brokers of the cluster.",
-)
-
 
 def connection_options(command: Any) -> Any:
     """Where the brokers are, and the credential: the arguments `bootstrap` and `token`."""
-    return _all_of(
-        command,
-        bootstrap_option,
-        option(
-            "--token",
-            default="",
-            show_default=False,
-            envvar="MEMQ_TOKEN",
-            help="Credential, where the brokers ask for one.",
-        ),
-    )
-
-
-def topic_options(command: Any) -> Any:
-    """Where the data of a Spark job is: the arguments `bootstrap`, `topic` and `token_env`."""
-    return _all_of(
-        command,
-        bootstrap_option,
-        click.option("--topic", required=True, help="The topic."),
-        click.option(
-            "--token-env", metavar="NAME", help="Environment variable that holds the credential."
-        ),
-    )
-
-
-def job_options(name: str) -> Decorator:
-    """What a Spark job is called, and how it takes damage: `job`, `mode` and `report`.
-
-    Args:
-        name: of the job, when nothing else is said.
-    """
-
-    def add(command: Any) -> Any:
-        return _all_of(
-            command,
-            click.option(
-                "--job",
-                default=name,
-                show_default=True,
-                help="Name of the job, and of the consumer that the audit knows.",
-            ),
-            click.option(
-                "--mode",
-                type=click.Choice(["failfast", "permissive"]),
-                default="failfast",
-                show_default=True,
-                help="What to do when a Message is damaged or gone: fail, or leave it out and "
-                "count it.",
-            ),
-            click.option(
-                "--report/--no-report",
-                default=True,
-                show_default=True,
-                help="Tell the audit what was read.",
-            ),
-        )
-
-    return add
-
-
-def _all_of(command: Any, *options: Decorator) -> Any:
-    """A command with options, which `--help` shows in this order."""
-    return reduce(lambda done, add: add(done), reversed(options), command)
+    command = option(
+        "--token",
+        default="",
+        show_default=False,
+        envvar="MEMQ_TOKEN",
+        help="Credential, where the brokers ask for one.",
+    )(command)
+    return option(
+        "-b",
+        "--bootstrap",
+        default=DEFAULT_BOOTSTRAP,
+        envvar=BOOTSTRAP_VARIABLE,
+        metavar="HOST:PORT[,…]",
+        help="Some brokers of the cluster.",
+    )(command)
 
 
 # -- values ---------------------------------------------------------------------------------

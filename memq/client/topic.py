@@ -403,6 +403,7 @@ class SyncTopicClient(SyncClient[TopicClient]):
         token: credential; empty where the brokers ask for none.
         client: names this client in the brokers' logs.
         request_timeout_s: how long brokers are tried before a call fails.
+        loop: on which the calls run, for it alone; None for one of its own.
     """
 
     def __init__(
@@ -414,12 +415,14 @@ class SyncTopicClient(SyncClient[TopicClient]):
         token: str = "",
         client: str = "",
         request_timeout_s: float = 30.0,
+        loop: EventLoopThread | None = None,
     ) -> None:
         cluster = Cluster(
             bootstrap, client=client, token=token, request_timeout_s=request_timeout_s
         )
         super().__init__(
-            TopicClient(cluster, topic, incarnation), EventLoopThread(f"memq-topic-{topic}")
+            TopicClient(cluster, topic, incarnation),
+            loop or EventLoopThread(f"memq-topic-{topic}"),
         )
 
     @property

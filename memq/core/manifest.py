@@ -3,26 +3,29 @@
 Theory of operation
 -------------------
 A job that turns a range of one read partition into files writes one manifest for it, last. So a
-manifest says two things: its files are complete, and what went into them. Who asked for the range
-compares the manifest with what was planned (`check_manifest`), and its counts and its CRC sum with
-what the Notifications of the same range say (`check_totals`). Because a range of offsets names the
-same Batches for ever, a job that is run again writes the same counts.
+manifest says two things: its files are complete, and what went into them. Whoever asked for the
+range compares the manifest with what was planned (`check_manifest`), and its counts and its CRC sum
+with what the Notifications of the same range say (`check_totals`). Because a range of offsets names
+the same Batches forever, a job that is run again writes the same counts.
 
-Messages of the range that are not in the files, repeats and what could not be read, are counted and
-named: with them the manifest says of every LogMessage of the range what became of it, and the same
-totals must come out whether something was left out or not.
+Messages of the range that are not in the files, duplicates and what could not be read, are counted
+and named: with them the manifest says of every LogMessage of the range what became of it, and the
+same totals must come out whether something was left out or not.
 
 It is JSON on several lines, for people to read.
 """
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
 from memq.core.audit.reports import CRC_MODULUS
 from memq.errors import CorruptDataError, DataLossError, TopicRecreatedError
+
+if TYPE_CHECKING:
+    from memq.core.notification.notification import Notification
 
 MANIFEST_VERSION = 1
 
@@ -36,8 +39,8 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Consecutive Messages of one Batch that are not in the files.
 
     Attributes:
-        reason: "repeat" of what the files hold already; "damaged"; "missing" when the object is
-            gone.
+        reason: "repeat" for a duplicate of what is in the files; "damaged"; "missing" when the
+            object is gone.
         offset: of the Batch.
         write_partition: of the Messages.
         producer_id: who sent them.
@@ -76,15 +79,15 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         start: first offset of the range.
         end: one past its last offset.
         batches: Batches in the range.
-        messages: Messages that were read, those repeated or skipped left out.
+        messages: Messages that were read, without the duplicate and skipped ones.
         records: LogMessages that were written to the files.
         bytes: size of the range's objects in storage.
-        repeats: Messages left out because the range holds them already.
-        repeated_records: LogMessages in them.
+        duplicates: Messages left out because the range has them already.
+        duplicate_records: LogMessages in them.
         skipped_messages: Messages left out because they are damaged or gone; 0 unless the job may
             skip them.
         skipped_records: LogMessages in them.
-        left_out: the repeated and skipped Messages by name; the first `MAX_LEFT_OUT` runs of them.
+        left_out: the duplicate and skipped Messages by name; the first `MAX_LEFT_OUT` runs of them.
         unnamed_messages: those that `left_out` has no room for.
         crc_sum: sum of the CRC32C of the Messages read, modulo 2**64.
         left_out_crc_sum: of the Messages left out, likewise.
@@ -105,8 +108,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     messages: int
     records: int
     bytes: int
-    repeats: int = 0
-    repeated_records: int = 0
+    duplicates: int = msgspec.field(default=0, name="repeats")
+    duplicate_records: int = msgspec.field(default=0, name="repeated_records")
     skipped_messages: int = 0
     skipped_records: int = 0
     left_out: list[LeftOut] = []
@@ -120,11 +123,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Totals(NamedTuple):
-    """What a range holds, as its Notifications or its manifest say.
+    """What a range contains, as its Notifications or its manifest say.
 
     Attributes:
         batches: Batches.
-        messages: Messages, repeats among them.
+        messages: Messages, duplicates among them.
         records: LogMessages in them.
         bytes: size of the objects.
         crc_sum: sum of the CRC32C of the Messages, modulo 2**64.
@@ -135,6 +138,16 @@ class Totals(NamedTuple):
     records: int = 0
     bytes: int = 0
     crc_sum: int = 0
+
+    def plus(self, notification: Notification) -> Totals:
+        """With one more Batch."""
+        return Totals(
+            self.batches + 1,
+            self.messages + notification.messages,
+            self.records + notification.records,
+            self.bytes + notification.size_bytes,
+            (self.crc_sum + sum(run.crc_sum for run in notification.producers)) % CRC_MODULUS,
+        )
 
 
 _encoder = msgspec.json.Encoder()
@@ -195,22 +208,22 @@ def check_manifest(
         )
 
 
-def check_totals(manifest: Manifest, held: Totals) -> None:
-    """Make sure that a manifest accounts for all that its range holds, down to the LogMessage.
+def check_totals(manifest: Manifest, published: Totals) -> None:
+    """Make sure that a manifest accounts for all that its range contains, down to the LogMessage.
 
     Raises:
         DataLossError: naming each difference.
     """
     found = Totals(
         manifest.batches,
-        manifest.messages + manifest.repeats + manifest.skipped_messages,
-        manifest.records + manifest.repeated_records + manifest.skipped_records,
+        manifest.messages + manifest.duplicates + manifest.skipped_messages,
+        manifest.records + manifest.duplicate_records + manifest.skipped_records,
         manifest.bytes,
         (manifest.crc_sum + manifest.left_out_crc_sum) % CRC_MODULUS,
     )
     wrong = [
         f"{name}: {has} of {wants}"
-        for name, has, wants in zip(Totals._fields, found, held, strict=True)
+        for name, has, wants in zip(Totals._fields, found, published, strict=True)
         if has != wants
     ]
     if wrong:
@@ -230,13 +243,14 @@ def describe_left_out(manifest: Manifest) -> str:
         for each in manifest.left_out[:MAX_DESCRIBED]
     )
     more = (
-        manifest.repeats
+        manifest.duplicates
         + manifest.skipped_messages
         - sum(each.messages for each in manifest.left_out[:MAX_DESCRIBED])
     )
     return (
         f"skipped {manifest.skipped_messages} Messages with {manifest.skipped_records} records, "
-        f"dropped {manifest.repeats} repeats with {manifest.repeated_records} records: {named}"
+        f"dropped {manifest.duplicates} duplicates with {manifest.duplicate_records} records: "
+        + named
         + (f", and {more} Messages more" if more else "")
     )
 
@@ -253,20 +267,20 @@ def _makes_sense(manifest: Manifest) -> bool:
         for each, count in named
     ):
         return False
-    repeats = sum(count for each, count in named if each.reason == "repeat")
+    duplicates = sum(count for each, count in named if each.reason == "repeat")
     skipped = sum(count for each, count in named if each.reason != "repeat")
     if manifest.unnamed_messages:
-        left = manifest.repeats + manifest.skipped_messages - manifest.unnamed_messages
+        left = manifest.duplicates + manifest.skipped_messages - manifest.unnamed_messages
         return (
-            repeats + skipped == left
-            and repeats <= manifest.repeats
+            duplicates + skipped == left
+            and duplicates <= manifest.duplicates
             and skipped <= manifest.skipped_messages
         )
     records = sum(each.records for each, _ in named)
     crc_sum = sum(each.crc_sum for each, _ in named) % CRC_MODULUS
     return (
-        (repeats, skipped) == (manifest.repeats, manifest.skipped_messages)
-        and records == manifest.repeated_records + manifest.skipped_records
+        (duplicates, skipped) == (manifest.duplicates, manifest.skipped_messages)
+        and records == manifest.duplicate_records + manifest.skipped_records
         and crc_sum == manifest.left_out_crc_sum
     )
 

@@ -1,4 +1,4 @@
-"""What the programs in `spark_apps/` share: how they start, speak, and end.
+"""What the programs in `spark_apps/` share: their options, how they start, speak, and end.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. An error is one line on stderr; the
 progress is in the log, on stderr as well.
@@ -10,23 +10,81 @@ import logging
 import os
 import re
 import sys
-from typing import TYPE_CHECKING
+from functools import reduce
+from typing import TYPE_CHECKING, Any
 
 import click
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from memq.core.options import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
 from memq.errors import ConfigError, MemqError
 from memq.spark.source import MemqDataSource
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    Decorator = Callable[[Any], Any]
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 MAX_ERROR_LENGTH = 2_000  # Spark may quote whole plans
 
 _OURS = re.compile(r"memq\.errors\.\w+: (.+)")
+
+
+def _all_of(*options: Decorator) -> Decorator:
+    """Options of a command, which `--help` shows in this order."""
+    return lambda command: reduce(lambda done, add: add(done), reversed(options), command)
+
+
+topic_options = _all_of(
+    click.option(
+        "--bootstrap",
+        default=DEFAULT_BOOTSTRAP,
+        show_default=True,
+        envvar=BOOTSTRAP_VARIABLE,
+        show_envvar=True,
+        metavar="HOST:PORT[,…]",
+        help="Some brokers of the cluster.",
+    ),
+    click.option("--topic", required=True, help="The topic."),
+    click.option(
+        "--token-env", metavar="NAME", help="Environment variable that holds the credential."
+    ),
+)
+"""Where the data is: the arguments `bootstrap`, `topic` and `token_env`."""
+
+
+def job_options(name: str) -> Decorator:
+    """What a job is called, and how it takes damage: the arguments `name`, `mode` and `report`.
+
+    Args:
+        name: of the job, when nothing else is said.
+    """
+    return _all_of(
+        click.option(
+            "--job",
+            "name",
+            default=name,
+            show_default=True,
+            help="Name of the job, and of the consumer that the audit knows.",
+        ),
+        click.option(
+            "--mode",
+            type=click.Choice(["failfast", "permissive"]),
+            default="failfast",
+            show_default=True,
+            help="What to do when a Message is damaged or gone: fail, or leave it out and "
+            "count it.",
+        ),
+        click.option(
+            "--report/--no-report",
+            default=True,
+            show_default=True,
+            help="Tell the audit what was read.",
+        ),
+    )
 
 
 def run(command: click.Command, arguments: Sequence[str] | None = None) -> int:
@@ -56,7 +114,7 @@ def run(command: click.Command, arguments: Sequence[str] | None = None) -> int:
 
 
 def one_line(error: BaseException) -> str:
-    """An error in one line: what MemQ said if it is behind it, else what Spark says first."""
+    """An error in one line: what MemQ said if it is the cause, else what Spark says first."""
     text = str(error) or type(error).__doc__ or type(error).__name__
     if not isinstance(error, MemqError):
         ours = _OURS.findall(text)

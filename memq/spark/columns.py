@@ -1,14 +1,19 @@
 """The columns of a read: from the Arrow schema of a topic to the rows that Spark takes.
 
-The rows are the topic's own columns, and beside them where each row comes from. Spark takes an
+A row has the topic's own columns, and columns that say where it comes from. Spark takes an
 Arrow batch as it is when its schema is exactly the one that Spark derives from its own types, so
 each topic type is mapped to the Spark type that holds all of its values, and each column is cast
 once where the Arrow types differ. For the default schema they do not, and nothing is copied.
+
+With `view=messages` there is one row for each Message in place of its records. It answers what a
+range contains and in which state: counts, sizes, checksums, duplicates, damage. These rows come
+from the indexes of the Batches alone when neither `status` nor `error` is among the columns;
+otherwise every Message is read and checked as well.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.types as pat
@@ -23,17 +28,20 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    TimestampType,
 )
 
 from memq.core.format.envelope import ARROW_ERRORS
+from memq.core.format.message import UNKNOWN_RANGE
 from memq.core.format.schema import DEFAULT_SCHEMA
 from memq.errors import ConfigError, SchemaMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from memq.core.format.index import IndexEntry
-    from memq.spark.plan import StoredBatch
+    from memq.core.notification.notification import PublishedBatch
+    from memq.spark.plan import MessageRange
 
 ORIGINS: dict[str, DataType] = {
     "topic": StringType(),
@@ -49,6 +57,30 @@ ORIGINS: dict[str, DataType] = {
 """Where a row comes from: topic, read partition, offset and id of its Batch; write partition,
 sender, epoch and sequence of its Message; its position in the Message. The last five name it."""
 
+MESSAGE_COLUMNS: dict[str, DataType] = {
+    **{name: kind for name, kind in ORIGINS.items() if name != "position"},
+    "records": LongType(),
+    "bytes": LongType(),
+    "crc32c": LongType(),
+    "min_timestamp": TimestampType(),
+    "max_timestamp": TimestampType(),
+    "status": StringType(),
+    "error": StringType(),
+}
+"""Columns of `view=messages`. What only an index can tell is null where it cannot be read."""
+
+MESSAGE_NEVER_NULL = frozenset(
+    {"topic", "partition", "offset", "batch", "write_partition", "status"}
+)
+"""Those of them that every row has."""
+
+MESSAGE_CHECKED = frozenset({"status", "error"})
+"""Those of them that cannot be told without reading the Messages."""
+
+OK, DUPLICATE, DAMAGED, MISSING = "ok", "repeat", "damaged", "missing"
+"""Values of `status`: read and sound; one that came before, and is not read; damaged; its object
+is gone."""
+
 _DEFAULT_ORDER = ("key", "value", "headers", "topic", "partition", "offset", "timestamp")
 
 _WIDENED = {
@@ -61,7 +93,7 @@ _WIDENED = {
     pa.time32("s"): pa.time64("us"),
     pa.time32("ms"): pa.time64("us"),
 }
-"""Types that Spark does not have, and the least ones that hold their values."""
+"""Types that Spark does not have, and the smallest ones with room for their values."""
 
 _MAX_POSITIONS = 1 << 16
 _POSITIONS = pa.array(range(_MAX_POSITIONS), pa.int64())
@@ -124,8 +156,8 @@ def choose(
         offered: the columns in their order.
         chosen: the option `columns`.
         wanted: the schema that the user gave to Spark, or that Spark was given before.
-        never_null: columns that cannot be null. Of any other one a schema must not say so: Spark
-            believes it, and makes wrong rows of nulls.
+        never_null: columns that cannot be null. For any other column a schema must not say so:
+            Spark believes it, and turns nulls into wrong values.
 
     Raises:
         ConfigError: there is no such column, it has another type, or it may be null.
@@ -269,17 +301,22 @@ def _may_be_finer(kind: pa.DataType) -> bool:
     return bool(pat.is_timestamp(kind) or pat.is_duration(kind)) and kind.unit == "ns"
 
 
-def origin_of(topic: str, batch: StoredBatch, entry: IndexEntry) -> dict[str, object]:
+def origin_of(batch: PublishedBatch, entry: IndexEntry) -> dict[str, object]:
     """What is the same for all rows of a Message: all origins but the position."""
-    return {
-        "topic": topic,
-        "partition": batch.partition,
-        "offset": batch.offset,
-        "batch": batch.batch_id,
-        "write_partition": batch.write_partition,
+    return _batch_origin(batch) | {
         "producer_id": entry.producer_id,
         "epoch": entry.epoch,
         "sequence": entry.sequence,
+    }
+
+
+def _batch_origin(batch: PublishedBatch) -> dict[str, object]:
+    return {
+        "topic": batch.notification.topic,
+        "partition": batch.partition,
+        "offset": batch.offset,
+        "batch": batch.notification.batch_id,
+        "write_partition": batch.notification.write_partition,
     }
 
 
@@ -289,3 +326,62 @@ def _origin(field: pa.Field, origin: Mapping[str, object], count: int) -> pa.Arr
     if count <= _MAX_POSITIONS:
         return _POSITIONS.slice(0, count)
     return pa.array(range(count), pa.int64())
+
+
+# -- one row for each Message ---------------------------------------------------------------
+
+
+class MessageStatus(NamedTuple):
+    """How one Message was found."""
+
+    entry: IndexEntry
+    status: str
+    error: str | None = None
+
+
+def status_rows(
+    target: pa.Schema, batch: PublishedBatch, statuses: Iterable[MessageStatus]
+) -> pa.RecordBatch:
+    """Rows for Messages of a Batch whose index was read.
+
+    Args:
+        target: the columns.
+        batch: that has them.
+        statuses: of the Messages.
+    """
+    rows: list[dict[str, object]] = []
+    for entry, status, error in statuses:
+        times = (entry.min_timestamp_us, entry.max_timestamp_us)
+        least, greatest = (None, None) if times == UNKNOWN_RANGE else times
+        rows.append(
+            origin_of(batch, entry)
+            | {
+                "records": entry.records,
+                "bytes": entry.length,
+                "crc32c": entry.crc32c,
+                "min_timestamp": least,
+                "max_timestamp": greatest,
+                "status": status,
+                "error": error,
+            }
+        )
+    return _record_batch(target, rows)
+
+
+def unread_rows(
+    target: pa.Schema, messages: MessageRange, status: str, error: str
+) -> pa.RecordBatch:
+    """Rows for Messages of which only the notification tells."""
+    batch, start, end, _ = messages
+    origin = _batch_origin(batch) | {"status": status, "error": error}
+    rows = [
+        origin | {"producer_id": run.producer_id, "epoch": run.epoch, "sequence": sequence}
+        for run in batch.notification.producers
+        for sequence in range(run.first, run.last + 1)
+    ]
+    return _record_batch(target, rows[start:end])
+
+
+def _record_batch(target: pa.Schema, rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
+    columns = [pa.array([row.get(field.name) for row in rows], field.type) for field in target]
+    return exactly(columns, target)

@@ -2,29 +2,31 @@
 
 Theory of operation
 -------------------
-The folder holds its own record: a manifest for each range that is done, under
+The folder has its own record: a manifest for each range that is done, under
 `_manifests/topic-T/partition-N/`, where readers of the data do not look. The next range of a read
 partition begins where its last manifest ends. Before a range is begun it is *intended*: a file with
-its name is written. A run that finds an intention does just that range first, again as a whole
-(`memq.spark.parquet` replaces its folder), so that a run that is killed at any point is completed
-by the next one: nothing is left out, nothing is there twice. When the manifest is there the
+its name is written. A run that finds an intention writes exactly that range first, again as a
+whole (`memq.spark.parquet` replaces its folder), so a run that is killed at any point is completed
+by the next one: nothing is left out, nothing is there twice. Once the manifest is written the
 intention is deleted.
 
 A record is about one incarnation of the topic, which its manifests and intentions name. When the
-topic was deleted and made again, nothing of it is compacted into the record of the one before.
+topic was deleted and made again, nothing of the new one is compacted into the record of the old
+one.
 
-One run at a time may work on a folder; a second one would do the same ranges at the same time.
+One run at a time may work on a folder; a second one would write the same ranges.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from memq.core.manifest import check_manifest, decode_manifest
+from memq.core.ranges import Interval, OffsetRange
 from memq.core.topic import check_incarnation
 from memq.errors import (
     CorruptDataError,
@@ -32,10 +34,10 @@ from memq.errors import (
     OffsetOutOfRangeError,
     TopicRecreatedError,
 )
-from memq.spark.driver import Driver
 from memq.spark.folders import Folders
-from memq.spark.options import ReadOptions, parse_read_options
-from memq.spark.parquet import RangeJob, range_to_parquet
+from memq.spark.options import parse_read_options
+from memq.spark.parquet import ParquetJob, RangeJob, range_to_parquet
+from memq.spark.topic import SparkTopic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -51,35 +53,21 @@ _PARTITION_NAME = re.compile(r"partition-([0-9]{1,9})")
 _RANGE_NAME = re.compile(r"([0-9]{12,18})-([0-9]{12,18})\.(json|intended)")
 
 
-@dataclass(frozen=True)
-class Compaction:
-    """What to do.
+@dataclass(frozen=True, kw_only=True)
+class Compaction(ParquetJob):
+    """A topic to compact; the record is kept in the output folder too.
 
     Attributes:
-        name: of the job; it is also the consumer that the audit knows.
-        topic: the topic.
-        output: folder for the files and the record.
-        bootstrap: some brokers.
         partitions: read partitions; all when there are none.
         range_bytes: stored bytes that make a range, at most, but always one Batch.
         file_bytes: stored bytes that go into one file.
         min_bytes: what is less than this, at the end, is left for a later run.
-        mode: "failfast", or "permissive" to leave out what is damaged or gone.
-        token: credential; empty where the brokers ask for none.
-        report: tell the audit what was consumed.
     """
 
-    name: str
-    topic: str
-    output: str
-    bootstrap: str
     partitions: Sequence[int] = ()
     range_bytes: int = 1 << 30
-    file_bytes: int = 256 << 20
+    file_bytes: int | None = 256 << 20
     min_bytes: int = 0
-    mode: str = "failfast"
-    token: str = ""
-    report: bool = True
 
     @property
     def records(self) -> str:
@@ -90,32 +78,15 @@ class Compaction:
         """Folder of the manifests of a read partition."""
         return f"{self.records}/partition-{partition}"
 
-    def range(self, incarnation: str, partition: int, start: int, end: int) -> RangeJob:
+    def range_job(self, wanted: OffsetRange) -> RangeJob:
         """The job that compacts a range."""
-        return RangeJob(
-            name=self.name,
-            topic=self.topic,
-            incarnation=incarnation,
-            partition=partition,
-            start=start,
-            end=end,
-            output=self.output,
-            manifest=f"{self.record(partition)}/{_name(start, end)}.json",
-            bootstrap=self.bootstrap,
-            mode=self.mode,
-            token=self.token,
-            report=self.report,
-            file_bytes=self.file_bytes,
-        )
-
-    def read_options(self) -> ReadOptions:
-        """Options to ask the brokers with."""
-        given = {"bootstrap": self.bootstrap, "topic": self.topic}
-        return parse_read_options(given | ({"token": self.token} if self.token else {}))
+        common = {field.name: getattr(self, field.name) for field in fields(ParquetJob)}
+        manifest = f"{self.record(wanted.partition)}/{_name(wanted.start, wanted.end)}.json"
+        return RangeJob(range=wanted, manifest=manifest, **common)
 
 
-class Record(NamedTuple):
-    """What was done of a read partition.
+class CompactionRecord(NamedTuple):
+    """What is compacted of a read partition.
 
     Attributes:
         next: where the next range begins; None when there is none yet.
@@ -124,7 +95,7 @@ class Record(NamedTuple):
     """
 
     next: int | None
-    intended: tuple[int, int] | None
+    intended: Interval | None
     incarnation: str = ""
 
 
@@ -135,8 +106,8 @@ def check_topic(job: Compaction) -> None:
         OffsetOutOfRangeError: there is no such read partition.
         MemqError: there is no such topic, or the brokers cannot be asked.
     """
-    with Driver(job.read_options()) as driver:
-        _chosen(job, driver.offsets())
+    with _connected(job) as topic:
+        _chosen(job, topic.offsets())
 
 
 def compact(spark: SparkSession, job: Compaction) -> list[Manifest]:
@@ -151,58 +122,56 @@ def compact(spark: SparkSession, job: Compaction) -> list[Manifest]:
     """
     folders = Folders(spark)
     done: list[Manifest] = []
-    with Driver(job.read_options()) as driver:
-        chosen = _chosen(job, driver.offsets())
-        records = _records(folders, job, driver.incarnation())
-        for held in chosen:
-            record = records.get(held.partition, Record(None, None))
-            for start, end in _ranges(driver, job, held, record):
-                if (start, end) != record.intended:  # one that is intended is never without it
-                    intention = driver.incarnation().encode()
-                    folders.write(
-                        f"{job.record(held.partition)}/{_name(start, end)}.intended", intention
-                    )
-                task = job.range(driver.incarnation(), held.partition, start, end)
+    with _connected(job) as topic:
+        chosen = _chosen(job, topic.offsets())
+        records = _records(folders, job, topic.incarnation)
+        for retained in chosen:
+            record = records.get(retained.partition, CompactionRecord(None, None))
+            for interval in _intervals(topic, job, retained, record):
+                wanted = OffsetRange(retained.partition, *interval, topic.incarnation)
+                task = job.range_job(wanted)
+                if interval != record.intended:  # one that is intended is never without it
+                    folders.write(_intention_of(task), wanted.incarnation.encode())
                 done.append(_compact_range(spark, folders, task))
     return done
 
 
-def read_record(folders: Folders, folder: str) -> Record:
+def read_record(folders: Folders, folder: str) -> CompactionRecord:
     """The record of a read partition.
 
     Raises:
         CorruptDataError: it has a gap or an overlap, or several intentions, or is damaged.
     """
-    found: dict[str, list[tuple[int, int]]] = {"json": [], "intended": []}
+    found: dict[str, list[Interval]] = {"json": [], "intended": []}
     for name in folders.names(folder):
         match = _RANGE_NAME.fullmatch(name)
         if match:
-            found[match[3]].append((int(match[1]), int(match[2])))
+            found[match[3]].append(Interval(int(match[1]), int(match[2])))
     ranges = sorted(found["json"])
     for earlier, later in pairwise(ranges):
-        if earlier[1] != later[0]:
+        if earlier.end != later.start:
             raise CorruptDataError(
-                f"the record in {folder} goes from offset {earlier[1]} to {later[0]}; each range "
-                "must begin where the one before it ends"
+                f"the record in {folder} goes from offset {earlier.end} to {later.start}; each "
+                "range must begin where the one before it ends"
             )
     intended = [each for each in found["intended"] if each not in ranges]
-    if len(intended) > 1 or (intended and ranges and intended[0][0] != ranges[-1][1]):
+    if len(intended) > 1 or (intended and ranges and intended[0].start != ranges[-1].end):
         raise CorruptDataError(
-            f"the record in {folder} intends {intended}, which does not follow it: did two runs "
-            "work on this folder at a time?"
+            f"the record in {folder} intends {', '.join(_name(*each) for each in intended)}, which "
+            "does not follow it: did two runs work on this folder at a time?"
         )
-    following = ranges[-1][1] if ranges else None
+    following = ranges[-1].end if ranges else None
     if intended:
-        return Record(following, intended[0], _intention(folders, folder, intended[0]))
+        return CompactionRecord(following, intended[0], _intention(folders, folder, intended[0]))
     if not ranges:
-        return Record(None, None)
+        return CompactionRecord(None, None)
     manifest = decode_manifest(folders.read(f"{folder}/{_name(*ranges[-1])}.json"))
-    return Record(following, None, manifest.incarnation)
+    return CompactionRecord(following, None, manifest.incarnation)
 
 
 def cut_ranges(
     sizes: Iterable[tuple[int, int]], start: int, end: int, range_bytes: int, min_bytes: int
-) -> Iterator[tuple[int, int]]:
+) -> Iterator[Interval]:
     """Ranges that follow each other from `start` up to `end`, or less.
 
     Args:
@@ -215,51 +184,54 @@ def cut_ranges(
     size = 0
     for offset, batch_bytes in sizes:
         if size and size + batch_bytes > range_bytes:
-            yield start, offset
+            yield Interval(start, offset)
             start, size = offset, 0
         size += batch_bytes
     if start < end and size and size >= min_bytes:
-        yield start, end
+        yield Interval(start, end)
 
 
-def _chosen(job: Compaction, held: list[PartitionOffsets]) -> list[PartitionOffsets]:
-    known = {each.partition: each for each in held}
+def _connected(job: Compaction) -> SparkTopic:
+    return SparkTopic(parse_read_options(job.read_options()))
+
+
+def _chosen(job: Compaction, retained: list[PartitionOffsets]) -> list[PartitionOffsets]:
+    known = {each.partition: each for each in retained}
     unknown = sorted(set(job.partitions) - set(known))
     if unknown:
         raise OffsetOutOfRangeError(
-            f"topic {job.topic!r} has no partition {unknown[0]}; it has 0 to {len(held) - 1}"
+            f"topic {job.topic!r} has no partition {unknown[0]}; it has 0 to {len(retained) - 1}"
         )
     return [known[number] for number in sorted(set(job.partitions) or known)]
 
 
-def _ranges(
-    driver: Driver, job: Compaction, held: PartitionOffsets, record: Record
-) -> Iterator[tuple[int, int]]:
+def _intervals(
+    topic: SparkTopic, job: Compaction, retained: PartitionOffsets, record: CompactionRecord
+) -> Iterator[Interval]:
     """What is to be done of a read partition: first what was intended, then what follows."""
-    start = held.start if record.next is None else record.next
+    partition, end = retained.partition, retained.end
+    start = retained.start if record.next is None else record.next
     if record.intended is not None:
-        log.info("%s/%d: finishing range %d-%d", job.topic, held.partition, *record.intended)
+        log.info("%s/%d: finishing range %d-%d", job.topic, partition, *record.intended)
         yield record.intended
-        start = record.intended[1]
-    if start < held.start:
+        start = record.intended.end
+    if start < retained.start:
         raise OffsetOutOfRangeError(
-            f"retention has removed offsets {start} to {held.start - 1} of "
-            f"{job.topic}/{held.partition} before they were compacted. Let retention be longer "
+            f"retention has removed offsets {start} to {retained.start - 1} of "
+            f"{job.topic}/{partition} before they were compacted. Let retention be longer "
             "than the time between runs; to go on without them, use another --output"
         )
-    if start > held.end:
+    if start > end:
         raise CorruptDataError(
-            f"the record goes up to offset {start} of {job.topic}/{held.partition}, which ends at "
-            f"{held.end}: its queue lost notifications. Use another --output"
+            f"the record goes up to offset {start} of {job.topic}/{partition}, which ends at "
+            f"{end}: its queue lost notifications. Use another --output"
         )
-    sizes = (
-        (entry.offset, notification.size_bytes)
-        for entry, notification in driver.notifications(held.partition, start, held.end)
-    )
-    yield from cut_ranges(sizes, start, held.end, job.range_bytes, job.min_bytes)
+    batches = topic.batches([OffsetRange(partition, start, end)])
+    sizes = ((batch.offset, batch.notification.size_bytes) for batch in batches)
+    yield from cut_ranges(sizes, start, end, job.range_bytes, job.min_bytes)
 
 
-def _intention(folders: Folders, folder: str, intended: tuple[int, int]) -> str:
+def _intention(folders: Folders, folder: str, intended: Interval) -> str:
     """The incarnation that an intention names."""
     path = f"{folder}/{_name(*intended)}.intended"
     incarnation = folders.read(path).decode(errors="replace")
@@ -270,7 +242,7 @@ def _intention(folders: Folders, folder: str, intended: tuple[int, int]) -> str:
     return incarnation
 
 
-def _records(folders: Folders, job: Compaction, present: str) -> dict[int, Record]:
+def _records(folders: Folders, job: Compaction, present: str) -> dict[int, CompactionRecord]:
     """The record of every read partition that has one, also of those that are not to be done.
 
     Raises:
@@ -296,16 +268,13 @@ def _name(start: int, end: int) -> str:
     return f"{start:012d}-{end:012d}"
 
 
+def _intention_of(task: RangeJob) -> str:
+    return f"{task.manifest.removesuffix('.json')}.intended"
+
+
 def _compact_range(spark: SparkSession, folders: Folders, task: RangeJob) -> Manifest:
     manifest = range_to_parquet(spark, task)
     written = decode_manifest(folders.read(task.manifest))
-    check_manifest(
-        written,
-        topic=task.topic,
-        incarnation=task.incarnation,
-        partition=task.partition,
-        start=task.start,
-        end=task.end,
-    )
-    folders.delete(f"{task.manifest.removesuffix('.json')}.intended")
+    check_manifest(written, topic=task.topic, **task.range._asdict())
+    folders.delete(_intention_of(task))
     return manifest

@@ -1,7 +1,7 @@
-"""What a range holds, and what of it a job will read: every LogMessage is accounted for.
+"""What a range contains, and what of it a job will read: every LogMessage is accounted for.
 
-Notifications say what a range holds. Where a Message could be a repeat, or may be skipped, all
-Messages are looked at first (`view=messages`), and those that are left out are named. What an
+Notifications say what a range contains. Where a Message could be a duplicate, or may be skipped,
+all Messages are looked at first (`view=messages`), and those that are left out are named. What an
 index tells of them is taken from there; where the index itself cannot be read, from the
 notification of the Batch. Both together must come to what the notifications say, so a Message that
 one of them does not know of is found here.
@@ -9,146 +9,137 @@ one of them does not know of is found here.
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documentation has it
 
 from memq.core.audit.reports import CRC_MODULUS
 from memq.core.manifest import MAX_LEFT_OUT, LeftOut, Totals
 from memq.errors import DataLossError, StorageError
-from memq.spark.batch import FOR_EVER_MS
-from memq.spark.driver import Driver
-from memq.spark.messages import OK, REPEAT
+from memq.spark.columns import DUPLICATE, MISSING, OK
+from memq.spark.duplicates import MessageNames, NameHistory
 from memq.spark.options import parse_read_options
-from memq.spark.ranges import resolve
-from memq.spark.seen import History, Names
+from memq.spark.plan import resolve
+from memq.spark.topic import SparkTopic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
-    from memq.core.notification.notification import Notification
-    from memq.core.wire.messages import NotificationEntry
+    from memq.core.notification.notification import PublishedBatch
     from memq.spark.options import ReadOptions
 
 _NAME = ("offset", "write_partition", "producer_id", "epoch")
 
 
-class Amount(NamedTuple):
+class MessageTotals(NamedTuple):
     """Some Messages: how many, their LogMessages, and the sum of their CRC32C."""
 
     messages: int = 0
     records: int = 0
     crc_sum: int = 0
 
-    def plus(self, other: Amount) -> Amount:
+    def plus(self, other: MessageTotals) -> MessageTotals:
         """Both together."""
-        return Amount(
+        return MessageTotals(
             self.messages + other.messages,
             self.records + other.records,
             (self.crc_sum + other.crc_sum) % CRC_MODULUS,
         )
 
 
-class Account(NamedTuple):
-    """What a range holds, and what of it is read and is not.
+class RangeAccount(NamedTuple):
+    """What a range contains, and what of it is read and is not.
 
     Attributes:
-        held: all of it, as the notifications say.
+        published: all of it, as the notifications say.
         read: what can be read.
-        repeated: what the range holds twice.
+        duplicates: what the range contains a second time.
         skipped: what is damaged or gone.
-        left_out: the Messages repeated and skipped, up to `MAX_LEFT_OUT` runs.
+        left_out: the duplicate and skipped Messages, up to `MAX_LEFT_OUT` runs.
         unnamed_messages: those beyond.
     """
 
-    held: Totals
-    read: Amount
-    repeated: Amount = Amount()
-    skipped: Amount = Amount()
+    published: Totals
+    read: MessageTotals
+    duplicates: MessageTotals = MessageTotals()
+    skipped: MessageTotals = MessageTotals()
     left_out: list[LeftOut] = []  # noqa: RUF012 - never changed
     unnamed_messages: int = 0
 
 
-def examine(spark: SparkSession, read_options: Mapping[str, str]) -> Account:
+def examine(spark: SparkSession, read_options: Mapping[str, str]) -> RangeAccount:
     """The account of a range of one read partition.
 
     Raises:
         DataLossError, CorruptDataError: something cannot be read, and must not be skipped; or
-            Batches do not hold what their notifications say.
+            Batches do not contain what their notifications say.
         StorageError: something could be read in part, and what became of it is not certain.
         MemqError: brokers or storage failed.
         PySparkException: Spark failed; errors of tasks come as such as well.
     """
     options = parse_read_options(read_options)
-    seen, history = Names(), History(FOR_EVER_MS)
-    held = Totals()
-    for entry, notification in _notifications(options):
-        history.add(notification, entry.timestamp_ms, seen)
-        held = Totals(
-            held.batches + 1,
-            held.messages + notification.messages,
-            held.records + notification.records,
-            held.bytes + notification.size_bytes,
-            (held.crc_sum + sum(run.crc_sum for run in notification.producers)) % CRC_MODULUS,
-        )
-    if not seen and not options.permissive:
-        return Account(held, Amount(held.messages, held.records, held.crc_sum))
+    known, history = MessageNames(), NameHistory()
+    published = Totals()
+    for batch in _batches(options):
+        history.add(batch, known)
+        published = published.plus(batch.notification)
+    if not known and not options.permissive:
+        return RangeAccount(published, _messages_of(published))
     view = spark.read.format("memq").options(**read_options, view="messages").load()
-    return _account(options, held, view.cache())
+    return _account(options, published, view.cache())
 
 
-def _account(options: ReadOptions, held: Totals, view: DataFrame) -> Account:
+def _messages_of(totals: Totals) -> MessageTotals:
+    return MessageTotals(totals.messages, totals.records, totals.crc_sum)
+
+
+def _account(options: ReadOptions, published: Totals, view: DataFrame) -> RangeAccount:
     """The account by a look at every Message; the view must be the same each time it is asked."""
     try:
-        amounts = _amounts(view.filter("records IS NOT NULL"))
+        by_status = _by_status(view.filter("records IS NOT NULL"))
         unread = _unread(view)
         named = _runs(view.filter("records IS NOT NULL").filter(F.col("status") != OK))
     finally:
         view.unpersist()
-    repeated = amounts.pop(REPEAT, Amount())
-    read = amounts.pop(OK, Amount())
-    skipped = sum_of(amounts.values())
+    duplicates = by_status.pop(DUPLICATE, MessageTotals())
+    read = by_status.pop(OK, MessageTotals())
+    skipped = sum_of(by_status.values())
     if unread:
         for run in _of_notifications(options, unread):
-            skipped = skipped.plus(Amount(run.messages, run.records, run.crc_sum))
+            skipped = skipped.plus(MessageTotals(run.messages, run.records, run.crc_sum))
             if len(named) < MAX_LEFT_OUT:
                 named.append(run)
-    _check(options, held, sum_of([read, repeated, skipped]))
-    named = sorted(named, key=lambda run: (run.offset, run.write_partition, run.first))
-    left = repeated.messages + skipped.messages
-    unnamed = left - sum(run.messages for run in named)
-    return Account(held, read, repeated, skipped, named, unnamed)
-
-
-def _check(options: ReadOptions, held: Totals, found: Amount) -> None:
-    promised = Amount(held.messages, held.records, held.crc_sum)
+    promised, found = _messages_of(published), sum_of([read, duplicates, skipped])
     if found != promised:
         raise DataLossError(
             f"the notifications of a range of {options.topic!r} name {promised}, and its Batches "
-            f"hold {found}: an index does not have what was published. Audit the topic with --deep"
+            f"have {found}: an index does not list what was published. Audit the topic with --deep"
         )
+    named = sorted(named, key=lambda run: (run.offset, run.write_partition, run.first))
+    left = duplicates.messages + skipped.messages
+    unnamed = left - sum(run.messages for run in named)
+    return RangeAccount(published, read, duplicates, skipped, named, unnamed)
 
 
-def sum_of(amounts: Iterable[Amount]) -> Amount:
-    """All of some amounts together."""
-    total = Amount()
-    for amount in amounts:
-        total = total.plus(amount)
-    return total
+def sum_of(totals: Iterable[MessageTotals]) -> MessageTotals:
+    """All of them together."""
+    return reduce(MessageTotals.plus, totals, MessageTotals())
 
 
-def _amounts(view: DataFrame) -> dict[str, Amount]:
-    """What an index tells of, by status."""
+def _by_status(view: DataFrame) -> dict[str, MessageTotals]:
+    """The Messages that an index tells of, by status."""
     rows = view.groupBy("status").agg(
         F.count("*").alias("messages"),
         F.sum("records").alias("records"),
         F.sum("crc32c").alias("crc_sum"),
     )
     return {
-        row["status"]: Amount(row["messages"], row["records"], row["crc_sum"] % CRC_MODULUS)
+        row["status"]: MessageTotals(row["messages"], row["records"], row["crc_sum"] % CRC_MODULUS)
         for row in rows.collect()
     }
 
@@ -194,31 +185,25 @@ def _of_notifications(
     options: ReadOptions, unread: Mapping[int, tuple[str, int]]
 ) -> Iterator[LeftOut]:
     """The Messages of the Batches whose index cannot be read, as their notifications have them."""
-    for entry, notification in _notifications(options):
-        status, messages = unread.get(entry.offset, (OK, 0))
+    for batch in _batches(options):
+        it = batch.notification
+        status, messages = unread.get(batch.offset, (OK, 0))
         if not messages:
             continue
-        if messages != notification.messages:
+        if messages != it.messages:
             raise StorageError(
-                f"Batch {notification.batch_id} at {options.topic}/{entry.partition} offset "
-                f"{entry.offset} could be read in part, and then not: of {notification.messages} "
-                f"Messages {messages} are {status}. Run the job again"
+                f"{batch} could be read only in part: of {it.messages} Messages {messages} "
+                f"are {status}. Run the job again"
             )
-        for run in notification.producers:
+        for run in it.producers:
             yield LeftOut(
-                reason="missing" if status == "missing" else "damaged",
-                offset=entry.offset,
-                write_partition=notification.write_partition,
-                producer_id=run.producer_id,
-                epoch=run.epoch,
-                first=run.first,
-                last=run.last,
-                records=run.records,
-                crc_sum=run.crc_sum,
+                reason="missing" if status == MISSING else "damaged",
+                offset=batch.offset,
+                write_partition=it.write_partition,
+                **msgspec.structs.asdict(run),
             )
 
 
-def _notifications(options: ReadOptions) -> Iterator[tuple[NotificationEntry, Notification]]:
-    with Driver(options) as driver:
-        for stretch in resolve(driver, options):
-            yield from driver.notifications(*stretch[:3])
+def _batches(options: ReadOptions) -> Iterator[PublishedBatch]:
+    with SparkTopic(options) as topic:
+        yield from topic.batches(resolve(topic, options))

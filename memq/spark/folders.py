@@ -3,7 +3,7 @@
 So `file:`, `hdfs:` and `s3a:` work alike. A folder is replaced whole: the new one is written beside
 the old one under a hidden name, then the old one is moved aside and the new one takes its place. A
 reader finds the whole old folder, for a moment none, or the whole new one; never a part. (Object
-stores rename by copying, so there a reader should go by the manifest.)
+stores rename by copying, so there a reader should rely on the manifest.)
 """
 
 from __future__ import annotations

@@ -2,26 +2,26 @@
 
 Theory of operation
 -------------------
-A range of offsets names the same Batches for ever, so its rows are written to a folder of its own,
-`memq_topic=T/memq_incarnation=I/memq_partition=N/memq_range=<start>-<end>`, and a run that is
-repeated replaces that folder and nothing else. In order:
+A range of offsets names the same Batches forever, so its rows are written to a folder of its own,
+`memq_topic=T/memq_incarnation=I/memq_partition=N/memq_range=<start>-<end>`, and a second run
+replaces that folder and nothing else. In order:
 
-1. What the range must give is counted from its notifications; of what is left out, repeats and with
-   `permissive` what cannot be read, every Message is named (`memq.spark.examine`).
+1. What the range must give is counted from its notifications; of what is left out, duplicates and
+   with `permissive` what cannot be read, every Message is named (`memq.spark.examine`).
 2. The rows are written to a hidden folder beside the right one.
 3. The rows of the finished files are counted; unless they are as many as they must be, the job
    fails here.
 4. The folder takes its place, the consumed range is reported, and the manifest is written, last.
 
-A job that is killed leaves at most the hidden folder, which the next run of the range deletes. One
-that was only thought dead loses its hidden folder to the next run in the same way, and fails: a
-folder changes hands by a rename, so no part of one can take the place.
+A job that is killed leaves at most the hidden folder, which the next run of the range deletes. A
+job that only seemed dead loses its hidden folder to the next run in the same way, and fails: a
+folder is taken by a rename, so a part of one can never become the folder of the range.
 
 Spark and others take a folder `name=value` for a column, and its value for that of every row below,
-also where the files have a column of that name, in any case. So all columns are in the files, those
-that say where a row comes from too, and the names of the folders begin with `memq_`; a topic that
-has a column by one of these is refused before anything is written. Where it has a column by the
-name of an origin, in any case, that one is in the files and the other is not.
+even where the files have a column of that name, in upper or lower case. So all columns are in the
+files, including those that say where a row comes from, and the names of the folders begin with
+`memq_`; a topic that has a column with one of these names is refused before anything is written.
+Where a topic has a column with the name of an origin, the files have the topic's column.
 """
 
 from __future__ import annotations
@@ -38,14 +38,16 @@ from memq.core.format.schema import deserialize_schema
 from memq.core.manifest import Manifest, describe_left_out, encode_manifest
 from memq.errors import DataLossError, SchemaMismatchError
 from memq.spark.columns import ORIGINS
-from memq.spark.driver import Driver
 from memq.spark.examine import examine
 from memq.spark.folders import Folders
 from memq.spark.options import parse_read_options
-from memq.spark.ranges import resolve
+from memq.spark.plan import resolve
+from memq.spark.topic import SparkTopic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from memq.core.ranges import OffsetRange
 
 log = logging.getLogger("memq.spark")
 
@@ -53,19 +55,14 @@ PATH_COLUMNS = ("memq_topic", "memq_incarnation", "memq_partition", "memq_range"
 """Columns that Spark finds in the names of the folders, from the outermost on."""
 
 
-@dataclass(frozen=True)
-class RangeJob:
-    """What to do.
+@dataclass(frozen=True, kw_only=True)
+class ParquetJob:
+    """What all jobs that write Parquet files are told.
 
     Attributes:
         name: of the job; it is also the consumer that the audit knows.
         topic: the topic.
-        partition: read partition.
-        start: first offset.
-        end: one past the last offset.
-        incarnation: of the topic that the range was planned for; empty for whichever there is.
-        output: folder under which the range gets its own.
-        manifest: file to write at the end.
+        output: folder under which each range gets its own.
         bootstrap: some brokers.
         mode: "failfast", or "permissive" to leave out what is damaged or gone.
         token: credential; empty where the brokers ask for none.
@@ -76,58 +73,67 @@ class RangeJob:
 
     name: str
     topic: str
-    partition: int
-    start: int
-    end: int
     output: str
-    manifest: str
     bootstrap: str
-    incarnation: str = ""
     mode: str = "failfast"
     token: str = ""
     report: bool = True
     file_bytes: int | None = None
 
-    @property
-    def parent(self) -> str:
-        """Folder of the ranges of the read partition, once the incarnation is known."""
-        topic, incarnation, partition, _ = PATH_COLUMNS
-        lives = f"{self.output.rstrip('/')}/{topic}={self.topic}"
-        return f"{lives}/{incarnation}={self.incarnation}/{partition}={self.partition}"
-
-    @property
-    def folder_name(self) -> str:
-        """Name of the folder of the range."""
-        return f"{PATH_COLUMNS[-1]}={self.start:012d}-{self.end:012d}"
-
     def read_options(self) -> dict[str, str]:
-        """Options of a read of exactly this range."""
-        options = {
-            "bootstrap": self.bootstrap,
-            "topic": self.topic,
-            "startingOffsets": json.dumps({self.partition: self.start}),
-            "endingOffsets": json.dumps({self.partition: self.end}),
-            "mode": self.mode,
-        }
-        if self.incarnation:
-            options |= {"incarnation": self.incarnation}
+        """Options of a read."""
+        options = {"bootstrap": self.bootstrap, "topic": self.topic, "mode": self.mode}
         if self.file_bytes is not None:  # else small ranges are cut finer, to use every processor
             options |= {"maxBytesPerPartition": str(self.file_bytes), "minPartitions": "1"}
         return options | ({"token": self.token} if self.token else {})
 
 
-def check_held(job: RangeJob) -> None:
+@dataclass(frozen=True, kw_only=True)
+class RangeJob(ParquetJob):
+    """A range to write.
+
+    Attributes:
+        range: the offsets; with an incarnation, the topic must be that one.
+        manifest: file to write at the end.
+    """
+
+    range: OffsetRange
+    manifest: str
+
+    @property
+    def parent(self) -> str:
+        """Folder of the ranges of the read partition, once the incarnation is known."""
+        topic, incarnation, partition, _ = PATH_COLUMNS
+        parent = f"{self.output.rstrip('/')}/{topic}={self.topic}"
+        return f"{parent}/{incarnation}={self.range.incarnation}/{partition}={self.range.partition}"
+
+    @property
+    def folder_name(self) -> str:
+        """Name of the folder of the range."""
+        return f"{PATH_COLUMNS[-1]}={self.range.start:012d}-{self.range.end:012d}"
+
+    def read_options(self) -> dict[str, str]:
+        """Options of a read of exactly this range."""
+        partition, start, end, incarnation = self.range
+        options = super().read_options() | {
+            "startingOffsets": json.dumps({partition: start}),
+            "endingOffsets": json.dumps({partition: end}),
+        }
+        return options | ({"incarnation": incarnation} if incarnation else {})
+
+
+def check_retained(job: RangeJob) -> None:
     """Make sure that the range is there, before Spark is started for it.
 
     Raises:
         TopicRecreatedError: the topic is another one than the range was planned for.
-        OffsetOutOfRangeError: some of it is not held.
+        OffsetOutOfRangeError: some of it is not retained.
         ConfigError: there is no such read partition.
         MemqError: there is no such topic, or the brokers cannot be asked.
     """
     options = parse_read_options(job.read_options())
-    with Driver(options) as driver:
-        resolve(driver, options)
+    with SparkTopic(options) as topic:
+        resolve(topic, options)
 
 
 def range_to_parquet(spark: SparkSession, job: RangeJob) -> Manifest:
@@ -137,7 +143,7 @@ def range_to_parquet(spark: SparkSession, job: RangeJob) -> Manifest:
         TopicRecreatedError: the topic is another one than the range was planned for, or became
             another one meanwhile.
         SchemaMismatchError: a column of the topic has the name of a folder of the output.
-        OffsetOutOfRangeError: some of the range is not held.
+        OffsetOutOfRangeError: some of the range is not retained.
         DataLossError: an object is gone, or Spark wrote other than what the range must give.
         CorruptDataError: an object is damaged.
         StorageError: files cannot be written or renamed.
@@ -146,9 +152,9 @@ def range_to_parquet(spark: SparkSession, job: RangeJob) -> Manifest:
     """
     started_ms = time.time_ns() // 1_000_000
     job, columns = _settled(job)
-    log.info("%s: %s/%d [%d, %d)", job.name, job.topic, job.partition, job.start, job.end)
+    log.info("%s: topic %s, %s", job.name, job.topic, job.range)
     account = examine(spark, job.read_options())
-    log.info("expecting %d records in %d Batches", account.read.records, account.held.batches)
+    log.info("expecting %d records in %d Batches", account.read.records, account.published.batches)
     folders = Folders(spark)
     mark = f".{job.folder_name}-"
     hidden = f"{job.parent}/{mark}{spark.sparkContext.applicationId}"
@@ -165,22 +171,19 @@ def range_to_parquet(spark: SparkSession, job: RangeJob) -> Manifest:
     manifest = Manifest(
         job=job.name,
         topic=job.topic,
-        incarnation=job.incarnation,
-        partition=job.partition,
-        start=job.start,
-        end=job.end,
-        batches=account.held.batches,
+        **job.range._asdict(),
+        batches=account.published.batches,
         messages=account.read.messages,
         records=account.read.records,
-        bytes=account.held.bytes,
-        repeats=account.repeated.messages,
-        repeated_records=account.repeated.records,
+        bytes=account.published.bytes,
+        duplicates=account.duplicates.messages,
+        duplicate_records=account.duplicates.records,
         skipped_messages=account.skipped.messages,
         skipped_records=account.skipped.records,
         left_out=account.left_out,
         unnamed_messages=account.unnamed_messages,
         crc_sum=account.read.crc_sum,
-        left_out_crc_sum=(account.repeated.crc_sum + account.skipped.crc_sum) % CRC_MODULUS,
+        left_out_crc_sum=(account.duplicates.crc_sum + account.skipped.crc_sum) % CRC_MODULUS,
         output=folder,
         files=[name for name in files if not name.startswith(".")],
         started_ms=started_ms,
@@ -207,7 +210,7 @@ def consumed(manifest: Manifest) -> ConsumedReport:
         batches=manifest.batches,
         messages=manifest.messages,
         records=manifest.records,
-        duplicates=manifest.repeats,
+        duplicates=manifest.duplicates,
         crc_sum=manifest.crc_sum,
         window_start_ms=manifest.started_ms,
         window_end_ms=manifest.finished_ms,
@@ -217,10 +220,9 @@ def consumed(manifest: Manifest) -> ConsumedReport:
 
 def _settled(job: RangeJob) -> tuple[RangeJob, list[str]]:
     """The job with the incarnation that it is about from now on, and the columns of the files."""
-    options = parse_read_options(job.read_options())
-    with Driver(options) as driver:
-        topic = driver.topic()
-    own = deserialize_schema(topic.schemas[topic.schema_id]).names
+    with SparkTopic(parse_read_options(job.read_options())) as topic:
+        info = topic.info()
+    own = deserialize_schema(info.schemas[info.schema_id]).names
     taken = {name.lower() for name in own}  # as Spark compares names
     clash = sorted(taken & set(PATH_COLUMNS))
     if clash:
@@ -230,14 +232,14 @@ def _settled(job: RangeJob) -> tuple[RangeJob, list[str]]:
             'the topic with spark.read.format("memq"), and write it with that column renamed'
         )
     columns = [*own, *(name for name in ORIGINS if name not in taken)]
-    return replace(job, incarnation=topic.incarnation), columns
+    return replace(job, range=job.range._replace(incarnation=info.incarnation)), columns
 
 
 def _check(spark: SparkSession, job: RangeJob, folder: str, records: int) -> None:
     written = spark.read.parquet(folder).count()
     if written != records:
         raise DataLossError(
-            f"{job.topic}/{job.partition} [{job.start}, {job.end}) must give {records} "
+            f"topic {job.topic!r} {job.range} must give {records} "
             f"records, but {written} were written to {folder}, which is left there; nothing else "
             "was changed. Run the job again"
         )

@@ -1,82 +1,241 @@
-"""Cutting a range into tasks of about equal bytes, from what notifications say.
+"""Planning a read, on the driver: from options to offsets, from offsets to what each task reads.
 
-All Batches of the range are laid end to end, by read partition and offset, and the whole is cut at
+Batch reads and streams plan alike, from notifications alone. One pass over them notes each Batch,
+and whether it has a Message under a name that is known; only then are indexes read, to find the
+duplicates (`memq.spark.duplicates`).
+
+All Batches of the ranges are laid end to end, by read partition and offset, and the whole is cut at
 equal distances. A cut that falls into a Batch goes between two of its Messages, which are taken to
 be equally large; so one task reads many small Batches, and one large Batch feeds many tasks.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 from itertools import pairwise
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+from memq.core.ranges import OffsetRange
+from memq.errors import ConfigError, OffsetOutOfRangeError
+from memq.spark.duplicates import MessageNames, find_duplicates
+from memq.spark.options import EARLIEST, LATEST
+from memq.spark.topic import without_runs
 
-    from memq.core.format.batch import ProducerRun
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from memq.core.notification.notification import PublishedBatch
+    from memq.core.wire.messages import PartitionOffsets
+    from memq.spark.duplicates import Duplicates, NameHistory
+    from memq.spark.options import Bound, ReadOptions
+    from memq.spark.topic import SparkTopic
+
+log = logging.getLogger("memq.spark")
 
 MIN_TASK_BYTES = 8 << 20
 """A task costs about 27 ms, in which this much is read; without need none is made smaller."""
 
 
-class StoredBatch(NamedTuple):
-    """What tasks need to know of a Batch, from its notification.
+class MessageRange(NamedTuple):
+    """Messages of a Batch, by their positions in it.
 
     Attributes:
-        partition: read partition.
-        offset: in it.
-        timestamp_ms: when it was published.
-        batch_id: unique name of the Batch.
-        uri: of the object.
-        size_bytes: of the object.
-        index_offset: where its index begins.
-        messages: Messages in it.
-        write_partition: that sealed it.
-        producers: its Messages as runs; only kept where each Message is to be named.
+        batch: without the names of its Messages where nobody asks for them.
+        start: first position.
+        end: one past the last position.
+        duplicates: positions, in the whole Batch, of Messages to drop.
     """
 
-    partition: int
-    offset: int
-    timestamp_ms: int
-    batch_id: str
-    uri: str
-    size_bytes: int
-    index_offset: int
-    messages: int
-    write_partition: int
-    producers: tuple[ProducerRun, ...] = ()
+    batch: PublishedBatch
+    start: int
+    end: int
+    duplicates: frozenset[int] = frozenset()
 
 
-class Piece(NamedTuple):
-    """Messages `first` up to, not including, `last` of a Batch; `repeats` of them are dropped."""
-
-    batch: StoredBatch
-    first: int
-    last: int
-    repeats: frozenset[int] = frozenset()
-
-
-class Split(InputPartition):
-    """What one task reads: pieces of Batches in the order of partitions and offsets.
+class TaskInput(InputPartition):
+    """What one task reads, in the order of partitions and offsets.
 
     Attributes:
-        pieces: none in the one split of an empty range.
+        ranges: none in the one input of an empty read.
     """
 
-    def __init__(self, pieces: Sequence[Piece]) -> None:
-        self.pieces = tuple(pieces)
+    def __init__(self, ranges: Sequence[MessageRange]) -> None:
+        self.ranges = tuple(ranges)
 
     def __repr__(self) -> str:
-        return f"<Split [{len(self.pieces)} pieces]>"
+        return f"<TaskInput [{len(self.ranges)} ranges]>"
+
+
+# -- offsets --------------------------------------------------------------------------------
+
+
+def retained_offsets(topic: SparkTopic) -> dict[int, PartitionOffsets]:
+    """What is retained now, by read partition.
+
+    Raises:
+        MemqError: the brokers failed.
+    """
+    return {each.partition: each for each in topic.offsets()}
+
+
+def resolve(topic: SparkTopic, options: ReadOptions) -> list[OffsetRange]:
+    """The ranges of a read, of which every offset is retained.
+
+    Raises:
+        ConfigError: there is no such read partition, or a range ends before it starts.
+        OffsetOutOfRangeError: some of it is not retained, and that must not be passed over.
+        MemqError: the brokers failed.
+    """
+    retained = retained_offsets(topic)
+    starts = bound_offsets(topic, options.starting, retained, "startingOffsets")
+    ends = bound_offsets(topic, options.ending, retained, "endingOffsets")
+    ranges = []
+    for partition in sorted(set(starts) & set(ends)):
+        wanted = OffsetRange(partition, starts[partition], ends[partition])
+        check_published(options.topic, wanted, retained[partition])
+        if wanted.size < 0:  # such as a start after an end that is a time
+            wanted = wanted._replace(end=wanted.start)
+        ranges.append(retained_part(options, wanted, retained[partition].start))
+    return ranges
+
+
+def bound_offsets(
+    topic: SparkTopic, bound: Bound, retained: Mapping[int, PartitionOffsets], option: str
+) -> dict[int, int]:
+    """Where a bound falls in each read partition that it speaks of.
+
+    Args:
+        topic: asked for the offsets at a time.
+        bound: an option's value.
+        retained: what is retained. A time is looked up later than this was asked for, and more may
+            be published by then; what is not in here does not count.
+        option: its name.
+
+    Raises:
+        ConfigError: it names a read partition that does not exist.
+        MemqError: the brokers failed.
+    """
+    if bound.at_ms is not None:
+        found = {each.partition: each.at for each in topic.offsets(bound.at_ms)}
+        return {
+            partition: each.end if (at := found.get(partition)) is None else min(at, each.end)
+            for partition, each in retained.items()
+        }
+    if bound.offsets is None:
+        return {partition: _offset(bound.word, each) for partition, each in retained.items()}
+    unknown = sorted(set(bound.offsets) - set(retained))
+    if unknown:
+        raise ConfigError(
+            f"option '{option}' names read partition {unknown[0]}; the topic has "
+            f"{', '.join(map(str, sorted(retained)))}"
+        )
+    return {
+        partition: _offset(offset, retained[partition])
+        for partition, offset in bound.offsets.items()
+    }
+
+
+def _offset(wanted: int | None, retained: PartitionOffsets) -> int:
+    if wanted == EARLIEST:
+        return retained.start
+    if wanted == LATEST or wanted is None:
+        return retained.end
+    return wanted
+
+
+def check_published(topic: str, wanted: OffsetRange, retained: PartitionOffsets) -> None:
+    """Refuse offsets that do not exist yet.
+
+    Raises:
+        OffsetOutOfRangeError: the range begins or ends after what is published.
+    """
+    if max(wanted.start, wanted.end) > retained.end:
+        raise OffsetOutOfRangeError(
+            f"offsets {wanted.start} to {wanted.end} of {topic}/{wanted.partition} are "
+            f"not published yet; {retained.end} is the end"
+        )
+
+
+def retained_part(options: ReadOptions, wanted: OffsetRange, first_retained: int) -> OffsetRange:
+    """What of a range is still there: all of it, or what the user wants to go on with.
+
+    Raises:
+        OffsetOutOfRangeError: retention has cut the range, and the user does not want to go on.
+    """
+    start = min(first_retained, wanted.end)
+    if start <= wanted.start:
+        return wanted
+    message = (
+        f"offsets {wanted.start} to {start - 1} of {options.topic}/{wanted.partition} were removed "
+        f"by retention; {first_retained} is the first that is retained"
+    )
+    if options.fail_on_data_loss:
+        raise OffsetOutOfRangeError(
+            f"{message}. Start there, or set failOnDataLoss to false to read on without them"
+        )
+    log.warning("MemQ: %s: reading on without them, as failOnDataLoss is false", message)
+    return wanted._replace(start=start)
+
+
+# -- tasks ----------------------------------------------------------------------------------
+
+
+def plan(
+    topic: SparkTopic,
+    options: ReadOptions,
+    ranges: Sequence[OffsetRange],
+    history: NameHistory,
+    before: Sequence[OffsetRange] = (),
+) -> list[TaskInput]:
+    """What the tasks of a read are to do: at least one.
+
+    Args:
+        topic: the topic.
+        options: of the read.
+        ranges: what to read.
+        history: the names of the Messages in `before`; those in `ranges` are added.
+        before: what was read earlier; duplicates of its Messages are dropped.
+
+    Raises:
+        OffsetOutOfRangeError: retention has removed some of it.
+        CorruptDataError: a notification, or an index that must be compared, is damaged.
+        DataLossError: an object that must be compared is gone.
+        MemqError: brokers or storage failed.
+    """
+    known = MessageNames()
+    batches = []
+    for batch in topic.batches_in_order(ranges):
+        history.add(batch, known)
+        batches.append(batch if options.view == "messages" else without_runs(batch))
+    if history.forgotten:
+        log.warning(
+            "MemQ topic %s: too many producers with gaps to know all of their Messages; duplicates "
+            "of %d of them may have been missed",
+            options.topic,
+            history.forgotten,
+        )
+    duplicates = find_duplicates(topic, options, ranges, before, known) if known else {}
+    tasks = task_count(
+        sum(batch.notification.size_bytes for batch in batches),
+        options.max_bytes_per_partition,
+        options.min_partitions,
+        os.cpu_count() or 1,
+    )
+    batches.sort(key=attrgetter("partition", "offset"))
+    inputs = cut(batches, duplicates, tasks)
+    log.info("MemQ topic %s: %d Batches in %d tasks", options.topic, len(batches), len(inputs))
+    return inputs
 
 
 def task_count(total_bytes: int, max_bytes: int, min_tasks: int | None, slots: int) -> int:
-    """How many tasks to cut a range into.
+    """How many tasks to cut a read into.
 
     Args:
-        total_bytes: stored bytes of the range.
+        total_bytes: stored bytes of it.
         max_bytes: most of them that a task should read.
         min_tasks: least number of tasks, when somebody asked for it.
         slots: tasks that run at a time, as far as is known.
@@ -90,43 +249,40 @@ def task_count(total_bytes: int, max_bytes: int, min_tasks: int | None, slots: i
     return -(-needed // slots) * slots  # else the last round leaves slots idle
 
 
-def cut(
-    batches: Sequence[StoredBatch], repeats: dict[tuple[int, int], frozenset[int]], tasks: int
-) -> list[Split]:
-    """The Batches as splits of about equal bytes; fewer when there are not as many Messages.
+def cut(batches: Sequence[PublishedBatch], duplicates: Duplicates, tasks: int) -> list[TaskInput]:
+    """The Batches as inputs of about equal bytes; fewer when there are not as many Messages.
 
     Args:
         batches: in the order of partitions and offsets.
-        repeats: positions of Messages to drop, by partition and offset.
-        tasks: how many splits to make, 1 or more.
+        duplicates: positions of Messages to drop.
+        tasks: how many inputs to make, 1 or more.
 
     Returns:
-        At least one split: Spark takes an empty list for something else.
+        At least one input: an empty list Spark takes for a plan of its own.
     """
-    total = sum(batch.size_bytes for batch in batches)
-    splits: list[Split] = []
-    pieces: list[Piece] = []
+    total = sum(batch.notification.size_bytes for batch in batches)
+    inputs: list[TaskInput] = []
+    ranges: list[MessageRange] = []
     done = 0
     for batch in batches:
-        dropped = repeats.get((batch.partition, batch.offset), frozenset())
-        bounds = list(_bounds(batch, done, total, tasks))
-        for number, (first, last) in enumerate(pairwise(bounds)):
+        dropped = duplicates.get((batch.partition, batch.offset), frozenset())
+        for number, (start, end) in enumerate(pairwise(_bounds(batch, done, total, tasks))):
             if number:
-                splits.append(Split(pieces))
-                pieces = []
-            if first < last:
-                pieces.append(Piece(batch, first, last, dropped))
-        done += batch.size_bytes
-    splits.append(Split(pieces))
-    return [split for split in splits if split.pieces] or [Split(())]
+                inputs.append(TaskInput(ranges))
+                ranges = []
+            if start < end:
+                ranges.append(MessageRange(batch, start, end, dropped))
+        done += batch.notification.size_bytes
+    inputs.append(TaskInput(ranges))
+    return [each for each in inputs if each.ranges] or [TaskInput(())]
 
 
-def _bounds(batch: StoredBatch, done: int, total: int, tasks: int) -> Iterator[int]:
+def _bounds(batch: PublishedBatch, done: int, total: int, tasks: int) -> Iterator[int]:
     """Positions of Messages at which a Batch is cut, with 0 and its end."""
     yield 0
-    size = max(1, batch.size_bytes)
-    number = max(1, -(-done * tasks // max(1, total)))  # the first cut at `done` or behind it
+    messages, size = batch.notification.messages, max(1, batch.notification.size_bytes)
+    number = max(1, -(-done * tasks // max(1, total)))  # the first cut at `done` or after it
     while (at := total * number // tasks) < done + size and number < tasks:
-        yield round((at - done) * batch.messages / size)
+        yield round((at - done) * messages / size)
         number += 1
-    yield batch.messages
+    yield messages

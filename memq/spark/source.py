@@ -8,19 +8,22 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceReader
 
 from memq.core.format.schema import deserialize_schema
-from memq.spark.batch import MemqReader
-from memq.spark.columns import Shape, choose, shape_of
-from memq.spark.driver import Driver
-from memq.spark.messages import MESSAGE_COLUMNS, NEVER_NULL
+from memq.spark.columns import MESSAGE_COLUMNS, MESSAGE_NEVER_NULL, Shape, choose, shape_of
+from memq.spark.duplicates import NameHistory
 from memq.spark.options import ReadOptions, parse_read_options
+from memq.spark.plan import TaskInput, plan, resolve
 from memq.spark.stream import MemqStreamReader
-from memq.spark.worker import Task, schemas_by_crc
+from memq.spark.topic import SparkTopic
+from memq.spark.worker import TaskReader, schemas_by_crc
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, InputPartition
     from pyspark.sql.types import StructType
 
 
@@ -40,17 +43,16 @@ class MemqDataSource(DataSource):
             UnknownTopicError: there is no such topic.
             MemqError: no broker answered in time.
         """
-        return _task(parse_read_options(self.options), None).shape.spark
+        return _task_reader(parse_read_options(self.options), None).shape.spark
 
     def reader(self, schema: StructType) -> MemqReader:
         """What reads a range once."""
-        task = _task(parse_read_options(self.options), schema)
-        return MemqReader(task.options, task)
+        return MemqReader(_task_reader(parse_read_options(self.options), schema))
 
     def streamReader(self, schema: StructType) -> MemqStreamReader:  # noqa: N802 - Spark's name
         """What follows a topic."""
-        task = _task(parse_read_options(self.options, stream=True), schema)
-        return MemqStreamReader(task.options, task)
+        options = parse_read_options(self.options, stream=True)
+        return MemqStreamReader(_task_reader(options, schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """What writes a DataFrame to a topic."""
@@ -67,17 +69,52 @@ class MemqDataSource(DataSource):
         return stream_writer(self.options, schema, overwrite=overwrite)
 
 
-def _task(options: ReadOptions, wanted: StructType | None) -> Task:
+class MemqReader(DataSourceReader):
+    """`spark.read`: an exact range, planned once for each `load()`.
+
+    There is no `pushFilters` on purpose. Spark 4.3 keeps the planned read with the DataFrame, and a
+    pushed filter would stay for every later use of it: wrong rows, and no error. Ranges are
+    options.
+
+    Args:
+        task_reader: what the workers do.
+    """
+
+    def __init__(self, task_reader: TaskReader) -> None:
+        self._options = task_reader.options
+        self._task_reader = task_reader
+
+    def __repr__(self) -> str:
+        return f"<MemqReader {self._options.topic}>"
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The inputs of the tasks that read what the options name, as of now.
+
+        Raises:
+            OffsetOutOfRangeError: some of it is not retained.
+            MemqError: see `memq.spark.plan.plan`.
+        """
+        with SparkTopic(self._options) as topic:
+            return plan(topic, self._options, resolve(topic, self._options), NameHistory())
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task."""
+        assert isinstance(partition, TaskInput)  # noqa: S101 - ours, from `partitions`
+        return self._task_reader.read(partition)
+
+
+def _task_reader(options: ReadOptions, wanted: StructType | None) -> TaskReader:
     """What the workers are to do: rows with the columns that are wanted, if any were chosen.
 
     From here on the options name the incarnation of the topic.
     """
-    with Driver(options) as driver:
-        topic = driver.topic()
-    options = replace(options, incarnation=topic.incarnation)
+    with SparkTopic(options) as topic:
+        info = topic.info()
+    options = replace(options, incarnation=info.incarnation)
     if options.view == "messages":
-        shape = Shape(choose(MESSAGE_COLUMNS, options.columns, wanted, NEVER_NULL), frozenset())
+        columns = choose(MESSAGE_COLUMNS, options.columns, wanted, MESSAGE_NEVER_NULL)
+        shape = Shape(columns, frozenset())
     else:
-        newest = deserialize_schema(topic.schemas[topic.schema_id])
+        newest = deserialize_schema(info.schemas[info.schema_id])
         shape = shape_of(options.topic, newest, options.columns, wanted)
-    return Task(options, shape, schemas_by_crc(topic.schemas))
+    return TaskReader(options, shape, schemas_by_crc(info.schemas))

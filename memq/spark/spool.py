@@ -85,9 +85,9 @@ class Spool:
 
     def _failed(self, error: OSError) -> StorageError:
         return StorageError(
-            f"the rows of this task do not go to the disk, in {self._folder}: {error}. They are "
-            "kept there until all are checked; give it room, or set spark.local.dir to a folder "
-            "that has it, or let the DataFrame have more partitions"
+            f"the rows of this task cannot be written to disk, in {self._folder}: {error}. They "
+            "are kept there until all are checked; make room, or set spark.local.dir to a folder "
+            "that has it, or give the DataFrame more partitions"
         )
 
 

@@ -1,4 +1,4 @@
-"""What a task does: read its pieces straight from storage, one Arrow batch for each Message.
+"""What a task does: read its Messages straight from storage, one Arrow batch for each Message.
 
 Of each Batch the index is read first, then the Messages by range, and each is checked against its
 CRC32C before it becomes rows. Whatever cannot be read is one error that names object, read
@@ -9,25 +9,27 @@ from __future__ import annotations
 
 import logging
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from memq.core.checksum import crc32c
 from memq.core.format.envelope import view_bytes
 from memq.core.format.reader import message_from_range, schema_from_range
 from memq.core.format.schema import deserialize_schema
 from memq.errors import DataLossError, MemqError
-from memq.spark.columns import Shape, origin_of, project
-from memq.spark.messages import (
-    CHECKED,
+from memq.spark.columns import (
     DAMAGED,
+    DUPLICATE,
+    MESSAGE_CHECKED,
     MISSING,
     OK,
-    REPEAT,
-    State,
-    state_rows,
+    MessageStatus,
+    Shape,
+    origin_of,
+    project,
+    status_rows,
     unread_rows,
 )
-from memq.spark.objects import Objects, naming, read_index
+from memq.spark.topic import naming, open_objects, read_index
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -35,8 +37,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from memq.core.format.index import BatchIndex, IndexEntry
+    from memq.core.notification.notification import PublishedBatch
     from memq.spark.options import ReadOptions
-    from memq.spark.plan import Piece, Split
+    from memq.spark.plan import MessageRange, TaskInput
+    from memq.spark.topic import GetRange
 
 log = logging.getLogger("memq.spark")
 
@@ -44,16 +48,8 @@ READ_BYTES = 1 << 20  # small Messages are read together up to this; larger ones
 MAX_COMPLAINTS = 20  # log lines of one task about what it skips; the last one counts the rest
 
 
-class Rows(NamedTuple):
-    """A Message that was read: its rows, or why there are none."""
-
-    entry: IndexEntry
-    rows: pa.RecordBatch | None
-    error: MemqError | None = None
-
-
-class Task:
-    """Reads splits.
+class TaskReader:
+    """Reads the inputs of tasks.
 
     Args:
         options: of the read.
@@ -71,8 +67,8 @@ class Task:
         self._schemas = schemas
         self._skipped = 0
 
-    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
-        """The rows of a split.
+    def read(self, task: TaskInput) -> Iterator[pa.RecordBatch]:
+        """The rows of a task.
 
         Raises:
             DataLossError: an object is gone.
@@ -81,95 +77,96 @@ class Task:
             MemqError: storage or brokers failed.
         """
         target = self.shape.arrow()
-        view = self._messages if self.options.view == "messages" else self._records
-        with Objects(self.options) as objects:
-            for piece in split.pieces:
+        view = self._statuses if self.options.view == "messages" else self._records
+        with open_objects(self.options) as get_range:
+            for wanted in task.ranges:
                 try:
-                    yield from view(target, piece, objects)
+                    yield from view(target, wanted, get_range)
                 except MemqError as exc:
                     if not self.options.passes(exc):
                         raise
-                    yield from self._unread(target, piece, exc)
+                    yield from self._unread(target, wanted, exc)
         if self._skipped:
             topic = self.options.topic
             log.warning("MemQ topic %s: skipped %d Messages in all", topic, self._skipped)
 
     def _records(
-        self, target: pa.Schema, piece: Piece, objects: Objects
+        self, target: pa.Schema, wanted: MessageRange, get_range: GetRange
     ) -> Iterator[pa.RecordBatch]:
-        index = read_index(objects, piece.batch)
-        wanted = [
-            index.entries[at] for at in range(piece.first, piece.last) if at not in piece.repeats
-        ]
-        for entry, rows, error in self._read(piece, index, wanted, objects):
-            if rows is not None:
-                origin = origin_of(self.options.topic, piece.batch, entry)
-                with naming(self.options.topic, piece.batch):
-                    projected = project(target, self.shape.own, rows, origin)
-                yield projected
-            elif error is not None:
-                self._skip(1, error)
+        batch, start, end, duplicates = wanted
+        index = read_index(get_range, batch)
+        entries = [index.entries[at] for at in range(start, end) if at not in duplicates]
+        for entry, rows in self._read(batch, index, entries, get_range):
+            if isinstance(rows, MemqError):
+                self._skip(1, rows)
+                continue
+            with naming(batch):
+                projected = project(target, self.shape.own, rows, origin_of(batch, entry))
+            yield projected
 
-    def _messages(
-        self, target: pa.Schema, piece: Piece, objects: Objects
+    def _statuses(
+        self, target: pa.Schema, wanted: MessageRange, get_range: GetRange
     ) -> Iterator[pa.RecordBatch]:
-        index = read_index(objects, piece.batch)
-        states: dict[int, State] = {}
-        wanted = []
-        for at in range(piece.first, piece.last):
-            entry = index.entries[at]
-            states[entry.offset] = State(entry, REPEAT if at in piece.repeats else OK)
-            if at not in piece.repeats:
-                wanted.append(entry)
-        if CHECKED & set(target.names):
-            for entry, _, error in self._read(piece, index, wanted, objects):
-                if error is not None:
-                    self._skip(1, error)
-                    states[entry.offset] = State(entry, DAMAGED, str(error))
-        yield state_rows(target, self.options.topic, piece.batch, states.values())
+        batch, start, end, duplicates = wanted
+        index = read_index(get_range, batch)
+        statuses = {
+            index.entries[at].offset: MessageStatus(
+                index.entries[at], DUPLICATE if at in duplicates else OK
+            )
+            for at in range(start, end)
+        }
+        if MESSAGE_CHECKED & set(target.names):
+            entries = [entry for entry, status, _ in statuses.values() if status == OK]
+            for entry, rows in self._read(batch, index, entries, get_range):
+                if isinstance(rows, MemqError):
+                    self._skip(1, rows)
+                    statuses[entry.offset] = MessageStatus(entry, DAMAGED, str(rows))
+        yield status_rows(target, batch, statuses.values())
 
     def _read(
-        self, piece: Piece, index: BatchIndex, wanted: Sequence[IndexEntry], objects: Objects
-    ) -> Iterator[Rows]:
-        """Some Messages of a Batch, one after the other."""
-        with naming(self.options.topic, piece.batch):
-            schema = self._schema(piece, index, objects)
-        for group in _groups(wanted):
+        self,
+        batch: PublishedBatch,
+        index: BatchIndex,
+        entries: Sequence[IndexEntry],
+        get_range: GetRange,
+    ) -> Iterator[tuple[IndexEntry, pa.RecordBatch | MemqError]]:
+        """Some Messages of a Batch, one after the other: their rows, or why there are none."""
+        uri = batch.notification.uri
+        with naming(batch):
+            schema = self._schema(uri, index, get_range)
+        for group in _groups(entries):
             start = group[0].offset
             length = group[-1].offset + group[-1].length - start
-            with naming(self.options.topic, piece.batch):
-                data = view_bytes(objects.get_range(piece.batch.uri, start, length))
+            with naming(batch):
+                data = view_bytes(get_range(uri, start, length))
             for entry in group:
                 part = data[entry.offset - start : entry.offset - start + entry.length]
-                yield self._open(piece, entry, part, schema)
+                yield entry, self._open(batch, entry, part, schema)
 
-    def _open(self, piece: Piece, entry: IndexEntry, data: memoryview, schema: pa.Schema) -> Rows:
+    def _open(
+        self, batch: PublishedBatch, entry: IndexEntry, data: memoryview, schema: pa.Schema
+    ) -> pa.RecordBatch | MemqError:
         try:
-            with naming(
-                self.options.topic,
-                piece.batch,
-                f", Message {entry.sequence} of producer {entry.producer_id!r}",
-            ):
-                return Rows(entry, message_from_range(data, entry, schema))
+            with naming(batch, f", Message {entry.sequence} of producer {entry.producer_id!r}"):
+                return message_from_range(data, entry, schema)
         except MemqError as exc:
             if not self.options.permissive:
                 raise
-            return Rows(entry, None, exc)
+            return exc
 
-    def _schema(self, piece: Piece, index: BatchIndex, objects: Objects) -> pa.Schema:
+    def _schema(self, uri: str, index: BatchIndex, get_range: GetRange) -> pa.Schema:
         known = self._schemas.get(index.metadata.schema_crc32c)
         if known is not None:
             return _deserialized(known)
-        data = objects.get_range(piece.batch.uri, 0, index.schema_length)
-        return schema_from_range(data, index)
+        return schema_from_range(get_range(uri, 0, index.schema_length), index)
 
     def _unread(
-        self, target: pa.Schema, piece: Piece, error: MemqError
+        self, target: pa.Schema, wanted: MessageRange, error: MemqError
     ) -> Iterator[pa.RecordBatch]:
-        self._skip(piece.last - piece.first, error)
+        self._skip(wanted.end - wanted.start, error)
         if self.options.view == "messages":
             status = MISSING if isinstance(error, DataLossError) else DAMAGED
-            yield unread_rows(target, self.options.topic, piece, status, str(error))
+            yield unread_rows(target, wanted, status, str(error))
 
     def _skip(self, messages: int, error: MemqError) -> None:
         self._skipped += messages

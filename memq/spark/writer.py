@@ -10,17 +10,21 @@ Rule 1. A task writes as producer `spark-<write>-<partition>`, whichever attempt
     In a stream it is the id of the query, which the checkpoint keeps, and the number of the
     micro-batch is the producer's epoch: what is left of an earlier micro-batch is fenced.
 Rule 2. Rows are cut into Messages by count and size alone: Spark hands them over in Arrow batches
-    of `spark.sql.execution.arrow.maxRecordsPerBatch`, and each is cut by itself. The same rows in
-    the same order are the same bytes under the same sequences; what the broker has, it acks and
-    does not publish again. Rows without a timestamp get that of the write, taken once on the
+    of `spark.sql.execution.arrow.maxRecordsPerBatch`, and each is cut by itself, never joined with
+    the next: when what makes the rows fails, Spark closes the stream, which looks just like its
+    end. A Message that was waiting for more rows would then be sent short, and the next attempt
+    could not send the whole one under the same name. Batches that come are always whole. The same
+    rows in the same order are the same bytes under the same sequences; what the broker has, it acks
+    and does not publish again. Rows without a timestamp get that of the write, taken once on the
     driver.
 Rule 3. An attempt with other rows, or with the same in another order, has other bytes under a
     published name. The broker refuses them: `SequenceConflictError`, the task fails, nothing is
     doubled. Rows that come from a shuffle come in any order unless they are sorted within their
-    partition. Not noticed is an attempt that has fewer rows, alike as far as they go: what the
+    partition. An attempt with fewer rows, the same as far as they go, is not noticed: what the
     earlier one wrote beyond them stays.
-Rule 4. A task sends nothing before all of its rows are checked and cut. So a row that cannot be
-    written costs no reader a part of its partition.
+Rule 4. A task sends nothing before all of its rows are checked and cut (`memq.spark.spool` keeps
+    them until then). So a row that cannot be written fails the task while nothing of it can be
+    read.
 Rule 5. A Message is readable as soon as it is acked. A commit has nothing left to do, and an abort
     cannot take back: what was acked before it stays. To write a whole DataFrame exactly once, name
     the write: run again with the same `jobId`, rows and partitions, it adds what is missing.
@@ -34,29 +38,58 @@ from __future__ import annotations
 import logging
 import secrets
 import time
+from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
 
-from memq.errors import ConfigError, InvalidRequestError
+from memq.client.producer.producer import Producer
+from memq.core.format.message import TIMESTAMP_COLUMN
+from memq.errors import (
+    ConfigError,
+    InvalidRequestError,
+    SequenceConflictError,
+    TopicRecreatedError,
+)
 from memq.spark.options import parse_write_options
+from memq.spark.spool import Spool
 from memq.spark.write_plan import plan_write
-from memq.spark.write_rows import Identity, Written, write_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    import pyarrow as pa
-    from pyspark.sql.datasource import WriterCommitMessage
     from pyspark.sql.types import StructType
 
+    from memq.client.producer.delivery import Delivery
+    from memq.client.producer.options import ProducerArguments
     from memq.spark.write_plan import WritePlan
 
 _log = logging.getLogger(__name__)
 
 _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 """Local properties by which Spark tells a task which micro-batch of which query it works on."""
+
+
+@dataclass
+class TaskCommit(WriterCommitMessage):
+    """What a task wrote.
+
+    Attributes:
+        records: LogMessages.
+        messages: Messages.
+        duplicates: of the Messages, those that an earlier attempt had published.
+    """
+
+    records: int = 0
+    messages: int = 0
+    duplicates: int = 0
 
 
 class MemqWriter(DataSourceArrowWriter):
@@ -74,10 +107,10 @@ class MemqWriter(DataSourceArrowWriter):
     def __repr__(self) -> str:
         return f"<MemqWriter {self._job_id} to {self._plan.topic}>"
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         """Write the rows of one task; they are stored when this returns."""
-        identity = Identity(f"spark-{self._job_id}-{_task().partitionId()}")
-        return write_rows(self._plan, identity, iterator)
+        producer_id = f"spark-{self._job_id}-{_task().partitionId()}"
+        return write_rows(self._plan, iterator, producer_id)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """All tasks are done; what they wrote is readable already."""
@@ -101,7 +134,7 @@ class MemqStreamWriter(DataSourceStreamArrowWriter):
     def __repr__(self) -> str:
         return f"<MemqStreamWriter to {self._plan.topic}>"
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         """Write the rows of one task; they are stored when this returns.
 
         Raises:
@@ -111,11 +144,11 @@ class MemqStreamWriter(DataSourceStreamArrowWriter):
         query, number = task.getLocalProperty(_QUERY_ID), task.getLocalProperty(_BATCH_ID)
         if not query or not number:
             raise InvalidRequestError(
-                "Spark does not tell this task which micro-batch it works on, so that its rows "
-                "would double when it is run again"
+                "Spark does not tell this task which micro-batch it works on, so its rows would "
+                "be written twice when it is run again"
             )
-        identity = Identity(f"spark-{query}-{task.partitionId()}", epoch=int(number))
-        return write_rows(self._plan, identity, iterator)
+        producer_id = f"spark-{query}-{task.partitionId()}"
+        return write_rows(self._plan, iterator, producer_id, epoch=int(number))
 
     def commit(
         self,
@@ -163,6 +196,71 @@ def stream_writer(
     return MemqStreamWriter(plan_write(parsed, schema, overwrite=overwrite, now_us=None))
 
 
+def write_rows(
+    plan: WritePlan, batches: Iterable[pa.RecordBatch], producer_id: str, epoch: int = 0
+) -> TaskCommit:
+    """Write the rows of a task as one producer, and wait until all of them are stored.
+
+    Raises, before anything is sent:
+        SchemaMismatchError: a row does not fit the topic.
+        MessageTooLargeError: a row fits no Message.
+        StorageError: this machine has no room for the rows of the task.
+
+    Raises:
+        SequenceConflictError: an earlier attempt published other rows.
+        TopicRecreatedError: the topic was deleted and made again since the write was planned.
+        MemqError: a Message could not be delivered.
+    """
+    written = TaskCommit()
+    options: ProducerArguments = {**plan.producer, "producer_id": producer_id, "epoch": epoch}
+    try:
+        with Producer(plan.bootstrap, topic=plan.topic, **options) as producer, Spool() as spool:
+            _check_topic(plan, producer)
+            for batch in batches:
+                spool.add(producer.conformed(timed(batch, plan)))
+            deliveries: deque[Delivery] = deque()
+            for batch in spool.batches():
+                deliveries.extend(producer.write_table(batch))
+                written.records += batch.num_rows
+                while deliveries and deliveries[0].done():
+                    _settle(deliveries.popleft(), written)
+            while deliveries:
+                _settle(deliveries.popleft(), written)
+    except SequenceConflictError as exc:
+        raise SequenceConflictError(
+            f"an earlier attempt wrote other rows, or the same in another order, as producer "
+            f"{producer_id!r}; nothing was doubled. Each attempt must have the same rows in "
+            "the same order: sort them within their partitions (df.sortWithinPartitions), and let "
+            f"nothing in them depend on chance or the clock; {exc}"
+        ) from exc
+    return written
+
+
+def timed(batch: pa.RecordBatch, plan: WritePlan) -> pa.Table:
+    """The rows with the time of the write, where they have none."""
+    table = pa.Table.from_batches([batch])
+    if plan.timestamp_us is None:
+        return table
+    field = plan.schema.field(TIMESTAMP_COLUMN)
+    moment = pa.scalar(plan.timestamp_us, pa.timestamp("us", "UTC")).cast(field.type, safe=False)
+    return table.append_column(field, pa.repeat(moment, table.num_rows))
+
+
+def _check_topic(plan: WritePlan, producer: Producer) -> None:
+    if producer.incarnation != plan.incarnation:
+        raise TopicRecreatedError(
+            f"topic {plan.topic!r} was deleted and made again since this write was planned: "
+            f"{plan.incarnation} is over, this is {producer.incarnation}. This task has written "
+            "nothing to it; write the DataFrame, or start the query, again"
+        )
+
+
+def _settle(delivery: Delivery, written: TaskCommit) -> None:
+    stored = delivery.result()
+    written.messages += 1
+    written.duplicates += stored.duplicate
+
+
 def _task() -> TaskContext:
     task = TaskContext.get()
     if task is None:
@@ -171,12 +269,13 @@ def _task() -> TaskContext:
 
 
 def _sum(messages: Sequence[WriterCommitMessage | None]) -> str:
-    done = [each for each in messages if isinstance(each, Written)]
+    done = [each for each in messages if isinstance(each, TaskCommit)]
     records = sum(each.records for each in done)
-    sent, repeated = sum(each.messages for each in done), sum(each.repeated for each in done)
+    sent = sum(each.messages for each in done)
+    duplicates = sum(each.duplicates for each in done)
     return (
-        f"{records} LogMessages in {sent} Messages by {len(done)} tasks; {repeated} Messages were "
-        "there from an earlier attempt"
+        f"{records} LogMessages in {sent} Messages by {len(done)} tasks; {duplicates} Messages "
+        "were there from an earlier attempt"
     )
 
 

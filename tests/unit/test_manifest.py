@@ -55,8 +55,8 @@ MANIFEST = Manifest(
     messages=40,
     records=4_000,
     bytes=123_456,
-    repeats=2,
-    repeated_records=200,
+    duplicates=2,
+    duplicate_records=200,
     skipped_messages=1,
     skipped_records=100,
     left_out=[REPEAT, GONE],
@@ -67,7 +67,7 @@ MANIFEST = Manifest(
     started_ms=1,
     finished_ms=2,
 )
-HELD = Totals(batches=4, messages=43, records=4_300, bytes=123_456, crc_sum=11)
+PUBLISHED = Totals(batches=4, messages=43, records=4_300, bytes=123_456, crc_sum=11)
 
 NUMBERS = st.integers(0, 2**62)
 
@@ -170,14 +170,14 @@ def test_each_difference_is_named():
 
 
 def test_what_was_left_out_counts_to_the_whole():
-    """What was read, repeated and skipped together is what the range holds, sums wrap around."""
-    check_totals(MANIFEST, HELD)
+    """What was read, dropped and skipped is what the range contains; sums wrap around."""
+    check_totals(MANIFEST, PUBLISHED)
 
 
 @pytest.mark.parametrize("name", Totals._fields)
 def test_a_record_that_nothing_accounts_for_is_loss(name):
     """Each total is compared also where something was left out, and named when it differs."""
-    more = HELD._replace(**{name: getattr(HELD, name) + 1})
+    more = PUBLISHED._replace(**{name: getattr(PUBLISHED, name) + 1})
     with pytest.raises(DataLossError, match=f"{name}: "):
         check_totals(MANIFEST, more)
 
@@ -185,7 +185,7 @@ def test_a_record_that_nothing_accounts_for_is_loss(name):
 def test_what_was_left_out_is_told_in_a_line():
     """A log says how much is missing from the files and names the first of it."""
     text = describe_left_out(MANIFEST)
-    assert "skipped 1 Messages with 100 records, dropped 2 repeats with 200 records" in text
+    assert "skipped 1 Messages with 100 records, dropped 2 duplicates with 200 records" in text
     assert "missing at offset 8: 0-0 of producer 'q' epoch 2 write partition 1" in text
     whole = msgspec.structs.replace(MANIFEST, left_out=[])
     assert not describe_left_out(whole)
@@ -195,5 +195,5 @@ def test_more_than_can_be_named_is_counted():
     """A manifest that has no room for all names says how many are unnamed."""
     fewer = {"left_out": [json.loads(msgspec.json.encode(REPEAT))], "unnamed_messages": 1}
     found = decode_manifest(changed(**fewer))
-    check_totals(found, HELD)
+    check_totals(found, PUBLISHED)
     assert describe_left_out(found).endswith("and 1 Messages more")

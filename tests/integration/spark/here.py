@@ -9,8 +9,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from memq.spark import MemqDataSource
 
 
-def splits(address, **options):
-    """The splits of a batch read of the topic `t`."""
+def inputs(address, **options):
+    """The inputs of the tasks of a batch read of the topic `t`."""
     return reader(address, **options)[0].partitions()
 
 
@@ -28,8 +28,8 @@ def read(address, **options):
 
 
 def table(found, planned, schema):
-    """The rows of some splits; every Arrow batch must have exactly the schema that Spark has."""
-    batches = [batch for split in planned for batch in found.read(split)]
+    """The rows of some tasks; every Arrow batch must have exactly the schema that Spark has."""
+    batches = [batch for each in planned for batch in found.read(each)]
     assert all(batch.schema.equals(schema) for batch in batches)
     return pa.Table.from_batches(batches, schema=schema)
 

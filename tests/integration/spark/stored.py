@@ -1,4 +1,4 @@
-"""Batches put into storage and queue behind the broker's back: repeats, gaps, and many of them."""
+"""Batches put into storage and queue without the broker: duplicates, gaps, and many of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Stored:
-    """A broker of a test's own with a topic `t`, and what lies behind it.
+    """A broker of a test's own with a topic `t`, and what it stores.
 
     Args:
         folder: for all of its data.

@@ -18,7 +18,7 @@ from memq.errors import (
     StorageError,
     UnavailableError,
 )
-from tests.integration.spark.here import read, splits
+from tests.integration.spark.here import inputs, read
 from tests.integration.spark.stored import Stored, change_byte
 from tests.unit.client.batches import Sent, records
 
@@ -93,11 +93,11 @@ def firsts(table):
     return {value[:1] for value in table.column("value").to_pylist()}
 
 
-# -- repeats --------------------------------------------------------------------------------
+# -- duplicates -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("tasks", ["1", "6"])
-def test_a_repeat_comes_once(load, tasks):
+def test_a_duplicate_comes_once(load, tasks):
     """A Message that stands in two Batches comes once, also from two tasks or read partitions; new
     content under an old name comes too.
     """
@@ -108,7 +108,7 @@ def test_a_repeat_comes_once(load, tasks):
 
 
 @pytest.mark.parametrize("partition", [0, 1])
-def test_every_reader_finds_the_same_repeats(load, stored, partition):
+def test_every_reader_finds_the_same_duplicates(load, stored, partition):
     """`read_range` of a read partition gives what Spark gives of the same range."""
     options = {
         "startingOffsets": f'{{"{partition}": 0}}',
@@ -123,9 +123,9 @@ def test_every_reader_finds_the_same_repeats(load, stored, partition):
     assert found.equals(expected.cast(found.schema))
 
 
-def test_repeats_are_counted(load, caplog):
-    """The log says how many repeats were dropped, and `view=messages` has a row for each Message,
-    repeats included, that says which they are.
+def test_duplicates_are_counted(load, caplog):
+    """The log says how many duplicates were dropped, and `view=messages` has a row for each
+    Message, duplicates included, that says which they are.
     """
     found = load(view="messages")
 
@@ -133,7 +133,7 @@ def test_repeats_are_counted(load, caplog):
     assert states(found)[3, "repeat"] == 1
     assert states(found)[5, "repeat"] == 1
     assert (
-        "MemQ topic t: dropped 2 repeated Messages of 2 Batches (read partition/offset: "
+        "MemQ topic t: dropped 2 duplicate Messages of 2 Batches (read partition/offset: "
         "1 at 0/2, 1 at 1/1)"
     ) in caplog.text
     first = found.slice(0, 1).to_pylist()[0]
@@ -147,13 +147,13 @@ def test_repeats_are_counted(load, caplog):
     assert first["crc32c"] > 0
 
 
-def test_a_repeat_outside_the_range_is_none(load):
+def test_a_duplicate_outside_the_range_is_none(load):
     """A Message whose original lies before the range is read."""
     assert firsts(load(startingOffsets='{"1": 1}', endingOffsets='{"1": 2}')) == {b"5"}
 
 
-def test_no_repeat_is_forgotten_in_a_large_range(load, stored, monkeypatch):
-    """However many Batches share names, a repeat of the first of them is found."""
+def test_no_duplicate_is_forgotten_in_a_large_range(load, stored, monkeypatch):
+    """However many Batches share names, a duplicate of the first of them is found."""
     monkeypatch.setattr(DuplicateWindow.__init__, "__defaults__", (0,))  # runs that a window holds
 
     assert Counter(load(view="messages").column("status").to_pylist())["repeat"] == 2
@@ -164,8 +164,8 @@ def test_no_repeat_is_forgotten_in_a_large_range(load, stored, monkeypatch):
 def test_a_batch_that_only_the_driver_cannot_read_fails_the_plan(
     load, stored, damaged, monkeypatch
 ):
-    """When repeats cannot be looked for, because storage fails, nothing is read without that."""
-    monkeypatch.setattr("memq.spark.objects.REQUEST_TIMEOUT_S", 0.2)
+    """When duplicates cannot be looked for, because storage fails, nothing is read without that."""
+    monkeypatch.setattr("memq.spark.topic.REQUEST_TIMEOUT_S", 0.2)
     path = stored.path(damaged("b34"))
     path.symlink_to(path)  # what cannot be opened, and is not gone
     try:
@@ -192,7 +192,7 @@ def test_a_damaged_message_is_one_error(load, stored, damaged):
         load()
 
     text = str(caught.value)
-    assert f"Batch b23 at t, read partition 0, offset 1 ({notification.uri})" in text
+    assert f"Batch b23 at t/0 offset 1 ({notification.uri})" in text
     assert "Message 3 of producer 'p'" in text
     assert "CRC32C" in text
 
@@ -208,7 +208,7 @@ def test_a_damaged_message_is_skipped_and_counted_when_asked(load, stored, damag
     assert firsts(found) == {b"0", b"2", b"3", b"4", b"5", b"a"}
     assert [row["status"] for row in status] == ["ok", "damaged"]
     assert "CRC32C" in status[1]["error"]
-    assert "MemQ skipped 1 Messages: Batch b01 at t, read partition 0, offset 0" in skipped
+    assert "MemQ skipped 1 Messages: Batch b01 at t/0 offset 0" in skipped
     assert "MemQ topic t: skipped 1 Messages in all" in skipped
 
 
@@ -217,11 +217,11 @@ def test_a_damaged_index_is_one_error(load, damaged, at):
     """A damaged footer or index is an error likewise, or costs the whole Batch if asked."""
     damaged("b5", at)
 
-    with pytest.raises(CorruptDataError, match="Batch b5 at t, read partition 1, offset 0"):
+    with pytest.raises(CorruptDataError, match="Batch b5 at t/1 offset 0"):
         load()
     found = states(load(mode="permissive", view="messages"))
     assert found[5, "damaged"] == 1
-    assert found[5, "ok"] == 1  # what would else be a repeat
+    assert found[5, "ok"] == 1  # what would else be a duplicate
 
 
 def test_a_missing_object_is_one_error(load, damaged):
@@ -231,7 +231,7 @@ def test_a_missing_object_is_one_error(load, damaged):
     with pytest.raises(DataLossError) as caught:
         load(startingOffsets='{"0": 0}', endingOffsets='{"0": 1}')
 
-    named = f"Batch b01 at t, read partition 0, offset 0 ({notification.uri}) is gone"
+    named = f"Batch b01 at t/0 offset 0 ({notification.uri}) is gone"
     assert named in str(caught.value)
     for options in ({"mode": "permissive"}, {"failOnDataLoss": "false"}):
         found = states(load(view="messages", **options))
@@ -263,7 +263,7 @@ def test_a_removed_range_is_an_error_unless_told_otherwise(tmp_path, caplog):
             read(found.address, **starting)
         rest = read(found.address, failOnDataLoss="false", **starting)
 
-    gone = "offsets 1 to 1 of t/0 were removed by retention; 2 is the first that is held"
+    gone = "offsets 1 to 1 of t/0 were removed by retention; 2 is the first that is retained"
     assert gone in str(caught.value)
     assert set(rest.column("offset").to_pylist()) == {2, 3}
     assert gone in caplog.text
@@ -271,7 +271,7 @@ def test_a_removed_range_is_an_error_unless_told_otherwise(tmp_path, caplog):
 
 def test_brokers_out_of_reach_are_one_error(monkeypatch):
     """When no broker can be reached in time, the error names the address."""
-    monkeypatch.setattr("memq.spark.driver.REQUEST_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("memq.spark.topic.REQUEST_TIMEOUT_S", 0.2)
 
     with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:9"):
         read("127.0.0.1:9")
@@ -283,11 +283,11 @@ def test_a_plan_needs_little_memory_for_each_notification(tmp_path):
         like = found.batch(*MESSAGES[:1], batch_id="b")
         found.publish(*((number % 4, numbered(like, number)) for number in range(PLANNED)))
         tracemalloc.start()
-        planned = splits(found.address)
+        planned = inputs(found.address)
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
 
-    assert sum(len(split.pieces) for split in planned) == PLANNED
+    assert sum(len(each.ranges) for each in planned) == PLANNED
     assert peak < PLANNED * MAX_PLAN_BYTES
 
 

@@ -1,4 +1,4 @@
-"""The stream's reader, call by call: repeats, removed offsets, new read partitions."""
+"""The stream's reader, call by call: duplicates, removed offsets, new read partitions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def values(tables):
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_a_repeat_in_a_later_micro_batch_is_dropped(tmp_path, caplog, restarted):
+def test_a_duplicate_in_a_later_micro_batch_is_dropped(tmp_path, caplog, restarted):
     """A Message that comes again is dropped and counted, also after a restart; one whose original
     lies before the start of the stream is read.
     """
@@ -44,14 +44,14 @@ def test_a_repeat_in_a_later_micro_batch_is_dropped(tmp_path, caplog, restarted)
     assert before == [[1], [2]]
     assert after == [[3], [0], [4]]
     assert (
-        "dropped 1 repeated Messages of 1 Batches (read partition/offset: 1 at 0/2)" in caplog.text
+        "dropped 1 duplicate Messages of 1 Batches (read partition/offset: 1 at 0/2)" in caplog.text
     )
     assert "1 at 1/2)" in caplog.text
 
 
 def test_a_micro_batch_planned_again_has_the_same_rows(tmp_path):
     """Spark plans a micro-batch again after a crash, and sometimes without one: it has the same
-    rows each time, and is no repeat of itself.
+    rows each time, and is no duplicate of itself.
     """
     with Stored(tmp_path) as found:
         found.publish(*((0, found.batch(each, batch_id=f"b{each.sequence}")) for each in MESSAGES))
@@ -81,7 +81,9 @@ def test_removed_offsets_stop_a_stream_unless_told_otherwise(tmp_path, caplog):
         for fails in (stream.run, lambda: stream.rows(*planned)):
             with pytest.raises(OffsetOutOfRangeError) as caught:
                 fails()
-            gone = "offsets 2 to 3 of t/0 were removed by retention; 4 is the first that is held"
+            gone = (
+                "offsets 2 to 3 of t/0 were removed by retention; 4 is the first that is retained"
+            )
             assert gone in str(caught.value)
         stream.restart(failOnDataLoss="false")
         assert values([stream.rows(*planned)]) == [[4, 5]]
@@ -125,10 +127,10 @@ def test_an_end_keeps_a_stream_to_the_read_partitions_it_names(tmp_path):
 
 
 def test_a_stream_begins_at_what_is_published(tmp_path):
-    """A start behind the end or in the future is refused, and the message says which it is."""
+    """A start after the end or in the future is refused, and the message says which it is."""
     with Stored(tmp_path) as found:
         found.publish((0, found.batch(MESSAGES[0], batch_id="b0")))
-        behind = Stream(found.address, startingOffsets='{"0": 9}')
+        after = Stream(found.address, startingOffsets='{"0": 9}')
         future = Stream(
             found.address,
             startingOffsets=None,
@@ -136,15 +138,15 @@ def test_a_stream_begins_at_what_is_published(tmp_path):
         )
 
         with pytest.raises(OffsetOutOfRangeError, match="not published yet; 1 is the end"):
-            behind.run()
+            after.run()
         with pytest.raises(ConfigError, match=r"'startingTimestamp' is 3\d\d\d s in the future"):
             future.run()
-        behind.stop()
+        after.stop()
         future.stop()
 
 
 def test_everything_is_counted_once_however_it_is_cut(tmp_path):
-    """Micro-batches of any size hold each row once, with repeats in between."""
+    """Micro-batches of any size hold each row once, with duplicates in between."""
     with Stored(tmp_path, partitions=2) as found:
         placed = [
             (n % 2, found.batch(MESSAGES[n], MESSAGES[(n + 1) % 6], batch_id=f"b{n}"))

@@ -12,7 +12,7 @@ from memq import AdminClient, read_range
 from memq.errors import MemqError, SchemaMismatchError, TopicRecreatedError
 from memq.spark.options import parse_write_options
 from memq.spark.write_plan import plan_write
-from memq.spark.write_rows import Identity, write_rows
+from memq.spark.writer import write_rows
 
 ROWS = StructType([StructField("value", StringType()), StructField("timestamp", TimestampType())])
 ARROW = pa.schema([("value", pa.utf8()), ("timestamp", pa.timestamp("us", "UTC"))])
@@ -52,20 +52,20 @@ def test_a_bad_row_at_the_end_leaves_nothing(plan, last):
         admin.alter_topic(plan.topic, message_bytes="1MiB")
 
     with pytest.raises(MemqError):
-        write_rows(plan, Identity("task"), batches(("a", 1), ("b", 2), last))
+        write_rows(plan, batches(("a", 1), ("b", 2), last), "task")
 
     assert stored(plan) == []
 
 
 def test_the_next_attempt_writes_all_rows_once(plan):
-    """What a task that failed checked is no part of what the next attempt writes, nor a repeat."""
+    """What a failed task only checked is neither written by the next attempt nor a duplicate."""
     with pytest.raises(SchemaMismatchError, match="not null, but 100 rows are null"):
-        write_rows(plan, Identity("task"), batches(("a", 1), ("b", None)))
+        write_rows(plan, batches(("a", 1), ("b", None)), "task")
 
-    for repeated in (False, True):
-        written = write_rows(plan, Identity("task"), batches(("a", 1), ("b", 2)))
+    for again in (False, True):
+        written = write_rows(plan, batches(("a", 1), ("b", 2)), "task")
         assert written.records == 200
-        assert written.repeated == (written.messages if repeated else 0)
+        assert written.duplicates == (written.messages if again else 0)
     assert stored(plan) == [b"a"] * 100 + [b"b"] * 100
 
 
@@ -76,5 +76,5 @@ def test_a_topic_made_again_gets_nothing_of_the_plan(plan):
         admin.create_topic(plan.topic, read_partitions=1)
 
     with pytest.raises(TopicRecreatedError, match="write the DataFrame, or start the query, again"):
-        write_rows(plan, Identity("task"), batches(("a", 1)))
+        write_rows(plan, batches(("a", 1)), "task")
     assert stored(plan) == []

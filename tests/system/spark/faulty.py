@@ -46,7 +46,7 @@ def until_published(address, topic, timeout_s=20.0):
     """Wait until the topic has a Batch: what fails before that could not be doubled."""
     deadline_s = time.monotonic() + timeout_s
     with AdminClient(address) as admin:
-        while not any(held.end for held in admin.offsets(topic)):
+        while not any(each.end for each in admin.offsets(topic)):
             if time.monotonic() > deadline_s:
                 raise TimeoutError(f"nothing was published to {topic} in {timeout_s} s")
             time.sleep(0.01)

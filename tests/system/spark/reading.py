@@ -32,7 +32,7 @@ def ends_of(address, topic):
 def read_all(address, topic, ends=None, **options):
     """All of a topic up to some ends by `read_range`, one read partition after the other."""
     with AdminClient(address) as admin:
-        held = admin.offsets(topic)
+        retained = admin.offsets(topic)
     return pa.concat_tables(
         read_range(
             address,
@@ -43,7 +43,7 @@ def read_all(address, topic, ends=None, **options):
             metadata=True,
             **options,
         )
-        for each in held
+        for each in retained
     )
 
 

@@ -24,8 +24,10 @@ from pyspark.errors import PySparkException
 
 from memq import AdminClient, Producer, read_range
 from memq.client.audit.audit import audit_topic
+from memq.client.topic import SyncTopicClient
 from memq.core.audit.reports import CRC_MODULUS
 from memq.core.manifest import check_manifest, decode_manifest, encode_manifest
+from memq.core.ranges import OffsetRange
 from memq.errors import (
     ConfigError,
     CorruptDataError,
@@ -69,16 +71,19 @@ def clicks(make_topic, broker):
 
 
 def job(address, topic, folder, start, end, **options):
-    options = {"name": "test", "partition": 0, "report": False} | options
+    options = {"name": "test", "report": False} | options
     return RangeJob(
         bootstrap=address,
         topic=topic,
-        start=start,
-        end=end,
+        range=OffsetRange(0, start, end),
         output=str(folder / "out"),
         manifest=str(folder / f"{start}-{end}.json"),
         **options,
     )
+
+
+def of_incarnation(task, incarnation):
+    return replace(task, range=task.range._replace(incarnation=incarnation))
 
 
 def values_of(frame):
@@ -112,7 +117,7 @@ def test_a_range_becomes_its_folder_and_a_manifest(spark, broker, clicks, tmp_pa
     assert manifest == decode_manifest((tmp_path / "1-4.json").read_bytes())
     check_manifest(manifest, topic=clicks, incarnation=life, partition=0, start=1, end=4)
     assert (manifest.batches, manifest.messages, manifest.records) == (3, 3, 150)
-    assert (manifest.repeats, manifest.skipped_messages) == (0, 0)
+    assert (manifest.duplicates, manifest.skipped_messages) == (0, 0)
     assert manifest.output == str(folder)
     assert manifest.files == sorted(path.name for path in folder.glob("part-*.parquet"))
     view = spark.read.format("memq").options(
@@ -129,7 +134,7 @@ def test_a_range_becomes_its_folder_and_a_manifest(spark, broker, clicks, tmp_pa
 
 
 def test_a_second_run_replaces_its_own_folder_and_nothing_else(spark, broker, clicks, tmp_path):
-    """A run that is repeated, after one that died as well, leaves one set of files a range."""
+    """A second run, after one that died as well, leaves one set of files a range."""
     run_range = partial(job, broker.address, clicks, tmp_path)
     range_to_parquet(spark, run_range(0, 2))
     first = range_to_parquet(spark, run_range(2, 6))
@@ -197,7 +202,7 @@ def test_a_topic_made_again_is_not_taken_for_the_one_before(spark, broker, click
     produce(broker.address, clicks, 9)
 
     with pytest.raises(TopicRecreatedError, match="plan the range anew"):
-        range_to_parquet(spark, replace(task, incarnation=old.incarnation))
+        range_to_parquet(spark, of_incarnation(task, old.incarnation))
     with pytest.raises(TopicRecreatedError, match="Use another --output"):
         compact(spark, lake)
     new = range_to_parquet(spark, task)
@@ -207,7 +212,7 @@ def test_a_topic_made_again_is_not_taken_for_the_one_before(spark, broker, click
     assert (new.incarnation != old.incarnation, new.records) == (True, 300)
 
 
-async def test_a_repeat_is_written_once_and_counted(spark, tmp_path):
+async def test_a_duplicate_is_written_once_and_counted(spark, tmp_path):
     """A Batch that stands twice in a range is once in the files; the manifest counts the rest."""
     async with world(tmp_path, read_partitions=1) as stored:
         for value in (b"a", b"b"):
@@ -216,8 +221,8 @@ async def test_a_repeat_is_written_once_and_counted(spark, tmp_path):
         task = job(stored.address, "t", tmp_path, 0, 3)
         manifest = await asyncio.to_thread(range_to_parquet, spark, task)
 
-    assert (manifest.batches, manifest.messages, manifest.repeats) == (3, 2, 1)
-    assert (manifest.repeated_records, manifest.skipped_messages) == (1, 0)
+    assert (manifest.batches, manifest.messages, manifest.duplicates) == (3, 2, 1)
+    assert (manifest.duplicate_records, manifest.skipped_messages) == (1, 0)
     (left_out,) = manifest.left_out
     assert (left_out.reason, left_out.offset, left_out.records) == ("repeat", 2, 1)
     decode_manifest((tmp_path / "0-3.json").read_bytes())
@@ -397,13 +402,9 @@ def test_a_manifest_is_replaced_on_every_file_system(spark, tmp_path, monkeypatc
 
 def objects_of(spark, address, topic):
     """Files of a topic's Batches, by offset."""
-    import memq.spark.driver as asking
-    from memq.spark.options import parse_read_options
-
-    options = parse_read_options({"bootstrap": address, "topic": topic})
-    with asking.Driver(options) as driver:
-        found = driver.notifications(0, 0, ends_of(address, topic)[0])
-        return [Path(urlsplit(notification.uri).path) for _, notification in found]
+    with SyncTopicClient(address, topic) as client:
+        found = client.batches([OffsetRange(0, 0, ends_of(address, topic)[0])])
+        return [Path(urlsplit(batch.notification.uri).path) for batch in found]
 
 
 def test_the_deep_audit_on_a_cluster_finds_what_the_other_finds(spark, broker, clicks):
@@ -451,7 +452,8 @@ def command(program, *arguments, submit=False):
 def test_a_run_that_is_killed_is_made_good_by_the_next(spark, broker, clicks, tmp_path):
     """SIGKILL in the middle of the writing leaves nothing that a reader sees; the next run does."""
     life = incarnation_of(broker.address, clicks)
-    task = job(broker.address, clicks, tmp_path, 0, 6, incarnation=life)
+    task = job(broker.address, clicks, tmp_path, 0, 6)
+    task = of_incarnation(task, life)
     arguments = ["--bootstrap", broker.address, "--topic", clicks, "--partition", 0]
     arguments += ["--start", 0, "--end", 6, "--output", task.output, "--manifest", task.manifest]
     process = subprocess.Popen(
@@ -529,11 +531,7 @@ def test_help_teaches(program):
     [
         (app, ["--topic", "t"], "Missing option '--partition'"),
         (compact_app, ["--topic", "t", "--output", "x", "--range-bytes", "much"], "much"),
-        (
-            audit_reconcile,
-            ["--topic", "t", "--output", "x", "--from", "soon"],
-            "'soon' is not a time",
-        ),
+        (audit_reconcile, ["--topic", "t", "--output", "x", "--from", "soon"], "not a time"),
     ],
 )
 def test_wrong_usage_is_exit_code_2(capsys, program, arguments, message):
@@ -550,7 +548,7 @@ def test_a_credential_that_is_not_there_is_named(capsys, monkeypatch):
     assert "NO_SUCH_TOKEN" in capsys.readouterr().err
 
 
-def test_one_line_finds_what_is_behind_an_error():
+def test_one_line_finds_the_cause_of_an_error():
     """Of Spark's traces the line that MemQ said is shown; of others the first one."""
     trace = "An exception was thrown\n  File x\nmemq.errors.DataLossError: Batch 7 is gone\n at y"
     assert one_line(PySparkException(trace)) == "Batch 7 is gone"

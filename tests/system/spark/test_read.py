@@ -1,4 +1,4 @@
-"""`spark.read` over exact ranges: the rows, the splits, the columns, and what is refused."""
+"""`spark.read` over exact ranges: the rows, the tasks, the columns, and what is refused."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_range_of_one_read_partition(load, broker, topic):
 
 
 @pytest.mark.parametrize("tasks", [1, 7, 40])
-def test_splits_hold_each_row_once(load, topic, tasks):
+def test_tasks_read_each_row_once(load, topic, tasks):
     """However many tasks are asked for, also more than there are Messages, each row comes once."""
     whole = rows_of(load(topic, endingOffsets=ENDING, minPartitions="1"))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -17,13 +16,11 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documentation has it
 
 from memq import AdminClient, read_range
-from memq.client.cluster import Cluster
-from memq.client.notifications import entries_of, stretches_between
-from memq.client.topic import TopicClient
-from memq.core.notification.notification import decode_notification
+from memq.client.topic import SyncTopicClient
 from memq.errors import SequenceConflictError
+from memq.spark.options import parse_write_options
 from memq.spark.write_plan import plan_write
-from memq.spark.write_rows import Identity, write_rows
+from memq.spark.writer import write_rows
 from tests.system.spark.faulty import FaultySource, until_published
 
 MOMENT = datetime(2025, 6, 30, 12, tzinfo=UTC)
@@ -52,31 +49,22 @@ class Topic:
     def table(self):
         """All that can be read."""
         with AdminClient(self.address) as admin:
-            held = admin.offsets(self.name)
+            offsets = admin.offsets(self.name)
         return pa.concat_tables(
             read_range(
                 self.address, topic=self.name, partition=p.partition, start=p.start, end=p.end
             )
-            for p in held
+            for p in offsets
         )
 
     def values(self):
         return Counter(self.table()["value"].to_pylist())
 
     def published(self):
-        """All notifications: readers drop repeats, these show them."""
-        return asyncio.run(self._published())
-
-    async def _published(self):
-        cluster = Cluster(self.address)
-        try:
-            queue = TopicClient(cluster, self.name)
-            stretches = await stretches_between(queue, None, None)
-            return [
-                decode_notification(entry.payload) async for entry in entries_of(queue, stretches)
-            ]
-        finally:
-            await cluster.close()
+        """All notifications: readers drop duplicates, these show them."""
+        with SyncTopicClient(self.address, self.name) as client:
+            ranges = client.ranges_between(None, None)
+            return [batch.notification for batch in client.batches(ranges)]
 
     def published_records(self):
         return sum(notification.records for notification in self.published())
@@ -182,11 +170,11 @@ def test_attempts_at_the_same_time_double_nothing(spark, topic):
     """Two attempts of a task that write at the same time publish each row once."""
     rows = numbered(spark, 5_000, tasks=1)
     options = {"bootstrap": topic.address, "topic": topic.name, "messageBytes": "2KiB"}
-    plan = plan_write(options, rows.schema, overwrite=False, now_us=7)
+    plan = plan_write(parse_write_options(options), rows.schema, overwrite=False, now_us=7)
     batches = rows.toArrow().to_batches(max_chunksize=200)
 
     with ThreadPoolExecutor(3) as executor:
-        attempts = [executor.submit(write_rows, plan, Identity("twins"), batches) for _ in range(3)]
+        attempts = [executor.submit(write_rows, plan, batches, "twins") for _ in range(3)]
         written = [attempt.result() for attempt in attempts]
 
     assert {(each.records, each.messages) for each in written} == {(5_000, written[0].messages)}
@@ -249,11 +237,11 @@ def test_a_conflict_has_its_own_type(spark, topic):
     """Other rows under the name of a task are a SequenceConflictError that says what to do."""
     rows = numbered(spark, 10)
     options = {"bootstrap": topic.address, "topic": topic.name}
-    plan = plan_write(options, rows.schema, overwrite=False, now_us=7)
-    write_rows(plan, Identity("same"), rows.toArrow().to_batches())
+    plan = plan_write(parse_write_options(options), rows.schema, overwrite=False, now_us=7)
+    write_rows(plan, rows.toArrow().to_batches(), "same")
 
     with pytest.raises(SequenceConflictError, match="sortWithinPartitions"):
-        write_rows(plan, Identity("same"), rows.toArrow().slice(1).to_batches())
+        write_rows(plan, rows.toArrow().slice(1).to_batches(), "same")
 
 
 # -- what is refused ------------------------------------------------------------------------
@@ -264,7 +252,7 @@ def test_a_conflict_has_its_own_type(spark, topic):
     [
         (["value"], {"mode": "overwrite"}, "a topic cannot be overwritten"),
         (["value"], {"compresion": "zstd"}, "unknown option 'compresion'; a write knows bootstrap"),
-        (["value"], {"compression": "gzip"}, "compression = 'gzip': must be"),
+        (["value"], {"compression": "gzip"}, "'gzip.*must be none or zstd or lz4"),
         (["value"], {"messageBytes": "1"}, "message_bytes"),
         (["value"], {"jobId": "x" * 129}, "must have 1 to 128 bytes"),
         (["value"], {"jobId": "x"}, "rows need a column 'timestamp'"),

@@ -7,8 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memq.core.manifest import Manifest, encode_manifest
+from memq.core.ranges import OffsetRange
 from memq.errors import CorruptDataError, TopicRecreatedError
-from memq.spark.compaction import Compaction, Record, _records, cut_ranges, read_record
+from memq.spark.compaction import (
+    Compaction,
+    CompactionRecord,
+    _records,
+    cut_ranges,
+    read_record,
+)
 from memq.spark.options import parse_read_options
 from memq.spark.parquet import RangeJob
 from memq.spark.plan import task_count
@@ -98,7 +105,15 @@ def test_ranges_follow_each_other_and_keep_to_their_size(sizes, start, range_byt
 
 def test_a_compacted_range_has_files_of_the_size_asked_for():
     """A gigabyte becomes four files of 256 MiB, however many processors the driver has."""
-    job = RangeJob("j", "t", 0, 0, 9, "/lake", "/m.json", "b:1", LIFE, file_bytes=256 << 20)
+    job = RangeJob(
+        name="j",
+        topic="t",
+        range=OffsetRange(0, 0, 9, LIFE),
+        output="/lake",
+        manifest="/m.json",
+        bootstrap="b:1",
+        file_bytes=256 << 20,
+    )
     options = parse_read_options(job.read_options())
 
     tasks = task_count(1 << 30, options.max_bytes_per_partition, options.min_partitions, slots=64)
@@ -109,10 +124,16 @@ def test_a_compacted_range_has_files_of_the_size_asked_for():
 def test_a_record_says_where_to_go_on():
     """The next range begins where the last manifest ends; an open intention is told."""
     one, two = "000000000000-000000000005", "000000000005-000000000009"
-    assert read_record(Names(), "r") == Record(None, None)
-    assert read_record(Names(f"{one}.json", f"{one}.intended"), "r") == Record(5, None, LIFE)
-    assert read_record(Names(f"{one}.json", f"{two}.intended"), "r") == Record(5, (5, 9), LIFE)
-    assert read_record(Names(f"{one}.json", f"{two}.json", ".tmp"), "r") == Record(9, None, LIFE)
+    assert read_record(Names(), "r") == CompactionRecord(None, None)
+    assert read_record(Names(f"{one}.json", f"{one}.intended"), "r") == CompactionRecord(
+        5, None, LIFE
+    )
+    assert read_record(Names(f"{one}.json", f"{two}.intended"), "r") == CompactionRecord(
+        5, (5, 9), LIFE
+    )
+    assert read_record(Names(f"{one}.json", f"{two}.json", ".tmp"), "r") == CompactionRecord(
+        9, None, LIFE
+    )
 
 
 def test_an_intention_names_the_topic_that_it_is_about():

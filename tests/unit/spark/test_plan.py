@@ -1,33 +1,66 @@
-"""Cutting a range into tasks: each Message once, in about equal bytes."""
+"""From options to offsets, and cutting a read into tasks: each Message once, in equal bytes."""
 
 from __future__ import annotations
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.spark.plan import MIN_TASK_BYTES, StoredBatch, cut, task_count
+from memq.core.notification.notification import PublishedBatch
+from memq.core.wire.messages import PartitionOffsets
+from memq.spark.options import Bound
+from memq.spark.plan import MIN_TASK_BYTES, bound_offsets, cut, task_count
+from tests.unit.client.batches import Sent, notify, records, seal
 
 MIB = 1 << 20
+BASE = notify(seal(Sent("p", 0, records(b"v"))))
+
+
+class Brokers:
+    """Brokers that retain this now, and have this first offset at a time."""
+
+    def __init__(self, *found):
+        self._found = found
+
+    def offsets(self, at_ms):
+        assert at_ms == 1_000
+        return self._found
+
+
+@pytest.mark.parametrize(("at", "wanted"), [(3, 3), (7, 5), (None, 5)])
+def test_a_time_leads_to_what_was_retained(at, wanted):
+    """What is published between two questions to the brokers does not count."""
+    retained = {0: PartitionOffsets(partition=0, start=0, end=5)}
+    later = Brokers(
+        PartitionOffsets(partition=0, start=0, end=8, at=at),
+        PartitionOffsets(partition=1, start=0, end=1, at=0),
+    )
+
+    assert bound_offsets(later, Bound(at_ms=1_000), retained, "endingOffsets") == {0: wanted}
 
 
 def batch(offset, size_bytes, messages):
-    return StoredBatch(0, offset, 0, f"b{offset}", "memory:", size_bytes, size_bytes, messages, 0)
+    found = msgspec.structs.replace(BASE, size_bytes=size_bytes, messages=messages)
+    return PublishedBatch(0, offset, 0, found)
 
 
-def messages_of(splits):
-    """Every Message of some splits as (offset, position), in their order."""
+def messages_of(inputs):
+    """Every Message of some inputs as (offset, position), in their order."""
     return [
-        (piece.batch.offset, position)
-        for split in splits
-        for piece in split.pieces
-        for position in range(piece.first, piece.last)
+        (part.batch.offset, position)
+        for each in inputs
+        for part in each.ranges
+        for position in range(part.start, part.end)
     ]
 
 
-def bytes_of(split):
+def bytes_of(each):
     return sum(
-        piece.batch.size_bytes * (piece.last - piece.first) / piece.batch.messages
-        for piece in split.pieces
+        part.batch.notification.size_bytes
+        * (part.end - part.start)
+        / part.batch.notification.messages
+        for part in each.ranges
     )
 
 
@@ -35,41 +68,42 @@ sizes = st.lists(st.tuples(st.integers(1, 1 << 30), st.integers(1, 50)), min_siz
 
 
 @given(sizes, st.integers(1, 60))
-def test_each_message_is_in_one_split_in_order(given_sizes, tasks):
-    """Whatever the sizes, the splits hold each Message once and in order, and none is empty."""
+def test_each_message_is_in_one_input_in_order(given_sizes, tasks):
+    """Whatever the sizes, the inputs have each Message once and in order, and none is empty."""
     batches = [batch(offset, *size) for offset, size in enumerate(given_sizes)]
 
-    splits = cut(batches, {}, tasks)
+    inputs = cut(batches, {}, tasks)
 
-    wanted = [(each.offset, at) for each in batches for at in range(each.messages)]
-    assert messages_of(splits) == wanted
-    assert all(split.pieces for split in splits)
-    assert len(splits) <= tasks
+    wanted = [(each.offset, at) for each in batches for at in range(each.notification.messages)]
+    assert messages_of(inputs) == wanted
+    assert all(each.ranges for each in inputs)
+    assert len(inputs) <= tasks
 
 
 @given(sizes, st.integers(1, 60))
-def test_splits_differ_by_a_message_at_most(given_sizes, tasks):
-    """A split is as large as the others, but for the Message at each end of it."""
+def test_inputs_differ_by_a_message_at_most(given_sizes, tasks):
+    """An input is as large as the others, but for the Message at each end of it."""
     batches = [batch(offset, *size) for offset, size in enumerate(given_sizes)]
-    largest_message = max(each.size_bytes / each.messages for each in batches)
-    share = sum(each.size_bytes for each in batches) / tasks
+    found = [each.notification for each in batches]
+    largest_message = max(each.size_bytes / each.messages for each in found)
+    share = sum(each.size_bytes for each in found) / tasks
 
-    for split in cut(batches, {}, tasks):
-        assert bytes_of(split) <= share + largest_message + 1
+    for each in cut(batches, {}, tasks):
+        assert bytes_of(each) <= share + largest_message + 1
 
 
-def test_equal_batches_fall_into_equal_splits():
+def test_equal_batches_fall_into_equal_inputs():
     """Cuts that fall between Batches are all made."""
-    splits = cut([batch(offset, 10, 1) for offset in range(12)], {}, 4)
+    inputs = cut([batch(offset, 10, 1) for offset in range(12)], {}, 4)
 
-    assert [len(split.pieces) for split in splits] == [3, 3, 3, 3]
+    assert [len(each.ranges) for each in inputs] == [3, 3, 3, 3]
 
 
 def test_one_large_batch_feeds_many_tasks():
     """A large Batch is cut between its Messages."""
-    splits = cut([batch(0, 1000, 100)], {}, 4)
+    inputs = cut([batch(0, 1000, 100)], {}, 4)
 
-    assert [(piece.first, piece.last) for split in splits for piece in split.pieces] == [
+    assert [(part.start, part.end) for each in inputs for part in each.ranges] == [
         (0, 25),
         (25, 50),
         (50, 75),
@@ -77,18 +111,18 @@ def test_one_large_batch_feeds_many_tasks():
     ]
 
 
-def test_repeats_go_with_their_batch():
-    """Each piece of a Batch knows which of its Messages are repeats."""
-    splits = cut([batch(0, 10, 2), batch(1, 10, 2)], {(0, 1): frozenset({1})}, 1)
+def test_duplicates_go_with_their_batch():
+    """Each part of a Batch comes with the positions of the duplicates in it."""
+    inputs = cut([batch(0, 10, 2), batch(1, 10, 2)], {(0, 1): frozenset({1})}, 1)
 
-    assert [piece.repeats for piece in splits[0].pieces] == [frozenset(), frozenset({1})]
+    assert [part.duplicates for part in inputs[0].ranges] == [frozenset(), frozenset({1})]
 
 
-def test_an_empty_range_is_one_empty_split():
-    """Spark takes an empty list for a plan of its own, so there is a split without pieces."""
-    (split,) = cut([], {}, 8)
+def test_an_empty_range_is_one_empty_input():
+    """Spark takes an empty list for a plan of its own, so there is an input without Messages."""
+    (only,) = cut([], {}, 8)
 
-    assert split.pieces == ()
+    assert only.ranges == ()
 
 
 def test_tasks_fill_whole_rounds_of_the_slots():

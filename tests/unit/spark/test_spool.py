@@ -43,7 +43,7 @@ def test_a_full_disk_ends_the_task():
             spool.add([rows(100_000)])
 
 
-def test_a_full_disk_is_told_of_behind_a_buffer():
+def test_a_full_disk_is_told_of_through_a_buffer():
     """The file that cannot be flushed when it is closed does not hide what happened."""
     with (
         pytest.raises(StorageError, match=r"set spark\.local\.dir"),

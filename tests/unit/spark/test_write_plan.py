@@ -9,7 +9,7 @@ from memq.core.format.schema import DEFAULT_SCHEMA
 from memq.errors import ConfigError, SchemaMismatchError
 from memq.spark.options import parse_write_options
 from memq.spark.write_plan import WritePlan, check_rows, lacks_timestamp
-from memq.spark.write_rows import timed
+from memq.spark.writer import timed
 
 
 def test_options_have_any_case_and_those_of_spark_are_left_out():

@@ -7,27 +7,40 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.core.wire.messages import NotificationEntry
+from memq.core.notification.notification import PublishedBatch
 from memq.errors import CorruptDataError
-from memq.spark.admission import Checkpoint, Position, admit, decode_checkpoint, encode_checkpoint
+from memq.spark.stream import (
+    StreamPosition,
+    admit,
+    decode_checkpoint,
+    encode_checkpoint,
+)
 from tests.unit.client.batches import Sent, notify, records, seal
 
 BASE = notify(seal(Sent("p", 0, records(b"v"))))
 
 
 def queue(sizes):
-    """Notifications of some sizes by read partition; the offsets of all grow with the time."""
+    """Batches of some sizes by read partition; the offsets of all grow with the time."""
 
-    def entries(partition, start, end):
-        for offset in range(start, end):
-            found = msgspec.structs.replace(BASE, size_bytes=sizes[partition][offset])
-            yield NotificationEntry(partition, offset, offset, b""), found
+    def batches_in_order(ranges):
+        found = [
+            PublishedBatch(
+                partition,
+                offset,
+                offset,
+                msgspec.structs.replace(BASE, size_bytes=sizes[partition][offset]),
+            )
+            for partition, start, end, _ in ranges
+            for offset in range(start, end)
+        ]
+        return iter(sorted(found, key=lambda each: each.timestamp_ms))
 
-    return entries
+    return batches_in_order
 
 
 def fresh(*nexts):
-    return {partition: Position(0, each) for partition, each in enumerate(nexts)}
+    return {partition: StreamPosition(0, each) for partition, each in enumerate(nexts)}
 
 
 def nexts(positions):
@@ -60,11 +73,11 @@ def test_one_batch_is_taken_whatever_its_size():
 )
 def test_steps_reach_the_end_and_keep_the_limits(sizes, max_offsets, max_bytes):
     """Step by step everything is taken once, and each step keeps both limits."""
-    entries = queue(sizes)
+    batches = queue(sizes)
     ends = {partition: len(each) for partition, each in enumerate(sizes)}
     position = fresh(*[0] * len(sizes))
     while nexts(position) != list(ends.values()):
-        after = admit(position, ends, entries, max_offsets=max_offsets, max_bytes=max_bytes)
+        after = admit(position, ends, batches, max_offsets=max_offsets, max_bytes=max_bytes)
         taken = [
             sizes[partition][offset]
             for partition in ends
@@ -78,9 +91,9 @@ def test_steps_reach_the_end_and_keep_the_limits(sizes, max_offsets, max_bytes):
 
 def test_positions_survive_a_checkpoint():
     """Positions come back from their JSON, sorted so that equal ones have equal texts."""
-    standing = Checkpoint("0123456789abcdef", {10: Position(3, 5), 2: Position(0, 0)})
+    standing = ("0123456789abcdef", {10: StreamPosition(3, 5), 2: StreamPosition(0, 0)})
 
-    encoded = encode_checkpoint(standing)
+    encoded = encode_checkpoint(*standing)
 
     assert list(encoded["partitions"]) == ["2", "10"]
     assert decode_checkpoint(encoded) == standing
@@ -102,5 +115,5 @@ def test_positions_survive_a_checkpoint():
 )
 def test_a_foreign_checkpoint_is_refused(found):
     """A checkpoint of another source is named as such."""
-    with pytest.raises(CorruptDataError, match="no position of a memq stream"):
+    with pytest.raises(CorruptDataError, match="not a position of a memq stream"):
         decode_checkpoint(found)

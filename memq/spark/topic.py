@@ -1,0 +1,179 @@
+"""How Spark reaches a topic: the driver asks its brokers, driver and tasks read its objects.
+
+Spark plans in plain blocking calls, from a Python process that may fork, so clients of brokers are
+made where they are used, and not before. Objects are read from storage, or through a broker.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from memq.client.objects import read_broker, read_storage
+from memq.client.sync import EventLoopThread, sync
+from memq.client.topic import SyncTopicClient
+from memq.core.format.index import decode_tail
+from memq.core.notification.notification import PublishedBatch
+from memq.core.retry import Retry
+from memq.core.runtime import SYSTEM
+from memq.errors import (
+    CorruptDataError,
+    DataLossError,
+    MemqError,
+    ObjectNotFoundError,
+    TopicRecreatedError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterable, Iterator
+
+    from memq.core.format.index import BatchIndex
+    from memq.core.ranges import OffsetRange
+    from memq.spark.options import ReadOptions
+
+T = TypeVar("T")
+
+GO_ON = (
+    "The known offsets belong to the earlier topic. To read this one from its first Batch, load() "
+    "the DataFrame again, begin with a new checkpoint and startingOffsets=earliest, or plan the "
+    "range anew"
+)
+"""What to do about a topic that was made again."""
+
+REQUEST_TIMEOUT_S = 30.0  # how long brokers may be out of reach: one that restarts is back by then
+
+GetRange = Callable[[str, int, int], Any]
+"""Bytes of an object by its URI, the first byte, and how many; fewer where it ends sooner."""
+
+
+class SparkTopic(SyncTopicClient):
+    """The brokers, as a plan needs them. Use it with `with`, or `close` it; it cannot be pickled.
+
+    All calls are about one incarnation of the topic: that of the options, or else the first that is
+    met. Of another one all raise `TopicRecreatedError`, with advice.
+
+    Args:
+        options: of the read.
+    """
+
+    def __init__(self, options: ReadOptions) -> None:
+        super().__init__(
+            options.bootstrap,
+            options.topic,
+            incarnation=options.incarnation,
+            token=options.token,
+            client="memq.spark",
+            request_timeout_s=REQUEST_TIMEOUT_S,
+            loop=_AdvisingLoop("memq-spark"),
+        )
+
+    read_object = sync(read_broker)
+
+    def batches_in_order(self, ranges: Iterable[OffsetRange]) -> Iterator[PublishedBatch]:
+        """The Batches of some ranges in the order of publication, as far as clocks tell it.
+
+        The producers' sequences then come nearly in order, which is what an `IntervalSet` is quick
+        at.
+
+        Raises:
+            OffsetOutOfRangeError: retention has removed some of them.
+            CorruptDataError: a notification cannot be read.
+            MemqError: the brokers failed for `REQUEST_TIMEOUT_S`.
+        """
+        partitions = [self.batches([each]) for each in ranges]
+        return heapq.merge(*partitions, key=attrgetter("timestamp_ms"))
+
+
+def without_runs(batch: PublishedBatch) -> PublishedBatch:
+    """A Batch without the names of its Messages: most of what its notification takes of memory."""
+    lean = msgspec.structs.replace(batch.notification, producers=[])
+    return PublishedBatch(batch.partition, batch.offset, batch.timestamp_ms, lean)
+
+
+class _AdvisingLoop(EventLoopThread):
+    """An event loop that says how to go on when the topic was made again."""
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        try:
+            return super().run(work)
+        except TopicRecreatedError as exc:
+            raise TopicRecreatedError(f"{exc}. {GO_ON}") from exc
+
+
+@contextmanager
+def open_objects(options: ReadOptions) -> Iterator[GetRange]:
+    """What reads the objects of a topic; any thread may call it.
+
+    What may pass is tried again for `REQUEST_TIMEOUT_S`. It raises:
+        CorruptDataError: no object can have these bytes.
+        ObjectNotFoundError: there is no such object.
+        MemqError: storage or brokers failed until the deadline.
+    """
+    if options.read_through == "storage":
+        yield _read_storage
+        return
+    with SparkTopic(options) as topic:
+        yield topic.read_object
+
+
+def _read_storage(uri: str, start: int, length: int) -> Any:
+    retry = Retry(REQUEST_TIMEOUT_S, SYSTEM)
+    while True:
+        try:
+            return read_storage(uri, start, length)
+        except MemqError as exc:
+            delay_s = retry.after(exc)
+        time.sleep(delay_s)
+
+
+@contextmanager
+def naming(batch: PublishedBatch, what: str = "") -> Iterator[None]:
+    """Let errors name the Batch, and what of it.
+
+    Raises:
+        DataLossError: in place of `ObjectNotFoundError`.
+        MemqError: of the type that it had.
+    """
+    try:
+        yield
+    except ObjectNotFoundError as exc:
+        raise DataLossError(
+            f"{batch} is gone, though its notification is retained. If this machine does not share "
+            "the brokers' storage, set readThrough to broker; mode=permissive or "
+            "failOnDataLoss=false read on without it"
+        ) from exc
+    except MemqError as exc:
+        raise type(exc)(f"{batch}{what}: {exc}") from exc
+
+
+def read_index(get_range: GetRange, batch: PublishedBatch) -> BatchIndex:
+    """The index of a Batch, in one read.
+
+    Raises:
+        CorruptDataError: it is damaged, or belongs to another Batch.
+        DataLossError: there is no such object.
+        MemqError: storage or brokers failed.
+    """
+    it = batch.notification
+    with naming(batch):
+        length = it.size_bytes - it.index_offset
+        tail = get_range(it.uri, it.index_offset, length)
+        if len(tail) != length:
+            raise CorruptDataError(
+                f"its notification says {it.size_bytes} bytes, but the last {length} were read "
+                f"as {len(tail)}"
+            )
+        index = decode_tail(tail, it.size_bytes)
+        if index.metadata.batch_id != it.batch_id:
+            raise CorruptDataError(f"the object holds Batch {index.metadata.batch_id}")
+        if len(index.entries) != it.messages:
+            raise CorruptDataError(
+                f"its index names {len(index.entries)} Messages, its notification {it.messages}"
+            )
+        return index
