@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 
-from airflow_provider_memq import conditions
+from airflow_provider_memq import waiting
 from airflow_provider_memq.hooks.memq import MemqHook
-from airflow_provider_memq.polling import Pace, wait_until
 from airflow_provider_memq.settings import DEFAULT_CONN_ID, explain
+from airflow_provider_memq.waiting import Pace, wait_until
 from memq.errors import MemqError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from airflow_provider_memq.conditions import Condition
     from airflow_provider_memq.values import Offsets
+    from airflow_provider_memq.waiting import Condition
 
 DEFAULT_POLL_INTERVAL_S = 10.0
 PACE = ("poll_interval", "exponential_backoff", "max_wait", "silent_fail")  # how it looks
@@ -116,7 +116,7 @@ class MemqOffsetTrigger(MemqTrigger):
         **kwargs: as `MemqTrigger`.
     """
 
-    condition_type = conditions.OffsetsReached
+    condition_type = waiting.OffsetsReached
     condition_fields = ("topic", "incarnation", "offsets")
 
     def __init__(self, *, offsets: Offsets, **kwargs: Any) -> None:
@@ -132,7 +132,7 @@ class MemqWatermarkTrigger(MemqTrigger):
         **kwargs: as `MemqTrigger`.
     """
 
-    condition_type = conditions.WatermarkPassed
+    condition_type = waiting.WatermarkPassed
     condition_fields = ("topic", "incarnation", "at")
 
     def __init__(self, *, at: str, **kwargs: Any) -> None:
@@ -144,14 +144,14 @@ class MemqNewDataTrigger(MemqTrigger):
     """Fires when so much was published since some offsets; give one of the three.
 
     Args:
-        since: first offset that counts, by read partition; all that is held for those not named.
+        since: first offset that counts, by read partition; the first retained for those not named.
         min_notifications: so many Batches.
         min_bytes: so many bytes of objects.
         min_records: so many LogMessages.
         **kwargs: as `MemqTrigger`.
     """
 
-    condition_type = conditions.NewData
+    condition_type = waiting.NewData
     condition_fields = (
         "topic",
         "incarnation",
@@ -186,7 +186,7 @@ class MemqLagTrigger(MemqTrigger):
         **kwargs: as `MemqTrigger`.
     """
 
-    condition_type = conditions.LagBelow
+    condition_type = waiting.LagBelow
     condition_fields = ("topic", "incarnation", "group", "max_lag")
 
     def __init__(self, *, group: str, max_lag: int | str = 0, **kwargs: Any) -> None:

@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import (
     AirflowSkipException,
 )
 
-from airflow_provider_memq.operators.base import ask_brokers
+from airflow_provider_memq.hooks.memq import MemqHook
 from airflow_provider_memq.operators.memq import (
     MemqAuditOperator,
     MemqCommitOperator,
@@ -25,12 +25,12 @@ from airflow_provider_memq.operators.memq import (
     MemqWindowRangesOperator,
 )
 from airflow_provider_memq.range_assets import plan_asset, processed_asset, ranges_asset
-from airflow_provider_memq.ranges import parse_key
+from airflow_provider_memq.ranges import parse_key, range_key
+from airflow_provider_memq.topics import contents_of
 from memq import AdminClient, Producer
 from memq.client.audit.consumed import report_consumed
-from memq.client.topic import TopicClient
 from memq.core.audit.reports import ConsumedReport
-from memq.core.notification.notification import decode_notification
+from memq.core.ranges import OffsetRange
 from memq.errors import ConfigError, DataLossError, OffsetOutOfRangeError, TopicRecreatedError
 from tests.integration.airflow.event_store import EventStore
 
@@ -258,7 +258,7 @@ def key_of(ranges) -> str:
     """The key of ranges that meet, as one."""
     ranges = sorted(ranges)
     assert all(a.end == b.start for a, b in pairwise(ranges))
-    return ranges[0]._replace(end=ranges[-1].end).key
+    return range_key(ranges[0]._replace(end=ranges[-1].end))
 
 
 @pytest.mark.parametrize("minutes", [None, 0, -5])
@@ -375,11 +375,8 @@ def hour(broker, topic):
 
 def consumed(topic, partition, start, end):
     """The report that `job` has read some Batches of one record each."""
-    page = ask_brokers(
-        "memq_default",
-        lambda cluster: TopicClient(cluster, topic).page({partition: start}, max_entries=100),
-    )
-    found = [decode_notification(entry.payload) for entry in page.entries][: end - start]
+    batches = MemqHook().notifications(topic, partition, start, end)
+    found = [batch.notification for batch in batches]
     return ConsumedReport(
         topic=topic,
         consumer="job",
@@ -437,8 +434,8 @@ def tmp_path_of(broker):
 
 def test_a_range_that_is_gone_is_refused(broker, topic):
     """Asking what a range holds that was never published is an error that names it."""
-    from airflow_provider_memq.published import expect
-    from airflow_provider_memq.ranges import PlannedRange
-
-    with pytest.raises(OffsetOutOfRangeError, match=r"partition 0 \[0, 5\) is not held"):
-        ask_brokers("memq_default", lambda cluster: expect(cluster, topic, PlannedRange(0, 0, 5)))
+    with (
+        MemqHook().topic(topic) as client,
+        pytest.raises(OffsetOutOfRangeError, match=r"/0 \[0, 5\) is not retained"),
+    ):
+        contents_of(client, OffsetRange(0, 0, 5))
