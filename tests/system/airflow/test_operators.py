@@ -53,7 +53,7 @@ def publish(broker, topic, batches: int, producer_id: str | None = None) -> None
             producer.flush(timeout=30)
 
 
-def held(broker, topic) -> dict[int, int]:
+def ends_of(broker, topic) -> dict[int, int]:
     with AdminClient(broker.address) as admin:
         return {each.partition: each.end for each in admin.offsets(topic)}
 
@@ -85,7 +85,7 @@ def test_plans_meet_through_crashes_and_retries(broker, topic):
         store.run(planner(topic, **limits), crash=randomness.random() < 0.4)
     store.run(planner(topic))
 
-    assert covered(store, topic) == {p: list(range(end)) for p, end in held(broker, topic).items()}
+    assert covered(store, topic) == {p: list(range(end)) for p, end in ends_of(broker, topic).items()}
 
 
 def test_a_plan_with_nothing_new_emits_nothing(broker, topic):
@@ -115,13 +115,13 @@ def test_latest_begins_where_the_first_plan_ran(broker, topic):
     """What is published after an empty first plan is planned, though "latest" has moved on."""
     store = EventStore()
     publish(broker, topic, 3)
-    first = held(broker, topic)
+    first = ends_of(broker, topic)
     store.run(planner(topic, start="latest"))
     publish(broker, topic, 3)
     store.run(planner(topic, start="latest"))
 
     assert covered(store, topic) == {
-        p: list(range(first[p], end)) for p, end in held(broker, topic).items()
+        p: list(range(first[p], end)) for p, end in ends_of(broker, topic).items()
     }
 
 
@@ -136,7 +136,7 @@ def test_events_of_others_do_not_move_the_plan(broker, topic):
         store.add(plan_asset(ranges_asset(topic)), None, {"by": "hand"})
 
     assert store.run(planner(topic))["ranges"] == []
-    assert planned == {p: list(range(end)) for p, end in held(broker, topic).items()}
+    assert planned == {p: list(range(end)) for p, end in ends_of(broker, topic).items()}
 
 
 def test_a_topic_made_again_is_refused(broker, topic):
@@ -247,7 +247,7 @@ def test_windows_that_meet_hold_each_batch_once(broker, topic):
     found = [window(*times[at : at + 2]) for at in range(3)]
     assert [window(*times[at : at + 2]) for at in range(3)] == found
     ranges = [parse_key(key) for keys in found for key in keys]
-    assert sum(each.offsets for each in ranges) == 9
+    assert sum(each.size for each in ranges) == 9
     assert sorted(window(times[0], times[3])) == sorted(
         key_of([each for each in ranges if each.partition == p])
         for p in {each.partition for each in ranges}
@@ -415,7 +415,7 @@ def test_what_a_named_consumer_has_not_come_to_fails_when_it_had_the_time(broker
     nobody_named = EventStore().run(settled(topic), **later)
     assert nobody_named["verdict"] == "partly judged"
 
-    rest = [(0, 1, held(broker, topic)[0]), (1, 0, held(broker, topic)[1])]
+    rest = [(0, 1, ends_of(broker, topic)[0]), (1, 0, ends_of(broker, topic)[1])]
     reports = [consumed(topic, *place) for place in rest]
     report_consumed(broker.address, reports)
     done = EventStore().run(settled(topic, consumers="job"), **later)
