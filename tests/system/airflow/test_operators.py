@@ -85,7 +85,8 @@ def test_plans_meet_through_crashes_and_retries(broker, topic):
         store.run(planner(topic, **limits), crash=randomness.random() < 0.4)
     store.run(planner(topic))
 
-    assert covered(store, topic) == {p: list(range(end)) for p, end in ends_of(broker, topic).items()}
+    ends = ends_of(broker, topic)
+    assert covered(store, topic) == {p: list(range(end)) for p, end in ends.items()}
 
 
 def test_a_plan_with_nothing_new_emits_nothing(broker, topic):
@@ -415,7 +416,8 @@ def test_what_a_named_consumer_has_not_come_to_fails_when_it_had_the_time(broker
     nobody_named = EventStore().run(settled(topic), **later)
     assert nobody_named["verdict"] == "partly judged"
 
-    rest = [(0, 1, ends_of(broker, topic)[0]), (1, 0, ends_of(broker, topic)[1])]
+    ends = ends_of(broker, topic)
+    rest = [(0, 1, ends[0]), (1, 0, ends[1])]
     reports = [consumed(topic, *place) for place in rest]
     report_consumed(broker.address, reports)
     done = EventStore().run(settled(topic, consumers="job"), **later)
