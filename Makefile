@@ -1,4 +1,4 @@
-# Every day's words. `make help` lists them; each sets up what it needs.
+# Everyday targets. `make help` lists them; each sets up what it needs.
 
 .DEFAULT_GOAL := help
 SHELL := bash
@@ -17,7 +17,7 @@ COMPILE := $(BIN)/uv pip compile pyproject.toml --all-extras --group dev --unive
 
 .PHONY: help setup requirements test test-unit lint format chaos simulate fuzz mutants soak bench demo docs clean
 
-help: ## Show these words
+help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: $(INSTALLED) ## Make .venv with the pinned packages and this project (done once)

@@ -13,11 +13,12 @@ audited once more.
 
 from __future__ import annotations
 
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from memq.core.ranges import Interval, difference, union
 from memq.errors import CorruptDataError
 
 if TYPE_CHECKING:
@@ -26,15 +27,8 @@ if TYPE_CHECKING:
 MAX_MADE_UP = 168  # windows that one run makes up for: a week of hours; the next run goes on
 
 
-class Window(NamedTuple):
-    """A window of time: milliseconds since 1970 UTC, the end not included."""
-
-    start_ms: int
-    end_ms: int
-
-
-class Record:
-    """The windows that were audited, as kept in a state store.
+class AuditedWindows:
+    """The windows that were audited, in milliseconds since 1970 UTC, as kept in a state store.
 
     Args:
         store: of an asset: has `get(key)` and `set(key, value)`.
@@ -46,52 +40,43 @@ class Record:
         self._key = key
 
     def __repr__(self) -> str:
-        return f"<Record {self._key}>"
+        return f"<AuditedWindows {self._key}>"
 
-    def read(self) -> list[Window]:
-        """What was audited, as spans that do not touch, sorted.
+    def read(self) -> list[Interval]:
+        """What was audited, as intervals that do not meet, sorted.
 
         Raises:
             CorruptDataError: what is kept makes no sense.
         """
         kept = self._store.get(self._key)
         try:
-            spans = msgspec.convert(kept or [], list[Window], strict=True)
+            windows = msgspec.convert(kept or [], list[Interval], strict=True)
         except msgspec.ValidationError as exc:
             raise CorruptDataError(
                 f"key {self._key!r} of the asset's state store makes no sense: {exc}. Delete the "
                 "key; the record then begins anew with the next window"
             ) from exc
-        return joined(spans)
+        return union(sorted(windows))
 
-    def add(self, window: Window) -> None:
+    def add(self, window: Interval) -> None:
         """Keep that a window was audited."""
-        self._store.set(self._key, [list(each) for each in joined([*self.read(), window])])
+        windows = union(sorted([*self.read(), window]))
+        self._store.set(self._key, [list(each) for each in windows])
 
 
-def joined(windows: Iterable[Window]) -> list[Window]:
-    """Windows as spans that do not touch, sorted."""
-    spans: list[Window] = []
-    for each in sorted(windows):
-        if spans and each.start_ms <= spans[-1].end_ms:
-            spans[-1] = Window(spans[-1].start_ms, max(spans[-1].end_ms, each.end_ms))
-        else:
-            spans.append(each)
-    return spans
-
-
-def left_out(audited: Iterable[Window], own: Window) -> list[Window]:
+def left_out(audited: Iterable[Interval], own: Interval) -> list[Interval]:
     """The windows before a run's own that none has audited, the oldest first.
 
     They are as wide as the run's own, or less at the end of a gap; `MAX_MADE_UP` at most. Nothing
     is known of what lies before the first window that was audited.
     """
-    width_ms = own.end_ms - own.start_ms
-    found: list[Window] = []
-    for before, after in pairwise(joined([*audited, own])):
-        gap = Window(before.end_ms, min(after.start_ms, own.start_ms))
-        for start_ms in range(gap.start_ms, gap.end_ms, width_ms):
-            if len(found) == MAX_MADE_UP:
-                return found
-            found.append(Window(start_ms, min(start_ms + width_ms, gap.end_ms)))
-    return found
+    known = union(sorted(audited))
+    if not known:
+        return []
+    width_ms = own.end - own.start
+    windows = (
+        Interval(start_ms, min(start_ms + width_ms, gap.end))
+        for gap in difference([Interval(known[0].start, own.start)], known)
+        for start_ms in range(gap.start, gap.end, width_ms)
+    )
+    return list(islice(windows, MAX_MADE_UP))

@@ -6,6 +6,35 @@ imports nothing.
 
 from __future__ import annotations
 
+CONN_TYPE = "memq"
+
+# A broker that is restarted is back within 2 s; a wrong address is reported after this.
+REQUEST_TIMEOUT_S = 10
+MAX_REQUEST_TIMEOUT_S = 3600
+
+EXTRAS: dict[str, object] = {
+    "bootstrap": {
+        "label": "More brokers",
+        "description": "Comma separated host:port of brokers to ask beside the host above.",
+        "schema": {"type": ["string", "null"]},
+    },
+    "request_timeout_s": {
+        "label": "Request timeout",
+        "description": "Seconds that brokers are tried before a call fails.",
+        "schema": {
+            "type": ["number", "null"],
+            "exclusiveMinimum": 0,
+            "maximum": MAX_REQUEST_TIMEOUT_S,
+        },
+    },
+    "admin_url": {
+        "label": "Admin URL",
+        "description": "A broker's admin HTTP, for links; http://<host>:6368 when empty.",
+        "schema": {"type": ["string", "null"]},
+    },
+}
+"""The extra fields of a connection, which `airflow_provider_memq.settings` reads."""
+
 _INTEGRATION = "MemQ"
 
 
@@ -49,7 +78,7 @@ def _modules(*modules: str) -> dict[str, object]:
 def _connection_type() -> dict[str, object]:
     """The connection and its form."""
     return {
-        "connection-type": "memq",
+        "connection-type": CONN_TYPE,
         "hook-class-name": "airflow_provider_memq.hooks.memq.MemqHook",
         "hook-name": "MemQ",
         "ui-field-behaviour": {
@@ -60,27 +89,11 @@ def _connection_type() -> dict[str, object]:
                 "port": "6367",
                 "password": "empty where the brokers ask for none",
                 "bootstrap": "broker-2:6367,broker-3:6367",
-                "request_timeout_s": "10",
+                "request_timeout_s": str(REQUEST_TIMEOUT_S),
                 "admin_url": "http://broker-1:6368",
             },
         },
-        "conn-fields": {
-            "bootstrap": {
-                "label": "More brokers",
-                "description": "Comma separated host:port of brokers to ask beside the host above.",
-                "schema": {"type": ["string", "null"]},
-            },
-            "request_timeout_s": {
-                "label": "Request timeout",
-                "description": "Seconds that brokers are tried before a call fails.",
-                "schema": {"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": 3600},
-            },
-            "admin_url": {
-                "label": "Admin URL",
-                "description": "A broker's admin HTTP, for links; http://<host>:6368 when empty.",
-                "schema": {"type": ["string", "null"]},
-            },
-        },
+        "conn-fields": EXTRAS,
     }
 
 

@@ -10,20 +10,19 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from airflow_provider_memq.get_provider_info import (
+    CONN_TYPE,
+    EXTRAS,
+    MAX_REQUEST_TIMEOUT_S,
+    REQUEST_TIMEOUT_S,
+)
+from memq.core.options import DEFAULT_ADMIN_PORT, DEFAULT_PORT
 from memq.errors import ConfigError, MemqError, UnauthorizedError
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
-CONN_TYPE = "memq"
 DEFAULT_CONN_ID = "memq_default"
-DEFAULT_PORT = 6367
-DEFAULT_ADMIN_PORT = 6368
-
-# A broker that is restarted is back within 2 s; a wrong address is reported after this.
-DEFAULT_REQUEST_TIMEOUT_S = 10.0
-
-EXTRAS = ("bootstrap", "request_timeout_s", "admin_url")
 
 
 class ClientSettings(NamedTuple):
@@ -140,14 +139,14 @@ def _with_port(host: str, port: int) -> str:
 
 def _timeout_s(conn_id: str, given: object) -> float:
     if given in (None, ""):
-        return DEFAULT_REQUEST_TIMEOUT_S
+        return float(REQUEST_TIMEOUT_S)
     try:
         timeout_s = float(str(given))
     except ValueError:
         timeout_s = 0.0
-    if not 0 < timeout_s <= 3600:
+    if not 0 < timeout_s <= MAX_REQUEST_TIMEOUT_S:
         raise ConfigError(
             f"connection {conn_id!r}: request_timeout_s = {given!r}; it must be a number of "
-            "seconds above 0, at most 3600"
+            f"seconds above 0, at most {MAX_REQUEST_TIMEOUT_S}"
         )
     return timeout_s

@@ -16,8 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memq.broker.config import BrokerConfig
-from memq.broker.limits import ALLOCATOR
+from memq.broker.config import ALLOCATOR, BrokerConfig
 from memq.broker.main import serve
 from memq.broker.server import Broker
 from memq.core.storage.local import LocalStorage

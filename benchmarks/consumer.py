@@ -26,8 +26,7 @@ from memq.core.storage.open import open_uri
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from memq.client.batch import Batch
-    from memq.client.order import Order
+    from memq.client.batch import Batch, Order
 
 BATCH_BYTES = 8 << 20
 BATCHES = 8

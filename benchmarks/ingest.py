@@ -17,7 +17,7 @@ from memq.core.format.message import check_message, encode_message, encode_recor
 from memq.core.format.schema import DEFAULT_SCHEMA
 from memq.core.topic import TopicConfig
 from memq.core.wire.client_connection import ClientConnection
-from memq.core.wire.events import Answer
+from memq.core.wire.connection import Answer
 from memq.core.wire.frame import FrameReader
 from memq.core.wire.messages import CreateTopic, TopicAnswer, Write
 

@@ -2,10 +2,10 @@
 
 `memq_audit` runs for each hour. It waits until the topic's watermark has passed the end of the
 hour, and then compares what producers reported with what is stored, and what is stored with what
-consumer groups and Spark jobs reported. When something is lost, damaged, doubled or left out, the
-task `audit` fails and names the producer, the sequences and how many LogMessages. Consumers have
-some more time: an hour later the task `consumed` looks at the hour again, and fails when one of
-`memq_audit_consumers` has not come to its end. That is when somebody should be told: put your
+consumer groups and Spark jobs reported. When something is lost, damaged, duplicated or left out,
+the task `audit` fails and names the producer, the sequences and how many LogMessages. Consumers
+have some more time: an hour later the task `consumed` looks at the hour again, and fails when one
+of `memq_audit_consumers` has not come to its end. That is when somebody should be told: put your
 notifier in place of `page_somebody` below. It is also told when a task fails in another way: when
 the watermark has not passed the end of an hour within `memq_audit_wait`, or brokers do not answer.
 
@@ -77,7 +77,7 @@ with DAG(
     start_date=datetime.fromisoformat(SINCE or "2026-01-01T00:00:00Z"),
     catchup=bool(SINCE),
     max_active_runs=24,  # those that wait cost little; hours beyond them are made up for
-    # For every task: when the wait fails, the audits behind it do not run, and could tell nobody.
+    # For every task: when the wait fails, the audits after it do not run, and could tell nobody.
     default_args={
         "on_failure_callback": page_somebody,
         # Not of what an audit has found, nor of a wait that timed out; but where not all could be

@@ -12,9 +12,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from memq import errors
     from memq.client.admin import AdminClient, AsyncAdminClient
+    from memq.client.audit.audit import audit_topic
+    from memq.client.audit.consumed import report_consumed
+    from memq.client.batch import Batch, LogMessage
     from memq.client.consumer.consumer import AsyncConsumer, Consumer
+    from memq.client.producer.delivery import Delivery, StoredAt
     from memq.client.producer.producer import AsyncProducer, Producer
     from memq.client.read_range import read_range
+    from memq.core.audit.reports import ConsumedReport
+    from memq.core.format.reader import BatchReader
     from memq.core.ranges import OffsetRange
 
 __all__ = [
@@ -22,34 +28,45 @@ __all__ = [
     "AsyncAdminClient",
     "AsyncConsumer",
     "AsyncProducer",
+    "Batch",
+    "BatchReader",
+    "ConsumedReport",
     "Consumer",
+    "Delivery",
+    "LogMessage",
     "OffsetRange",
     "Producer",
+    "StoredAt",
+    "audit_topic",
     "errors",
     "read_range",
+    "report_consumed",
 ]
 
 _MODULES = {
-    "AdminClient": "memq.client.admin",
-    "AsyncAdminClient": "memq.client.admin",
-    "AsyncConsumer": "memq.client.consumer.consumer",
-    "AsyncProducer": "memq.client.producer.producer",
-    "Consumer": "memq.client.consumer.consumer",
-    "OffsetRange": "memq.core.ranges",
-    "Producer": "memq.client.producer.producer",
-    "read_range": "memq.client.read_range",
+    "memq.client.admin": ("AdminClient", "AsyncAdminClient"),
+    "memq.client.audit.audit": ("audit_topic",),
+    "memq.client.audit.consumed": ("report_consumed",),
+    "memq.client.batch": ("Batch", "LogMessage"),
+    "memq.client.consumer.consumer": ("AsyncConsumer", "Consumer"),
+    "memq.client.producer.delivery": ("Delivery", "StoredAt"),
+    "memq.client.producer.producer": ("AsyncProducer", "Producer"),
+    "memq.client.read_range": ("read_range",),
+    "memq.core.audit.reports": ("ConsumedReport",),
+    "memq.core.format.reader": ("BatchReader",),
+    "memq.core.ranges": ("OffsetRange",),
 }
-"""Where each public name stands."""
+"""The public names of each module."""
 
 
 def __getattr__(name: str) -> object:
     if name == "errors":
         return import_module("memq.errors")
-    if name not in _MODULES:
-        raise AttributeError(f"module 'memq' has no attribute {name!r}")
-    value = getattr(import_module(_MODULES[name]), name)
-    globals()[name] = value
-    return value
+    for module, names in _MODULES.items():
+        if name in names:
+            value = globals()[name] = getattr(import_module(module), name)
+            return value
+    raise AttributeError(f"module 'memq' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

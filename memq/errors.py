@@ -80,7 +80,7 @@ class MessageTooLargeError(MemqError):
 
 
 class OffsetOutOfRangeError(MemqError):
-    """An offset or range lies outside what the partition still holds."""
+    """An offset or range lies outside what is retained of the partition."""
 
     code = "offset_out_of_range"
 

@@ -8,24 +8,17 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from typing import TYPE_CHECKING
 
 import click
 
-from memq.cli.audit import GRACE, exit_code, show_table
-from memq.cli.command import Command
-from memq.cli.options import RowType, TimeType, option
-from memq.cli.spark_options import topic_options
+from memq.cli.audit import audit_options, exit_code, show_table
+from memq.cli.command import Command, topic_options
 from memq.client.audit.audit import audit_topic
-from memq.client.start import time_ms
 from memq.core.audit.result import encode_result
 from memq.core.topic import check_topic_name
 from memq.spark.app import run, session, token_from
-from memq.spark.audit import FINDINGS, Place, deep_on, findings
+from memq.spark.audit import FINDINGS, TopicAddress, deep_on, findings
 from memq.spark.folders import Folders
-
-if TYPE_CHECKING:
-    from datetime import datetime
 
 
 @click.command(
@@ -37,19 +30,7 @@ python spark_apps/audit_reconcile.py --topic clicks --output /tmp/audit
 """,
 )
 @topic_options
-@click.option("--from", "start", type=TimeType(), help="Reports since this time: ISO 8601, or 2h.")
-@click.option("--to", "end", type=TimeType(), help="Reports before this time.")
-@click.option(
-    "--deep", is_flag=True, help="Read every byte of the Batches, by all workers of Spark."
-)
-@click.option(
-    "--consumer",
-    "consumers",
-    multiple=True,
-    metavar="NAME",
-    help="Group or job to ask about; may be given several times. All that reported when left out.",
-)
-@option("--grace", type=RowType(GRACE), default=GRACE.default_text, help=GRACE.doc)
+@audit_options
 @click.option(
     "--output", required=True, metavar="DIR", help="Folder or URI; the findings are added to it."
 )
@@ -62,11 +43,11 @@ def main(
     *,
     bootstrap: str,
     topic: str,
-    start: datetime | None,
-    end: datetime | None,
+    start_ms: int | None,
+    end_ms: int | None,
     deep: bool,
     consumers: tuple[str, ...],
-    grace: str,
+    grace_ms: int,
     output: str,
     result: str | None,
     token_env: str | None,
@@ -76,12 +57,11 @@ def main(
 
     Prints the findings and adds them to the Parquet table in DIR: one row for each producer, epoch
     and write partition, and one for each consumer of it. The exit code is 1 when anything is lost,
-    damaged, doubled, changed or missed, and 3 when nothing is, but not all could be judged.
+    damaged, duplicated, changed or missed, and 3 when nothing is, but not all could be judged.
     """
     check_topic_name(topic)
     token = token_from(token_env)
-    start_ms = None if start is None else time_ms(start)
-    end_ms = None if end is None else time_ms(end)
+    address = TopicAddress(bootstrap, topic, token)
     spark = session("audit_reconcile")
     try:
         found = asyncio.run(
@@ -92,9 +72,9 @@ def main(
                 end_ms=end_ms,
                 deep=deep,
                 consumers=consumers,
-                grace_ms=GRACE.parse(grace),
+                grace_ms=grace_ms,
                 token=token,
-                inspect_batches=deep_on(spark, Place(bootstrap, topic, token)) if deep else None,
+                inspect_batches=deep_on(spark, address) if deep else None,
             )
         )
         rows = findings(

@@ -9,8 +9,7 @@ import sys
 
 import click
 
-from memq.cli.command import Command
-from memq.cli.spark_options import job_options, topic_options
+from memq.cli.command import Command, job_options, topic_options
 from memq.core.topic import check_topic_name
 from memq.core.units import parse_size_bytes
 from memq.errors import ConfigError

@@ -9,8 +9,7 @@ import sys
 
 import click
 
-from memq.cli.command import Command
-from memq.cli.spark_options import job_options, topic_options
+from memq.cli.command import Command, job_options, topic_options
 from memq.core.topic import check_topic_name
 from memq.errors import InvalidRequestError
 from memq.spark.app import run, session, token_from

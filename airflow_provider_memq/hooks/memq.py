@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow.sdk import BaseHook
 
-from airflow_provider_memq.settings import CONN_TYPE, DEFAULT_CONN_ID, explain, settings_of
+from airflow_provider_memq.get_provider_info import CONN_TYPE
+from airflow_provider_memq.settings import DEFAULT_CONN_ID, explain, settings_of
 from airflow_provider_memq.topics import read_state
 from memq.core.ranges import OffsetRange
 from memq.errors import MemqError

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk.exceptions import (
     AirflowException,
@@ -13,11 +13,14 @@ from airflow.sdk.exceptions import (
 )
 
 from airflow_provider_memq import files
-from airflow_provider_memq.audited import Record, Window, left_out
+from airflow_provider_memq.audited import AuditedWindows, left_out
 from airflow_provider_memq.operators.base import MemqTopicOperator, now_ms
 from airflow_provider_memq.operators.window import window_of
 from airflow_provider_memq.submitting import prepare, program_arguments
 from airflow_provider_memq.values import duration_ms_or, iso, parse_flag
+from memq.core.audit import render
+from memq.core.audit.result import AuditResult, Verdict, decode_result
+from memq.core.ranges import Interval
 from memq.errors import ConfigError, DataLossError
 
 if TYPE_CHECKING:
@@ -26,8 +29,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Asset, Context
 
     from airflow_provider_memq.settings import ClientSettings
-    from memq.core.audit.reports import Verdict
-    from memq.core.audit.result import AuditResult
 
 MAX_FINDINGS = 50  # in the error and the XCom; the table has all
 DEFAULT_GRACE = "1m"
@@ -36,7 +37,7 @@ DEFAULT_GRACE = "1m"
 class _Judged(NamedTuple):
     """A window and what was found in it: the verdict, as plain JSON, and in words."""
 
-    window: Window
+    window: Interval
     verdict: Verdict
     plain: dict[str, Any]
     lines: list[str]
@@ -58,11 +59,11 @@ class MemqAuditOperator(MemqTopicOperator):
     audits it too, after its own, as one window of its own with a table of its own.
 
     The failure names producer, epoch, write partition, sequences and counts of everything that is
-    lost, damaged, doubled or changed, and what a consumer missed. It is not retried. Where nothing
-    is wrong but not all of the window could be judged, the failure says what could not; then a
-    retry may find more: reports come late. `allow_partly` lets such a window pass. The result
-    is pushed before the failure, so that an `on_failure_callback`, which any notifier can be, has
-    it: `{{ ti.xcom_pull(task_ids=ti.task_id) }}`, and the text in `{{ exception }}`.
+    lost, damaged, duplicated or changed, and what a consumer missed. It is not retried. Where
+    nothing is wrong but not all of the window could be judged, the failure says what could not;
+    then a retry may find more: reports come late. `allow_partly` lets such a window pass. The
+    result is pushed before the failure, so that an `on_failure_callback`, which any notifier can
+    be, has it: `{{ ti.xcom_pull(task_ids=ti.task_id) }}`, and the text in `{{ exception }}`.
 
     Args:
         consumers: groups and jobs that must have consumed what is stored: a list, or its text with
@@ -84,7 +85,7 @@ class MemqAuditOperator(MemqTopicOperator):
             now is a fault, too. Only for data intervals: with `start`, `end` or `last` the task is
             skipped.
         grace: how long a job may take: what a consumer left out is a fault only when something
-            behind it was reported so long ago (templated).
+            after it was reported so long ago (templated).
         allow_partly: let a window pass of which not all could be judged, such as one in which a
             producer was killed before it could report (templated).
         audited: asset in whose state store it is kept which windows were audited, such as
@@ -165,14 +166,12 @@ class MemqAuditOperator(MemqTopicOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Audit, keep the result, and fail when something does not match."""
-        from memq.core.audit.reports import Verdict  # noqa: PLC0415 - DAGs parse sooner
-
         own = self._window(context)
         if parse_flag("deep", self.deep) and self.settled_for:
             raise ConfigError("deep is about what is stored; with settled_for only reports count")
         record = self._record(context)
         if record and not record.read():  # a window that fails before it is audited is made up for
-            record.add(Window(own.start_ms, own.start_ms))
+            record.add(Interval(own.start, own.start))
         made_up = left_out(record.read(), own) if record else []
         for window in made_up:
             self.log.warning("nobody has audited %s yet: this run does", _in_words(window))
@@ -193,13 +192,11 @@ class MemqAuditOperator(MemqTopicOperator):
         self._settle(judged, record)
         return plain
 
-    def _settle(self, judged: Sequence[_Judged], record: Record | None) -> None:
+    def _settle(self, judged: Sequence[_Judged], record: AuditedWindows | None) -> None:
         """Fail with what was found, and keep that it was: what failed a task is not told again.
 
         Not sooner: had a later window failed the task, another try would not look at these again.
         """
-        from memq.core.audit.reports import Verdict  # noqa: PLC0415 - DAGs parse sooner
-
         for each in judged:
             if record:
                 record.add(each.window)
@@ -222,69 +219,65 @@ class MemqAuditOperator(MemqTopicOperator):
         windows = " and ".join(_in_words(each.window) for each in told)
         return f"topic {self.topic!r}, {windows}: {lines}"
 
-    def _judge(self, window: Window) -> _Judged:
+    def _judge(self, window: Interval) -> _Judged:
         """Audit one window, and keep its table."""
-        from airflow_provider_memq import audit_table  # noqa: PLC0415 - DAGs parse sooner
-        from memq.core.audit.reports import Verdict  # noqa: PLC0415 - likewise
-        from memq.core.audit.result import unjudged  # noqa: PLC0415 - likewise
-
         submit = parse_flag("deep", self.deep) and bool(self.application)
         audit = self._audit_by_spark if submit else self._audit
         result = audit(window)
-        late = audit_table.late_in_words(result, self._must_be_done())
+        late = render.late_in_words(result, self._must_be_done())
         plain = {
-            **audit_table.to_json(result, MAX_FINDINGS),
-            "start": iso(window.start_ms),
-            "end": iso(window.end_ms),
+            **render.summary(result, MAX_FINDINGS),
+            "start": iso(window.start),
+            "end": iso(window.end),
             "table": self._keep(result, window),
         }
         if not self.settled_for:
             begun = [consumer for consumer in result.consumers if consumer.reports]
-            result = replace(result, consumers=begun)
+            result = msgspec.structs.replace(result, consumers=begun)
         verdict = Verdict.UNCLEAN if late else result.verdict
         plain |= {"verdict": verdict.value, "clean": verdict is Verdict.CLEAN}
         if verdict is Verdict.UNCLEAN:
-            lines = late + audit_table.in_words(result, MAX_FINDINGS)
+            lines = late + render.faults_in_words(result, MAX_FINDINGS)
         else:
-            lines = ["nothing is wrong, but not all could be judged", *unjudged(result)]
+            lines = ["nothing is wrong, but not all could be judged", *render.unjudged(result)]
         return _Judged(window, verdict, plain, lines)
 
-    def _record(self, context: Context) -> Record | None:
+    def _record(self, context: Context) -> AuditedWindows | None:
         """Which windows were audited, if this run is one that makes up for others."""
         asked = self.last or self.start or self.end
         if self.audited is None or asked or context["dag_run"].run_type != "scheduled":
             return None
         key = "consumed" if self.settled_for else "audited"
-        return Record(context["asset_state_store"][self.audited], key)
+        return AuditedWindows(context["asset_state_store"][self.audited], key)
 
     def on_kill(self) -> None:
         """Stop the program that was submitted."""
         if self._submitted is not None:
             self._submitted.on_kill()
 
-    def _window(self, context: Context) -> Window:
+    def _window(self, context: Context) -> Interval:
         last_ms, shift_ms = duration_ms_or(0, self.last), duration_ms_or(0, self.settled_for)
         if shift_ms:
             if last_ms or self.start or self.end:
                 raise AirflowSkipException("only data intervals are audited a second time")
             start_ms, end_ms = window_of(context, None, None)
-            return Window(start_ms - shift_ms, end_ms - shift_ms)
+            return Interval(start_ms - shift_ms, end_ms - shift_ms)
         if not last_ms:
-            return Window(*window_of(context, self.start, self.end))
+            return Interval(*window_of(context, self.start, self.end))
         if self.start or self.end:
             raise ConfigError("give either last, or start and end")
         now = now_ms()
-        return Window(now - last_ms, now)
+        return Interval(now - last_ms, now)
 
-    def _audit(self, window: Window) -> AuditResult:
+    def _audit(self, window: Interval) -> AuditResult:
         from memq.client.audit.audit import audit_topic  # noqa: PLC0415 - DAGs parse sooner
 
         return self.hook.ask(
             lambda cluster: audit_topic(
                 cluster,
                 self.topic,
-                start_ms=window.start_ms,
-                end_ms=window.end_ms,
+                start_ms=window.start,
+                end_ms=window.end,
                 deep=parse_flag("deep", self.deep),
                 consumers=names_of(self.consumers),
                 grace_ms=duration_ms_or(0, self.grace),
@@ -296,10 +289,9 @@ class MemqAuditOperator(MemqTopicOperator):
         """Consumers that must have come to the end of the window."""
         return names_of(self.consumers) if self.settled_for else []
 
-    def _audit_by_spark(self, window: Window) -> AuditResult:
+    def _audit_by_spark(self, window: Interval) -> AuditResult:
         """Submit the program; what it found is in the file that it writes last."""
         from airflow_provider_memq.hooks.memq import MemqHook  # noqa: PLC0415 - parse sooner
-        from memq.core.audit.result import decode_result  # noqa: PLC0415 - likewise
 
         if not self.output_dir:
             raise ConfigError("a deep audit by Spark needs output_dir, to find its result there")
@@ -326,11 +318,11 @@ class MemqAuditOperator(MemqTopicOperator):
             return decode_result(found)
         raise failed or DataLossError(f"the audit ended well, and there is no result at {file}")
 
-    def _arguments(self, settings: ClientSettings, window: Window, result: str) -> list[str]:
+    def _arguments(self, settings: ClientSettings, window: Interval, result: str) -> list[str]:
         arguments = {
             "--topic": self.topic,
-            "--from": iso(window.start_ms),
-            "--to": iso(window.end_ms),
+            "--from": iso(window.start),
+            "--to": iso(window.end),
             "--grace": f"{duration_ms_or(0, self.grace)}ms",
             "--output": f"{self.output_dir.rstrip('/')}/_findings",
             "--result": result,
@@ -338,25 +330,23 @@ class MemqAuditOperator(MemqTopicOperator):
         consumers = [text for name in names_of(self.consumers) for text in ("--consumer", name)]
         return [*program_arguments(settings, arguments), "--deep", *consumers]
 
-    def _keep(self, result: AuditResult, window: Window) -> str | None:
+    def _keep(self, result: AuditResult, window: Interval) -> str | None:
         """Write the table; an audit of the same window that is run again replaces it."""
-        from airflow_provider_memq.audit_table import to_csv, to_rows  # noqa: PLC0415 - likewise
-
         if not self.output_dir:
             return None
         path = self._file(window, "csv")
-        files.write(path, to_csv(to_rows(result)).encode(), self.aws_conn_id)
+        files.write(path, render.to_csv(result).encode(), self.aws_conn_id)
         return path
 
-    def _file(self, window: Window, suffix: str) -> str:
+    def _file(self, window: Interval, suffix: str) -> str:
         """Path or URI of the file of a window."""
         kind = "consumed" if self.settled_for else "audit"
         folder = f"{self.output_dir.rstrip('/')}/topic={self.topic}"
-        return f"{folder}/{kind}-{window.start_ms:013d}-{window.end_ms:013d}.{suffix}"
+        return f"{folder}/{kind}-{window.start:013d}-{window.end:013d}.{suffix}"
 
 
-def _in_words(window: Window) -> str:
-    return f"{iso(window.start_ms)} to {iso(window.end_ms)}"
+def _in_words(window: Interval) -> str:
+    return f"{iso(window.start)} to {iso(window.end)}"
 
 
 def names_of(consumers: Sequence[str] | str) -> list[str]:

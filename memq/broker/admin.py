@@ -9,18 +9,27 @@ from aiohttp import web
 from memq.errors import MemqError, UnavailableError
 
 if TYPE_CHECKING:
-    from memq.broker.server import Broker
+    from memq.broker.connection import Connections
+    from memq.broker.context import BrokerContext
+    from memq.broker.topics import Topics
 
 
 class AdminServer:
     """The admin HTTP of one broker.
 
+    Args:
+        context: of the broker.
+        topics: that it hosts.
+        connections: of its clients.
+
     Attributes:
         port: where it listens; 0 before `start`.
     """
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, context: BrokerContext, topics: Topics, connections: Connections) -> None:
+        self._context = context
+        self._topics = topics
+        self._connections = connections
         self._runner: web.AppRunner | None = None
         self.port = 0
 
@@ -42,7 +51,7 @@ class AdminServer:
         )
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
-        config = self._broker.config
+        config = self._context.config
         try:
             await web.TCPSite(self._runner, config.host, config.admin_port).start()
         except OSError as exc:
@@ -60,21 +69,21 @@ class AdminServer:
         return web.Response(text="ok\n")
 
     async def _ready(self, _: web.Request) -> web.Response:
-        reasons = self._broker.not_ready()
+        reasons = self._context.not_ready()
         if not reasons:
             return web.Response(text="ready\n")
         return web.Response(text=f"not ready: {'; '.join(reasons)}\n", status=503)
 
     async def _metrics(self, _: web.Request) -> web.Response:
-        broker = self._broker
-        metrics, memory = broker.services.metrics, broker.services.memory
-        metrics.connections.set(broker.connections)
+        metrics, memory = self._context.metrics, self._context.memory
+        scheduler = self._context.scheduler
+        metrics.connections.set(len(self._connections))
         metrics.memory.set(memory.used_bytes)
         metrics.memory_idle.set(memory.idle_bytes)
         metrics.memory_limit.set(memory.limit_bytes)
-        metrics.answers.set(broker.services.turns.used_bytes)
-        metrics.answers_limit.set(broker.services.turns.limit_bytes)
-        for hosted in broker.topics.hosted():
+        metrics.answers.set(scheduler.used_bytes)
+        metrics.answers_limit.set(scheduler.limit_bytes)
+        for hosted in self._topics.hosted():
             hosted.count_received(metrics)
             mark_ms = min(partition.stored_through_ms() for partition in hosted.partitions)
             metrics.watermark.labels(hosted.topic.name).set(mark_ms / 1000)
@@ -83,39 +92,39 @@ class AdminServer:
         )
 
     async def _status(self, _: web.Request) -> web.Response:
-        broker = self._broker
+        context = self._context
         partitions = [
             {"write_partition": repr(partition.processor), "parked": partition.parked}
-            for hosted in broker.topics.hosted()
+            for hosted in self._topics.hosted()
             for partition in hosted.partitions
         ]
-        memory = broker.services.memory
+        memory, scheduler = context.memory, context.scheduler
         return web.json_response(
             {
-                "broker_id": broker.config.broker_id,
-                "address": broker.address,
-                "ready": not broker.not_ready(),
-                "not_ready": broker.not_ready(),
-                "connections": broker.connections,
+                "broker_id": context.config.broker_id,
+                "address": context.address,
+                "ready": not context.not_ready(),
+                "not_ready": context.not_ready(),
+                "connections": len(self._connections),
                 "memory_used_bytes": memory.used_bytes,
                 "memory_idle_bytes": memory.idle_bytes,
                 "memory_peak_bytes": memory.peak_bytes,
                 "memory_limit_bytes": memory.limit_bytes,
-                "answer_bytes": broker.services.turns.used_bytes,
-                "answer_limit_bytes": broker.services.turns.limit_bytes,
+                "answer_bytes": scheduler.used_bytes,
+                "answer_limit_bytes": scheduler.limit_bytes,
                 "write_partitions": partitions,
             }
         )
 
     async def _topic(self, request: web.Request) -> web.Response:
         """What each read partition of a topic holds, for people who follow a link."""
-        name, broker = request.match_info["topic"], self._broker
+        name = request.match_info["topic"]
         try:
-            hosted = broker.topics.get(name)
+            hosted = self._topics.get(name)
             # First the watermark: what it covers is then sure to lie before the ends.
-            mark_ms = min((await broker.watermarks(hosted))[0])
-            held = [
-                await broker.services.queue.offsets(hosted.topic.queue_topic, partition)
+            mark_ms = min((await hosted.watermarks())[0])
+            offsets = [
+                await self._context.queue.offsets(hosted.topic.queue_topic, partition)
                 for partition in range(hosted.topic.config.read_partitions)
             ]
         except MemqError as exc:
@@ -126,7 +135,7 @@ class AdminServer:
                 "stored_through_ms": mark_ms,
                 "read_partitions": [
                     {"partition": number, "start": start, "end": end}
-                    for number, (start, end) in enumerate(held)
+                    for number, (start, end) in enumerate(offsets)
                 ],
             }
         )

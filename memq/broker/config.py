@@ -6,143 +6,32 @@ A later source wins over an earlier one: default, file, `MEMQ_…` variable, com
 from __future__ import annotations
 
 import tomllib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from memq.core.options import Option, defaults, parse_options
+from memq.core.options import (
+    DEFAULT_ADMIN_PORT,
+    DEFAULT_HOST,
+    DEFAULT_PORT,
+    Option,
+    defaults,
+    options_of,
+    parse_options,
+)
 from memq.core.topic import TopicConfig, check_topic_name
+from memq.core.units import DAY_MS, GIB, KIB, MIB, MINUTE_MS
 from memq.errors import ConfigError, InvalidRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-_KIB, _MIB, _GIB = 1 << 10, 1 << 20, 1 << 30
-_SECOND, _MINUTE, _DAY = 1_000, 60_000, 86_400_000
 
-DEFAULT_PORT = 6367  # M-E-M-Q on a phone pad
-DEFAULT_ADMIN_PORT = 6368
-
-BROKER_OPTIONS = (
-    Option("data_dir", "text", "./memq-data", "Where topics, notifications and Batches are kept."),
-    Option("cluster_id", "text", "memq", "Name of the cluster; it is part of every object's key."),
-    Option("broker_id", "text", "broker-1", "Name of this broker, unique in the cluster."),
-    Option("host", "text", "127.0.0.1", "Address to listen on; 0.0.0.0 for every interface."),
-    Option("port", "count", DEFAULT_PORT, "Port of the protocol; 0 for any free one.", 0, 65_535),
-    Option(
-        "advertised",
-        "text",
-        "",
-        "host:port under which clients reach this broker; empty for where it listens.",
-    ),
-    Option(
-        "admin_port",
-        "count",
-        DEFAULT_ADMIN_PORT,
-        "Port of /health, /ready and /metrics.",
-        0,
-        65_535,
-    ),
-    Option("token", "text", "", "Credential that clients must show; empty asks for none."),
-    Option(
-        "memory_bytes",
-        "size",
-        "512MiB",
-        "Most that Messages may take on their way from socket to storage. At the limit the broker "
-        "stops reading from producers.",
-        8 * _MIB,
-        64 * _GIB,
-    ),
-    Option(
-        "max_connections",
-        "count",
-        15_000,
-        "Connections served at a time; further ones are closed at once.",
-        1,
-        1_000_000,
-    ),
-    Option(
-        "max_body_bytes",
-        "size",
-        "64MiB",
-        "Largest body of a frame; a topic's message_bytes may be less.",
-        64 * _KIB,
-        256 * _MIB,
-    ),
-    Option(
-        "handshake_timeout",
-        "duration",
-        "10s",
-        "A connection that has not said who it is by then is closed.",
-        100,
-        10 * _MINUTE,
-    ),
-    Option(
-        "stall_timeout",
-        "duration",
-        "10s",
-        "A connection that stops in the middle of a frame for this long is closed; when memory is "
-        "short, after a tenth of it.",
-        100,
-        10 * _MINUTE,
-    ),
-    Option(
-        "park_timeout",
-        "duration",
-        "10s",
-        "How long a Message waits for a place in its write partition before its producer is told "
-        "to try again.",
-        10,
-        10 * _MINUTE,
-    ),
-    Option(
-        "upload_threads",
-        "count",
-        16,
-        "Batches that are written to storage at a time, over all topics.",
-        1,
-        256,
-    ),
-    Option(
-        "drain_timeout",
-        "duration",
-        "30s",
-        "On SIGTERM: how long to wait for what was accepted to be stored and acked.",
-        0,
-        10 * _MINUTE,
-    ),
-    Option(
-        "retention_interval",
-        "duration",
-        "1m",
-        "How often expired notifications and Batches are looked for.",
-        100,
-        _DAY,
-    ),
-    Option(
-        "orphan_interval",
-        "duration",
-        "1h",
-        "How often objects that no notification names are looked for, first at start. They are "
-        "reported, and deleted when they are older than their topic's retention.",
-        100,
-        30 * _DAY,
-    ),
-    Option(
-        "auto_create_topics",
-        "flag",
-        False,
-        "Create a topic with default options when a producer first asks for it.",
-    ),
-    Option(
-        "log_level",
-        "text",
-        "info",
-        "Least level of log lines.",
-        choices=("debug", "info", "warning", "error"),
-    ),
-)
+ALLOCATOR = {"MIMALLOC_PURGE_DELAY": "-1"}
+"""Environment of a broker's process; it must be set before Arrow is loaded. Arrow's allocator gives
+freed memory back to the system soon, only to ask for it again with the next Message. A broker needs
+what it needed before, and `memory_bytes` bounds that."""
 
 
 class Peer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -160,33 +49,60 @@ class Peer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Configuration of one broker; what each field means stands in `BROKER_OPTIONS`.
+    """Configuration of one broker.
 
     Attributes:
+        data_dir: Where topics, notifications and Batches are kept.
+        storage: URI of the storage that Batches go to, such as file:///mnt/memq; empty for the
+            folder objects in data_dir.
+        cluster_id: Name of the cluster; it is part of every object's key.
+        broker_id: Name of this broker, unique in the cluster.
+        host: Address to listen on; 0.0.0.0 for every interface.
+        port: Port of the protocol; 0 for any free one.
+        advertised: host:port under which clients reach this broker; empty for where it listens.
+        admin_port: Port of /health, /ready and /metrics.
+        token: Credential that clients must show; empty asks for none.
+        memory_bytes: Most that Messages may take on their way from socket to storage. At the limit
+            the broker stops reading from producers.
+        max_connections: Connections served at a time; further ones are closed at once.
+        max_body_bytes: Largest body of a frame; a topic's message_bytes may be less.
+        handshake_timeout_ms: A connection that has not said who it is by then is closed.
+        stall_timeout_ms: A connection that stops in the middle of a frame for this long is closed;
+            when memory is short, after a tenth of it.
+        park_timeout_ms: How long a Message waits for a place in its write partition before its
+            producer is told to try again.
+        upload_threads: Batches that are written to storage at a time, over all topics.
+        drain_timeout_ms: On SIGTERM: how long to wait for what was accepted to be stored and acked.
+        retention_interval_ms: How often expired notifications and Batches are looked for.
+        orphan_interval_ms: How often objects that no notification names are looked for, first at
+            start. They are reported, and deleted when they are older than their topic's retention.
+        auto_create_topics: Create a topic with default options when a producer first asks for it.
+        log_level: Least level of log lines.
         peers: other brokers and what they host.
         topics: topics that are created at start where they do not exist.
     """
 
-    data_dir: str
-    cluster_id: str
-    broker_id: str
-    host: str
-    port: int
-    advertised: str
-    admin_port: int
-    token: str
-    memory_bytes: int
-    max_connections: int
-    max_body_bytes: int
-    handshake_timeout_ms: int
-    stall_timeout_ms: int
-    park_timeout_ms: int
-    upload_threads: int
-    drain_timeout_ms: int
-    retention_interval_ms: int
-    orphan_interval_ms: int
-    auto_create_topics: bool
-    log_level: str
+    data_dir: Annotated[str, Option("text", "./memq-data")]
+    storage: Annotated[str, Option("text", "")]
+    cluster_id: Annotated[str, Option("text", "memq")]
+    broker_id: Annotated[str, Option("text", "broker-1")]
+    host: Annotated[str, Option("text", DEFAULT_HOST)]
+    port: Annotated[int, Option("count", DEFAULT_PORT, 0, 65_535)]
+    advertised: Annotated[str, Option("text", "")]
+    admin_port: Annotated[int, Option("count", DEFAULT_ADMIN_PORT, 0, 65_535)]
+    token: Annotated[str, Option("text", "")]
+    memory_bytes: Annotated[int, Option("size", "512MiB", 8 * MIB, 64 * GIB)]
+    max_connections: Annotated[int, Option("count", 15_000, 1, 1_000_000)]
+    max_body_bytes: Annotated[int, Option("size", "64MiB", 64 * KIB, 256 * MIB)]
+    handshake_timeout_ms: Annotated[int, Option("duration", "10s", 100, 10 * MINUTE_MS)]
+    stall_timeout_ms: Annotated[int, Option("duration", "10s", 100, 10 * MINUTE_MS)]
+    park_timeout_ms: Annotated[int, Option("duration", "10s", 10, 10 * MINUTE_MS)]
+    upload_threads: Annotated[int, Option("count", 16, 1, 256)]
+    drain_timeout_ms: Annotated[int, Option("duration", "30s", 0, 10 * MINUTE_MS)]
+    retention_interval_ms: Annotated[int, Option("duration", "1m", 100, DAY_MS)]
+    orphan_interval_ms: Annotated[int, Option("duration", "1h", 100, 30 * DAY_MS)]
+    auto_create_topics: Annotated[bool, Option("flag", default=False)]
+    log_level: Annotated[str, Option("text", "info", choices=("debug", "info", "warning", "error"))]
     peers: tuple[Peer, ...] = ()
     topics: tuple[TopicConfig, ...] = ()
 
@@ -208,6 +124,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
             except InvalidRequestError as exc:
                 raise ConfigError(str(exc).replace("topic name", name, 1)) from exc
         return cls(peers=peers, topics=topics, **fields)
+
+
+BROKER_OPTIONS = options_of(BrokerConfig)
+"""Every option of a broker but the tables `peers` and `topics`, which only a file has."""
 
 
 def load_file(path: Path) -> dict[str, object]:
@@ -242,7 +162,7 @@ def _topic(name: str, options: object) -> TopicConfig:
         raise ConfigError(f"topics.{name}: expected a table of options, got {options!r}")
     if "schema" in options:
         raise ConfigError(
-            f"topics.{name}: a schema is Arrow and no text; use `memq topic create --schema FILE`"
+            f"topics.{name}: a schema is Arrow, not text; use `memq topic create --schema FILE`"
         )
     try:
         return TopicConfig.create(name, **options)

@@ -1,4 +1,4 @@
-"""One client's connection: bytes in, requests to handlers, answers out.
+"""Clients' connections: bytes in, requests to handlers, answers out.
 
 Reading stops (and TCP makes the client wait) while any of these holds: a Message of this connection
 waits for room in its write partition; the broker's memory is full, the client is a producer and no
@@ -6,25 +6,34 @@ body of its is half received; the client does not read its answers; many of its 
 served; for a moment, when the client has just had a whole turn. Answers leave together where that
 costs no latency.
 
-Requests other than Writes are served in turns (`turns`). The transport says so as soon as a byte of
-an answer cannot leave: then no further request is begun, and an answer counts in the bound until
-its last byte has left.
+Requests other than Writes are served in turns (`fair_queuing`). The transport says so as soon as a
+byte of an answer cannot leave: then no further request is begun, and an answer counts in the bound
+until its last byte has left.
 """
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
+import hmac
+import logging
 import os
+import resource
 import socket
 import struct
 import termios
 from collections import deque
 from typing import TYPE_CHECKING, cast
 
-from memq.broker.turns import Line, Turn
-from memq.core.wire.connection import HANDSHAKE_MAX_HEADER_BYTES, SERVER_MAX_HEADER_BYTES
-from memq.core.wire.events import HandshakeReceived, Refused, Request
+from memq.broker.fair_queuing import ClientFlows, ScheduledRequest
+from memq.broker.write_partition import ReceivedWrite
+from memq.core.wire.connection import (
+    HANDSHAKE_MAX_HEADER_BYTES,
+    SERVER_MAX_HEADER_BYTES,
+    HandshakeReceived,
+    Refused,
+    Request,
+)
 from memq.core.wire.frame import (
     HEAD_BYTES,
     SCRATCH_BYTES,
@@ -33,15 +42,20 @@ from memq.core.wire.frame import (
     FrameReader,
     size_bytes,
 )
-from memq.core.wire.messages import Struct, Write, WriteAnswer
+from memq.core.wire.messages import Struct, Write
 from memq.core.wire.server_connection import ServerConnection
-from memq.errors import MemqError, UnavailableError
+from memq.errors import MemqError, RequestTimeoutError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from memq.broker.server import Broker
+    from memq.broker.context import BrokerContext
+    from memq.broker.handlers import Handlers
 
+log = logging.getLogger(__name__)
+
+FILES_BESIDE_CONNECTIONS = 2_000  # page files, objects being written, logs
+SHORT_OF_MEMORY = 10  # the stall timeout is divided by this while memory is full
 MIN_RATE_BYTES_S = 64 << 10  # a frame that comes slower than this, for long, is a stalled one
 SEND_SLICE_BYTES = 256 << 10  # what a large answer adds to the transport's buffer at a time
 
@@ -57,19 +71,113 @@ REST_ROUNDS = 2  # turns of the event loop from a whole one to when the connecti
 _SCRATCH = memoryview(bytearray(SCRATCH_BYTES))  # shared: used within one callback only
 
 
+class Connections:
+    """The connections of one broker: who may connect, and who is turned away again.
+
+    Args:
+        context: of the broker.
+        handlers: serve the requests.
+    """
+
+    def __init__(self, context: BrokerContext, handlers: Handlers) -> None:
+        self.context = context
+        self.handlers = handlers
+        self._open: dict[BrokerConnection, None] = {}
+        self._unauthenticated: dict[BrokerConnection, None] = {}  # no handshake yet, oldest first
+        raise_file_limit(context.config.max_connections)
+        context.memory.on_change = self._throttle
+
+    def __repr__(self) -> str:
+        return f"<Connections [{len(self._open)} open | {len(self._unauthenticated)} new]>"
+
+    def __iter__(self) -> Iterator[BrokerConnection]:
+        return iter(self._open)
+
+    def __len__(self) -> int:
+        """Clients that are connected."""
+        return len(self._open)
+
+    def accept(self) -> BrokerConnection:
+        """The protocol of a new connection."""
+        return BrokerConnection(self)
+
+    def foreign(self, protocol: object) -> bool:
+        """Whether a protocol of this event loop is not one of these connections."""
+        own = isinstance(protocol, BrokerConnection) and protocol.connections is self
+        return protocol is not None and not own
+
+    def authorize(self, token: str) -> bool:
+        """Whether a client with this token is welcome."""
+        return hmac.compare_digest(token.encode(), self.context.config.token.encode())
+
+    def connected(self, connection: BrokerConnection) -> None:
+        """A client has connected."""
+        self._open[connection] = None
+        self._unauthenticated[connection] = None
+        limit = self.context.config.max_connections
+        if len(self._open) > limit:
+            error = UnavailableError(f"the broker has its most of {limit} clients")
+            connection.end("too_many", error)
+
+    def authenticated(self, connection: BrokerConnection) -> None:
+        """A client has said who it is."""
+        self._unauthenticated.pop(connection, None)
+
+    def disconnected(self, connection: BrokerConnection) -> None:
+        """A connection is gone."""
+        self._open.pop(connection, None)
+        self._unauthenticated.pop(connection, None)
+
+    def close(self) -> None:
+        """Close all of them."""
+        for connection in list(self._open):
+            connection.end("shutdown", UnavailableError("the broker is shutting down; reconnect"))
+
+    def sweep(self, now_s: float) -> None:
+        """Close those that take too long; called now and then, cheaper than a timer for each."""
+        config = self.context.config
+        for connection in list(self._unauthenticated):
+            if connection.opened_s > now_s - config.handshake_timeout_ms / 1000:
+                break
+            error = RequestTimeoutError(f"no handshake within {config.handshake_timeout_ms} ms")
+            self._unauthenticated.pop(connection)
+            connection.end("handshake_timeout", error)
+        stall_ms = unread_ms = config.stall_timeout_ms
+        if self.context.scheduler.full:
+            unread_ms //= SHORT_OF_MEMORY
+        if self.context.memory.full:
+            stall_ms //= SHORT_OF_MEMORY
+        for connection in list(self._open):
+            if connection.stalled_s(now_s) * 1000 > stall_ms:
+                error = RequestTimeoutError(f"a frame stopped half-way for over {stall_ms} ms")
+                connection.end("stalled", error)
+            elif connection.unread_s(now_s) * 1000 > unread_ms:
+                error = RequestTimeoutError(f"answers were not read for over {unread_ms} ms")
+                connection.end("unread", error)
+
+    def _throttle(self) -> None:
+        for connection in self._open:
+            connection.throttle()
+
+
 class BrokerConnection(asyncio.BufferedProtocol):
     """One client's connection.
 
     Args:
-        broker: whose handlers serve the requests.
+        connections: of the broker.
+
+    Attributes:
+        connections: as given.
+        opened_s: when it began, by the event loop's clock.
     """
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._memory = broker.services.memory
-        self._bodies = broker.services.bodies
+    def __init__(self, connections: Connections) -> None:
+        self.connections = connections
+        self._context = context = connections.context
+        self._handlers = connections.handlers
+        self._memory = context.memory
+        self._scheduler = context.scheduler
         self._loop = asyncio.get_running_loop()
-        config = broker.config
         self._reader = FrameReader(
             max_header_bytes=HANDSHAKE_MAX_HEADER_BYTES,
             max_body_bytes=0,
@@ -77,15 +185,15 @@ class BrokerConnection(asyncio.BufferedProtocol):
             scratch=_SCRATCH,
         )
         self._wire = ServerConnection(
-            cluster_id=config.cluster_id,
-            broker_id=config.broker_id,
-            authorize=broker.authorize,
-            max_body_bytes=config.max_body_bytes,
+            cluster_id=context.config.cluster_id,
+            broker_id=context.config.broker_id,
+            authorize=connections.authorize,
+            max_body_bytes=context.config.max_body_bytes,
         )
         self._transport: asyncio.Transport | None = None
         self._fd = -1
         self._peer = "?"
-        self._admitted = 0  # bytes charged for bodies that are not complete
+        self._incomplete_bytes = 0  # charged for bodies that are not complete
         self._produces = False  # has sent a Write: it is one of those that wait when memory is full
         self._holds = 0
         self._rest = 0  # turns to go until this connection is read again
@@ -98,19 +206,13 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._unread_bytes = 0  # what had not reached the client when we last looked,
         self._taken_bytes = 0  # what has since sending began to wait,
         self._unread_since_s = self._taken_s = 0.0  # and when that was, and the last of it
-        self._turns = broker.services.turns
-        self._line = Line()
+        self._flows = ClientFlows()
         self._queued: deque[Request] = deque()
         self._crowded = False
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self.handshaken = False
         self.opened_s = self._loop.time()
         self._frame_since_s = self.opened_s  # when the frame in progress began
         self._progress_s = self.opened_s  # when bytes last came
-
-    def serves(self, broker: Broker) -> bool:
-        """Whether this is a connection of that broker."""
-        return self._broker is broker
 
     def __repr__(self) -> str:
         state = "closed" if self._transport is None else "paused" if self._paused else "reading"
@@ -126,24 +228,23 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._peer = f"{peer[0]}:{peer[1]}" if peer else "?"
         sock = transport.get_extra_info("socket")
         self._fd = sock.fileno()
-        self._broker.connected(self)
+        self.connections.connected(self)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         except OSError as exc:  # some systems say so here when the client has reset it by now
-            self._end(UnavailableError(f"the connection is gone: {exc}"), "reset")
+            self.end("reset", UnavailableError(f"the connection is gone: {exc}"))
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - nothing to add
         """The socket is gone; what was accepted is still stored, but nobody is told."""
         self._transport = None
-        if self._admitted:
-            self._memory.release(self._admitted)
-            self._admitted = 0
+        self._memory.release(self._incomplete_bytes)
+        self._incomplete_bytes = 0
         self._queued.clear()
         for task in self._tasks:
             task.cancel()
         self._writable.set()
-        self._broker.disconnected(self)
+        self.connections.disconnected(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the reader knows better
         """Where asyncio puts the next bytes."""
@@ -155,7 +256,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
             frames = self._reader.buffer_updated(nbytes)
             self._read_on(frames)
         except MemqError as exc:
-            self._end(exc, "protocol")
+            self.end("protocol", exc)
         else:
             self._receive_all(frames)
 
@@ -166,10 +267,11 @@ class BrokerConnection(asyncio.BufferedProtocol):
         for frame in frames:
             size = len(frame.body)
             if isinstance(frame.body, memoryview):  # from `_allocate`, which has charged it
-                self._admitted -= size
+                self._incomplete_bytes -= size
             else:
                 self._memory.admit(size)
-            self._receive(frame, size)
+            if not self._receive(frame):
+                self._memory.release(size)
         if self._memory.full:
             self.throttle()
 
@@ -219,7 +321,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
             try:
                 self._read_on(frames)
             except MemqError as exc:
-                self._end(exc, "protocol")
+                self.end("protocol", exc)
                 return
         if frames:
             self._receive_all(frames)
@@ -235,13 +337,13 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._writable.clear()
         self._unread_since_s = self._taken_s = self._loop.time()
         self._taken_bytes = self._unread_bytes = 0
-        self._turns.reads(self._line, reads=False)
+        self._scheduler.reads(self._flows, reads=False)
         self._update_reading()
 
     def resume_writing(self) -> None:
         """All of them have left."""
         self._writable.set()
-        self._turns.reads(self._line, reads=True)
+        self._scheduler.reads(self._flows, reads=True)
         self._update_reading()
 
     # -- pressure ---------------------------------------------------------------------------
@@ -293,7 +395,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
             and not self._holds
             and not self._crowded
             and self._writable.is_set()
-            and not (self._produces and self._memory.full and not self._admitted)
+            and not (self._produces and self._memory.full and not self._incomplete_bytes)
         )
 
     def _update_reading(self) -> None:
@@ -312,50 +414,43 @@ class BrokerConnection(asyncio.BufferedProtocol):
     def _allocate(self, size: int) -> memoryview:
         if self._memory.full and not self._produces:
             raise self._memory.full_error()
-        memory = self._bodies.lend(size + HEAD_BYTES)  # before it counts: idle memory counts too
+        memory = self._memory.lend(size + HEAD_BYTES)  # before it counts: idle memory counts too
         self._memory.admit(size)
-        self._admitted += size
+        self._incomplete_bytes += size
         self._produces = True  # only a Write has a body
         return memory
 
     # -- requests ---------------------------------------------------------------------------
 
-    def _receive(self, frame: Frame, charged: int) -> None:
+    def _receive(self, frame: Frame) -> bool:
+        """Handle a frame; True when it is a Write, which has taken over the charge of its body."""
         if self._transport is None or self._transport.is_closing():
-            self._memory.release(charged)
-            return
+            return False
         try:
             event = self._wire.receive(frame)
         except MemqError as exc:
-            self._memory.release(charged)
-            self._end(exc, exc.code)
-            return
+            self.end(exc.code, exc)
+            return False
         match event:
             case Request(header=Write()):
-                self._write(event, charged)
+                write = ReceivedWrite(event, self, self._memory)
+                if self._memory.full and not self._produces:
+                    write.refuse(self._memory.full_error())
+                else:
+                    self._produces = True
+                    self._handlers.write(write)
+                return True
             case Request():
-                self._memory.release(charged)  # only a Write has a body that is kept
                 self._serve(event)
             case Refused(buffers, error):
-                self._memory.release(charged)
-                self._broker.refused(self._peer, error)
+                self.refused(error)
                 self.send(buffers)
             case HandshakeReceived(buffers):
-                self._memory.release(charged)
-                self.handshaken = True
                 self._reader.max_header_bytes = SERVER_MAX_HEADER_BYTES
-                self._reader.max_body_bytes = self._broker.config.max_body_bytes
-                self._broker.welcomed(self)
+                self._reader.max_body_bytes = self._context.config.max_body_bytes
+                self.connections.authenticated(self)
                 self.send(buffers)
-
-    def _write(self, request: Request, charged: int) -> None:
-        reply = _Reply(self, request.correlation_id, request.oneway)
-        if self._memory.full and not self._produces:
-            self._memory.release(charged)
-            reply.fail(self._memory.full_error())
-        else:
-            self._produces = True
-            self._broker.write(request, reply)
+        return False
 
     def _serve(self, request: Request) -> None:
         if len(self._tasks) < MAX_BEGUN:
@@ -367,14 +462,13 @@ class BrokerConnection(asyncio.BufferedProtocol):
             self._update_reading()
 
     def _begin(self, request: Request) -> None:
-        task = self._loop.create_task(self._answer(request.correlation_id, request.header))
+        answer = self._answer(request.correlation_id, request.header)
+        task = self._context.fatal_errors.spawn(self, answer)
         self._tasks[task] = None
         task.add_done_callback(self._answered)
 
     def _answered(self, task: asyncio.Task[None]) -> None:
         self._tasks.pop(task, None)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._broker.services.bugs.report(repr(self), error)
         if self._queued:
             self._begin(self._queued.popleft())
             if self._crowded and len(self._queued) <= MAX_QUEUED // 2:
@@ -382,14 +476,15 @@ class BrokerConnection(asyncio.BufferedProtocol):
                 self._update_reading()
 
     async def _answer(self, correlation_id: int, request: Struct) -> None:
-        handlers = self._broker.handlers
+        handlers = self._handlers
         try:
             await handlers.news(request)
-            async with Turn(self._turns, self._line, handlers.answer_bytes(request)) as turn:
+            limit_bytes = handlers.answer_bytes(request)
+            async with ScheduledRequest(self._scheduler, self._flows, limit_bytes) as scheduled:
                 header, body = await handlers.serve(request)
                 buffers = self._wire.answer(correlation_id, header, body)
-                if turn.size_bytes:
-                    turn.resize(sum(map(size_bytes, buffers)))
+                if scheduled.size_bytes:
+                    scheduled.resize(sum(map(size_bytes, buffers)))
                     await self._send_large(buffers)
                 else:
                     self.send(buffers)
@@ -408,13 +503,14 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     def fail(self, correlation_id: int, error: MemqError) -> None:
         """Answer a request with an error, unless the connection is gone."""
-        self._broker.refused(self._peer, error)
+        self.refused(error)
         if self._transport is not None:
             self.send(self._wire.fail(correlation_id, error))
 
-    def fail_oneway(self, error: MemqError) -> None:
-        """Count the refusal of a request that nobody wants answered."""
-        self._broker.refused(self._peer, error)
+    def refused(self, error: MemqError) -> None:
+        """Count and log the refusal of a request."""
+        self._context.metrics.refused.labels(error.code).inc()
+        self._context.warn(error.code, f"refused a request of {self._peer}: {error}")
 
     def send(self, buffers: list[Buffer]) -> None:
         """Send small buffers together with others.
@@ -457,14 +553,12 @@ class BrokerConnection(asyncio.BufferedProtocol):
     # -- the end ----------------------------------------------------------------------------
 
     def end(self, reason: str, error: MemqError) -> None:
-        """Close the connection, telling the client why."""
-        self._end(error, reason)
-
-    def _end(self, error: MemqError, reason: str) -> None:
+        """Close the connection, telling the client why; `reason` is for the counter and the log."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        self._broker.closing(self._peer, reason, error)
+        self._context.metrics.connections_closed.labels(reason).inc()
+        self._context.warn(reason, f"closing {self._peer}: {error}")
         goodbye = self._wire.goodbye(error)
         if not self._large_send.locked():
             transport.write(b"".join([*self._out, *goodbye]))
@@ -496,28 +590,18 @@ def _unacked_bytes(fd: int) -> int:
     return int(struct.unpack("i", answer)[0])
 
 
-class _Reply:
-    """How a Write is answered; see `memq.broker.write_partition.Reply`."""
-
-    __slots__ = ("_connection", "_correlation_id", "_oneway")
-
-    def __init__(self, connection: BrokerConnection, correlation_id: int, oneway: bool) -> None:
-        self._connection = connection
-        self._correlation_id = correlation_id
-        self._oneway = oneway
-
-    def answer(self, answer: WriteAnswer) -> None:
-        if not self._oneway:
-            self._connection.answer(self._correlation_id, answer)
-
-    def fail(self, error: MemqError) -> None:
-        if self._oneway:
-            self._connection.fail_oneway(error)
-        else:
-            self._connection.fail(self._correlation_id, error)
-
-    def hold(self) -> None:
-        self._connection.hold()
-
-    def unhold(self) -> None:
-        self._connection.unhold()
+def raise_file_limit(connections: int) -> None:
+    """Raise the soft limit of open files so that the connections fit, up to the hard limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + FILES_BESIDE_CONNECTIONS
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    reachable = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (reachable, hard))
+    if reachable < wanted:
+        log.warning(
+            "the limit of open files is %d; %d connections want %d: raise `ulimit -Hn`",
+            reachable,
+            connections,
+            wanted,
+        )

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from memq.core.retry import Backoff
 from memq.core.storage.keys import topic_objects
 from memq.errors import MemqError
 
@@ -18,13 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from concurrent.futures import Future
 
-    from memq.broker.services import Services
+    from memq.broker.context import BrokerContext
     from memq.core.governor.catalog import Catalog, Topic
 
 log = logging.getLogger(__name__)
 
-RETRY_BASE_S = 1.0  # first back-off after an error; doubled per attempt, with full jitter
-RETRY_CAP_S = 60.0
+BACKOFF = Backoff(base_s=2.0, cap_s=60.0)  # nobody waits for it
 
 
 class Deletions:
@@ -32,12 +32,12 @@ class Deletions:
 
     Args:
         catalog: knows which topics are doomed.
-        services: the broker's seams.
+        context: of the broker.
     """
 
-    def __init__(self, catalog: Catalog, services: Services) -> None:
+    def __init__(self, catalog: Catalog, context: BrokerContext) -> None:
         self._catalog = catalog
-        self._services = services
+        self._context = context
         self._uploads: dict[str, Sequence[Future[None]]] = {}  # by incarnation
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -48,8 +48,7 @@ class Deletions:
     def start(self) -> None:
         """Begin with what an earlier life of the broker has left."""
         self._wanted.set()
-        self._task = asyncio.get_running_loop().create_task(self._run())
-        self._task.add_done_callback(self._ended)
+        self._task = self._context.fatal_errors.spawn("deletion", self._run())
 
     async def stop(self) -> None:
         """Stop; what is left is removed after the next start."""
@@ -71,15 +70,15 @@ class Deletions:
             log.warning("topic %s exists, and is still announced: %s", topic.queue_topic, exc)
 
     async def _run(self) -> None:
-        attempt = 0
+        failures = 0
         while True:
             self._wanted.clear()
             if await self._remove_all():
-                attempt = 0
+                failures = 0
                 await self._wanted.wait()
             else:
-                attempt += 1
-                await asyncio.sleep(self._services.backoff_s(RETRY_BASE_S, RETRY_CAP_S, attempt))
+                await asyncio.sleep(BACKOFF.full_jitter_s(failures, self._context.runtime.random))
+                failures += 1
 
     async def _remove_all(self) -> bool:
         """Remove every doomed topic; False when something is left."""
@@ -91,9 +90,9 @@ class Deletions:
                 continue
             try:
                 self._catalog.withdraw(topic)
-                await self._services.queue.delete_topic(topic.queue_topic)
+                await self._context.queue.delete_topic(topic.queue_topic)
                 count = await asyncio.get_running_loop().run_in_executor(
-                    self._services.executor, self._delete_objects, topic
+                    self._context.executor, self._delete_objects, topic
                 )
                 self._catalog.forget(topic)
             except MemqError as exc:
@@ -105,13 +104,9 @@ class Deletions:
         return done
 
     def _delete_objects(self, topic: Topic) -> int:
-        storage, cluster_id = self._services.storage, self._services.cluster_id
+        storage, cluster_id = self._context.storage, self._context.config.cluster_id
         count = 0
         for info in topic_objects(storage, cluster_id, topic.name, topic.incarnation):
             storage.delete(info.key)
             count += 1
         return count
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._services.bugs.report("deletion", error)

@@ -1,8 +1,8 @@
-"""Answers repeats of published Messages, after making sure that they are repeats.
+"""Makes sure that the duplicate of a published Message is one.
 
 A producer with an id of its own choice may have a bug and send other content under an old sequence.
-Acking that as a repeat would lose acked data, so the CRC32C of the published Message is looked up
-in the index of its Batch first. Repeats come after a crash or a lost connection, never in the
+Acking that as a duplicate would lose acked data, so the CRC32C of the published Message is looked
+up in the index of its Batch first. Duplicates come after a crash or a lost connection, never in the
 steady state, and the last few indexes are kept, so this is cheap where it matters.
 """
 
@@ -12,30 +12,23 @@ import asyncio
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from memq.core.deduplication import Place
+from memq.core.deduplication import BatchRef
 from memq.core.format.reader import read_index
 from memq.core.notification.notification import Notification, decode_notification
 from memq.core.storage.keys import key_of_uri
 from memq.core.wire.messages import Write, WriteAnswer
-from memq.errors import (
-    MemqError,
-    ObjectNotFoundError,
-    OffsetOutOfRangeError,
-    SequenceConflictError,
-)
+from memq.errors import ObjectNotFoundError, OffsetOutOfRangeError, SequenceConflictError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from memq.broker.services import Services
-    from memq.broker.write_partition import Reply
+    from memq.broker.context import BrokerContext
     from memq.core.storage.handler import StorageHandler
     from memq.core.topic import TopicConfig
+    from memq.core.write_partition_effects import MessageKey
 
 MAX_INDEXES = 16  # each up to a few hundred KiB
 MAX_LOOKUPS = 8  # at a time, per topic
-
-_Key = tuple[str, int, int]
 
 
 class DuplicateChecker:
@@ -44,83 +37,84 @@ class DuplicateChecker:
     Args:
         config: of the topic; set anew when it is altered.
         queue_topic: where its notifications are.
-        services: the broker's seams.
+        context: of the broker.
     """
 
-    def __init__(self, config: TopicConfig, queue_topic: str, services: Services) -> None:
+    def __init__(self, config: TopicConfig, queue_topic: str, context: BrokerContext) -> None:
         self.config = config
         self._queue_topic = queue_topic
-        self._services = services
-        self._indexes: OrderedDict[str, dict[_Key, int]] = OrderedDict()
+        self._context = context
+        self._indexes: OrderedDict[str, dict[MessageKey, int]] = OrderedDict()
         self._slots = asyncio.Semaphore(MAX_LOOKUPS)
 
-    async def answer(self, request: Write, crc: int, place: Place | None, reply: Reply) -> None:
-        """Ack a repeat with the place of the original; refuse other content under its name."""
-        try:
-            async with self._slots:
-                place, published_crc = await self._find(request, place)
-        except MemqError as exc:
-            reply.fail(exc)
-            return
-        if published_crc is not None and published_crc != crc:
-            reply.fail(
-                SequenceConflictError(
-                    f"sequence {request.sequence} of producer {request.producer_id!r}, epoch "
-                    f"{request.epoch}, was published with other content; a stable producer id "
-                    "must send the same Messages again, or use a higher epoch"
-                )
-            )
-        else:
-            reply.answer(WriteAnswer(**place._asdict(), duplicate=True) if place else _UNKNOWN)
+    async def check(self, request: Write, crc: int, batch: BatchRef | None) -> WriteAnswer:
+        """The ack of a duplicate: where its original is, as far as that can still be told.
 
-    async def _find(self, request: Write, place: Place | None) -> tuple[Place | None, int | None]:
-        """Place and CRC of the published Message; None for what retention has removed."""
+        Args:
+            request: of the Message.
+            crc: CRC32C of its body.
+            batch: where the original is; None when that is no longer remembered.
+
+        Raises:
+            SequenceConflictError: what was published under its name has other content.
+            MemqError: queue or storage cannot be read.
+        """
+        async with self._slots:
+            batch, published_crc = await self._find(request, batch)
+        if published_crc is not None and published_crc != crc:
+            raise SequenceConflictError(
+                f"sequence {request.sequence} of producer {request.producer_id!r}, epoch "
+                f"{request.epoch}, was published with other content; a stable producer id "
+                "must send the same Messages again, or use a higher epoch"
+            )
+        return WriteAnswer(**batch._asdict() if batch else {}, duplicate=True)
+
+    async def _find(
+        self, request: Write, batch: BatchRef | None
+    ) -> tuple[BatchRef | None, int | None]:
+        """Batch and CRC of the published Message; None for what retention has removed."""
         notification: Notification | None = None
-        if place is not None:
-            notification = await self._notification(place)
+        if batch is not None:
+            notification = await self._notification(batch)
         else:
             async for found, candidate in self._recent(request):
-                place, notification = found, candidate
+                batch, notification = found, candidate
         if notification is None:
-            return place, None
+            return batch, None
         try:
             index = await self._index(notification)
         except ObjectNotFoundError:
-            return place, None
-        return place, index.get((request.producer_id, request.epoch, request.sequence))
+            return batch, None
+        return batch, index.get((request.producer_id, request.epoch, request.sequence))
 
-    async def _notification(self, place: Place) -> Notification | None:
+    async def _notification(self, batch: BatchRef) -> Notification | None:
         try:
-            entries = await self._services.queue.fetch(
-                self._queue_topic, place.partition, place.offset, max_entries=1, max_bytes=1
+            entries = await self._context.queue.fetch(
+                self._queue_topic, batch.partition, batch.offset, max_entries=1, max_bytes=1
             )
         except OffsetOutOfRangeError:
             return None
         return decode_notification(entries[0].payload) if entries else None
 
-    async def _recent(self, request: Write) -> AsyncIterator[tuple[Place, Notification]]:
+    async def _recent(self, request: Write) -> AsyncIterator[tuple[BatchRef, Notification]]:
         """Notifications inside the window that hold the Message; there is one or none."""
-        since_ms = self._services.now().mono_ms - self.config.dedup_window_ms
+        since_ms = self._context.now().mono_ms - self.config.dedup_window_ms
         for partition in range(self.config.read_partitions):
-            offset = await self._services.queue.offset_since(self._queue_topic, partition, since_ms)
-            async for entry in self._services.entries(self._queue_topic, partition, offset):
-                notification = decode_notification(entry.payload)
+            found = self._context.notifications_since(self._queue_topic, partition, since_ms)
+            async for entry, notification in found:
                 if _holds(notification, request):
-                    yield Place(partition, entry.offset, notification.batch_id), notification
+                    yield BatchRef(partition, entry.offset, notification.batch_id), notification
 
-    async def _index(self, notification: Notification) -> dict[_Key, int]:
+    async def _index(self, notification: Notification) -> dict[MessageKey, int]:
         index = self._indexes.get(notification.batch_id)
         if index is None:
             index = await asyncio.get_running_loop().run_in_executor(
-                self._services.executor, _read_crcs, notification, self._services.storage
+                self._context.executor, _read_crcs, notification, self._context.storage
             )
             self._indexes[notification.batch_id] = index
             if len(self._indexes) > MAX_INDEXES:
                 self._indexes.popitem(last=False)
         return index
-
-
-_UNKNOWN = WriteAnswer(duplicate=True)
 
 
 def _holds(notification: Notification, request: Write) -> bool:
@@ -132,7 +126,7 @@ def _holds(notification: Notification, request: Write) -> bool:
     )
 
 
-def _read_crcs(notification: Notification, storage: StorageHandler) -> dict[_Key, int]:
+def _read_crcs(notification: Notification, storage: StorageHandler) -> dict[MessageKey, int]:
     key = key_of_uri(notification.uri)
     index = read_index(
         lambda start, length: storage.get_range(key, start, length), notification.size_bytes

@@ -1,4 +1,4 @@
-"""What the broker answers to each request but Write: one small function each."""
+"""What the broker does with each request: one small function each."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
+from memq.core.format.message import check_message
 from memq.core.storage.keys import key_of_uri, parse_object_key
 from memq.core.topic import TopicConfig
 from memq.core.wire import messages as m
@@ -19,7 +20,9 @@ from memq.errors import (
     CorruptDataError,
     InvalidRequestError,
     MemqError,
+    MessageTooLargeError,
     OffsetOutOfRangeError,
+    SchemaMismatchError,
     TopicExistsError,
     UnknownGroupError,
     UnknownTopicError,
@@ -28,8 +31,13 @@ from memq.errors import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
 
-    from memq.broker.server import Broker
+    import pyarrow as pa
+
+    from memq.broker.context import BrokerContext
+    from memq.broker.topics import Topics
+    from memq.broker.write_partition import ReceivedWrite
     from memq.core.governor.catalog import Topic
+    from memq.core.group import GroupCoordinator
 
 T = TypeVar("T")
 
@@ -44,6 +52,9 @@ INFO_BYTES = 1 << 10  # of that for a topic or a group with all that is small in
 MEMBER_BYTES = 1 << 8  # for a member, without its text,
 LOOK_BYTES = 1 << 10  # and for looking into a topic, which takes time though it adds nothing
 MAX_NAMED_TOPICS = 100  # topics that one Metadata may name
+MAX_PRODUCER_ID = 200  # characters, which are bytes; it stands in every notification
+MAX_EPOCH = (1 << 31) - 1
+MAX_SEQUENCE = (1 << 62) - 1
 SMALL_ANSWER_BYTES = 16 << 10  # answers up to this are not counted: a few of each connection
 
 READ_ONLY = (
@@ -63,11 +74,18 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Handlers:
-    """Answers requests on behalf of one broker."""
+    """Answers requests on behalf of one broker.
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._services = broker.services
+    Args:
+        context: of the broker.
+        topics: that it hosts.
+        groups: who holds which partition.
+    """
+
+    def __init__(self, context: BrokerContext, topics: Topics, groups: GroupCoordinator) -> None:
+        self._context = context
+        self._topics = topics
+        self._groups = groups
         self._batch_reads = asyncio.Semaphore(BATCH_READS)
         self._group_locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = (
             WeakValueDictionary()
@@ -87,6 +105,30 @@ class Handlers:
             m.DeleteGroup: self._delete_group,
         }
 
+    def write(self, write: ReceivedWrite) -> None:
+        """Check a Message and hand it to its write partition."""
+        request = write.header
+        try:
+            hosted = self._topics.get(request.topic, request.incarnation)
+            if not 0 <= request.write_partition < len(hosted.partitions):
+                raise InvalidRequestError(
+                    f"topic {request.topic!r} has no write partition {request.write_partition}; "
+                    f"it has 0 to {len(hosted.partitions) - 1}"
+                )
+            schema = hosted.schemas.get(request.schema_id)
+            if schema is None:
+                raise SchemaMismatchError(
+                    f"topic {request.topic!r} has no schema {request.schema_id!r}; it has "
+                    f"{', '.join(hosted.schemas)}: fetch its metadata again"
+                )
+            _check_write(request, write.body, hosted.topic.config.message_bytes, schema)
+        except MemqError as exc:
+            write.refuse(exc)
+            return
+        hosted.messages_received += 1
+        hosted.bytes_received += len(write.body)
+        hosted.partitions[request.write_partition].write(write)
+
     async def news(self, request: m.Struct) -> None:
         """Wait for what a long poll asks for; any other request has nothing to wait for.
 
@@ -102,7 +144,7 @@ class Handlers:
             case m.FetchNotifications():
                 return max(MAX_NOTIFICATION_BYTES, min(request.max_bytes, MAX_FETCH_BYTES))
             case m.FetchBatch():
-                return max(1, min(request.length, self._broker.config.max_body_bytes))
+                return max(1, min(request.length, self._context.config.max_body_bytes))
             case m.Metadata(topics=None) | m.ListGroups():
                 return PAGE_BYTES
             case m.Metadata(topics=list(names)):
@@ -139,7 +181,7 @@ class Handlers:
     async def _wait(self, request: m.FetchNotifications) -> None:
         topic, positions = await self._positions(request)
         wait_ms = min(request.max_wait_ms, MAX_WAIT_MS)
-        await self._services.queue.wait(topic.queue_topic, positions, wait_ms / 1000)
+        await self._context.queue.wait(topic.queue_topic, positions, wait_ms / 1000)
 
     async def _serve(self, request: m.Struct) -> Outcome:
         match request:
@@ -152,12 +194,12 @@ class Handlers:
                 return await self._table[type(request)](request), b""
 
     def _mono_ms(self) -> int:
-        return self._services.now().mono_ms
+        return self._context.now().mono_ms
 
     # -- topics -----------------------------------------------------------------------------
 
     async def _metadata(self, request: m.Metadata) -> m.MetadataAnswer:
-        topics, more = self._broker.topics, False
+        more = False
         if request.topics is None:
             names, more = self._page_of_topics(request.after)
         else:
@@ -166,18 +208,21 @@ class Handlers:
                 raise InvalidRequestError(
                     f"{len(names)} topics named; name up to {MAX_NAMED_TOPICS}, or ask for all"
                 )
-            if request.create and self._broker.config.auto_create_topics:
+            if request.create and self._context.config.auto_create_topics:
                 await self._create_missing(names)
         return m.MetadataAnswer(
-            cluster_id=self._broker.config.cluster_id,
-            brokers=self._broker.brokers(),
-            topics=[topics.info(topics.get(name)) for name in names],
+            cluster_id=self._context.config.cluster_id,
+            brokers=[
+                m.BrokerInfo(id=self._context.config.broker_id, address=self._context.address),
+                *(m.BrokerInfo(id=p.id, address=p.address) for p in self._context.config.peers),
+            ],
+            topics=[self._topics.info(self._topics.get(name)) for name in names],
             more=more,
         )
 
     def _page_of_topics(self, after: str) -> tuple[list[str], bool]:
         """Names of topics, as many as one answer holds, and whether there are more."""
-        names = self._broker.topics.names()
+        names = self._topics.names()
         start = stop = bisect_right(names, after)
         left = PAGE_BYTES
         while stop < len(names) and left > 0:
@@ -188,39 +233,37 @@ class Handlers:
     def _info_bytes(self, name: str) -> int:
         """About what a topic takes in an answer; 0 when the answer is an error."""
         try:
-            hosted = self._broker.topics.get(name)
+            hosted = self._topics.get(name)
         except MemqError:
             return 0
-        hosts = hosted.topic.config.write_partitions * (len(self._broker.address) + 4)
+        hosts = hosted.topic.config.write_partitions * (len(self._context.address) + 4)
         return INFO_BYTES + hosts + sum(map(len, hosted.topic.schemas.values()))
 
     async def _create_missing(self, names: list[str]) -> None:
         for name in names:
             try:
-                self._broker.topics.get(name)
+                self._topics.get(name)
             except UnknownTopicError:
                 with contextlib.suppress(TopicExistsError):  # another client was quicker
-                    await self._broker.topics.create(TopicConfig.create(name))
+                    await self._topics.create(TopicConfig.create(name))
 
     async def _create_topic(self, request: m.CreateTopic) -> m.TopicAnswer:
-        topics = self._broker.topics
-        hosted = await topics.create(request.config, request.request_id)
-        return m.TopicAnswer(topic=topics.info(hosted))
+        hosted = await self._topics.create(request.config, request.request_id)
+        return m.TopicAnswer(topic=self._topics.info(hosted))
 
     async def _alter_topic(self, request: m.AlterTopic) -> m.TopicAnswer:
-        topics = self._broker.topics
-        hosted = await topics.alter(request.topic, request.options, request.schema)
-        return m.TopicAnswer(topic=topics.info(hosted))
+        hosted = await self._topics.alter(request.topic, request.options, request.schema)
+        return m.TopicAnswer(topic=self._topics.info(hosted))
 
     async def _delete_topic(self, request: m.DeleteTopic) -> m.Done:
-        await self._broker.topics.delete(request.topic, request.incarnation)
+        await self._topics.delete(request.topic, request.incarnation)
         return m.Done()
 
     # -- reading ----------------------------------------------------------------------------
 
     def _topic(self, request: m.TopicRequest) -> Topic:
         """The topic that the request means, in the incarnation that it means."""
-        return self._broker.topics.get(request.topic, request.incarnation).topic
+        return self._topics.get(request.topic, request.incarnation).topic
 
     async def _held(self, topic: Topic, partition: int) -> tuple[int, int]:
         """Start and end of a read partition."""
@@ -229,7 +272,7 @@ class Handlers:
             raise InvalidRequestError(
                 f"topic {topic.name!r} has no read partition {partition}; it has 0 to {count - 1}"
             )
-        return await self._services.queue.offsets(topic.queue_topic, partition)
+        return await self._context.queue.offsets(topic.queue_topic, partition)
 
     async def _positions(self, request: m.FetchNotifications) -> tuple[Topic, dict[int, int]]:
         """What a fetch reads, and where it begins in each partition, checked."""
@@ -266,7 +309,7 @@ class Handlers:
         ):
             if entries_left <= 0 or bytes_left <= 0:
                 break
-            entries = await self._services.queue.fetch(
+            entries = await self._context.queue.fetch(
                 topic.queue_topic,
                 partition,
                 offset,
@@ -282,7 +325,7 @@ class Handlers:
         return found
 
     async def _fetch_offsets(self, request: m.FetchOffsets) -> m.FetchOffsetsAnswer:
-        queue, topic = self._services.queue, self._topic(request)
+        queue, topic = self._context.queue, self._topic(request)
         partitions: list[m.PartitionOffsets] = []
         for partition in range(topic.config.read_partitions):
             start, end = await self._held(topic, partition)
@@ -293,23 +336,23 @@ class Handlers:
         return m.FetchOffsetsAnswer(partitions=partitions)
 
     async def _fetch_watermark(self, request: m.FetchWatermark) -> m.WatermarkAnswer:
-        hosted = self._broker.topics.get(request.topic, request.incarnation)
-        by_write, by_read = await self._broker.watermarks(hosted)
+        hosted = self._topics.get(request.topic, request.incarnation)
+        by_write, by_read = await hosted.watermarks()
         return m.WatermarkAnswer(
             stored_through_ms=min(by_write),
             write_partitions=by_write,
             read_partitions=by_read,
-            retained_since_ms=hosted.retained_since_ms(self._services.now().wall_ms),
+            retained_since_ms=hosted.retained_since_ms(self._context.now().wall_ms),
         )
 
     async def _fetch_batch(self, request: m.FetchBatch) -> Any:
-        limit = self._broker.config.max_body_bytes
+        limit = self._context.config.max_body_bytes
         if not 0 < request.length <= limit or request.start < 0:
             raise InvalidRequestError(
                 f"range of {request.length} bytes from {request.start}: ask for 1 to {limit} "
                 "bytes at a time, from 0 on"
             )
-        storage, topic = self._services.storage, self._topic(request)
+        storage, topic = self._context.storage, self._topic(request)
         key = key_of_uri(request.uri)
         parsed = parse_object_key(key)
         if (
@@ -321,7 +364,7 @@ class Handlers:
                 f"{request.uri!r} is no Batch of topic {request.topic!r} in this broker's storage"
             )
         return await asyncio.get_running_loop().run_in_executor(
-            self._services.executor, storage.get_range, key, request.start, request.length
+            self._context.executor, storage.get_range, key, request.start, request.length
         )
 
     # -- groups -----------------------------------------------------------------------------
@@ -338,9 +381,9 @@ class Handlers:
         offsets = {position.partition: position.offset for position in request.offsets}
         async with self._group_lock(request.group, topic):
             # After all that may take time: whoever may commit now may not have been able to then.
-            if self._broker.groups.check_commit(request, self._mono_ms()):
-                await self._services.queue.commit(request.group, topic.queue_topic, offsets)
-                self._broker.groups.committed(request)
+            if self._groups.check_commit(request, self._mono_ms()):
+                await self._context.queue.commit(request.group, topic.queue_topic, offsets)
+                self._groups.committed(request)
         return m.Done()
 
     def _group_lock(self, group: str, topic: Topic) -> asyncio.Lock:
@@ -349,28 +392,28 @@ class Handlers:
 
     async def _fetch_committed(self, request: m.FetchCommitted) -> m.FetchCommittedAnswer:
         queue_topic = self._topic(request).queue_topic
-        offsets = await self._services.queue.committed(request.group, queue_topic)
+        offsets = await self._context.queue.committed(request.group, queue_topic)
         return m.FetchCommittedAnswer(offsets=_positions(offsets))
 
     async def _group_heartbeat(self, request: m.GroupHeartbeat) -> m.GroupHeartbeatAnswer:
         topic = self._topic(request)
         partitions = topic.config.read_partitions
-        answer = self._broker.groups.heartbeat(request, partitions, self._mono_ms())
+        answer = self._groups.heartbeat(request, partitions, self._mono_ms())
         await self._save_holdings(request.group, topic)
         return answer
 
     async def _save_holdings(self, group: str, topic: Topic) -> None:
         """Store who holds what, before anybody who is told of it can work on it."""
-        groups = self._broker.groups
+        groups = self._groups
         if groups.unsaved(group, topic.name) is None:
             return
         async with self._group_lock(group, topic):
             holdings = groups.unsaved(group, topic.name)
             if holdings is not None:
                 groups.storing(group, topic.name)
-                await self._services.queue.hold(group, topic.queue_topic, holdings)
+                await self._context.queue.hold(group, topic.queue_topic, holdings)
                 # It may be the group of a later topic by now, for which nothing is stored.
-                self._broker.topics.get(topic.name, topic.incarnation)
+                self._topics.get(topic.name, topic.incarnation)
                 groups.saved(group, topic.name, holdings)
 
     async def restore_groups(self) -> None:
@@ -379,8 +422,8 @@ class Handlers:
         Raises:
             QueueError: it cannot be read.
         """
-        queue, groups = self._services.queue, self._broker.groups
-        for hosted in self._broker.topics.hosted():
+        queue, groups = self._context.queue, self._groups
+        for hosted in self._topics.hosted():
             topic = hosted.topic
             for group in await queue.holders(topic.queue_topic):
                 try:
@@ -399,24 +442,24 @@ class Handlers:
         Raises:
             MemqError: it could not be stored; it is tried again with the next call.
         """
-        groups = self._broker.groups
+        groups = self._groups
         for group, name in list(groups.left_over()):
-            topic = self._broker.topics.get(name).topic
+            topic = self._topics.get(name).topic
             async with self._group_lock(group, topic):
                 if (group, name) in groups.left_over():  # it may have come to life again
-                    await self._services.queue.hold(group, topic.queue_topic, {})
-                    self._broker.topics.get(name, topic.incarnation)
+                    await self._context.queue.hold(group, topic.queue_topic, {})
+                    self._topics.get(name, topic.incarnation)
                     groups.saved(group, name, {})
 
     async def _leave_group(self, request: m.LeaveGroup) -> m.Done:
         self._topic(request)
-        self._broker.groups.leave(request.group, request.topic, request.member_id, self._mono_ms())
+        self._groups.leave(request.group, request.topic, request.member_id, self._mono_ms())
         return m.Done()
 
     async def _list_groups(self, request: m.ListGroups) -> m.ListGroupsAnswer:
-        topics, after = self._broker.topics, request.after_group
+        topics, after = self._topics, request.after_group
         names = topics.names() if request.topic is None else [request.topic]
-        live = self._broker.groups.groups(self._mono_ms())
+        live = self._groups.groups(self._mono_ms())
         found: list[m.GroupInfo] = []
         left = PAGE_BYTES
         for name in names[bisect_left(names, request.from_topic) :]:
@@ -442,26 +485,53 @@ class Handlers:
 
     async def _in(self, topic: Topic, live: Mapping[str, Collection[str]]) -> list[str]:
         """Groups of a topic that have stored offsets or live members, sorted."""
-        stored = await self._services.queue.groups(topic.queue_topic)
+        stored = await self._context.queue.groups(topic.queue_topic)
         return sorted({*stored, *live.get(topic.name, ())})
 
     async def _group(self, group: str, topic: Topic) -> m.GroupInfo:
         return m.GroupInfo(
             group=group,
             topic=topic.name,
-            offsets=_positions(await self._services.queue.committed(group, topic.queue_topic)),
-            members=self._broker.groups.members(group, topic.name, self._mono_ms()),
+            offsets=_positions(await self._context.queue.committed(group, topic.queue_topic)),
+            members=self._groups.members(group, topic.name, self._mono_ms()),
         )
 
     async def _delete_group(self, request: m.DeleteGroup) -> m.Done:
         topic = self._topic(request)
-        live = self._broker.groups.groups(self._mono_ms())
+        live = self._groups.groups(self._mono_ms())
         if request.group not in await self._in(topic, live):
             raise UnknownGroupError(f"no group {request.group!r} for topic {request.topic!r}")
         async with self._group_lock(request.group, topic):
-            self._broker.groups.check_idle(request.group, request.topic, self._mono_ms())
-            await self._services.queue.delete_group(request.group, topic.queue_topic)
+            self._groups.check_idle(request.group, request.topic, self._mono_ms())
+            await self._context.queue.delete_group(request.group, topic.queue_topic)
         return m.Done()
+
+
+def _check_write(request: m.Write, body: Any, message_bytes: int, schema: pa.Schema) -> None:
+    if len(body) > message_bytes:
+        raise MessageTooLargeError(
+            f"Message of {len(body)} bytes; topic {request.topic!r} takes up to {message_bytes}: "
+            "send smaller Messages or raise message_bytes"
+        )
+    if not (
+        0 < len(request.producer_id) <= MAX_PRODUCER_ID
+        and request.producer_id.isascii()
+        and request.producer_id.isprintable()
+        and 0 <= request.epoch <= MAX_EPOCH
+        and 0 <= request.sequence <= MAX_SEQUENCE
+        and request.acks in (-1, 0, 1)
+    ):
+        raise InvalidRequestError(
+            f"producer id of {len(request.producer_id)} characters, epoch {request.epoch}, "
+            f"sequence {request.sequence}, acks {request.acks}: the id has 1 to "
+            f"{MAX_PRODUCER_ID} printable ASCII characters, epoch and sequence are not negative, "
+            "acks is -1, 0 or 1"
+        )
+    records = check_message(body, schema, max_decoded_bytes=message_bytes)
+    if records != request.records:
+        raise InvalidRequestError(
+            f"the header says {request.records} records, the body has {records}"
+        )
 
 
 def _only_reads(request: m.Struct) -> bool:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 if TYPE_CHECKING:
-    from memq.core.write_partition_effects import Now, RingBatch
+    from memq.core.clock import ClockReading
+    from memq.core.write_partition_effects import RingBatch
 
 _LATENCY_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
@@ -20,8 +21,10 @@ class Metrics:
         self.messages = self._counter("memq_messages_received", "Messages received.", "topic")
         self.bytes = self._counter("memq_bytes_received", "Bytes of Messages received.", "topic")
         self.refused = self._counter("memq_requests_refused", "Requests refused.", "code")
-        self.repeats = self._counter(
-            "memq_messages_repeated", "Repeats of published Messages, not published again.", "topic"
+        self.duplicates = self._counter(
+            "memq_messages_repeated",
+            "Duplicates of published Messages, not published again.",
+            "topic",
         )
         self.batches = self._counter("memq_batches_published", "Batches published.", "topic")
         self.records = self._counter("memq_records_published", "LogMessages published.", "topic")
@@ -52,7 +55,7 @@ class Metrics:
             buckets=_LATENCY_BUCKETS_S,
         )
 
-    def published(self, topic: str, batch: RingBatch, now: Now) -> None:
+    def published(self, topic: str, batch: RingBatch, now: ClockReading) -> None:
         """Count a Batch that was published."""
         sealed = batch.sealed
         assert sealed is not None  # noqa: S101 - only sealed Batches are published

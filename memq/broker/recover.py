@@ -42,16 +42,16 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
-from memq.broker.recover_survey import (
-    Lost,
-    QueueState,
-    Stored,
+from memq.broker.recover_scan import (
+    LostEntry,
+    StoredBatch,
+    TopicInQueue,
     Unpublished,
     notification_of,
     objects_by_topic,
     open_partition,
     readable,
-    survey_queue,
+    scan_queue,
 )
 from memq.core.files import explain, lock_exclusively, make_folders, sync_folder
 from memq.core.format.batch import BatchBuilder
@@ -70,6 +70,7 @@ from memq.core.notification.read_partition import (
 )
 from memq.core.storage.keys import BatchKey, object_key, parse_object_key
 from memq.core.storage.local import LocalStorage
+from memq.core.storage.open import local_folder
 from memq.core.topic import AUDIT_OPTIONS, AUDIT_TOPIC, INCARNATION_DIGITS, TopicConfig
 from memq.errors import (
     ConfigError,
@@ -143,9 +144,9 @@ class Outcome:
 class _Proof(NamedTuple):
     """An entry of the queue as it was."""
 
-    place: Lost
+    place: LostEntry
     item: bytes
-    stored: Stored
+    stored: StoredBatch
 
 
 class _Recovery:
@@ -154,30 +155,32 @@ class _Recovery:
     def __init__(
         self,
         directory: Path,
+        objects: Path,
         *,
         execute: bool,
         runtime: Runtime,
         progress: Callable[[str, int], None],
     ) -> None:
         self.directory = directory
+        self._objects_folder = objects
         self.execute = execute
         self._runtime = runtime
         self._progress = progress
-        self._storage = LocalStorage(directory / "objects", runtime=runtime)
+        self._storage = LocalStorage(objects, runtime=runtime)
         self._folders = TopicFolders(directory / "queue")
         self._schemas: dict[int, bytes] = {}
         self.catalog = Catalog(directory / "topics")
         self.in_queue = self._folders.load() if (directory / "queue" / "topics").is_dir() else {}
         self.objects = objects_by_topic(self._storage, progress)
-        self.states: dict[str, QueueState] = {}
+        self.states: dict[str, TopicInQueue] = {}
         for count, (name, file) in enumerate(self.in_queue.items(), 1):
-            self.states[name] = self._survey(name, file)
+            self.states[name] = self._scan(name, file)
             progress("topics of the queue read", count)
 
-    def _survey(self, name: str, file: TopicFile | CorruptDataError) -> QueueState:
+    def _scan(self, name: str, file: TopicFile | CorruptDataError) -> TopicInQueue:
         if isinstance(file, CorruptDataError):
-            return QueueState(str(file))
-        return survey_queue(self._folders, name, file)
+            return TopicInQueue(str(file))
+        return scan_queue(self._folders, name, file)
 
     def topics(self, wanted: str | None) -> list[Topic]:
         """Every topic that catalog, queue or objects know, as it is or would be in the catalog.
@@ -205,7 +208,7 @@ class _Recovery:
             MemqError: a file could not be read or written.
         """
         infos = self.objects.get((topic.name, topic.incarnation), [])
-        state = self.states.get(topic.queue_topic) or QueueState(
+        state = self.states.get(topic.queue_topic) or TopicInQueue(
             f"the queue has no {topic.queue_topic}"
         )
         outcome = Outcome(
@@ -241,14 +244,14 @@ class _Recovery:
 
     # -- restore ----------------------------------------------------------------------------
 
-    def _unnamed(self, infos: list[ObjectInfo], state: QueueState) -> list[ObjectInfo]:
+    def _unnamed(self, infos: list[ObjectInfo], state: TopicInQueue) -> list[ObjectInfo]:
         return [info for info in infos if _batch_id(info) not in state.batch_ids]
 
     def _prove(
-        self, topic: Topic, infos: list[ObjectInfo], state: QueueState, outcome: Outcome
+        self, topic: Topic, infos: list[ObjectInfo], state: TopicInQueue, outcome: Outcome
     ) -> list[_Proof]:
         """The lost entries that objects prove, in the order of their places."""
-        by_length: dict[int, list[tuple[bytes, Stored]]] = {}
+        by_length: dict[int, list[tuple[bytes, StoredBatch]]] = {}
         for stored in self._read(self._unnamed(infos, state), outcome):
             for payload in self._payloads(stored):
                 by_length.setdefault(len(payload), []).append((payload, stored))
@@ -260,7 +263,7 @@ class _Recovery:
                     proofs += _proof(array, place, by_length, _times_before(array, place, before))
         return proofs
 
-    def _payloads(self, stored: Stored) -> Iterator[bytes]:
+    def _payloads(self, stored: StoredBatch) -> Iterator[bytes]:
         """The notification that an object may have had, from any broker, at any root."""
         states = self.states.values()
         brokers = {UNKNOWN_BROKER}.union(*(state.brokers for state in states))
@@ -287,7 +290,7 @@ class _Recovery:
         outcome.action = "rebuild"
         if not self.objects:
             raise DataLossError(
-                f"{self.directory / 'objects'} is missing or empty: there is nothing to "
+                f"{self._objects_folder} is missing or empty: there is nothing to "
                 f"rebuild {old.name!r} from. Put the folder back (is its disk mounted?). If there "
                 "never was any data, begin with an empty data directory"
             )
@@ -315,8 +318,8 @@ class _Recovery:
             self._storage.delete(key)
 
     def _once(
-        self, objects: Iterator[Stored], outcome: Outcome
-    ) -> Iterator[tuple[Stored, list[IndexEntry]]]:
+        self, objects: Iterator[StoredBatch], outcome: Outcome
+    ) -> Iterator[tuple[StoredBatch, list[IndexEntry]]]:
         """Each object with those of its Messages that no object before it had, if there are any."""
         unpublished = Unpublished()
         for stored in objects:
@@ -333,7 +336,7 @@ class _Recovery:
         self,
         topic: Topic,
         file: TopicFile,
-        objects: Iterator[tuple[Stored, list[IndexEntry]]],
+        objects: Iterator[tuple[StoredBatch, list[IndexEntry]]],
     ) -> list[str]:
         """Publish objects in a new incarnation; returns the keys that they had before."""
         sealed: dict[int, int] = {}  # Batches of each write partition
@@ -373,7 +376,7 @@ class _Recovery:
                     partitions[number].append(publications)
         return taken
 
-    def _renamed(self, topic: Topic, stored: Stored, entries: list[IndexEntry]) -> Stored:
+    def _renamed(self, topic: Topic, stored: StoredBatch, entries: list[IndexEntry]) -> StoredBatch:
         """The object under a key of the topic's incarnation, with only these Messages."""
         parsed = stored.parsed._replace(incarnation=topic.incarnation)
         if len(entries) == len(stored.about.entries):
@@ -382,7 +385,9 @@ class _Recovery:
             return stored._replace(key=key, parsed=parsed)
         return self._rewritten(parsed, stored, entries)
 
-    def _rewritten(self, parsed: BatchKey, stored: Stored, entries: list[IndexEntry]) -> Stored:
+    def _rewritten(
+        self, parsed: BatchKey, stored: StoredBatch, entries: list[IndexEntry]
+    ) -> StoredBatch:
         """A new object with some Messages of another, byte for byte."""
         opened = parsed.batch_id[:12]  # so that it sorts among the others as the old one does
         batch_id = f"{opened}{self._runtime.token_hex(8)}"
@@ -409,9 +414,9 @@ class _Recovery:
         key = object_key(parsed)
         self._storage.put(key, sealed.buffers, timeout_s=PUT_TIMEOUT_S)
         index = BatchIndex(sealed.metadata, list(sealed.entries), sealed.index_offset)
-        return Stored(key, parsed, sealed.size_bytes, index, stored.schema)
+        return StoredBatch(key, parsed, sealed.size_bytes, index, stored.schema)
 
-    def _read(self, infos: list[ObjectInfo], outcome: Outcome) -> Iterator[Stored]:
+    def _read(self, infos: list[ObjectInfo], outcome: Outcome) -> Iterator[StoredBatch]:
         outcome.damaged = []
         return readable(self._storage, infos, self._schemas, outcome.damaged)
 
@@ -481,6 +486,7 @@ class _Recovery:
 def recover(
     directory: Path,
     *,
+    storage: str = "",
     topic: str | None,
     execute: bool,
     runtime: Runtime,
@@ -490,6 +496,7 @@ def recover(
 
     Args:
         directory: of a broker that is stopped.
+        storage: URI of its storage, a folder of this machine; empty for `objects` in `directory`.
         topic: which topic; None for all.
         execute: whether to change anything.
         runtime: chance, for new names.
@@ -497,11 +504,17 @@ def recover(
 
     Raises:
         LockedError: a broker uses the directory.
-        ConfigError: it is no data directory.
+        ConfigError: it is no data directory, or the storage is no folder.
         UnknownTopicError: nothing knows that topic.
         MemqError: a file could not be read or written; running it again goes on.
     """
-    if not any((directory / name).is_dir() for name in ("topics", "queue", "objects")):
+    objects = local_folder(storage) if storage else directory / "objects"
+    if objects is None:
+        raise ConfigError(
+            f"storage {storage!r} is no folder of this machine: it cannot be recovered"
+        )
+    folders = (directory / "topics", directory / "queue", objects)
+    if not any(folder.is_dir() for folder in folders):
         raise ConfigError(
             f"{directory} is no data directory: it has neither topics nor queue nor objects"
         )
@@ -511,7 +524,7 @@ def recover(
             make_folders(queue)
         if queue.is_dir():
             locked.callback(os.close, lock_exclusively(queue / "lock"))
-        run = _Recovery(directory, execute=execute, runtime=runtime, progress=progress)
+        run = _Recovery(directory, objects, execute=execute, runtime=runtime, progress=progress)
         topics = [each for each in run.topics(topic) if topic in (None, each.name)]
         if topic is not None and not topics:
             raise UnknownTopicError(f"{directory} knows no topic {topic!r}, nor has objects of it")
@@ -520,8 +533,8 @@ def recover(
 
 def _proof(
     array: BigArray,
-    place: Lost,
-    by_length: dict[int, list[tuple[bytes, Stored]]],
+    place: LostEntry,
+    by_length: dict[int, list[tuple[bytes, StoredBatch]]],
     before: tuple[int, int],
 ) -> list[_Proof]:
     """The entry that was at a place, when there is an object to prove it."""
@@ -534,9 +547,9 @@ def _proof(
     return []
 
 
-def _times_before(array: BigArray, place: Lost, before: _Proof | None) -> tuple[int, int]:
+def _times_before(array: BigArray, place: LostEntry, before: _Proof | None) -> tuple[int, int]:
     """The times of the entry before a place, as they never decrease; zeros when not known."""
-    earlier = Lost(place.partition, place.offset - 1)
+    earlier = LostEntry(place.partition, place.offset - 1)
     if before is not None and before.place == earlier:
         return times_of(before.item)
     try:

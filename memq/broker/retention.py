@@ -28,7 +28,7 @@ from memq.core.storage.keys import key_of_uri, parse_object_key, topic_objects
 from memq.errors import CorruptDataError, MemqError
 
 if TYPE_CHECKING:
-    from memq.broker.services import Services
+    from memq.broker.context import BrokerContext
     from memq.broker.topics import HostedTopic
     from memq.core.storage.handler import StorageHandler
 
@@ -58,33 +58,33 @@ class OrphanReport(NamedTuple):
     deleted: int
 
 
-async def expire(hosted: HostedTopic, services: Services) -> int:
+async def expire(hosted: HostedTopic, context: BrokerContext) -> int:
     """Forget the expired notifications of a topic and delete their Batches; returns how many."""
     config, queue_topic = hosted.topic.config, hosted.topic.queue_topic
-    cutoff_ms = services.now().mono_ms - config.retention_ms
+    cutoff_ms = context.now().mono_ms - config.retention_ms
     expired = 0
     for partition in range(config.read_partitions):
-        start, _ = await services.queue.offsets(queue_topic, partition)
-        end = await services.queue.offset_since(queue_topic, partition, cutoff_ms)
+        start, _ = await context.queue.offsets(queue_topic, partition)
+        end = await context.queue.offset_since(queue_topic, partition, cutoff_ms)
         if end <= start:
             continue
-        keys, newest_ms = await _expired(queue_topic, partition, range(start, end), services)
+        keys, newest_ms = await _expired(queue_topic, partition, range(start, end), context)
         hosted.expired_before_ms = max(hosted.expired_before_ms, newest_ms + 1)
-        await services.queue.truncate(queue_topic, partition, end)
-        await _delete(keys, services)
+        await context.queue.truncate(queue_topic, partition, end)
+        await _delete(keys, context)
         expired += len(keys)
         log.info("%s/%d: %d Batches expired, start is %d", config.name, partition, len(keys), end)
     return expired
 
 
 async def _expired(
-    topic: str, partition: int, offsets: range, services: Services
+    topic: str, partition: int, offsets: range, context: BrokerContext
 ) -> tuple[list[str], int]:
     """Keys of the objects that these notifications name, and the time of the newest of them."""
     keys: list[str] = []
     newest_ms = 0
     try:
-        entries = services.entries(topic, partition, offsets.start, offsets.stop)
+        entries = context.entries(topic, partition, offsets.start, offsets.stop)
         async for entry in entries:  # one by one: what was read before the damage is kept
             newest_ms = entry.timestamp_ms
             keys.append(key_of_uri(decode_notification(entry.payload).uri))
@@ -95,20 +95,20 @@ async def _expired(
             partition,
             exc,
         )
-        newest_ms = services.now().wall_ms
+        newest_ms = context.now().wall_ms
     return keys, newest_ms
 
 
-async def scan_orphans(hosted: HostedTopic, services: Services) -> OrphanReport:
+async def scan_orphans(hosted: HostedTopic, context: BrokerContext) -> OrphanReport:
     """Compare the objects of a topic with its notifications; report what nothing names."""
     config = hosted.topic.config
     listed = await asyncio.get_running_loop().run_in_executor(
-        services.executor, _list_objects, hosted, services
+        context.executor, _list_objects, hosted, context
     )
-    named = await _named(hosted, services)
+    named = await _named(hosted, context)
     for partition in hosted.partitions:
         named |= partition.processor.batch_ids
-    now_ms = services.now().mono_ms
+    now_ms = context.now().mono_ms
     # What is newer than its upload deadline may still be on its way to be notified. What was sealed
     # later than now is of a running time that was lost together with its queue.
     on_its_way = range(now_ms - 2 * config.upload_deadline_ms, now_ms + 1)
@@ -117,7 +117,7 @@ async def scan_orphans(hosted: HostedTopic, services: Services) -> OrphanReport:
     expired = [
         each.key for each in orphans if each.sealed_running_ms < now_ms - config.retention_ms
     ]
-    await _delete(expired, services)
+    await _delete(expired, context)
     size_bytes = sum(each.size_bytes for each in orphans)
     report = OrphanReport(len(orphans), size_bytes, len(expired))
     if report.found:
@@ -130,7 +130,7 @@ async def scan_orphans(hosted: HostedTopic, services: Services) -> OrphanReport:
     return report
 
 
-def _list_objects(hosted: HostedTopic, services: Services) -> list[_Object]:
+def _list_objects(hosted: HostedTopic, context: BrokerContext) -> list[_Object]:
     """Every object of the topic that is a Batch of ours.
 
     Listed before the notifications are read: a Batch is notified after it is stored, so whatever
@@ -138,28 +138,30 @@ def _list_objects(hosted: HostedTopic, services: Services) -> list[_Object]:
     """
     found = []
     topic = hosted.topic
-    for info in topic_objects(services.storage, services.cluster_id, topic.name, topic.incarnation):
+    for info in topic_objects(
+        context.storage, context.config.cluster_id, topic.name, topic.incarnation
+    ):
         parsed = parse_object_key(info.key)
         if parsed is not None:
             found.append(_Object(info.key, info.size_bytes, parsed.batch_id, parsed.running_ms))
     return found
 
 
-async def _named(hosted: HostedTopic, services: Services) -> set[str]:
+async def _named(hosted: HostedTopic, context: BrokerContext) -> set[str]:
     config, queue_topic = hosted.topic.config, hosted.topic.queue_topic
     named: set[str] = set()
     for partition in range(config.read_partitions):
-        start, _ = await services.queue.offsets(queue_topic, partition)
-        async for entry in services.entries(queue_topic, partition, start):
+        start, _ = await context.queue.offsets(queue_topic, partition)
+        async for entry in context.entries(queue_topic, partition, start):
             named.add(decode_notification(entry.payload).batch_id)
     return named
 
 
-async def _delete(keys: list[str], services: Services) -> None:
+async def _delete(keys: list[str], context: BrokerContext) -> None:
     loop = asyncio.get_running_loop()
     for start in range(0, len(keys), DELETE_AT_ONCE):
         part = keys[start : start + DELETE_AT_ONCE]
-        await loop.run_in_executor(services.executor, _delete_now, part, services.storage)
+        await loop.run_in_executor(context.executor, _delete_now, part, context.storage)
 
 
 def _delete_now(keys: list[str], storage: StorageHandler) -> None:

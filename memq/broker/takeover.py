@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from memq.broker.services import SCAN_BYTES
-from memq.core.deduplication import DeduplicationWindow, Place
-from memq.core.notification.notification import Notification, decode_notification
+from memq.broker.context import SCAN_BYTES
+from memq.core.deduplication import BatchRef, DeduplicationWindow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from memq.broker.services import Services
+    from memq.broker.context import BrokerContext
     from memq.core.governor.catalog import Topic
+    from memq.core.notification.notification import Notification
+    from memq.core.notification.queue import Entry
 
 
 class Rebuilt:
@@ -31,14 +32,8 @@ class Rebuilt:
         self.batches = 0
 
 
-class _Published(NamedTuple):
-    place: Place
-    running_ms: int
-    notification: Notification
-
-
 async def take_over(
-    topic: Topic, write_partitions: range, services: Services
+    topic: Topic, write_partitions: range, context: BrokerContext
 ) -> dict[int, Rebuilt]:
     """Fence some write partitions of a topic, then rebuild their windows from the queue.
 
@@ -50,53 +45,42 @@ async def take_over(
     """
     config, queue_topic = topic.config, topic.queue_topic
     for write_partition in write_partitions:
-        await services.queue.fence(queue_topic, write_partition)
+        await context.queue.fence(queue_topic, write_partition)
     rebuilt = {number: Rebuilt(config.dedup_window_ms) for number in write_partitions}
-    since_ms = services.now().mono_ms - config.dedup_window_ms
-    async for published in _in_order(queue_topic, config.read_partitions, since_ms, services):
-        notification = published.notification
+    since_ms = context.now().mono_ms - config.dedup_window_ms
+    published = _in_order(queue_topic, config.read_partitions, since_ms, context)
+    async for partition, entry, notification in published:
         target = rebuilt.get(notification.write_partition)
         if target is not None:
-            target.window.publish(notification.producers, published.place, published.running_ms)
+            batch = BatchRef(partition, entry.offset, notification.batch_id)
+            target.window.publish(notification.producers, batch, entry.running_ms)
             target.written_ms = max(target.written_ms, notification.sealed_ms)
             target.batches += 1
     return rebuilt
 
 
 async def _in_order(
-    queue_topic: str, read_partitions: int, since_ms: int, services: Services
-) -> AsyncIterator[_Published]:
+    queue_topic: str, read_partitions: int, since_ms: int, context: BrokerContext
+) -> AsyncIterator[tuple[int, Entry, Notification]]:
     """What was published to any read partition since then, each write partition's in order.
 
     One after the other, the read partitions would show a window more gaps than there ever were.
     """
-    heads: list[tuple[str, int, _Published, AsyncIterator[_Published]]] = []
     at_once_bytes = SCAN_BYTES // read_partitions
+    heads: list[tuple[str, int, Entry, Notification]] = []  # the next of each, by batch id
+    following = [
+        context.notifications_since(queue_topic, partition, since_ms, at_once_bytes=at_once_bytes)
+        for partition in range(read_partitions)
+    ]
+
+    async def push(partition: int) -> None:
+        async for entry, notification in following[partition]:
+            heapq.heappush(heads, (notification.batch_id, partition, entry, notification))
+            return
+
     for partition in range(read_partitions):
-        following = _since(queue_topic, partition, since_ms, services, at_once_bytes)
-        await _push(heads, partition, following)
+        await push(partition)
     while heads:
-        _, partition, published, following = heapq.heappop(heads)
-        yield published
-        await _push(heads, partition, following)
-
-
-async def _push(
-    heads: list[tuple[str, int, _Published, AsyncIterator[_Published]]],
-    partition: int,
-    following: AsyncIterator[_Published],
-) -> None:
-    published = await anext(following, None)
-    if published is not None:
-        heapq.heappush(heads, (published.place.batch_id, partition, published, following))
-
-
-async def _since(
-    queue_topic: str, partition: int, since_ms: int, services: Services, at_once_bytes: int
-) -> AsyncIterator[_Published]:
-    offset = await services.queue.offset_since(queue_topic, partition, since_ms)
-    entries = services.entries(queue_topic, partition, offset, at_once_bytes=at_once_bytes)
-    async for entry in entries:
-        notification = decode_notification(entry.payload)
-        place = Place(partition, entry.offset, notification.batch_id)
-        yield _Published(place, entry.running_ms, notification)
+        _, partition, entry, notification = heapq.heappop(heads)
+        yield partition, entry, notification
+        await push(partition)

@@ -14,13 +14,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from memq.core.clock import AHEAD_MS, Times
+from memq.core.clock import AHEAD_MS, SavedTimes
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from memq.core.clock import BrokerClock
-    from memq.core.write_partition_effects import Now
+    from memq.core.clock import BrokerClock, ClockReading
 
 
 class Timekeeper:
@@ -37,7 +36,7 @@ class Timekeeper:
     """
 
     def __init__(
-        self, clock: BrokerClock, saved: Times, save: Callable[[Times], Awaitable[None]]
+        self, clock: BrokerClock, saved: SavedTimes, save: Callable[[SavedTimes], Awaitable[None]]
     ) -> None:
         self.clock = clock
         self.saved = saved
@@ -48,7 +47,7 @@ class Timekeeper:
     def __repr__(self) -> str:
         return f"<Timekeeper [{self.clock!r} | saved {self.saved}]>"
 
-    async def promise(self, now: Now) -> None:
+    async def promise(self, now: ClockReading) -> None:
         """See to it that a watermark up to now may be told.
 
         Raises:
@@ -62,7 +61,7 @@ class Timekeeper:
         """A watermark was told; it is not later than what is saved."""
         self._told_ms = max(self._told_ms, wall_ms)
 
-    async def keep(self, now: Now) -> None:
+    async def keep(self, now: ClockReading) -> None:
         """Save the time now.
 
         Raises:
@@ -71,7 +70,7 @@ class Timekeeper:
         async with self._lock:
             await self._store(now, max(self.saved.wall_ms, now.wall_ms))
 
-    async def close(self, now: Now) -> None:
+    async def close(self, now: ClockReading) -> None:
         """Save the time now, and no more than was told: nobody is told anything any more.
 
         Raises:
@@ -80,7 +79,7 @@ class Timekeeper:
         async with self._lock:
             await self._store(now, max(self._told_ms, now.wall_ms))
 
-    async def _store(self, now: Now, wall_ms: int) -> None:
-        times = Times(now.mono_ms, wall_ms)
+    async def _store(self, now: ClockReading, wall_ms: int) -> None:
+        times = SavedTimes(now.mono_ms, wall_ms)
         await self._save(times)
         self.saved = times

@@ -36,9 +36,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from memq.broker.config import BrokerConfig
+    from memq.broker.context import BrokerContext
     from memq.broker.metrics import Metrics
-    from memq.broker.services import Services
     from memq.core.governor.catalog import Catalog, Topic
 
 log = logging.getLogger(__name__)
@@ -58,8 +57,9 @@ class HostedTopic:
         expired_before_ms: retention has removed what was published before this time.
     """
 
-    def __init__(self, topic: Topic, repeats: DuplicateChecker) -> None:
-        self.repeats = repeats
+    def __init__(self, topic: Topic, context: BrokerContext) -> None:
+        self.duplicates = DuplicateChecker(topic.config, topic.queue_topic, context)
+        self._context = context
         self.messages_received = 0
         self.bytes_received = 0
         self.expired_before_ms = 0
@@ -85,13 +85,31 @@ class HostedTopic:
         reach_ms = now_ms - self.topic.config.retention_ms
         return max(reach_ms, self.topic.retained_since_ms, self.expired_before_ms)
 
+    async def watermarks(self) -> tuple[list[int], list[int]]:
+        """How far the topic is stored, by write and by read partition.
+
+        What is told holds in later lives too; while that cannot be made sure, on a full disk, it
+        stands still.
+        """
+        context, times = self._context, self._context.times
+        try:
+            await times.promise(context.now())
+        except MemqError as exc:
+            context.warn("time", f"the watermark stands still, for the time was not saved: {exc}")
+        latest_ms = times.saved.wall_ms
+        by_write = [min(latest_ms, each.stored_through_ms()) for each in self.partitions]
+        told = [each.stored_through_by_read_ms() for each in self.partitions]
+        by_read = [min(latest_ms, *of_one) for of_one in zip(*told, strict=True)]
+        times.told(max(*by_write, *by_read))
+        return by_write, by_read
+
     def set(self, topic: Topic) -> None:
         """Take over an altered configuration."""
         self.topic = topic
         self.schemas: dict[str, pa.Schema] = {
             name: deserialize_schema(schema) for name, schema in topic.schemas.items()
         }
-        self.repeats.config = topic.config
+        self.duplicates.config = topic.config
         written_ms = max((each.processor.written_ms for each in self.partitions), default=0)
         for partition in self.partitions:
             partition.configure(topic.config, topic.schemas, written_ms)
@@ -102,31 +120,26 @@ class Topics:
 
     Args:
         catalog: which topics there are, durably.
-        config: of the broker.
-        services: its seams.
-        address: gives the `host:port` that clients reach this broker under.
+        context: of the broker.
         on_deleted: told the name of each topic in the moment in which it is gone.
     """
 
     def __init__(
         self,
         catalog: Catalog,
-        config: BrokerConfig,
-        services: Services,
-        address: Callable[[], str],
+        context: BrokerContext,
         on_deleted: Callable[[str], None],
     ) -> None:
         self._catalog = catalog
-        self._config = config
-        self._services = services
-        self._address = address
+        self._context = context
         self._on_deleted = on_deleted
         self._hosted: dict[str, HostedTopic] = {}
-        self._elsewhere = {topic: peer.address for peer in config.peers for topic in peer.topics}
+        peers = context.config.peers
+        self._elsewhere = {topic: peer.address for peer in peers for topic in peer.topics}
         self._damaged: dict[str, CorruptDataError] = {}
         self._lock = asyncio.Lock()  # one creation, change or deletion at a time
         self._changes: set[asyncio.Task[Any]] = set()
-        self._deletions = Deletions(catalog, services)
+        self._deletions = Deletions(catalog, context)
         self._stopping = False
 
     def __repr__(self) -> str:
@@ -137,7 +150,7 @@ class Topics:
         for name, error in self._catalog.damaged.items():
             self._not_served(name, error)
         known = [self._catalog.get(name) for name in self._catalog.names()]
-        in_queue = await self._services.queue.topics()
+        in_queue = await self._context.queue.topics()
         for topic in known:
             if topic.queue_topic not in in_queue:
                 missing = (
@@ -147,7 +160,7 @@ class Topics:
                 self._not_served(topic.name, CorruptDataError(missing))
                 continue
             try:
-                told_ms = self._services.times.saved.wall_ms
+                told_ms = self._context.times.saved.wall_ms
                 self._hosted[topic.name] = await self._take_up(topic, told_ms)
             except CorruptDataError as exc:
                 self._not_served(topic.name, exc)
@@ -167,7 +180,7 @@ class Topics:
                 )
                 self._not_served(name, CorruptDataError(missing))
         taken = {*self._catalog.names(), *self._damaged, *self._elsewhere}
-        for config in (*self._config.topics, _audit_config()):
+        for config in (*self._context.config.topics, _audit_config()):
             if config.name not in taken:
                 await self.create(config)
         self._deletions.start()
@@ -212,7 +225,7 @@ class Topics:
 
     def info(self, hosted: HostedTopic) -> TopicInfo:
         """A topic as clients need it."""
-        topic, address = hosted.topic, self._address()
+        topic, address = hosted.topic, self._context.address
         return TopicInfo(
             config=topic.config,
             schemas=topic.schemas,
@@ -284,17 +297,11 @@ class Topics:
 
     async def _to_its_end(self, change: Coroutine[Any, Any, T]) -> T:
         """Make a change whole, also when the client that asked for it goes away meanwhile."""
-        task = asyncio.get_running_loop().create_task(change)
+        # Whoever asked may have gone away, and with them the net that catches a bug.
+        task = self._context.fatal_errors.spawn(self, change, expected=MemqError)
         self._changes.add(task)
-        task.add_done_callback(self._changed)
+        task.add_done_callback(self._changes.discard)
         return await asyncio.shield(task)
-
-    def _changed(self, task: asyncio.Task[Any]) -> None:
-        self._changes.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None and not isinstance(error, MemqError):
-            # Whoever asked may have gone away, and with them the net that catches it.
-            self._services.bugs.report(repr(self), error)
 
     async def _create(self, config: TopicConfig, request_id: str) -> HostedTopic:
         async with self._lock:
@@ -307,13 +314,13 @@ class Topics:
                 raise TopicExistsError(f"topic {config.name!r} exists already")
             topic = self._catalog.new(
                 config,
-                now_ms=self._services.now().wall_ms,
-                incarnation=self._services.runtime.token_hex(INCARNATION_DIGITS // 2),
+                now_ms=self._context.now().wall_ms,
+                incarnation=self._context.runtime.token_hex(INCARNATION_DIGITS // 2),
                 request_id=request_id,
             )
             self._catalog.announce(topic)
             try:
-                await self._services.queue.create_topic(topic.queue_topic, config.read_partitions)
+                await self._context.queue.create_topic(topic.queue_topic, config.read_partitions)
                 hosted = await self._take_up(topic, told_ms=0)
                 self._catalog.save(topic)
             except BaseException:
@@ -327,13 +334,13 @@ class Topics:
     async def _alter(self, name: str, options: dict[str, str], schema: bytes | None) -> HostedTopic:
         async with self._lock:
             hosted = self.get(name)
-            retained_since_ms = hosted.retained_since_ms(self._services.now().wall_ms)
+            retained_since_ms = hosted.retained_since_ms(self._context.now().wall_ms)
             altered = self._catalog.altered(name, options, schema, retained_since_ms)
             added = await self._new_partitions(
                 altered,
-                hosted.repeats,
+                hosted.duplicates,
                 first=len(hosted.partitions),
-                told_ms=self._services.times.saved.wall_ms,
+                told_ms=self._context.times.saved.wall_ms,
             )
             self._catalog.save(altered)
             hosted.partitions += added
@@ -360,24 +367,25 @@ class Topics:
             topic: the topic.
             told_ms: no watermark of it was told that is later.
         """
-        repeats = DuplicateChecker(topic.config, topic.queue_topic, self._services)
-        hosted = HostedTopic(topic, repeats)
-        hosted.partitions = await self._new_partitions(topic, repeats, first=0, told_ms=told_ms)
+        hosted = HostedTopic(topic, self._context)
+        hosted.partitions = await self._new_partitions(
+            topic, hosted.duplicates, first=0, told_ms=told_ms
+        )
         return hosted
 
     async def _new_partitions(
-        self, topic: Topic, repeats: DuplicateChecker, *, first: int, told_ms: int
+        self, topic: Topic, duplicates: DuplicateChecker, *, first: int, told_ms: int
     ) -> list[WritePartition]:
         """The write partitions of a topic from the `first` on, taken over and running."""
         config = topic.config
         missing = range(first, config.write_partitions)
         partitions: list[WritePartition] = []
-        for number, start in (await take_over(topic, missing, self._services)).items():
+        for number, start in (await take_over(topic, missing, self._context)).items():
             processor = TopicProcessor(
                 config,
                 number,
                 incarnation=topic.incarnation,
-                broker_id=self._config.broker_id,
+                broker_id=self._context.config.broker_id,
                 schemas=topic.schemas,
                 new_batch_id=self._new_batch_id,
                 locate=self._locator(topic, number),
@@ -385,13 +393,7 @@ class Topics:
                 written_ms=max(told_ms, start.written_ms),
             )
             partitions.append(
-                WritePartition(
-                    processor,
-                    topic.queue_topic,
-                    self._services,
-                    repeats,
-                    park_timeout_ms=self._config.park_timeout_ms,
-                )
+                WritePartition(processor, topic.queue_topic, self._context, duplicates)
             )
             if start.batches:
                 log.info("%s/%d: taken over, %d notifications", config.name, number, start.batches)
@@ -399,7 +401,7 @@ class Topics:
 
     def _new_batch_id(self, running_ms: int) -> str:
         """A unique name that sorts by running time: 12 hex digits of it, 16 random ones."""
-        return f"{running_ms:012x}{self._services.runtime.token_hex(8)}"
+        return f"{running_ms:012x}{self._context.runtime.token_hex(8)}"
 
     def _locator(
         self, topic: Topic, write_partition: int
@@ -407,7 +409,7 @@ class Topics:
         def locate(batch_id: str, sealed_ms: int, running_ms: int) -> tuple[str, str]:
             key = object_key(
                 BatchKey(
-                    cluster_id=self._config.cluster_id,
+                    cluster_id=self._context.config.cluster_id,
                     topic=topic.name,
                     incarnation=topic.incarnation,
                     write_partition=write_partition,
@@ -416,7 +418,7 @@ class Topics:
                     running_ms=running_ms,
                 )
             )
-            return key, self._services.storage.uri(key)
+            return key, self._context.storage.uri(key)
 
         return locate
 

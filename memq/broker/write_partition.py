@@ -1,72 +1,143 @@
 """WritePartition: the I/O around one TopicProcessor.
 
 It carries out the processor's effects (uploads in worker threads, publishes on the event loop),
-wakes it by timer, and holds back Messages for which there is no room. A held Message stops its
+wakes it by timer, and parks Messages for which there is no room. A parked Message stops its
 connection from being read, so that pressure reaches the producer through TCP first; one that is
-held for longer than `park_timeout_ms` is answered with a typed, retriable error.
+parked for longer than `park_timeout_ms` is answered with a typed, retriable error.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
-from memq.broker.uploader import put_until_deadline
-from memq.core.notification.notification import decode_notification
-from memq.core.wire.messages import Write, WriteAnswer
+from memq.core.retry import STORAGE_BACKOFF, Retry
+from memq.core.wire.messages import WriteAnswer
 from memq.core.write_partition import ACKS_ALL
 from memq.core.write_partition_effects import (
-    Accepted,
-    Answer,
-    Gone,
-    Now,
-    Publish,
-    Release,
+    AnswerWrite,
+    BatchEnded,
+    BatchState,
+    Duplicate,
+    PublishBatches,
+    ReleaseBodies,
     RingBatch,
-    Upload,
+    UploadBatch,
 )
-from memq.errors import MemqError, PublishUncertainError, SequenceGapError, UnavailableError
+from memq.errors import (
+    MemqError,
+    PublishUncertainError,
+    SequenceGapError,
+    StorageError,
+    UnavailableError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
     from concurrent.futures import Future
 
+    from memq.broker.context import BrokerContext
     from memq.broker.duplicates import DuplicateChecker
-    from memq.broker.services import Services
+    from memq.broker.memory import BodyMemory
+    from memq.core.clock import ClockReading
+    from memq.core.deduplication import BatchRef
     from memq.core.topic import TopicConfig
+    from memq.core.wire.connection import Request
+    from memq.core.wire.messages import Write
     from memq.core.write_partition import TopicProcessor
 
 log = logging.getLogger(__name__)
 
-RETRY_BASE_S = 0.05  # first back-off; doubled per attempt, with full jitter
-RETRY_CAP_S = 5.0
-
 _RECEIVED = WriteAnswer()  # the ack of a Message that is not published yet
 
 
-class Reply(Protocol):
-    """How a write is answered; a connection implements it."""
+class Client(Protocol):
+    """Who sent a Write; a connection implements it."""
 
-    def answer(self, answer: WriteAnswer) -> None:
+    def answer(self, correlation_id: int, header: WriteAnswer) -> None:
         """The Message is acked."""
 
-    def fail(self, error: MemqError) -> None:
+    def fail(self, correlation_id: int, error: MemqError) -> None:
         """The Message is refused."""
 
+    def refused(self, error: MemqError) -> None:
+        """It is, and nobody wants that answered."""
+
     def hold(self) -> None:
-        """Stop reading from the connection."""
+        """Stop reading from the client."""
 
     def unhold(self) -> None:
         """Read on."""
 
 
+class ReceivedWrite:
+    """A Write from the socket until it is answered, with its body until that is stored.
+
+    It owns the body's charge to the memory, which `release` alone gives back.
+
+    Args:
+        request: with its body, which is charged.
+        client: who is answered.
+        memory: to which it is charged.
+
+    Attributes:
+        header: what the client asks for.
+        body: the Message; empty when it is released.
+        crc: its CRC32C.
+    """
+
+    __slots__ = ("_client", "_correlation_id", "_memory", "_oneway", "body", "crc", "header")
+
+    def __init__(self, request: Request, client: Client, memory: BodyMemory) -> None:
+        self.header = cast("Write", request.header)
+        self.body = request.body
+        self.crc = request.body_crc
+        self._correlation_id = request.correlation_id
+        self._oneway = request.oneway
+        self._client = client
+        self._memory = memory
+
+    def __repr__(self) -> str:
+        header = self.header
+        name = f"{header.producer_id} epoch {header.epoch} sequence {header.sequence}"
+        return f"<ReceivedWrite {name} [{len(self.body)} bytes]>"
+
+    def release(self) -> None:
+        """Nobody needs the body any more."""
+        self._memory.release(len(self.body))
+        self.body = b""
+
+    def answer(self, answer: WriteAnswer) -> None:
+        """Ack it."""
+        if not self._oneway:
+            self._client.answer(self._correlation_id, answer)
+
+    def fail(self, error: MemqError) -> None:
+        """Say why it is not published."""
+        if self._oneway:
+            self._client.refused(error)
+        else:
+            self._client.fail(self._correlation_id, error)
+
+    def refuse(self, error: MemqError) -> None:
+        """Say why it is not accepted; its body is needed no more."""
+        self.release()
+        self.fail(error)
+
+    def hold(self) -> None:
+        """Stop reading from its client: there is no room for it."""
+        self._client.hold()
+
+    def unhold(self) -> None:
+        """There is, or it is refused: read on."""
+        self._client.unhold()
+
+
 class _Parked(NamedTuple):
-    request: Write
-    body: Any
-    crc: int
-    reply: Reply
+    write: ReceivedWrite
     deadline_mono_ms: int
 
 
@@ -76,25 +147,21 @@ class WritePartition:
     Args:
         processor: its state machine, with a rebuilt window.
         queue_topic: where its notifications go.
-        services: storage, queue, clock and bounds of the broker.
-        repeats: answers repeats of published Messages.
-        park_timeout_ms: how long a Message may be held back.
+        context: of the broker.
+        duplicates: checks duplicates of published Messages.
     """
 
     def __init__(
         self,
         processor: TopicProcessor,
         queue_topic: str,
-        services: Services,
-        repeats: DuplicateChecker,
-        *,
-        park_timeout_ms: int,
+        context: BrokerContext,
+        duplicates: DuplicateChecker,
     ) -> None:
         self.processor = processor
         self._queue_topic = queue_topic
-        self._services = services
-        self._repeats = repeats
-        self._park_timeout_ms = park_timeout_ms
+        self._context = context
+        self._duplicates = duplicates
         self._parked: deque[_Parked] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -116,44 +183,40 @@ class WritePartition:
 
     def configure(self, config: TopicConfig, schemas: Mapping[str, bytes], written_ms: int) -> None:
         """Take over an altered configuration, for the open Batch as well."""
-        self.processor.configure(config, schemas, written_ms, self._services.now())
+        self.processor.configure(config, schemas, written_ms, self._context.now())
         self._perform()
         if self._timer is not None:  # it was set by the batch_age of before
             self._timer.cancel()
             self._timer = None
         self._set_timer()
 
-    def write(self, request: Write, body: Any, crc: int, reply: Reply) -> None:
-        """Take a checked Message whose body is charged to the memory budget; it is answered."""
+    def write(self, write: ReceivedWrite) -> None:
+        """Take a checked Message; it is answered."""
         if self._closing:
-            self._refuse(body, reply, UnavailableError("the broker is draining; retry elsewhere"))
-        elif self._parked or not self.processor.room_for(len(body), request.schema_id):
-            self._park(request, body, crc, reply)
+            write.refuse(UnavailableError("the broker is draining; retry elsewhere"))
+        elif self._parked or not self._has_room_for(write):
+            self._park(write)
         else:
-            self._accept(request, body, crc, reply, self._services.now())
+            self._accept(write, self._context.now())
             self._perform()
 
-    def expire_parked(self, now: Now) -> None:
-        """Refuse the Messages that were held back for too long; called now and then."""
+    def expire_parked(self, now: ClockReading) -> None:
+        """Refuse the Messages that were parked for too long; called now and then."""
         while self._parked and self._parked[0].deadline_mono_ms <= now.mono_ms:
-            parked = self._parked.popleft()
-            parked.reply.unhold()
-            self._refuse(
-                parked.body,
-                parked.reply,
+            self._unpark_first().refuse(
                 UnavailableError(
                     f"{self._name}: storage is slower than the producers; no room came within "
-                    f"{self._park_timeout_ms} ms. Retry later"
-                ),
+                    f"{self._context.config.park_timeout_ms} ms. Retry later"
+                )
             )
 
     def stored_through_ms(self) -> int:
         """The watermark of this write partition."""
-        return self.processor.stored_through_ms(self._services.now())
+        return self.processor.stored_through_ms(self._context.now())
 
     def stored_through_by_read_ms(self) -> list[int]:
         """The watermark of what goes from this write partition to each read partition."""
-        return self.processor.stored_through_by_read_ms(self._services.now())
+        return self.processor.stored_through_by_read_ms(self._context.now())
 
     async def drain(self, timeout_s: float) -> bool:
         """Take no more, seal, and wait until everything is stored and answered.
@@ -163,11 +226,9 @@ class WritePartition:
         """
         self._closing = True
         while self._parked:
-            parked = self._parked.popleft()
-            parked.reply.unhold()
             error = UnavailableError(f"{self._name}: the broker is draining; retry elsewhere")
-            self._refuse(parked.body, parked.reply, error)
-        self.processor.seal(self._services.now())
+            self._unpark_first().refuse(error)
+        self.processor.seal(self._context.now())
         self._perform()
         try:
             await asyncio.wait_for(self._until_idle(), timeout_s)
@@ -193,59 +254,71 @@ class WritePartition:
     def _name(self) -> str:
         return f"{self.processor.config.name}/{self.processor.write_partition}"
 
-    def _accept(self, request: Write, body: Any, crc: int, reply: Reply, now: Now) -> None:
-        try:
-            outcome = self.processor.write(request, body, crc, reply, now)
-        except MemqError as exc:
-            self._refuse(body, reply, exc)
-            return
-        if isinstance(outcome, Accepted):
-            if not outcome.kept:
-                self._services.memory.release(len(body))
-            if request.acks != ACKS_ALL:
-                reply.answer(_RECEIVED)
-        else:
-            self._services.memory.release(len(body))
-            self._services.metrics.repeats.labels(self.processor.config.name).inc()
-            self._spawn(self._repeats.answer(request, crc, outcome.place, reply))
+    def _has_room_for(self, write: ReceivedWrite) -> bool:
+        return self.processor.room_for(len(write.body), write.header.schema_id)
 
-    def _park(self, request: Write, body: Any, crc: int, reply: Reply) -> None:
-        """Hold a Message back, unless it comes too early: it would hold up the one that is due."""
-        name = (request.producer_id, request.epoch)
-        held = [
-            parked.request.sequence
-            for parked in self._parked
-            if (parked.request.producer_id, parked.request.epoch) == name
+    def _accept(self, write: ReceivedWrite, now: ClockReading) -> None:
+        try:
+            outcome = self.processor.write(write.header, write.body, write.crc, write, now)
+        except MemqError as exc:
+            write.refuse(exc)
+            return
+        if isinstance(outcome, Duplicate):
+            write.release()
+            self._context.metrics.duplicates.labels(self.processor.config.name).inc()
+            self._spawn(self._answer_duplicate(write, outcome.batch))
+            return
+        if not outcome.kept:
+            write.release()
+        if write.header.acks != ACKS_ALL:
+            write.answer(_RECEIVED)
+
+    async def _answer_duplicate(self, write: ReceivedWrite, batch: BatchRef | None) -> None:
+        try:
+            answer = await self._duplicates.check(write.header, write.crc, batch)
+        except MemqError as exc:
+            write.fail(exc)
+        else:
+            write.answer(answer)
+
+    def _park(self, write: ReceivedWrite) -> None:
+        """Park a Message, unless it comes too early: it would hold up the one that is due."""
+        request = write.header
+        parked = [
+            each.sequence
+            for each in (parked.write.header for parked in self._parked)
+            if (each.producer_id, each.epoch) == (request.producer_id, request.epoch)
         ]
         try:
-            self.processor.check_no_gap(request, max(held, default=-1))
+            self.processor.check_no_gap(request, max(parked, default=-1))
         except SequenceGapError as exc:
-            self._refuse(body, reply, exc)
+            write.refuse(exc)
             return
-        deadline_ms = self._services.now().mono_ms + self._park_timeout_ms
-        self._parked.append(_Parked(request, body, crc, reply, deadline_ms))
-        reply.hold()
+        deadline_ms = self._context.now().mono_ms + self._context.config.park_timeout_ms
+        self._parked.append(_Parked(write, deadline_ms))
+        write.hold()
 
-    def _refuse(self, body: Any, reply: Reply, error: MemqError) -> None:
-        self._services.memory.release(len(body))
-        reply.fail(error)
+    def _unpark_first(self) -> ReceivedWrite:
+        write = self._parked.popleft().write
+        write.unhold()
+        return write
 
     def _perform(self) -> None:
         """Carry out effects until there are none, then set the timer."""
         while effects := self.processor.take_effects():
             for effect in effects:
                 match effect:
-                    case Answer(ticket, WriteAnswer() as answer):
+                    case AnswerWrite(ticket, WriteAnswer() as answer):
                         ticket.answer(answer)
-                    case Answer(ticket, error):
+                    case AnswerWrite(ticket, error):
                         ticket.fail(error)
-                    case Upload(batch):
+                    case UploadBatch(batch):
                         self._spawn(self._upload(batch))
-                    case Publish():
+                    case PublishBatches():
                         self._spawn(self._publish(effect))
-                    case Release(batch):
+                    case ReleaseBodies(batch):
                         self._release(batch)
-                    case Gone(batch, published):
+                    case BatchEnded(batch, published):
                         self._count(batch, published=published)
             self._unpark()
         self._set_timer()
@@ -253,30 +326,25 @@ class WritePartition:
             self._settled.set()
 
     def _unpark(self) -> None:
-        now = self._services.now()
+        now = self._context.now()
         if self._closing:
             self.processor.seal(now)
         else:
             self.processor.tick(now)
-        while self._parked:
-            waiting = self._parked[0]
-            if not self.processor.room_for(len(waiting.body), waiting.request.schema_id):
-                return
-            parked = self._parked.popleft()
-            parked.reply.unhold()
-            self._accept(parked.request, parked.body, parked.crc, parked.reply, now)
+        while self._parked and self._has_room_for(self._parked[0].write):
+            self._accept(self._unpark_first(), now)
 
     def _set_timer(self) -> None:
         if self._timer is not None:
             return
         due_ms = self.processor.seal_due_ms()
         if due_ms is not None:
-            delay_s = max(0, due_ms - self._services.now().mono_ms) / 1000
+            delay_s = max(0, due_ms - self._context.now().mono_ms) / 1000
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
-        self.processor.tick(self._services.now())
+        self.processor.tick(self._context.now())
         self._perform()
 
     async def _until_idle(self) -> None:
@@ -285,9 +353,9 @@ class WritePartition:
             await self._settled.wait()
 
     def _count(self, batch: RingBatch, *, published: bool) -> None:
-        metrics = self._services.metrics
+        metrics = self._context.metrics
         if published:
-            metrics.published(self.processor.config.name, batch, self._services.now())
+            metrics.published(self.processor.config.name, batch, self._context.now())
         else:
             metrics.batches_failed.labels(self.processor.config.name).inc()
 
@@ -305,15 +373,17 @@ class WritePartition:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(self._let_go, batch)
 
-        thread.add_done_callback(self._services.bugs.guarded(self._name, ended))
+        thread.add_done_callback(self._context.fatal_errors.guarded(self._name, ended))
 
     def _let_go(self, batch: RingBatch) -> None:
         self._in_thread.pop(batch, None)
-        self._services.memory.release(batch.body_bytes)
+        for write in batch.tickets:
+            write.release()
+        batch.tickets.clear()
 
     async def _upload(self, batch: RingBatch) -> None:
         try:
-            await put_until_deadline(batch, self._services, self._in_thread)
+            await self._put_until_deadline(batch)
         except MemqError as exc:
             log.error("%s: Batch %s was not stored: %s", self._name, batch.batch_id, exc)  # noqa: TRY400
             self.processor.failed(batch, exc)
@@ -321,10 +391,62 @@ class WritePartition:
             self.processor.stored(batch)
         self._perform()
 
-    async def _publish(self, effect: Publish) -> None:
-        services, processor = self._services, self.processor
+    async def _put_until_deadline(self, batch: RingBatch) -> None:
+        """Put the Batch's object, again and again while the error is retriable and time is left.
+
+        Every attempt puts the same bytes under the same key, so a success whose answer was lost is
+        recognised by the next one.
+
+        Raises:
+            MemqError: why the last attempt failed.
+        """
+        retry = Retry(self._left_s(batch), self._context.runtime, STORAGE_BACKOFF)
+        while True:
+            try:
+                await self._put(batch)
+            except MemqError as exc:
+                self._context.disk.failed(exc, self._context.now().mono_ms)
+                delay_s = retry.after(exc)
+                log.warning("Batch %s: attempt %d failed: %s", batch.batch_id, retry.failures, exc)
+                await asyncio.sleep(delay_s)
+                if batch.state is BatchState.FAILED:  # a Batch before this one took it along
+                    raise
+            else:
+                return
+
+    async def _put(self, batch: RingBatch) -> None:
+        sealed, left_s = batch.sealed, self._left_s(batch)
+        assert sealed is not None  # noqa: S101 - only sealed Batches are uploaded
+        thread = self._context.executor.submit(
+            self._context.storage.put, batch.key, sealed.buffers, timeout_s=left_s
+        )
+        self._in_thread[batch] = thread
         try:
-            offsets = await services.queue.publish(
+            async with asyncio.timeout(left_s):
+                await asyncio.wrap_future(thread)
+        except MemqError:
+            raise
+        except Exception as exc:
+            if not thread.done() and not thread.cancel():
+                raise StorageError(
+                    f"{batch.key}: not stored within its deadline; the attempt still hangs"
+                ) from exc
+            if thread.cancelled():
+                raise StorageError(
+                    f"{batch.key}: no worker thread came free within its deadline"
+                ) from exc
+            raise StorageError(f"{batch.key}: {type(exc).__name__}: {exc}") from exc
+        finally:
+            if thread.done():
+                self._in_thread.pop(batch, None)  # one that hangs stays: a deletion waits for it
+
+    def _left_s(self, batch: RingBatch) -> float:
+        return (batch.deadline_mono_ms - self._context.now().mono_ms) / 1000
+
+    async def _publish(self, effect: PublishBatches) -> None:
+        context, processor = self._context, self.processor
+        try:
+            offsets = await context.queue.publish(
                 self._queue_topic, processor.write_partition, effect.publications
             )
         except PublishUncertainError as exc:
@@ -334,47 +456,40 @@ class WritePartition:
         except MemqError as exc:
             await self._publish_failed(effect.batches, exc)
         else:
-            processor.published(effect.batches, offsets, services.now())
+            processor.published(effect.batches, offsets, context.now())
         self._perform()
 
     async def _publish_failed(self, batches: list[RingBatch], error: MemqError) -> None:
         """Back off, then let the processor try again, or fail what is past its deadline."""
         log.error("%s: notifications were not published: %s", self._name, error)
-        self._services.disk.failed(error, self._services.now().mono_ms)
-        await asyncio.sleep(self._services.backoff_s(RETRY_BASE_S, RETRY_CAP_S, 2))
-        self.processor.publish_failed(batches, error, self._services.now())
+        self._context.disk.failed(error, self._context.now().mono_ms)
+        await asyncio.sleep(STORAGE_BACKOFF.full_jitter_s(2, self._context.runtime.random))
+        self.processor.publish_failed(batches, error, self._context.now())
 
     async def _resolve(self, batches: list[RingBatch]) -> None:
         """Fence and read back until it is known which Batches are in the queue."""
-        attempt = 0
-        while True:
+        for failures in itertools.count():
             try:
                 in_queue = await self._read_back(batches)
             except MemqError as exc:
-                attempt += 1
                 log.error("%s: cannot read the queue back: %s", self._name, exc)  # noqa: TRY400
-                await asyncio.sleep(self._services.backoff_s(RETRY_BASE_S, RETRY_CAP_S, attempt))
+                random = self._context.runtime.random
+                await asyncio.sleep(STORAGE_BACKOFF.full_jitter_s(failures, random))
             else:
-                self.processor.resolve(in_queue, self._services.now())
+                self.processor.resolve(in_queue, self._context.now())
                 return
 
     async def _read_back(self, batches: list[RingBatch]) -> dict[str, int]:
-        queue, config = self._services.queue, self.processor.config
-        await queue.fence(self._queue_topic, self.processor.write_partition)
+        await self._context.queue.fence(self._queue_topic, self.processor.write_partition)
         since_ms = min(batch.sealed_mono_ms for batch in batches)
-        found: dict[str, int] = {}
-        for partition in range(config.read_partitions):
-            offset = await queue.offset_since(self._queue_topic, partition, since_ms)
-            async for entry in self._services.entries(self._queue_topic, partition, offset):
-                found[decode_notification(entry.payload).batch_id] = entry.offset
-        return found
+        offsets: dict[str, int] = {}
+        for partition in range(self.processor.config.read_partitions):
+            published = self._context.notifications_since(self._queue_topic, partition, since_ms)
+            async for entry, notification in published:
+                offsets[notification.batch_id] = entry.offset
+        return offsets
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(coroutine)
+        task = self._context.fatal_errors.spawn(self._name, coroutine)
         self._tasks[task] = None
-        task.add_done_callback(self._task_done)
-
-    def _task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.pop(task, None)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._services.bugs.report(self._name, error)
+        task.add_done_callback(lambda task: self._tasks.pop(task, None))

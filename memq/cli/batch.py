@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from memq.cli.command import Command, Group
-from memq.cli.options import RangeType, connection_options, option, output_option
-from memq.cli.output import show_rows, write_whole
+from memq.cli.command import (
+    Group,
+    RangeType,
+    check_reachable,
+    connection_options,
+    option,
+    output_option,
+)
+from memq.cli.output import show_one, show_rows, write_whole
 from memq.core.units import iso_ms, iso_us
+from memq.errors import CorruptDataError, MemqError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from memq.cli.output import Row
-    from memq.cli.published import Published
-    from memq.cli.ranges import Range
-    from memq.cli.verify import Findings
+    from memq.client.topic import SyncTopicClient
     from memq.core.format.index import IndexEntry
     from memq.core.format.reader import BatchReader
+    from memq.core.format.verify import VerifyReport
+    from memq.core.notification.notification import Notification, PublishedBatch
+    from memq.core.ranges import OffsetRange
 
 range_option = option("--range", "wanted", type=RangeType(), help="Only these offsets.")
 
@@ -34,7 +45,6 @@ def batch() -> None:
 
 @batch.command(
     "list",
-    cls=Command,
     epilog="""
 memq batch list clicks --last 10
 memq batch list clicks --range 0:100-200 -o json
@@ -51,21 +61,33 @@ memq batch list clicks --range 0:100-200 -o json
 @connection_options
 @output_option
 def list_(
-    *, topic: str, wanted: Range | None, last: int, bootstrap: str, token: str, output: str
+    *, topic: str, wanted: OffsetRange | None, last: int, bootstrap: str, token: str, output: str
 ) -> None:
     """List the Batches of TOPIC by their notifications."""
-    from memq.cli.published import published_batches  # noqa: PLC0415 - loads Arrow
-
-    with published_batches(bootstrap, token, topic, wanted) as batches:
-        batches.ranges = [
-            each._replace(start=max(each.start, each.end - last)) for each in batches.ranges
-        ]
-        rows = [_batch_row(each) for each in batches]
+    with _open(bootstrap, token, topic) as client:
+        ranges = _ranges(client, wanted)
+        newest = [each._replace(start=max(each.start, each.end - last)) for each in ranges]
+        rows = [_batch_row(each) for each in client.batches(newest)]
     columns = ["partition", "offset", "sealed", "messages", "records", "size_bytes", "uri"]
     show_rows(rows, columns, output)
 
 
-def _batch_row(published: Published) -> Row:
+def _open(bootstrap: str, token: str, topic: str) -> SyncTopicClient:
+    from memq.client.topic import SyncTopicClient  # noqa: PLC0415 - loads the client
+
+    check_reachable(bootstrap)
+    return SyncTopicClient(bootstrap, topic, token=token, client="memq batch")
+
+
+def _ranges(client: SyncTopicClient, wanted: OffsetRange | None) -> list[OffsetRange]:
+    """All that is retained, or the one range that was asked for."""
+    if wanted is None:
+        return client.ranges_between(None, None)
+    client.check_retained(wanted)
+    return [wanted]
+
+
+def _batch_row(published: PublishedBatch) -> Row:
     about = published.notification
     return {
         "partition": published.partition,
@@ -89,7 +111,6 @@ def _batch_row(published: Published) -> Row:
 
 
 @batch.command(
-    cls=Command,
     epilog="""
 memq batch verify clicks
 memq batch verify clicks --range 0:100-200
@@ -100,7 +121,9 @@ memq batch verify memq-data/objects/3f/memq/topics/clicks/0/1751284800000-0197.a
 @range_option
 @connection_options
 @output_option
-def verify(*, target: str, wanted: Range | None, bootstrap: str, token: str, output: str) -> None:
+def verify(
+    *, target: str, wanted: OffsetRange | None, bootstrap: str, token: str, output: str
+) -> None:
     """Check every byte of stored Batches.
 
     TARGET is a topic, or one object: a URI, or a path that has a '/' or ends in .arrows. Every
@@ -110,8 +133,6 @@ def verify(*, target: str, wanted: Range | None, bootstrap: str, token: str, out
     uri = _object_uri(target)
     if uri is not None and wanted is not None:
         raise click.UsageError("--range is for a topic, not for one object")
-    from memq.cli.verify import Findings  # noqa: PLC0415 - loads Arrow
-
     found = Findings()
     if uri is not None:
         found.check(uri)
@@ -121,28 +142,116 @@ def verify(*, target: str, wanted: Range | None, bootstrap: str, token: str, out
 
 
 def _verify_topic(
-    topic: str, wanted: Range | None, bootstrap: str, token: str, found: Findings
+    topic: str, wanted: OffsetRange | None, bootstrap: str, token: str, found: Findings
 ) -> None:
-    from memq.cli.published import published_batches  # noqa: PLC0415 - loads Arrow
-
-    with published_batches(bootstrap, token, topic, wanted) as batches:
+    with _open(bootstrap, token, topic) as client:
+        ranges = _ranges(client, wanted)
         with click.progressbar(
-            batches,
-            length=len(batches),
+            client.batches(ranges),
+            length=sum(each.size for each in ranges),
             label="Batches",
             file=sys.stderr,
             hidden=not sys.stderr.isatty(),
         ) as bar:
             for published in bar:
                 found.check(published.notification.uri, published)
-        found.forget_expired({each.partition: each.start for each in batches.held()})
+        found.forget_expired(client.starts())
+
+
+class Findings:
+    """What was found in some objects.
+
+    Attributes:
+        totals: Batches checked, their Messages, records and bytes.
+        damaged: one row for each finding.
+    """
+
+    def __init__(self) -> None:
+        self.totals = {"batches": 0, "messages": 0, "records": 0, "size_bytes": 0}
+        self.damaged: list[Row] = []
+
+    def check(self, uri: str, published: PublishedBatch | None = None) -> None:
+        """Check one object."""
+        report = verify_object(uri, published and published.notification)
+        self.totals["batches"] += 1
+        self.totals["messages"] += report.messages
+        self.totals["records"] += report.records
+        self.totals["size_bytes"] += report.size_bytes
+        self.damaged += [
+            {
+                "partition": published and published.partition,
+                "offset": published and published.offset,
+                "uri": uri,
+                "finding": finding,
+            }
+            for finding in report.findings
+        ]
+
+    def forget_expired(self, starts: dict[int, int]) -> None:
+        """Leave out what retention has removed by now; it may have gone while it was read."""
+        self.damaged = [row for row in self.damaged if row["offset"] >= starts[row["partition"]]]
+
+    def show(self, output: str) -> None:
+        """Print it.
+
+        Raises:
+            CorruptDataError: something is damaged.
+        """
+        if output == "json":
+            show_one(self.totals | {"damaged": self.damaged}, output)
+        else:
+            if self.damaged:
+                show_rows(self.damaged, ["partition", "offset", "finding", "uri"], output)
+            show_one(self.totals, output)
+        count = len({row["uri"] for row in self.damaged})
+        if count:
+            raise CorruptDataError(f"{count} of {self.totals['batches']} Batches are damaged")
+
+
+def verify_object(uri: str, notification: Notification | None = None) -> VerifyReport:
+    """Read an object and check every byte; and that it is the one that its notification names.
+
+    Whatever is wrong with it is a finding, also that it cannot be read.
+    """
+    from memq.core.format import verify as objects  # noqa: PLC0415 - loads Arrow
+    from memq.core.storage.open import open_uri  # noqa: PLC0415
+
+    try:
+        storage, key = open_uri(uri)
+        data = storage.get(key)
+    except MemqError as exc:
+        return objects.VerifyReport((str(exc),), 0)
+    report = objects.verify(data)
+    if report.ok and notification is not None:
+        return replace(report, findings=tuple(_disagreements(notification, data, report)))
+    return report
+
+
+def _disagreements(notification: Notification, data: bytes, report: VerifyReport) -> Iterator[str]:
+    from memq.core.format.batch import producer_runs  # noqa: PLC0415 - loads Arrow
+    from memq.core.format.index import decode_tail  # noqa: PLC0415
+
+    index = decode_tail(memoryview(data), len(data))
+    actual: dict[str, Any] = {
+        "batch_id": index.metadata.batch_id,
+        "topic": index.metadata.topic,
+        "write_partition": index.metadata.write_partition,
+        "size_bytes": report.size_bytes,
+        "index_offset": index.offset,
+        "messages": report.messages,
+        "records": report.records,
+        "producers": producer_runs(index.entries),
+    }
+    for name, value in actual.items():
+        said = getattr(notification, name)
+        if said != value:
+            yield f"its notification says {name} = {said!r}; it is {value!r}"
 
 
 # -- cat ------------------------------------------------------------------------------------
 
 
 @batch.command(
-    cls=Command,
     epilog="""
 memq batch cat batch.arrows
 memq batch cat --messages file:///var/lib/memq/objects/3f/memq/topics/clicks/0/1751-01.arrows

@@ -4,22 +4,41 @@ from __future__ import annotations
 
 import os
 import platform
+import threading
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from functools import partial
+from itertools import cycle, islice
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import click
 
-from memq.cli.command import Command, Group
-from memq.cli.options import connection_options, option, output_option, table_options
+from memq.cli.command import (
+    Group,
+    connect_admin,
+    connection_options,
+    option,
+    output_option,
+    table_options,
+)
 from memq.cli.output import show_one
-from memq.cli.produce import acks_option, compression_option
-from memq.client.producer.options import LINGER, MAX_IN_FLIGHT, MESSAGE_BYTES
+from memq.cli.produce import SHAPING_OPTIONS, Tally, send_all
+from memq.errors import RequestTimeoutError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+    from memq import Consumer, Producer
     from memq.cli.output import Row
+    from memq.client.batch import Batch
+    from memq.client.producer.delivery import Delivery
     from memq.client.producer.options import ProducerArguments
 
-TUNED = (LINGER, MESSAGE_BYTES, MAX_IN_FLIGHT)
+DISTINCT_VALUES = 4_096  # so that compression finds no more in a Message than in real data
+TICK_S = 0.01  # how evenly a rate is kept
+POLL_S = 0.2
+PATIENCE_S = 60.0  # more than any Batch takes to be sealed and stored
 
 value_bytes_option = option(
     "--value-bytes", type=click.IntRange(0, 16 << 20), default=1_000, help="Size of each value."
@@ -35,7 +54,6 @@ def bench() -> None:
 
 
 @bench.command(
-    cls=Command,
     epilog="""
 memq bench produce load
 memq bench produce load --records 10000000 --value-bytes 100 --linger 50ms -o json
@@ -44,9 +62,7 @@ memq bench produce load --records 10000000 --value-bytes 100 --linger 50ms -o js
 @click.argument("topic")
 @option("--records", type=click.IntRange(min=1), default=1_000_000, help="How many to write.")
 @value_bytes_option
-@acks_option
-@compression_option
-@table_options(TUNED)
+@table_options(SHAPING_OPTIONS)
 @connection_options
 @output_option
 def produce(
@@ -54,8 +70,6 @@ def produce(
     topic: str,
     records: int,
     value_bytes: int,
-    acks: str,
-    compression: str | None,
     given: dict[str, str],
     bootstrap: str,
     token: str,
@@ -66,22 +80,19 @@ def produce(
     Latencies are those of Messages, from their first record to their ack.
     """
     from memq import Producer  # noqa: PLC0415 - loads Arrow
-    from memq.cli.load import Latencies, write_all  # noqa: PLC0415
 
-    settings = {"acks": acks, "compression": compression} | given
-    _, about = _prepare(bootstrap, token, topic, settings)
-    latencies = Latencies()
-    with Producer(bootstrap, topic=topic, **_arguments(settings, token)) as producer:
+    _, about = _prepare(bootstrap, token, topic, given)
+    latencies_us: list[pa.Array] = []
+    with Producer(bootstrap, topic=topic, **_arguments(given, token)) as producer:
         started_s = time.monotonic()
-        tally = write_all(producer, records, value_bytes, latencies)
+        tally = write_all(producer, records, value_bytes, latencies_us)
         seconds = time.monotonic() - started_s
     rates = _rates(records, records * value_bytes, seconds)
-    show_one(rates | latencies.quantiles_ms() | about, output)
+    show_one(rates | quantiles_ms(latencies_us) | about, output)
     tally.check()
 
 
 @bench.command(
-    cls=Command,
     epilog="""
 memq bench consume load
 memq bench consume load --each
@@ -115,14 +126,12 @@ def consume(
     show_one(_rates(read, stored_bytes, seconds) | {"each": each} | about, output)
 
 
-@bench.command(cls=Command, epilog="memq bench e2e load --rate 50000 --seconds 30")
+@bench.command(epilog="memq bench e2e load --rate 50000 --seconds 30")
 @click.argument("topic")
 @option("--rate", type=click.IntRange(min=1), default=10_000, help="Records a second.")
 @option("--seconds", type=click.FloatRange(0.1, 86_400), default=10.0, help="For how long.")
 @value_bytes_option
-@acks_option
-@compression_option
-@table_options(TUNED)
+@table_options(SHAPING_OPTIONS)
 @connection_options
 @output_option
 def e2e(
@@ -131,8 +140,6 @@ def e2e(
     rate: int,
     seconds: float,
     value_bytes: int,
-    acks: str,
-    compression: str | None,
     given: dict[str, str],
     bootstrap: str,
     token: str,
@@ -143,24 +150,22 @@ def e2e(
     Latencies are those of records, from being written to being in the hands of the reader.
     """
     from memq import Consumer, Producer  # noqa: PLC0415 - loads Arrow
-    from memq.cli.load import Latencies, PacedWriter, read_all  # noqa: PLC0415
 
-    settings = {"acks": acks, "compression": compression} | given
-    ends, about = _prepare(bootstrap, token, topic, settings)
-    latencies = Latencies()
+    ends, about = _prepare(bootstrap, token, topic, given)
+    latencies_us: list[pa.Array] = []
     with (
         Consumer(bootstrap, topic=topic, token=token) as consumer,
-        Producer(bootstrap, topic=topic, **_arguments(settings, token)) as producer,
+        Producer(bootstrap, topic=topic, **_arguments(given, token)) as producer,
     ):
         consumer.assign(ends)
         writer = PacedWriter(producer, rate=rate, seconds=seconds, value_bytes=value_bytes)
         started_s = time.monotonic()
         writer.start()
-        read_all(consumer, writer, latencies)
+        read_all(consumer, writer, latencies_us)
         took_s = time.monotonic() - started_s
         writer.join()
     rates = _rates(writer.records, writer.records * value_bytes, took_s)
-    show_one(rates | latencies.quantiles_ms() | about, output)
+    show_one(rates | quantiles_ms(latencies_us) | about, output)
 
 
 class Bench(NamedTuple):
@@ -175,18 +180,14 @@ class Bench(NamedTuple):
     row: Row
 
 
-def _prepare(
-    bootstrap: str, token: str, topic: str, settings: dict[str, Any] | None = None
-) -> Bench:
+def _prepare(bootstrap: str, token: str, topic: str, given: dict[str, str] | None = None) -> Bench:
     """Make the topic if there is none, and note what the figures depend on."""
-    from memq.cli.connect import connect_admin  # noqa: PLC0415 - loads the client
-
     with connect_admin(bootstrap, token) as admin:
         if topic not in [info.config.name for info in admin.list_topics()]:
             admin.create_topic(topic)
         config = admin.describe_topic(topic).config
-        ends = {held.partition: held.end for held in admin.offsets(topic)}
-    row = {} if settings is None else _settings(settings)
+        ends = {each.partition: each.end for each in admin.offsets(topic)}
+    row = {} if given is None else _settings(given)
     row |= {
         "batch_bytes": config.batch_bytes,
         "batch_age_ms": config.batch_age_ms,
@@ -199,13 +200,14 @@ def _prepare(
     return Bench(ends, row)
 
 
-def _settings(settings: dict[str, Any]) -> Row:
-    tuned = {row.field: row.parse(settings.get(row.name, row.default)) for row in TUNED}
-    return {"acks": settings["acks"], "compression": settings["compression"]} | tuned
+def _settings(given: dict[str, str]) -> Row:
+    """What the producer goes by: plain numbers, and words as they are written."""
+    values = [(row, given.get(row.name, row.default)) for row in SHAPING_OPTIONS]
+    return {row.field: value if row.kind == "text" else row.parse(value) for row, value in values}
 
 
-def _arguments(settings: dict[str, Any], token: str) -> ProducerArguments:
-    return cast("ProducerArguments", settings | {"token": token, "client": "memq bench"})
+def _arguments(given: dict[str, str], token: str) -> ProducerArguments:
+    return cast("ProducerArguments", given | {"token": token, "client": "memq bench"})
 
 
 def _rates(records: int, size_bytes: int, seconds: float) -> Row:
@@ -215,3 +217,119 @@ def _rates(records: int, size_bytes: int, seconds: float) -> Row:
         "records_per_s": round(records / seconds),
         "megabytes_per_s": round(size_bytes / seconds / 1e6, 1),
     }
+
+
+# -- load -----------------------------------------------------------------------------------
+
+
+def quantiles_ms(latencies_us: list[pa.Array]) -> dict[str, float | None]:
+    """Median, 99th percentile and the greatest, in milliseconds."""
+    import pyarrow as pa  # noqa: PLC0415 - slow to load
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    found = pc.quantile(pa.chunked_array(latencies_us, pa.int64()), q=[0.5, 0.99, 1.0])
+    names = ("latency_p50_ms", "latency_p99_ms", "latency_p100_ms")
+    return {
+        name: None if value is None else round(value / 1_000, 3)
+        for name, value in zip(names, found.to_pylist(), strict=True)
+    }
+
+
+def random_values(records: int, value_bytes: int) -> Iterator[bytes]:
+    """So many values of that size, which no compression makes smaller."""
+    some = [os.urandom(value_bytes) for _ in range(min(records, DISTINCT_VALUES))]
+    return islice(cycle(some), records)
+
+
+def write_all(
+    producer: Producer, records: int, value_bytes: int, latencies_us: list[pa.Array]
+) -> Tally:
+    """Write as fast as the producer takes it and wait for the acks.
+
+    A latency is that of one Message, from its first record to its ack.
+    """
+    import pyarrow as pa  # noqa: PLC0415 - slow to load
+
+    tally = Tally()
+    took_us: list[int] = []
+
+    def ended(started_ns: int, _: Delivery) -> None:
+        took_us.append((time.perf_counter_ns() - started_ns) // 1_000)
+
+    def begun(delivery: Delivery) -> None:
+        delivery.add_done_callback(partial(ended, time.perf_counter_ns()))
+
+    send_all(random_values(records, value_bytes), producer.write, tally, begun)
+    tally.finish()
+    producer.flush()  # the last callback has been called when this returns
+    latencies_us.append(pa.array(took_us, pa.int64()))
+    return tally
+
+
+class PacedWriter(threading.Thread):
+    """Writes at a steady rate, each record with the time at which it is written.
+
+    Args:
+        producer: to write with.
+        rate: records a second.
+        seconds: for how long.
+        value_bytes: size of each value.
+    """
+
+    def __init__(self, producer: Producer, *, rate: int, seconds: float, value_bytes: int) -> None:
+        super().__init__(name="memq-bench-writer", daemon=True)
+        self.records = max(1, round(rate * seconds))
+        self.error: BaseException | None = None
+        self._producer = producer
+        self._rate = rate
+        self._values = random_values(self.records, value_bytes)
+
+    def run(self) -> None:
+        """Write all records; an error is kept for the one who waits for them."""
+        try:
+            self._write()
+        except BaseException as exc:  # noqa: BLE001 - raised by read_all
+            self.error = exc
+
+    def _write(self) -> None:
+        started_s = time.monotonic()
+        sent = 0
+        while sent < self.records:
+            due = min(self.records, int((time.monotonic() - started_s) * self._rate) + 1)
+            now_us = time.time_ns() // 1_000
+            for value in islice(self._values, due - sent):
+                self._producer.write(value, timestamp=now_us)
+            sent = due
+            time.sleep(TICK_S)
+        self._producer.flush()
+
+
+def read_all(consumer: Consumer, writer: PacedWriter, latencies_us: list[pa.Array]) -> None:
+    """Read what the writer writes; a latency is that of one record, from write to here.
+
+    Raises:
+        RequestTimeoutError: nothing came for a long time.
+        MemqError: the writer failed.
+    """
+    read = 0
+    last_s = time.monotonic()
+    while read < writer.records:
+        batch = consumer.poll(POLL_S)
+        if writer.error is not None:
+            raise writer.error
+        if batch is not None:
+            latencies_us.append(_ages_us(batch))
+            read += len(batch)
+            last_s = time.monotonic()
+        elif time.monotonic() - last_s > PATIENCE_S:
+            raise RequestTimeoutError(
+                f"nothing came for {PATIENCE_S:g} s; {read} of {writer.records} records did"
+            )
+
+
+def _ages_us(batch: Batch) -> pa.Array:
+    import pyarrow as pa  # noqa: PLC0415 - slow to load
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    now = pa.scalar(time.time_ns() // 1_000, pa.int64())
+    return pc.subtract(now, batch.to_arrow()["timestamp"].cast(pa.int64())).combine_chunks()

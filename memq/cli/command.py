@@ -1,11 +1,40 @@
-"""How commands show their help, with examples, and which variables their options have."""
+"""What commands are made of: their class, their options, and the way to the brokers."""
 
 from __future__ import annotations
 
+import re
+import socket
+import time
+from datetime import UTC, datetime, timedelta
+from functools import partial, reduce, wraps
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
 import click
+from click.core import ParameterSource
+
+from memq.core.options import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
+from memq.core.ranges import OffsetRange
+from memq.core.units import parse_duration_ms
+from memq.errors import ConfigError, UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from memq.client.admin import AdminClient
+    from memq.core.options import Option
+
+    Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+    Decorator = Callable[[Any], Any]
+
+REACH_S = 3.0  # a broker that was started just now listens within this time
+RETRY_S = 0.1
+
+_RANGE = re.compile(r"([0-9]{1,9}):([0-9]{1,18})-([0-9]{1,18})")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 
 
-class _Taught(click.Command):
+class Command(click.Command):
     """A command whose epilog holds examples, one a line.
 
     An option that names no environment variable has the one of its flag: `--range` of
@@ -26,19 +55,292 @@ class _Taught(click.Command):
         ctx: click.Context,  # noqa: ARG002
         formatter: click.HelpFormatter,
     ) -> None:
+        """Write the examples, a line each."""
         lines = (self.epilog or "").strip().splitlines()
         if lines:
             with formatter.section("Examples" if len(lines) > 1 else "Example"):
                 formatter.write("".join(f"  {line}\n" for line in lines))
 
 
-class Command(_Taught):
-    """A command."""
-
-
-class Group(_Taught, click.Group):
+class Group(Command, click.Group):
     """A group of commands, shown in the order in which they were added."""
+
+    command_class = Command
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """The names as they were added, not sorted."""
         return list(self.commands)
+
+
+# -- options that many commands share -------------------------------------------------------
+
+
+option = partial(click.option, show_default=True, show_envvar=True)
+"""`click.option` whose help names the default and the variable."""
+
+output_option = option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    envvar="MEMQ_OUTPUT",
+    help="How to print the result.",
+)
+
+bootstrap_option = option(
+    "-b",
+    "--bootstrap",
+    default=DEFAULT_BOOTSTRAP,
+    envvar=BOOTSTRAP_VARIABLE,
+    metavar="HOST:PORT[,…]",
+    help="Some brokers of the cluster.",
+)
+
+
+def connection_options(command: Any) -> Any:
+    """Where the brokers are, and the credential: the arguments `bootstrap` and `token`."""
+    return _all_of(
+        command,
+        bootstrap_option,
+        option(
+            "--token",
+            default="",
+            show_default=False,
+            envvar="MEMQ_TOKEN",
+            help="Credential, where the brokers ask for one.",
+        ),
+    )
+
+
+def topic_options(command: Any) -> Any:
+    """Where the data of a Spark job is: the arguments `bootstrap`, `topic` and `token_env`."""
+    return _all_of(
+        command,
+        bootstrap_option,
+        click.option("--topic", required=True, help="The topic."),
+        click.option(
+            "--token-env", metavar="NAME", help="Environment variable that holds the credential."
+        ),
+    )
+
+
+def job_options(name: str) -> Decorator:
+    """What a Spark job is called, and how it takes damage: `job`, `mode` and `report`.
+
+    Args:
+        name: of the job, when nothing else is said.
+    """
+
+    def add(command: Any) -> Any:
+        return _all_of(
+            command,
+            click.option(
+                "--job",
+                default=name,
+                show_default=True,
+                help="Name of the job, and of the consumer that the audit knows.",
+            ),
+            click.option(
+                "--mode",
+                type=click.Choice(["failfast", "permissive"]),
+                default="failfast",
+                show_default=True,
+                help="What to do when a Message is damaged or gone: fail, or leave it out and "
+                "count it.",
+            ),
+            click.option(
+                "--report/--no-report",
+                default=True,
+                show_default=True,
+                help="Tell the audit what was read.",
+            ),
+        )
+
+    return add
+
+
+def _all_of(command: Any, *options: Decorator) -> Any:
+    """A command with options, which `--help` shows in this order."""
+    return reduce(lambda done, add: add(done), reversed(options), command)
+
+
+# -- values ---------------------------------------------------------------------------------
+
+
+class RangeType(click.ParamType[OffsetRange]):
+    """`P:START-END`: partition, first offset, and one past the last."""
+
+    name = "P:START-END"
+
+    def convert(
+        self, value: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> OffsetRange:
+        """The range that a text means."""
+        match = _RANGE.fullmatch(value)
+        if match is None or int(match[2]) > int(match[3]):
+            self.fail(f"{value!r} is not a range of offsets; write it like 0:100-200", param, ctx)
+        return OffsetRange(int(match[1]), int(match[2]), int(match[3]))
+
+
+class TimeType(click.ParamType[datetime]):
+    """A time with its zone; see `parse_time` for how it is written."""
+
+    name = "TIME"
+
+    def convert(
+        self, value: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> datetime:
+        """The time that a text means now."""
+        try:
+            return parse_time(value, now=datetime.now(UTC))
+        except ConfigError as exc:
+            self.fail(str(exc), param, ctx)
+
+
+def parse_time(text: str, now: datetime) -> datetime:
+    """An ISO 8601 time, in UTC where it names no zone; or a time so long ago: "15m", "2h".
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is not None:
+        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    try:
+        return now - timedelta(milliseconds=parse_duration_ms(text))
+    except (ConfigError, OverflowError) as exc:
+        raise ConfigError(
+            f"{text!r} is not a time; write it like 2025-06-30T12:00:00Z, or 15m for so long ago"
+        ) from exc
+
+
+def to_us(moment: datetime) -> int:
+    """Microseconds since 1970 UTC."""
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+# -- options that are rows of a table -------------------------------------------------------
+
+
+class RowType(click.ParamType[str]):
+    """A value that a row of an option table accepts, kept as the text that was written."""
+
+    name = "text"
+
+    def __init__(self, row: Option) -> None:
+        self._row = row
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The text itself, once the row has parsed it."""
+        try:
+            self._row.parse(value)
+        except ConfigError as exc:
+            self.fail(str(exc), param, ctx)
+        return value
+
+
+def table_options(
+    table: Iterable[Option],
+    *,
+    variable_prefix: str | None = None,
+    show_default: bool = True,
+    defaults: Mapping[str, str] | None = None,
+) -> Callable[[Decorated], Decorated]:
+    """One flag for each row of an option table.
+
+    The command gets `given`: the texts by option name that came from a flag or a variable, so that
+    a default does not override a file or the present configuration of a topic.
+
+    Args:
+        table: the rows.
+        variable_prefix: of the environment variables; None for the command's own prefix.
+        show_default: whether leaving the option out means its default.
+        defaults: shown in place of the table's.
+    """
+    rows = list(table)
+
+    def decorate(command: Decorated) -> Decorated:
+        @wraps(command)
+        def gather(*args: Any, **kwargs: Any) -> Any:
+            context = click.get_current_context()
+            given = kwargs.pop("given", {})  # of another table on the same command
+            for row in rows:
+                value = kwargs.pop(row.name)
+                if context.get_parameter_source(row.name) is not ParameterSource.DEFAULT:
+                    given[row.name] = value if isinstance(value, str) else str(value).lower()
+            return command(*args, given=given, **kwargs)
+
+        for row in reversed(rows):
+            own = None if row.default is None else row.default_text
+            default = (defaults or {}).get(row.name, own) if show_default else None
+            variable = None if variable_prefix is None else f"{variable_prefix}{row.name.upper()}"
+            _flag(row, default, variable)(gather)
+        return cast("Decorated", gather)
+
+    return decorate
+
+
+def _flag(row: Option, default: str | None, variable: str | None) -> Callable[[Any], Any]:
+    name = row.name.replace("_", "-")
+    if row.kind == "flag":
+        on = None if default is None else default == "true"
+        return option(f"--{name}/--no-{name}", default=on, envvar=variable, help=row.doc)
+    metavar = f"[{'|'.join(row.choices)}]" if row.choices else row.kind.upper()
+    return option(
+        f"--{name}",
+        type=RowType(row),
+        default=default,
+        show_default=bool(default),
+        envvar=variable,
+        metavar=metavar,
+        help=row.doc,
+    )
+
+
+# -- the way to the brokers -----------------------------------------------------------------
+
+
+def connect_admin(bootstrap: str, token: str) -> AdminClient:
+    """A client to ask the brokers with.
+
+    Raises:
+        UnavailableError: none of them can be reached.
+    """
+    from memq.client.admin import AdminClient  # noqa: PLC0415 - loads Arrow
+
+    check_reachable(bootstrap)
+    return AdminClient(bootstrap, token=token, client="memq")
+
+
+def check_reachable(bootstrap: str, *, timeout_s: float = REACH_S) -> None:
+    """Refuse to go on where no broker listens.
+
+    Clients go on trying for as long as a program wants; somebody at a terminal has forgotten to
+    start a broker, or mistyped its address, and should not have to wait to learn it.
+
+    Raises:
+        ConfigError: an address is malformed.
+        UnavailableError: none of them can be reached.
+    """
+    from memq.client.cluster import parse_bootstrap  # noqa: PLC0415 - loads Arrow
+    from memq.client.connection import parse_address  # noqa: PLC0415
+
+    addresses = [parse_address(each) for each in parse_bootstrap(bootstrap)]
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        for address in addresses:
+            try:
+                socket.create_connection(address, timeout_s).close()
+            except OSError as exc:
+                reason = exc
+            else:
+                return
+        if time.monotonic() >= deadline_s:
+            raise UnavailableError(
+                f"no broker at {bootstrap}: {reason.strerror or reason}; start one with "
+                "`memq dev`, or name another with --bootstrap"
+            ) from reason
+        time.sleep(RETRY_S)

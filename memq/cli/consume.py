@@ -14,10 +14,15 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from memq.cli.command import Command
-from memq.cli.options import RangeType, connection_options, option
+from memq.cli.command import (
+    Command,
+    RangeType,
+    check_reachable,
+    connect_admin,
+    connection_options,
+    option,
+)
 from memq.cli.output import write_whole
-from memq.cli.ranges import check_held
 from memq.errors import InvalidRequestError, NotOwnerError
 
 if TYPE_CHECKING:
@@ -26,11 +31,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from memq import Consumer
-    from memq.cli.ranges import Range
-    from memq.client.batch import Batch
+    from memq.client.batch import Batch, Order
     from memq.client.consumer.options import ConsumerArguments
     from memq.client.objects import ReadThrough
-    from memq.client.order import Order
+    from memq.core.ranges import OffsetRange
     from memq.core.wire.messages import PartitionOffsets
 
     Format = Literal["raw", "json"]
@@ -48,7 +52,7 @@ memq consume clicks --range 0:100-200 > batches-100-to-199.txt
 """,
 )
 @click.argument("topic")
-@option("--from-beginning", is_flag=True, help="Begin with what is held, not with what comes.")
+@option("--from-beginning", is_flag=True, help="Begin with what is retained, not with what comes.")
 @option("--group", help="Go on where this group has come to, and remember how far it gets.")
 @option("--max-messages", type=click.IntRange(min=1), help="End after so many LogMessages.")
 @option("--range", "wanted", type=RangeType(), help="Read exactly these Batches, and end.")
@@ -79,7 +83,7 @@ def consume(
     from_beginning: bool,
     group: str | None,
     max_messages: int | None,
-    wanted: Range | None,
+    wanted: OffsetRange | None,
     form: Format,
     exit_at_end: bool,
     order: Order,
@@ -96,7 +100,6 @@ def consume(
             "--range says all; leave out --group, --from-beginning and --exit-at-end"
         )
     from memq import Consumer  # noqa: PLC0415 - loads Arrow
-    from memq.cli.connect import check_reachable, connect_admin  # noqa: PLC0415
 
     check_reachable(bootstrap)
     stop = None
@@ -159,7 +162,7 @@ class Progress:
             click.echo(f"memq: another member took over; lines come again there: {exc}", err=True)
 
     def leave(self, _: list[int]) -> None:
-        """Partitions go to another member, which is to go on behind what is written."""
+        """Partitions go to another member, which is to go on after what is written."""
         self.commit()
 
     def lose(self, partitions: list[int]) -> None:
@@ -172,11 +175,13 @@ Stop = dict[int, int]
 """Where reading ends: an offset by partition, itself not read."""
 
 
-def _stop_of(topic: str, wanted: Range | None, held: list[PartitionOffsets]) -> Stop:
+def _stop_of(topic: str, wanted: OffsetRange | None, retained: list[PartitionOffsets]) -> Stop:
     """Where to end: at the end of the range, or where the topic ends now."""
     if wanted is None:
-        return {each.partition: each.end for each in held}
-    check_held(topic, wanted, held)
+        return {each.partition: each.end for each in retained}
+    from memq.client.topic import check_retained  # noqa: PLC0415 - loads the client
+
+    check_retained(topic, wanted, retained)
     return {wanted.partition: wanted.end}
 
 

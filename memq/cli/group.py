@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import click
 
-from memq.cli.command import Command, Group
-from memq.cli.options import TimeType, connection_options, option, output_option
+from memq.cli.command import (
+    Group,
+    TimeType,
+    connect_admin,
+    connection_options,
+    option,
+    output_option,
+)
 from memq.cli.output import show_rows
-from memq.cli.reset import Target, plan_moves
 from memq.errors import InvalidRequestError, UnknownGroupError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
     from datetime import datetime
 
     from memq import AdminClient
     from memq.cli.output import Row
-    from memq.core.wire.messages import GroupInfo
+    from memq.core.wire.messages import GroupInfo, PartitionOffsets
+
+How = Literal["earliest", "latest", "offset", "datetime", "shift"]
 
 topic_option = option("--topic", help="Only groups of this topic.")
 
@@ -27,14 +35,12 @@ def group() -> None:
     """Show consumer groups and where they are, move or delete them."""
 
 
-@group.command("list", cls=Command, epilog="memq group list --topic clicks")
+@group.command("list", epilog="memq group list --topic clicks")
 @topic_option
 @connection_options
 @output_option
 def list_(*, topic: str | None, bootstrap: str, token: str, output: str) -> None:
     """List groups that have stored offsets or live members."""
-    from memq.cli.connect import connect_admin  # noqa: PLC0415 - loads the client
-
     with connect_admin(bootstrap, token) as admin:
         found = admin.groups(topic)
     rows: list[Row] = [
@@ -43,7 +49,7 @@ def list_(*, topic: str | None, bootstrap: str, token: str, output: str) -> None
     show_rows(rows, ["group", "topic", "members"], output)
 
 
-@group.command(cls=Command, epilog="memq group describe reports")
+@group.command(epilog="memq group describe reports")
 @click.argument("name", metavar="GROUP")
 @topic_option
 @connection_options
@@ -53,8 +59,6 @@ def describe(*, name: str, topic: str | None, bootstrap: str, token: str, output
 
     LAG counts Batches that are published and not committed by the group.
     """
-    from memq.cli.connect import connect_admin  # noqa: PLC0415 - loads the client
-
     with connect_admin(bootstrap, token) as admin:
         found = [each for each in admin.groups(topic) if each.group == name]
         if not found:
@@ -68,16 +72,16 @@ def _lag_rows(admin: AdminClient, info: GroupInfo) -> list[Row]:
     committed = {position.partition: position.offset for position in info.offsets}
     owners = {partition: member for member in info.members for partition in member.partitions}
     rows: list[Row] = []
-    for held in admin.offsets(info.topic):
-        current, owner = committed.get(held.partition), owners.get(held.partition)
+    for each in admin.offsets(info.topic):
+        current, owner = committed.get(each.partition), owners.get(each.partition)
         rows.append(
             {
                 "group": info.group,
                 "topic": info.topic,
-                "partition": held.partition,
+                "partition": each.partition,
                 "current_offset": current,
-                "log_end_offset": held.end,
-                "lag": None if current is None else held.end - current,
+                "log_end_offset": each.end,
+                "lag": None if current is None else each.end - current,
                 "consumer_id": owner and owner.member_id,
                 "client": owner and owner.client,
             }
@@ -87,7 +91,6 @@ def _lag_rows(admin: AdminClient, info: GroupInfo) -> list[Row]:
 
 @group.command(
     "reset-offsets",
-    cls=Command,
     epilog="""
 memq group reset-offsets reports clicks --to-earliest
 memq group reset-offsets reports clicks --to-datetime 2025-06-30T12:00:00Z --execute
@@ -96,9 +99,9 @@ memq group reset-offsets reports clicks --shift-by -10 --partition 0 --execute
 )
 @click.argument("name", metavar="GROUP")
 @click.argument("topic")
-@option("--to-earliest", is_flag=True, help="Go to the first Batch held.")
+@option("--to-earliest", is_flag=True, help="Go to the first Batch retained.")
 @option("--to-latest", is_flag=True, help="Go past the last Batch.")
-@option("--to-offset", type=int, help="Go to an offset, or the nearest that is held.")
+@option("--to-offset", type=int, help="Go to an offset, or the nearest that is retained.")
 @option("--to-datetime", type=TimeType(), help="Go to what was published since: ISO 8601, or 2h.")
 @option("--shift-by", type=int, help="Go forward by so many Batches; back, when negative.")
 @option(
@@ -126,17 +129,15 @@ def reset_offsets(
 
     Without --execute nothing is changed: the result shows what would be.
     """
-    from memq.cli.connect import connect_admin  # noqa: PLC0415 - loads the client
-
     target = _target(to_earliest, to_latest, to_offset, to_datetime, shift_by)
     with connect_admin(bootstrap, token) as admin:
-        held = admin.offsets(topic, to_datetime)
-        unknown = set(partitions) - {each.partition for each in held}
+        retained = admin.offsets(topic, to_datetime)
+        unknown = set(partitions) - {each.partition for each in retained}
         if unknown:
             raise InvalidRequestError(
-                f"topic {topic!r} has no partition {min(unknown)}; it has 0 to {len(held) - 1}"
+                f"topic {topic!r} has no partition {min(unknown)}; it has 0 to {len(retained) - 1}"
             )
-        wanted = [each for each in held if not partitions or each.partition in partitions]
+        wanted = [each for each in retained if not partitions or each.partition in partitions]
         moves = plan_moves(target, wanted, admin.committed(name, topic))
         if execute:
             admin.reset_offsets(name, topic, {move.partition: move.new for move in moves})
@@ -178,13 +179,84 @@ def _target(
     return asked[0]
 
 
-@group.command(cls=Command, epilog="memq group delete reports clicks")
+@group.command(epilog="memq group delete reports clicks")
 @click.argument("name", metavar="GROUP")
 @click.argument("topic")
 @connection_options
 def delete(*, name: str, topic: str, bootstrap: str, token: str) -> None:
     """Forget how far GROUP has read TOPIC; the group must have no live members."""
-    from memq.cli.connect import connect_admin  # noqa: PLC0415 - loads the client
-
     with connect_admin(bootstrap, token) as admin:
         admin.delete_group(name, topic)
+
+
+# -- the plan of a reset --------------------------------------------------------------------
+
+
+class Target(NamedTuple):
+    """Where to go.
+
+    Attributes:
+        how: the rule.
+        number: the offset, or by how much to shift; it has no meaning for the other rules.
+    """
+
+    how: How
+    number: int = 0
+
+
+class Move(NamedTuple):
+    """What becomes of one partition.
+
+    Attributes:
+        partition: the read partition.
+        current: stored offset of the group; None when it has none.
+        new: offset to store.
+        end: one past the last notification.
+    """
+
+    partition: int
+    current: int | None
+    new: int
+    end: int
+
+
+def plan_moves(
+    target: Target, offsets: Iterable[PartitionOffsets], committed: Mapping[int, int]
+) -> list[Move]:
+    """One move per partition; an offset that is not retained becomes the nearest one that is.
+
+    Args:
+        target: where to go.
+        offsets: of the topic's partitions that move; with `at` for the rule "datetime".
+        committed: stored offsets of the group by partition.
+
+    Raises:
+        InvalidRequestError: a partition without a stored offset is to be shifted.
+    """
+    return [_move(target, partition, committed.get(partition.partition)) for partition in offsets]
+
+
+def _move(target: Target, offsets: PartitionOffsets, current: int | None) -> Move:
+    wanted = _wanted(target, offsets, current)
+    new = max(offsets.start, min(wanted, offsets.end))
+    return Move(offsets.partition, current, new, offsets.end)
+
+
+def _wanted(target: Target, offsets: PartitionOffsets, current: int | None) -> int:
+    match target.how:
+        case "earliest":
+            return offsets.start
+        case "latest":
+            return offsets.end
+        case "offset":
+            return target.number
+        case "datetime":
+            assert offsets.at is not None  # noqa: S101 - asked for with the time
+            return offsets.at
+        case "shift":
+            if current is None:
+                raise InvalidRequestError(
+                    f"partition {offsets.partition} has no stored offset to shift; "
+                    "use --to-offset, --to-earliest or --to-latest"
+                )
+            return current + target.number

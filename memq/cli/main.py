@@ -67,7 +67,7 @@ class Root(Group):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
         except (KeyboardInterrupt, RuntimeError) as exc:
-            interrupt = _interrupt_behind(exc)
+            interrupt = _interrupt_that_caused(exc)
             if interrupt is None:
                 raise
             # It may have fallen between the making of a request and its sending.
@@ -78,7 +78,7 @@ class Root(Group):
         return result
 
 
-def _interrupt_behind(error: BaseException | None) -> KeyboardInterrupt | None:
+def _interrupt_that_caused(error: BaseException | None) -> KeyboardInterrupt | None:
     """The interrupt that an error comes from: one that falls into a wait for a lock is raised as
     that lock's `RuntimeError`, with the interrupt as its context.
     """

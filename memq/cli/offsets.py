@@ -1,4 +1,4 @@
-"""`memq offsets`: what a topic holds."""
+"""`memq offsets`: what a topic has."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memq.cli.command import Command
-from memq.cli.options import TimeType, connection_options, option, output_option
+from memq.cli.command import (
+    Command,
+    TimeType,
+    connect_admin,
+    connection_options,
+    option,
+    output_option,
+)
 from memq.cli.output import show_rows
 from memq.core.units import iso_ms
 
@@ -29,17 +35,15 @@ memq offsets clicks --at 2025-06-30T12:00:00Z -o json
 @connection_options
 @output_option
 def offsets(*, topic: str, at: datetime | None, bootstrap: str, token: str, output: str) -> None:
-    """Show what each read partition of TOPIC holds, and its watermark.
+    """Show what of each read partition of TOPIC is retained, and its watermark.
 
-    START is the first Batch held, END is one past the last. Every LogMessage that was acked before
-    the WATERMARK is in a Batch before END.
+    START is the first Batch retained, END is one past the last. Every LogMessage that was acked
+    before the WATERMARK is in a Batch before END.
     """
-    from memq.cli.connect import connect_admin  # noqa: PLC0415 - loads the client
-
     with connect_admin(bootstrap, token) as admin:
         # First the watermark: what it covers is then sure to lie before the ends.
         marks = admin.watermark(topic).read_partitions
-        held = admin.offsets(topic, at)
+        retained = admin.offsets(topic, at)
     rows = [
         {
             "topic": topic,
@@ -49,7 +53,7 @@ def offsets(*, topic: str, at: datetime | None, bootstrap: str, token: str, outp
             "watermark": iso_ms(marks[each.partition]),
         }
         | ({} if at is None else {"at": each.at})
-        for each in held
+        for each in retained
     ]
     columns = ["topic", "partition", "start", "end", "watermark"]
     show_rows(rows, columns if at is None else [*columns, "at"], output)

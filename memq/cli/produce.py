@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import time
-from itertools import count
+from collections import deque
+from itertools import chain, count
 from typing import TYPE_CHECKING, cast
 
 import click
 
-from memq.cli.command import Command
-from memq.cli.input import read_lines, split_key
-from memq.cli.options import (
+from memq.cli.command import (
+    Command,
     TimeType,
+    check_reachable,
     connection_options,
     option,
     output_option,
     table_options,
+    to_us,
 )
 from memq.cli.output import show_one
-from memq.cli.tally import Tally
-from memq.cli.times import to_us
-from memq.client.producer.options import DELIVERY_TIMEOUT, LINGER, MAX_IN_FLIGHT, MESSAGE_BYTES
+from memq.client.producer.options import PRODUCER_OPTIONS
+from memq.errors import InvalidRequestError, MemqError, MessageTooLargeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from datetime import datetime
     from io import BufferedReader
 
@@ -31,17 +32,12 @@ if TYPE_CHECKING:
     from memq.client.producer.delivery import Delivery
     from memq.client.producer.options import ProducerArguments
 
-acks_option = option(
-    "--acks",
-    type=click.Choice(["0", "1", "all"]),
-    default="all",
-    help="all: stored and published; 1: received by the broker; 0: sent.",
-)
-compression_option = option(
-    "--compression",
-    type=click.Choice(["zstd", "lz4"]),
-    help="Compress each Message; it stays compressed in storage.",
-)
+BLOCK_BYTES = 1 << 20  # splitting much less costs more per line; much more only waits in memory
+MAX_LINE_BYTES = 64 << 20  # no topic takes a larger Message
+
+_SHAPING = ("acks", "linger", "message_bytes", "compression", "max_in_flight")
+SHAPING_OPTIONS = [row for row in PRODUCER_OPTIONS if row.name in _SHAPING]
+"""Options of a producer that shape what it sends."""
 
 
 @click.command(
@@ -54,7 +50,6 @@ echo 'user-1:{"page": "/"}' | memq produce clicks --key-separator :
 )
 @click.argument("topic")
 @option("--input", "stream", type=click.File("rb"), default="-", help="File to read; - for stdin.")
-@acks_option
 @option("--key-separator", help="What stands between key and value; without it there are no keys.")
 @option(
     "--producer-id",
@@ -66,20 +61,17 @@ echo 'user-1:{"page": "/"}' | memq produce clicks --key-separator :
     type=TimeType(),
     help="Of every LogMessage; without it, the time at which it was written.",
 )
-@compression_option
-@table_options([LINGER, MESSAGE_BYTES, MAX_IN_FLIGHT])
-@table_options([DELIVERY_TIMEOUT], show_default=False)
+@table_options(SHAPING_OPTIONS)
+@table_options([row for row in PRODUCER_OPTIONS if row.name == "delivery_timeout"])
 @connection_options
 @output_option
 def produce(
     *,
     topic: str,
     stream: BufferedReader,
-    acks: str,
     key_separator: str | None,
     producer_id: str | None,
     timestamp: datetime | None,
-    compression: str | None,
     given: dict[str, str],
     bootstrap: str,
     token: str,
@@ -96,12 +88,9 @@ def produce(
             "run known to be the same"
         )
     from memq import Producer  # noqa: PLC0415 - loads Arrow
-    from memq.cli.connect import check_reachable  # noqa: PLC0415
 
     check_reachable(bootstrap)
     options: ProducerArguments = {
-        "acks": acks,
-        "compression": compression,
         "producer_id": producer_id,
         "token": token,
         "client": "memq produce",
@@ -111,7 +100,8 @@ def produce(
     started_s = time.monotonic()
     try:
         with producer:
-            _send_lines(read_lines(stream), _sender(producer, key_separator, timestamp), tally)
+            lines = chain.from_iterable(read_lines(stream))
+            send_all(lines, _sender(producer, key_separator, timestamp), tally)
             tally.finish()
     finally:
         tally.collect()
@@ -119,21 +109,31 @@ def produce(
     tally.check()
 
 
-def _send_lines(
-    blocks: Iterable[list[bytes]], send: Callable[[bytes], Delivery], tally: Tally
+def send_all(
+    values: Iterable[bytes],
+    send: Callable[[bytes], Delivery],
+    tally: Tally,
+    begun: Callable[[Delivery], object] = lambda _: None,
 ) -> None:
-    """Write every line; the tally learns of each Message when the next one begins."""
+    """Send every value; the tally learns of each Message when the next one begins.
+
+    Args:
+        values: to send.
+        send: sends one.
+        tally: to count with.
+        begun: called with each Message's delivery, once its first value is sent.
+    """
     delivery = None
     records = 0
     try:
-        for lines in blocks:
-            for line in lines:
-                latest = send(line)
-                if latest is not delivery:
-                    if delivery is not None:
-                        tally.add(delivery, records)
-                    delivery, records = latest, 0
-                records += 1
+        for value in values:
+            latest = send(value)
+            if latest is not delivery:
+                if delivery is not None:
+                    tally.add(delivery, records)
+                delivery, records = latest, 0
+                begun(latest)
+            records += 1
     finally:
         if delivery is not None:
             tally.add(delivery, records)
@@ -170,3 +170,104 @@ def _show(topic: str, tally: Tally, seconds: float, output: str) -> None:
         },
         output,
     )
+
+
+# -- lines ----------------------------------------------------------------------------------
+
+
+def read_lines(
+    stream: BufferedReader, *, max_line_bytes: int = MAX_LINE_BYTES
+) -> Iterator[list[bytes]]:
+    """Lines without their newline, as many as arrive at a time; the last one may lack it.
+
+    Raises:
+        MessageTooLargeError: a line is longer than any topic takes.
+    """
+    rest = b""
+    while block := stream.read1(BLOCK_BYTES):
+        lines = (rest + block).split(b"\n")
+        rest = lines.pop()
+        if len(rest) > max_line_bytes:
+            raise MessageTooLargeError(
+                f"a line is longer than {max_line_bytes} bytes, the most that a topic takes; "
+                "is the input text?"
+            )
+        if lines:
+            yield lines
+    if rest:
+        yield [rest]
+
+
+def split_key(line: bytes, separator: bytes, number: int) -> tuple[bytes, bytes]:
+    """Key and value of a line.
+
+    Raises:
+        InvalidRequestError: the separator is not in it.
+    """
+    key, found, value = line.partition(separator)
+    if not found:
+        raise InvalidRequestError(
+            f"line {number} has no key separator {separator.decode()!r}: {line[:80]!r}"
+        )
+    return key, value
+
+
+# -- what becomes of them -------------------------------------------------------------------
+
+
+class Tally:
+    """Counts records and how many of them were acked.
+
+    What is open is bounded by the producer's memory, as each delivery is a Message that it holds.
+
+    Attributes:
+        records: that were written.
+        acked: of these, whose Message was acked.
+        error: why the first Message that failed did so.
+    """
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.acked = 0
+        self.error: MemqError | None = None
+        self._open: deque[tuple[Delivery, int]] = deque()
+
+    def __repr__(self) -> str:
+        return f"<Tally [{self.acked} of {self.records} records acked | {len(self._open)} open]>"
+
+    def add(self, delivery: Delivery, records: int) -> None:
+        """So many records share this delivery."""
+        self.records += records
+        self._open.append((delivery, records))
+        self.collect()
+
+    def collect(self) -> None:
+        """Count what has ended."""
+        while self._open and self._open[0][0].done():
+            self._count_first()
+
+    def finish(self) -> None:
+        """Wait for what is open and count it; every delivery ends at its deadline."""
+        while self._open:
+            self._count_first()
+
+    def check(self) -> None:
+        """Refuse to call it done when something was not acked.
+
+        Raises:
+            MemqError: naming how many records, and the first reason.
+        """
+        if self.error is not None:
+            failed = self.records - self.acked
+            raise MemqError(
+                f"{failed} of {self.records} records were not acked: {self.error}"
+            ) from self.error
+
+    def _count_first(self) -> None:
+        delivery, records = self._open[0]
+        error = delivery.exception()
+        self._open.popleft()  # not before: an interrupted wait may be taken up again
+        if error is None:
+            self.acked += records
+        else:
+            self.error = self.error or error

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memq.cli.command import Command
-from memq.cli.options import option, output_option
+from memq.cli.command import Command, option, output_option
 from memq.cli.output import show_rows
 from memq.core.topic import AUDIT_TOPIC
 from memq.errors import CorruptDataError
@@ -27,21 +26,27 @@ EVERY = 1_000  # counts between two lines of progress
     epilog="memq recover /var/lib/memq\nmemq recover --topic clicks --execute /var/lib/memq",
 )
 @click.argument("data_dir", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@option("--storage", default="", help="The broker's option storage, where it has one.")
 @option("--topic", help="Only this topic.")
 @option("--execute", is_flag=True, help="Do it; without it only what would be done is shown.")
 @output_option
-def recover(data_dir: Path, topic: str | None, execute: bool, output: str) -> None:
+def recover(data_dir: Path, storage: str, topic: str | None, execute: bool, output: str) -> None:
     """Rebuild lost notifications and topics from the objects, while the broker is stopped.
 
     A notification that an object proves is restored at its offset. When that is not possible for
     each of them, the topic is rebuilt under a new incarnation: every Message that is stored is
-    published once, and groups begin anew. Nothing that cannot be read is ever removed.
+    published once, and groups have no offsets. Nothing that cannot be read is ever removed.
     """
     from memq.broker.recover import recover as run  # noqa: PLC0415 - loads Arrow
     from memq.core.runtime import SYSTEM  # noqa: PLC0415
 
     outcomes = run(
-        data_dir.absolute(), topic=topic, execute=execute, runtime=SYSTEM, progress=_progress
+        data_dir.absolute(),
+        storage=storage,
+        topic=topic,
+        execute=execute,
+        runtime=SYSTEM,
+        progress=_progress,
     )
     show_rows([asdict(each) for each in outcomes], COLUMNS, output)
     for outcome in outcomes:
@@ -63,8 +68,8 @@ def _advise(outcome: Outcome, execute: bool) -> None:
     elif outcome.action == "rebuild":
         groups = ", ".join(outcome.groups) or "its groups"
         click.echo(
-            f"{done} is done, incarnation {outcome.incarnation}. Clients open it anew; {groups} "
-            "begin anew: set them with `memq group reset-offsets` before they start",
+            f"{done} is done, incarnation {outcome.incarnation}. Clients open it again; {groups} "
+            "have no offsets: set them with `memq group reset-offsets` before they start",
             err=True,
         )
     else:

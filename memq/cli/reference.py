@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from memq.broker.config import BROKER_OPTIONS
+from memq.client.consumer.options import CONSUMER_OPTIONS
+from memq.client.producer.options import PRODUCER_OPTIONS
 from memq.core.topic import TOPIC_OPTIONS
+from memq.spark.options import READ_OPTIONS, WRITE_OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,8 +26,8 @@ _INTRODUCTION = """\
 This page is generated from the code by `make docs`.
 
 Durations are written like `500ms`, `10s`, `5m`, `2h` or `7d`; sizes like `512B`, `64KiB`, `16MiB`
-or `2GiB`. A value outside its limits, and an option that does not exist, is refused with an error
-that names it.
+or `2GiB`. From Python, and in TOML, a size may also be a number of bytes. A value outside its
+limits, and an option that does not exist, is refused with an error that names it.
 """
 
 
@@ -55,6 +58,30 @@ SECTIONS = (
         "command-line flag over both.",
         BROKER_OPTIONS,
     ),
+    Section(
+        "Producer",
+        "Keyword arguments of `Producer` and `AsyncProducer`; see [Clients](clients.md#producer). "
+        "`memq produce` has flags\nfor some of them.",
+        PRODUCER_OPTIONS,
+    ),
+    Section(
+        "Consumer",
+        "Keyword arguments of `Consumer` and `AsyncConsumer`; see [Clients](clients.md#consumer).",
+        CONSUMER_OPTIONS,
+    ),
+    Section(
+        "Reading with Spark",
+        'Given to `spark.read` and `spark.readStream` of `format("memq")`, in any case; see '
+        "[Spark](spark.md). The limits of\nmicro-batches have no effect on `spark.read`, so that "
+        "one set of options serves both.",
+        tuple(READ_OPTIONS.values()),
+    ),
+    Section(
+        "Writing with Spark",
+        'Given to a write of `format("memq")`, in any case; see '
+        "[Writing from Spark](spark_apps.md).",
+        tuple(WRITE_OPTIONS.values()),
+    ),
 )
 
 
@@ -78,7 +105,8 @@ def _table(options: Iterable[Option]) -> str:
 
 
 def _row(option: Option) -> str:
-    default = f"`{option.default_text}`" if option.default_text else "empty"
+    empty = "none" if option.default is None else "empty"
+    default = option.shown or (f"`{option.default_text}`" if option.default_text else empty)
     meaning = option.doc.replace("|", "\\|")
     return f"| `{option.name}` | {option.kind} | {default} | {_allowed(option)} | {meaning} |"
 

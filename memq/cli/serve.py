@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memq.broker.config import BROKER_OPTIONS, BrokerConfig, load_file
-from memq.broker.limits import ALLOCATOR
-from memq.cli.command import Command
-from memq.cli.options import DEFAULT_BOOTSTRAP, option, output_option, table_options
+from memq.broker.config import ALLOCATOR, BROKER_OPTIONS, BrokerConfig, load_file
+from memq.cli.command import Command, option, output_option, table_options
+from memq.core.options import DEFAULT_BOOTSTRAP
 
 if TYPE_CHECKING:
     from memq.broker.server import Broker

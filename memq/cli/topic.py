@@ -8,14 +8,25 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from memq.cli.command import Command, Group
-from memq.cli.options import connection_options, option, output_option, table_options
+from memq.cli.command import (
+    Group,
+    connect_admin,
+    connection_options,
+    option,
+    output_option,
+    table_options,
+)
 from memq.cli.output import show_one, show_rows
 from memq.core.topic import TOPIC_OPTIONS
+from memq.errors import ConfigError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from memq.cli.output import Row
     from memq.core.wire.messages import TopicInfo
+
+_MAGIC_BYTES = 6
 
 schema_option = option(
     "--schema",
@@ -30,7 +41,6 @@ def topic() -> None:
 
 
 @topic.command(
-    cls=Command,
     epilog="""
 memq topic create clicks
 memq topic create clicks --read-partitions 4 --write-partitions 2 --batch-age 1s
@@ -52,39 +62,32 @@ def create(
     output: str,
 ) -> None:
     """Make the topic NAME."""
-    from memq.cli.connect import connect_admin  # noqa: PLC0415 - loads the client
-
     with connect_admin(bootstrap, token) as admin:
-        _show(admin.create_topic(name, schema=_read_schema(schema), **given), output)
+        _show(admin.create_topic(name, schema=schema and read_schema_file(schema), **given), output)
 
 
-@topic.command("list", cls=Command, epilog="memq topic list -o json")
+@topic.command("list", epilog="memq topic list -o json")
 @connection_options
 @output_option
 def list_(*, bootstrap: str, token: str, output: str) -> None:
     """List all topics, those of MemQ itself included."""
-    from memq.cli.connect import connect_admin  # noqa: PLC0415 - loads the client
-
     with connect_admin(bootstrap, token) as admin:
         rows = [_row(info) for info in admin.list_topics()]
     columns = ["topic", "write_partitions", "read_partitions", "ordering", "retention_ms", "typed"]
     show_rows(rows, columns, output)
 
 
-@topic.command(cls=Command, epilog="memq topic describe clicks")
+@topic.command(epilog="memq topic describe clicks")
 @click.argument("name")
 @connection_options
 @output_option
 def describe(*, name: str, bootstrap: str, token: str, output: str) -> None:
     """Show the options of topic NAME, its schema, and where it lives."""
-    from memq.cli.connect import connect_admin  # noqa: PLC0415 - loads the client
-
     with connect_admin(bootstrap, token) as admin:
         _show(admin.describe_topic(name), output)
 
 
 @topic.command(
-    cls=Command,
     epilog="""
 memq topic alter clicks --retention 30d --batch-age 500ms
 memq topic alter rides --schema rides-with-tips.parquet
@@ -108,31 +111,51 @@ def alter(
 
     A new schema must be the old one with more nullable columns at its end.
     """
-    from memq.cli.connect import connect_admin  # noqa: PLC0415 - loads the client
-
     if not given and schema is None:
         raise click.UsageError("nothing to change; give an option such as --retention 30d")
     with connect_admin(bootstrap, token) as admin:
-        _show(admin.alter_topic(name, schema=_read_schema(schema), **given), output)
+        _show(admin.alter_topic(name, schema=schema and read_schema_file(schema), **given), output)
 
 
-@topic.command(cls=Command, epilog="memq topic delete clicks")
+@topic.command(epilog="memq topic delete clicks")
 @click.argument("name")
 @connection_options
 def delete(*, name: str, bootstrap: str, token: str) -> None:
     """Delete topic NAME with its Batches, its notifications and the offsets of its groups."""
-    from memq.cli.connect import connect_admin  # noqa: PLC0415 - loads the client
-
     with connect_admin(bootstrap, token) as admin:
         admin.delete_topic(name)
 
 
-def _read_schema(path: Path | None) -> bytes | None:
-    if path is None:
-        return None
-    from memq.cli.schema_file import read_schema_file  # noqa: PLC0415 - loads Arrow
+def read_schema_file(path: Path) -> bytes:
+    """The serialized schema of a Parquet file, an Arrow IPC file or an Arrow IPC stream.
 
-    return read_schema_file(path)
+    Raises:
+        ConfigError: the file cannot be read, or is none of these.
+        SchemaMismatchError: no topic can have the schema.
+    """
+    from memq.core.format.envelope import ARROW_ERRORS  # noqa: PLC0415 - loads Arrow
+    from memq.core.format.schema import serialize_schema  # noqa: PLC0415
+
+    try:
+        schema = _schema_in(path)
+    except ARROW_ERRORS as exc:
+        raise ConfigError(
+            f"{path} gives no schema; a Parquet or Arrow IPC file is expected: {exc}"
+        ) from exc
+    return serialize_schema(schema)
+
+
+def _schema_in(path: Path) -> pa.Schema:
+    import pyarrow as pa  # noqa: PLC0415 - slow to load
+    from pyarrow import parquet  # noqa: PLC0415
+
+    with path.open("rb") as file:
+        magic = file.read(_MAGIC_BYTES)
+        file.seek(0)
+        if magic.startswith(b"PAR1"):
+            return parquet.read_schema(file)
+        reader = pa.ipc.open_file if magic == b"ARROW1" else pa.ipc.open_stream
+        return reader(file).schema
 
 
 def _row(info: TopicInfo) -> Row:

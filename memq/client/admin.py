@@ -255,7 +255,7 @@ class AsyncAdminClient:
 
         Raises:
             InvalidRequestError: the group has live members, or there is no such partition.
-            OffsetOutOfRangeError: an offset is not held.
+            OffsetOutOfRangeError: an offset is not retained.
             UnknownTopicError: there is no such topic.
             ConfigError: `to` is none of these.
         """

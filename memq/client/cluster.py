@@ -20,6 +20,7 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from memq.client.connection import BrokerConnection, parse_address
+from memq.core.options import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
 from memq.core.retry import Retry, RetryLog
 from memq.core.runtime import SYSTEM, Runtime
 from memq.core.wire.messages import BrokerInfo, Metadata, MetadataAnswer, Struct, TopicInfo
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-BOOTSTRAP_VARIABLE = "MEMQ_BOOTSTRAP"
-DEFAULT_BOOTSTRAP = "127.0.0.1:6367"  # what `memq dev` listens on
 CONNECT_TIMEOUT_S = 5.0  # a dead host costs this much before the next is tried
 ANY_BROKER_ATTEMPT_S = 5.0  # where any broker will do, none is waited for longer than this
 MAX_CACHED_TOPICS = 1_000  # a client uses a few; the oldest goes, and costs one more request

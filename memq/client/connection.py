@@ -22,15 +22,15 @@ import socket
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from memq.core.wire import (
+from memq.core.wire.client_connection import ClientConnection
+from memq.core.wire.connection import (
     CLIENT_MAX_BODY_BYTES,
     CLIENT_MAX_HEADER_BYTES,
     Answer,
-    ClientConnection,
     Failure,
-    FrameReader,
     HandshakeDone,
 )
+from memq.core.wire.frame import FrameReader
 from memq.errors import (
     ClosedError,
     ConfigError,
@@ -42,7 +42,7 @@ from memq.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from memq.core.wire import ClientEvent
+    from memq.core.wire.connection import ClientEvent
     from memq.core.wire.messages import HandshakeAnswer, Struct
 
     Body = bytes | bytearray | memoryview | Any

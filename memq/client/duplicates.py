@@ -1,10 +1,10 @@
-"""Repeats that a reader can see: a Message that was handed out before, at another offset.
+"""Duplicates that a reader can see: Messages that were handed out before, at another offset.
 
 The write side publishes each Message once, so there should be none; a reader that sees one drops it
-and counts it. A repeat has the name of the earlier Message (write partition, producer id, epoch,
+and counts it. A duplicate has the name of the earlier Message (write partition, producer id, epoch,
 sequence) and the same CRC32C. The name alone is not enough: a stable producer id that starts over
 with other content, long after the broker has forgotten it, publishes new Messages under old names.
-Reading the same offset again is no repeat.
+Reading the same offset again makes no duplicates.
 
 The window holds, for each sender, runs of consecutive sequences with their CRC32Cs, 4 bytes each.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MAX_RUNS = 100_000  # about 20 MB; with ten producers in each Batch the last 10,000 Batches
 
-_Place = tuple[int, int]
+_BatchOffset = tuple[int, int]
 """Read partition and offset."""
 _Sender = tuple[int, str, int]
 """Write partition, producer id, epoch."""
@@ -46,28 +46,28 @@ class DuplicateWindow:
     def __init__(self, max_runs: int = MAX_RUNS) -> None:
         self._max_runs = max_runs
         self._runs: dict[_Sender, list[_Run]] = {}  # sorted, no sequence twice
-        self._places: OrderedDict[_Place, list[tuple[_Sender, _Run]]] = OrderedDict()
+        self._batches: OrderedDict[_BatchOffset, list[tuple[_Sender, _Run]]] = OrderedDict()
         self._count = 0
 
     def __repr__(self) -> str:
-        return f"<DuplicateWindow [{self._count} runs of {len(self._places)} Batches]>"
+        return f"<DuplicateWindow [{self._count} runs of {len(self._batches)} Batches]>"
 
     def find(
-        self, place: tuple[int, int], write_partition: int, entries: Sequence[IndexEntry]
+        self, at_offset: tuple[int, int], write_partition: int, entries: Sequence[IndexEntry]
     ) -> list[int]:
-        """Remember a Batch that is handed out now; which of its Messages are repeats?
+        """Remember a Batch that is handed out now; which of its Messages are duplicates?
 
         Args:
-            place: read partition and offset of the Batch.
+            at_offset: read partition and offset of the Batch.
             write_partition: of the Batch.
             entries: of its Messages.
 
         Returns:
             Positions in `entries`, sorted.
         """
-        self._forget(place)
-        self._places[place] = []
-        repeats: list[int] = []
+        self._forget(at_offset)
+        self._batches[at_offset] = []
+        duplicates: list[int] = []
         for sender, positions in _by_sender(write_partition, entries).items():
             known = self._runs.setdefault(sender, [])
             fresh: dict[int, int] = {}
@@ -76,30 +76,30 @@ class DuplicateWindow:
                 sequence, crc = entries[position].sequence, entries[position].crc32c
                 earlier = fresh.get(sequence, _crc_of(known, sequence))
                 if earlier == crc:
-                    repeats.append(position)
+                    duplicates.append(position)
                 else:
                     fresh[sequence] = crc
                     started_over |= earlier is not None
             if started_over:
                 self._count -= len(known)
                 known.clear()
-            self._remember(place, sender, known, fresh)
+            self._remember(at_offset, sender, known, fresh)
         while self._count > self._max_runs:
-            self._forget(next(iter(self._places)))
-        return sorted(repeats)
+            self._forget(next(iter(self._batches)))
+        return sorted(duplicates)
 
     def _remember(
-        self, place: _Place, sender: _Sender, known: list[_Run], fresh: dict[int, int]
+        self, at_offset: _BatchOffset, sender: _Sender, known: list[_Run], fresh: dict[int, int]
     ) -> None:
         for run in _runs_of(fresh):
             known.insert(bisect_right(known, run.first, key=_first), run)
-            self._places[place].append((sender, run))
+            self._batches[at_offset].append((sender, run))
             self._count += 1
         if not known:
             del self._runs[sender]
 
-    def _forget(self, place: _Place) -> None:
-        for sender, run in self._places.pop(place, []):
+    def _forget(self, at_offset: _BatchOffset) -> None:
+        for sender, run in self._batches.pop(at_offset, []):
             known = self._runs.get(sender, [])
             at = bisect_right(known, run.first, key=_first) - 1
             if at >= 0 and known[at] is run:  # else the sender has started over since

@@ -11,8 +11,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
-from memq.client.batch import Batch
-from memq.client.order import Order, arrange
+from memq.client.batch import Batch, Order, arrange
 from memq.core.format.reader import BatchReader
 from memq.core.retry import Retry
 from memq.core.storage.open import open_uri

@@ -11,8 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from memq.client.backoff import full_jitter_s
-from memq.client.batch import Batch
-from memq.client.order import Order, arrange
+from memq.client.batch import Batch, Order, arrange
 from memq.core.format.reader import BatchReader
 from memq.core.storage.open import open_uri
 from memq.core.wire.messages import FetchBatch

@@ -17,8 +17,9 @@ import os
 import threading
 import warnings
 from collections import deque
+from contextlib import AbstractAsyncContextManager
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from memq.errors import ClosedError, InvalidRequestError, RequestTimeoutError
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 A = TypeVar("A")
+C = TypeVar("C", bound=AbstractAsyncContextManager[Any, None])
 T = TypeVar("T")
 F = TypeVar("F")
 
@@ -59,34 +61,32 @@ class EventLoopThread:
         return f"<EventLoopThread {self._thread.name} {state}>"
 
     @property
+    def is_current(self) -> bool:
+        """Whether this is called on the loop's own thread."""
+        return threading.current_thread() is self._thread
+
+    @property
     def inherited(self) -> bool:
         """Whether it belongs to a parent process: its thread does not run in this one."""
         return os.getpid() != self._pid
 
-    def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-        """Run a coroutine on the loop and wait for its result.
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine, which keeps its own deadline, on the loop and wait for its result.
 
-        Args:
-            work: the coroutine; it is cancelled when the wait ends early.
-            timeout_s: longest wait; None where the coroutine keeps its own deadline.
+        It is cancelled when the wait is interrupted.
 
         Raises:
-            RequestTimeoutError: there was no result in time.
             ClosedError: the loop is closed, was closed meanwhile, or belongs to a parent process.
             InvalidRequestError: called on the loop's own thread, where waiting would never end.
         """
-        return self.result(self.submit(work), timeout_s)
+        return self.result(self.submit(work))
 
-    def result(self, future: concurrent.futures.Future[T], timeout_s: float | None = None) -> T:
+    def result(self, future: concurrent.futures.Future[T]) -> T:
         """Wait for what `submit` returned, as `run` does."""
         try:
-            return future.result(timeout_s)
+            return future.result()
         except concurrent.futures.CancelledError as exc:
             raise ClosedError(f"{self._thread.name} was closed during the call") from exc
-        except TimeoutError as exc:
-            if future.done():  # the coroutine's own
-                raise
-            raise RequestTimeoutError(f"no result within {timeout_s} s") from exc
         finally:
             future.cancel()
 
@@ -135,14 +135,14 @@ class EventLoopThread:
             self._closed = True
             self._loop.call_soon_threadsafe(self._loop.stop)
         atexit.unregister(self.close)
-        if threading.current_thread() is self._thread:
+        if self.is_current:
             return
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             raise RequestTimeoutError(f"{self._thread.name} did not end within {timeout_s} s")
 
     def _check_thread(self) -> None:
-        if threading.current_thread() is self._thread:
+        if self.is_current:
             raise InvalidRequestError(
                 "a sync client was called from its own callback; use the async client there"
             )
@@ -201,17 +201,13 @@ class Callbacks:
         # One at a time: the client awaits each callback before it goes on.
         self._calls: deque[Callable[[], None]] = deque()
 
-    def wrap(self, callback: Callable[[A], object]) -> Callable[[A], Coroutine[Any, Any, None]]:
-        """The callback as something for the loop to await."""
-
-        async def handed_over(argument: A) -> None:
-            outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            with self._changed:
-                self._calls.append(lambda: self._call(callback, argument, outcome))
-                self._changed.notify_all()
-            await outcome
-
-        return handed_over
+    async def call(self, callback: Callable[[A], object], argument: A) -> None:
+        """On the loop: have the waiting thread call it, and await the outcome."""
+        outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        with self._changed:
+            self._calls.append(lambda: self._call(callback, argument, outcome))
+            self._changed.notify_all()
+        await outcome
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop, and meanwhile the callbacks here."""
@@ -256,22 +252,6 @@ def _settle(outcome: asyncio.Future[None], exc: Exception | None) -> None:
         outcome.set_exception(exc)
 
 
-class AsyncClient(Protocol):
-    """What has a sync twin: an async context manager that starts when it is entered."""
-
-    async def __aenter__(self) -> object: ...
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
-
-
-C = TypeVar("C", bound=AsyncClient)
-
-
 class SyncClient(Generic[C]):
     """An async client for threads; it is started when it is made. Its methods are made by `sync`.
 
@@ -279,7 +259,7 @@ class SyncClient(Generic[C]):
     after a fork its calls are `ClosedError`s and its end does nothing: it is the parent's.
 
     Args:
-        client: the async client, not started yet.
+        client: the async client, not started yet: it is started by entering it.
         loop: for it alone; it is closed with the client, and when the client does not start.
     """
 
@@ -290,7 +270,7 @@ class SyncClient(Generic[C]):
         self._loop = loop
         self._callbacks = Callbacks(loop)
         try:
-            loop.run(_started(client))
+            loop.run(client.__aenter__())
         except BaseException:
             loop.close()
             raise
@@ -322,10 +302,6 @@ class SyncClient(Generic[C]):
             self._callbacks.run(work())
         finally:
             self._loop.close()
-
-
-async def _started(client: AsyncClient) -> None:
-    await client.__aenter__()
 
 
 def sync(

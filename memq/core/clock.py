@@ -5,13 +5,14 @@ Theory of operation
 Wall clocks step: somebody sets them, a virtual machine is restored, a battery is flat. So two kinds
 of time are kept apart, and each is used for what it is good for.
 
-*Running time* (`Now.mono_ms`) is how long brokers have had this queue open: the monotonic clock,
-going on where the life before was saved. It never runs faster than real time, whatever the wall
-clock does and whatever it showed at the start. All that is forgotten or deleted after some time
-goes by it, in the process and across restarts: retention, orphans, the deduplication window.
+*Running time* (`ClockReading.mono_ms`) is how long brokers have had this queue open: the monotonic
+clock, going on where the life before was saved. It never runs faster than real time, whatever the
+wall clock does and whatever it showed at the start. All that is forgotten or deleted after some
+time goes by it, in the process and across restarts: retention, orphans, the deduplication window.
 
-*Wall time* (`Now.wall_ms`) is what is written down for people and searched by: seal times, the
-times of entries, the watermark. It is running time plus an offset, which follows the wall clock so:
+*Wall time* (`ClockReading.wall_ms`) is what is written down for people and searched by: seal times,
+the times of entries, the watermark. It is running time plus an offset, which follows the wall clock
+so:
 
 Rule 1. A difference of up to `DRIFT_MS` is drift, and taken over when it is seen.
 Rule 2. A larger one is a step. It is believed when the clock has stood by it for `CONFIRM_MS` of
@@ -28,8 +29,6 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
-from memq.core.write_partition_effects import Now
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -41,7 +40,20 @@ AHEAD_MS = 1_000  # how far ahead wall time is saved; see `memq.broker.timekeepe
 MOST_DOWN_MS = 86_400_000  # of what a broker is down for longer, the first minute has older times
 
 
-class Times(NamedTuple):
+class ClockReading(NamedTuple):
+    """The time, twice; see the theory of operation.
+
+    Attributes:
+        mono_ms: never jumps, and goes on in the next life of the broker; ages and deadlines are
+            measured with it.
+        wall_ms: since 1970 UTC; what is written down.
+    """
+
+    mono_ms: int
+    wall_ms: int
+
+
+class SavedTimes(NamedTuple):
     """How far time has come, as a queue keeps it for the next life of its broker.
 
     Attributes:
@@ -63,7 +75,7 @@ class BrokerClock:
     """
 
     def __init__(
-        self, mono_s: Callable[[], float], wall_ms: Callable[[], int], saved: Times
+        self, mono_s: Callable[[], float], wall_ms: Callable[[], int], saved: SavedTimes
     ) -> None:
         self._mono_s, self._wall_ms = mono_s, wall_ms
         self._ran_ms = saved.running_ms - int(mono_s() * 1000)
@@ -79,10 +91,10 @@ class BrokerClock:
         state = "in step" if self._doubt is None else f"doubts {self._doubt[0] - self._ahead_ms} ms"
         return f"<BrokerClock [{self()} | {state}]>"
 
-    def __call__(self) -> Now:
+    def __call__(self) -> ClockReading:
         """The time now."""
         running_ms = int(self._mono_s() * 1000) + self._ran_ms
-        return Now(running_ms, running_ms + self._ahead_ms)
+        return ClockReading(running_ms, running_ms + self._ahead_ms)
 
     def look(self) -> None:
         """Follow the wall clock; to be called every second or so."""

@@ -1,14 +1,14 @@
-"""Which sequences of which producers are published: the window that keeps a Message from doubling.
+"""Which sequences of which producers are published: the window that keeps out duplicates.
 
 Theory of operation
 -------------------
 A Message is named by (topic, write partition, producer id, epoch, sequence). Its producer sends the
 very same bytes under that name until it is acked or given up, always to the same write partition,
-so one `DeduplicationWindow` per write partition sees every repeat.
+so one `DeduplicationWindow` per write partition sees every duplicate.
 
 Rule 1. A sequence is *published* once its Batch's notification is in the queue. Published sequences
-    are kept per producer as a sorted list of disjoint, merged runs: a well-behaved producer costs
-    one run, whatever it has sent.
+    are kept per producer as a set of intervals: a well-behaved producer costs one interval,
+    whatever it has sent.
 Rule 2. The window is rebuilt from the notifications of the last `dedup_window`, after the previous
     owner was fenced. What this misses is older than any producer's delivery deadline. Those of
     several read partitions come in any order; a Batch's id tells which was opened first, so what is
@@ -18,8 +18,8 @@ Rule 3. A producer that published nothing for longer than the window is forgotte
     nothing forgotten.
 Rule 4. A higher epoch of a producer id starts from nothing; a lower one is fenced from the moment
     the first Message of the higher one is accepted.
-Rule 5. Memory is bounded. A producer with too many runs (it leaves gaps: Messages given up) has its
-    oldest run folded into a floor: sequences up to the floor are refused with
+Rule 5. Memory is bounded. A producer with too many intervals (it leaves gaps: Messages given up)
+    has its first one folded into a floor: sequences up to the floor are refused with
     `SequenceConflictError`, for they may be published or not; they are never accepted again. With
     too many producers the one idle longest goes, if it has been idle for `MIN_IDLE_MS`; otherwise a
     new producer is turned away, retriably.
@@ -27,10 +27,10 @@ Rule 5. Memory is bounded. A producer with too many runs (it leaves gaps: Messag
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, NamedTuple
 
+from memq.core.ranges import IntervalSet
 from memq.errors import ProducerFencedError, SequenceConflictError, UnavailableError
 
 if TYPE_CHECKING:
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from memq.core.format.batch import ProducerRun
 
 MAX_PRODUCERS = 100_000  # per write partition; about 1 KiB each
-MAX_RUNS = 1_024  # per producer; each is a Message that was given up
-MAX_RECENT = 64  # Batches per producer whose place is remembered, to answer repeats in full
+MAX_INTERVALS = 1_024  # per producer; each is a Message that was given up
+MAX_RECENT = 64  # Batches per producer that are remembered, to answer duplicates in full
 MIN_IDLE_MS = 600_000  # no producer retries for longer than this by default
 
 
-class Place(NamedTuple):
-    """Where a Message was published.
+class BatchRef(NamedTuple):
+    """The Batch that a Message was published in.
 
     Attributes:
         partition: read partition.
@@ -61,39 +61,26 @@ class Place(NamedTuple):
 class _Producer:
     """What is known of one producer's current epoch."""
 
-    __slots__ = ("epoch", "firsts", "floor", "lasts", "next_sequence", "recent", "touched_ms")
+    __slots__ = ("epoch", "floor", "next_sequence", "published", "recent", "touched_ms")
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
-        self.firsts: list[int] = []  # runs are [firsts[i], lasts[i]], sorted, never adjacent
-        self.lasts: list[int] = []
+        self.published = IntervalSet()
         self.floor = -1  # every sequence up to here is settled, published or not
         self.next_sequence: int | None = None  # that an ordered topic accepts; None when not known
-        self.recent: deque[tuple[int, int, Place]] = deque(maxlen=MAX_RECENT)
+        self.recent: deque[tuple[int, int, BatchRef]] = deque(maxlen=MAX_RECENT)
         self.touched_ms = 0
 
-    def has(self, sequence: int) -> bool:
-        at = bisect_right(self.firsts, sequence) - 1
-        return at >= 0 and sequence <= self.lasts[at]
-
     def add(self, first: int, last: int) -> None:
-        """Merge a run in; runs that touch become one."""
-        firsts, lasts = self.firsts, self.lasts
-        start = bisect_right(lasts, first - 2)  # first run that ends at first - 1 or later
-        stop = bisect_right(firsts, last + 1)  # one past the last run that begins by last + 1
-        if start < stop:
-            first = min(first, firsts[start])
-            last = max(last, lasts[stop - 1])
-        firsts[start:stop] = [first]
-        lasts[start:stop] = [last]
-        if len(firsts) > MAX_RUNS:
-            self.floor = max(self.floor, lasts[0])
-            del firsts[0], lasts[0]
+        """Note that a run is published."""
+        self.published.add(first, last + 1)
+        if len(self.published) > MAX_INTERVALS:
+            self.floor = max(self.floor, self.published.pop_first().end - 1)
 
-    def remember(self, first: int, last: int, place: Place) -> None:
-        """Keep the place of a run, if it is among the last Batches of this producer."""
-        recent, new = self.recent, (first, last, place)
-        if not recent or recent[-1][2].batch_id <= place.batch_id:
+    def remember(self, first: int, last: int, batch: BatchRef) -> None:
+        """Keep the Batch of a run, if it is among the last ones of this producer."""
+        recent, new = self.recent, (first, last, batch)
+        if not recent or recent[-1][2].batch_id <= batch.batch_id:
             recent.append(new)
         else:
             ordered = sorted([*recent, new], key=_batch_and_run)
@@ -101,7 +88,7 @@ class _Producer:
             recent.extend(ordered)
 
 
-def _batch_and_run(recent: tuple[int, int, Place]) -> tuple[str, int]:
+def _batch_and_run(recent: tuple[int, int, BatchRef]) -> tuple[str, int]:
     return recent[2].batch_id, recent[0]
 
 
@@ -157,7 +144,7 @@ class DeduplicationWindow:
                     f"{producer.epoch}; a newer process has taken over this id"
                 )
             return False
-        if producer.has(sequence):
+        if sequence in producer.published:
             return True
         if sequence <= producer.floor:
             raise SequenceConflictError(
@@ -166,14 +153,14 @@ class DeduplicationWindow:
             )
         return False
 
-    def place(self, producer_id: str, epoch: int, sequence: int) -> Place | None:
-        """Where a published Message is, while that is still remembered."""
+    def batch_of(self, producer_id: str, epoch: int, sequence: int) -> BatchRef | None:
+        """The Batch of a published Message, while that is still remembered."""
         producer = self._producers.get(producer_id)
         if producer is None or producer.epoch != epoch:
             return None
-        for first, last, place in producer.recent:
+        for first, last, batch in producer.recent:
             if first <= sequence <= last:
-                return place
+                return batch
         return None
 
     def next_sequence(self, producer_id: str, epoch: int) -> int | None:
@@ -183,7 +170,7 @@ class DeduplicationWindow:
             return None
         return producer.next_sequence
 
-    def publish(self, runs: Iterable[ProducerRun], place: Place, now_ms: int) -> None:
+    def publish(self, runs: Iterable[ProducerRun], batch: BatchRef, now_ms: int) -> None:
         """Note that a Batch with these runs is in the queue, since `now_ms`."""
         if now_ms >= self._newest_ms:
             self._newest_ms = now_ms
@@ -194,10 +181,10 @@ class DeduplicationWindow:
             if producer is None or run.epoch > producer.epoch:
                 producer = self._producers[run.producer_id] = _Producer(run.epoch)
             elif run.epoch < producer.epoch:
-                continue  # fenced since; its repeats are refused by epoch
+                continue  # fenced since; its duplicates are refused by epoch
             producer.add(run.first, run.last)
             producer.next_sequence = max(producer.next_sequence or 0, run.last + 1)
-            producer.remember(run.first, run.last, place)
+            producer.remember(run.first, run.last, batch)
             producer.touched_ms = max(producer.touched_ms, now_ms)
             self._producers.move_to_end(run.producer_id)
 

@@ -137,7 +137,7 @@ class IntervalSet:
     def overlaps(self, start: int, end: int) -> bool:
         """Whether some number of [start, end) is in the set."""
         at = bisect_left(self.starts, end) - 1
-        return at >= 0 and self.ends[at] > start
+        return start < end and at >= 0 and self.ends[at] > start
 
     def intersection(self, start: int, end: int) -> list[Interval]:
         """The numbers of [start, end) that are in the set."""

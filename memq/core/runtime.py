@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from secrets import SystemRandom, token_hex
 from typing import TYPE_CHECKING
 
-from memq.core.write_partition_effects import Now
-
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Executor
@@ -37,10 +35,6 @@ class Runtime:
     random: Callable[[], float] = SystemRandom().random
     token_hex: Callable[[int], str] = token_hex
     threads: Callable[[int, str], Executor] = ThreadPoolExecutor
-
-    def now(self) -> Now:
-        """The time by both clocks."""
-        return Now(int(self.mono_s() * 1000), self.wall_ns() // 1_000_000)
 
     def wall_ms(self) -> int:
         """Milliseconds since 1970 UTC."""

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
-from memq.core.options import Option, defaults, parse_options
-from memq.core.units import format_duration_ms, format_size_bytes
+from memq.core.options import Option, defaults, options_of, parse_options
+from memq.core.units import (
+    DAY_MS,
+    GIB,
+    KIB,
+    MIB,
+    MINUTE_MS,
+    SECOND_MS,
+    format_duration_ms,
+    format_size_bytes,
+)
 from memq.errors import ConfigError, InvalidRequestError
 
 MAX_TOPIC_NAME = 200  # it becomes part of file names and object keys, which end at 255 bytes
@@ -25,126 +34,46 @@ AUDIT_OPTIONS: dict[str, Any] = {
     "batch_age": "100ms", "retention": "30d", "audited": False, "dedup_window": "10m"
 }  # fmt: skip
 
-_SECOND, _MINUTE, _DAY = 1_000, 60_000, 86_400_000
-_KIB, _MIB, _GIB = 1 << 10, 1 << 20, 1 << 30
-
-TOPIC_OPTIONS = (
-    Option("batch_bytes", "size", "8MiB", "A Batch is sealed when it holds this much.", _KIB, _GIB),
-    Option(
-        "batch_age",
-        "duration",
-        "200ms",
-        "A Batch is sealed this long after its first Message; the floor of acks=all latency.",
-        1,
-        10 * _MINUTE,
-    ),
-    Option(
-        "batch_messages",
-        "count",
-        10_000,
-        "A Batch is sealed when it holds this many Messages.",
-        1,
-        100_000,
-    ),
-    Option(
-        "message_bytes",
-        "size",
-        "4MiB",
-        "Largest Message accepted, as sent and as decoded.",
-        _KIB,
-        64 * _MIB,
-    ),
-    Option(
-        "ring_slots",
-        "count",
-        8,
-        "Batches that one write partition may hold at a time: the open one and those that upload. "
-        "At the limit the partition stops accepting, and producers wait.",
-        1,
-        64,
-    ),
-    Option(
-        "write_partitions",
-        "count",
-        1,
-        "TopicProcessors that build Batches side by side. It can grow, not shrink.",
-        1,
-        256,
-    ),
-    Option(
-        "read_partitions",
-        "count",
-        1,
-        "Partitions of the notification queue: the most members of a group that can share the "
-        "topic. Fixed at creation.",
-        1,
-        256,
-    ),
-    Option(
-        "ordering",
-        "text",
-        "none",
-        "producer: each producer's Messages appear in the order they were sent.",
-        choices=("none", "producer"),
-    ),
-    Option(
-        "retention",
-        "duration",
-        "7d",
-        "Batches and their notifications are deleted this long after the Batch was sealed; only "
-        "the time that the broker runs counts.",
-        10 * _SECOND,
-        3650 * _DAY,
-    ),
-    Option(
-        "upload_deadline",
-        "duration",
-        "30s",
-        "A sealed Batch that is not stored by then fails, and so do its Messages.",
-        100,
-        10 * _MINUTE,
-    ),
-    Option(
-        "dedup_window",
-        "duration",
-        "1h",
-        "How long a published sequence is remembered. A repeat inside it is never published "
-        "twice; producers must give up sooner than this.",
-        10 * _SECOND,
-        30 * _DAY,
-    ),
-    Option(
-        "audited",
-        "flag",
-        True,
-        "Producers report what they sent, and groups what they read, to the audit topic, so that "
-        "`memq audit` can name losses.",
-    ),
-)
-"""Every option of a topic but its schema, which is Arrow and not text."""
-
 
 class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Configuration of one topic; what each field means stands in `TOPIC_OPTIONS`.
+    """Configuration of one topic.
 
     Attributes:
-        name: the topic.
+        name: of the topic.
+        batch_bytes: A Batch is sealed when it holds this much.
+        batch_age_ms: A Batch is sealed this long after its first Message; the floor of acks=all
+            latency.
+        batch_messages: A Batch is sealed when it holds this many Messages.
+        message_bytes: Largest Message accepted, as sent and as decoded.
+        ring_slots: Batches that one write partition may hold at a time: the open one and those that
+            upload. At the limit the partition stops accepting, and producers wait.
+        write_partitions: TopicProcessors that build Batches side by side. It can grow, not shrink.
+        read_partitions: Partitions of the notification queue: the most members of a group that can
+            share the topic. Fixed at creation.
+        ordering: producer: each producer's Messages appear in the order they were sent.
+        retention_ms: Batches and their notifications are deleted this long after the Batch was
+            sealed; only the time that the broker runs counts.
+        upload_deadline_ms: A sealed Batch that is not stored by then fails, and so do its Messages.
+        dedup_window_ms: How long a published sequence is remembered. A duplicate inside it is never
+            published twice; producers must give up sooner than this.
+        audited: Producers report what they sent, and groups what they read, to the audit topic, so
+            that `memq audit` can name losses.
         schema: serialized Arrow schema of a typed topic; None for the default schema.
     """
 
     name: str
-    batch_bytes: int
-    batch_age_ms: int
-    batch_messages: int
-    message_bytes: int
-    ring_slots: int
-    write_partitions: int
-    read_partitions: int
-    ordering: str
-    retention_ms: int
-    upload_deadline_ms: int
-    dedup_window_ms: int
-    audited: bool
+    batch_bytes: Annotated[int, Option("size", "8MiB", KIB, GIB)]
+    batch_age_ms: Annotated[int, Option("duration", "200ms", 1, 10 * MINUTE_MS)]
+    batch_messages: Annotated[int, Option("count", 10_000, 1, 100_000)]
+    message_bytes: Annotated[int, Option("size", "4MiB", KIB, 64 * MIB)]
+    ring_slots: Annotated[int, Option("count", 8, 1, 64)]
+    write_partitions: Annotated[int, Option("count", 1, 1, 256)]
+    read_partitions: Annotated[int, Option("count", 1, 1, 256)]
+    ordering: Annotated[str, Option("text", "none", choices=("none", "producer"))]
+    retention_ms: Annotated[int, Option("duration", "7d", 10 * SECOND_MS, 3650 * DAY_MS)]
+    upload_deadline_ms: Annotated[int, Option("duration", "30s", 100, 10 * MINUTE_MS)]
+    dedup_window_ms: Annotated[int, Option("duration", "1h", 10 * SECOND_MS, 30 * DAY_MS)]
+    audited: Annotated[bool, Option("flag", default=True)]
     schema: bytes | None = None
 
     @classmethod
@@ -188,8 +117,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
         """
         check_topic_name(self.name)
         for option in TOPIC_OPTIONS:
-            value = getattr(self, option.field)
-            option.parse(option.show(value) if option.kind in ("duration", "size") else value)
+            option.check(getattr(self, option.field))
         self._check_fit()
         return self
 
@@ -216,15 +144,19 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
         if settled_ms >= self.dedup_window_ms:
             raise ConfigError(
                 f"dedup_window = {window} must exceed batch_age + upload_deadline = "
-                f"{format_duration_ms(settled_ms)}, or a retry could be doubled"
+                f"{format_duration_ms(settled_ms)}, or a retry could be published twice"
             )
         if self.retention_ms < self.dedup_window_ms:
-            # A restart rebuilds the window from the notifications that are still held.
+            # A restart rebuilds the window from the notifications that are still retained.
             raise ConfigError(
                 f"retention = {format_duration_ms(self.retention_ms)} must be at least "
-                f"dedup_window = {window}, or a retry after a restart could be doubled; raise the "
-                "first or lower the second"
+                f"dedup_window = {window}, or a retry after a restart could be published twice; "
+                "raise the first or lower the second"
             )
+
+
+TOPIC_OPTIONS = options_of(TopicConfig)
+"""Every option of a topic but its schema, which is Arrow and not text."""
 
 
 def check_incarnation(incarnation: str) -> None:

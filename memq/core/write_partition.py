@@ -10,30 +10,30 @@ A write partition has one *open* Batch and a *ring* of sealed ones, oldest first
 
 Rule 1. A Batch is sealed when it is full (bytes, Messages, size of its notification), when it is
     `batch_age_ms` old, when a Message with another schema arrives, or on `seal()`. Sealing gives
-    one `Upload`. Once it is stored its bodies are released; what follows needs their numbers only.
+    one `UploadBatch`. Once it is stored its bodies are released; what follows needs their numbers
+    only.
 Rule 2. Batches upload side by side, in any order. Only the unbroken stored prefix of the ring is
-    published, one `Publish` at a time: notifications appear in the order of sealing.
+    published, one `PublishBatches` at a time: notifications appear in the order of sealing.
 Rule 3. `acks=all` is answered when the Batch is published; never sooner. `acks=1` is answered when
     the Message is accepted. `acks=0` is not answered.
-Rule 4. A Message is accepted once. A repeat of a published one is reported as `Repeat`; a repeat of
-    one still on its way joins it and is answered with it. (See `memq.core.deduplication`.)
+Rule 4. A Message is accepted once. A duplicate of a published one is reported as `Duplicate`; that
+    of one still on its way joins it and is answered with it. (See `memq.core.deduplication`.)
 Rule 5. At most `ring_slots` Batches exist at a time, the open one included, so an open Batch always
     has a slot to be sealed into. When all are taken and the open one cannot take a Message,
     `room_for` is False: the caller holds Messages back, which stops reading from their producers.
 Rule 6. A Batch that cannot be stored or published by its deadline fails: its Messages are answered
     with a retriable error and forgotten, so that a retry is a new Message. With
-    `ordering="producer"` everything behind it fails too, since a retry would otherwise overtake.
-Rule 7. A publish that may or may not have happened (`Publish` answered by `publish_uncertain`)
-    stops publishing until `resolve` says which Batches are in the queue.
-
+    `ordering="producer"` everything after it fails too, since it would otherwise overtake a retry.
+Rule 7. A publish that may or may not have happened (`PublishBatches` answered by
+    `publish_uncertain`) stops publishing until `resolve` says which Batches are in the queue.
 Rule 8. What is written down never contradicts what was said before, however the wall clock is set.
     A Batch is written down as sealed at a time that is not before any watermark that was told, nor
     before any Batch that was sealed earlier. So a stretch of time that a watermark has closed stays
     closed; after a step back new Batches have the old, later time until the clock has caught up.
     The watermark itself is never later than the clock: it goes back with it.
 
-The processor does no I/O and knows no clock: callers pass `Now`, carry out the effects from
-`take_effects`, and report what came of them.
+The processor does no I/O and knows no clock: callers pass a `ClockReading`, carry out the effects
+from `take_effects`, and report what came of them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from memq.core.deduplication import DeduplicationWindow, Place
+from memq.core.deduplication import BatchRef, DeduplicationWindow
 from memq.core.format.batch import BatchBuilder
 from memq.core.notification.notification import (
     NOTIFICATION_VERSION,
@@ -53,19 +53,18 @@ from memq.core.units import format_duration_ms
 from memq.core.wire.messages import Write, WriteAnswer
 from memq.core.write_partition_effects import (
     Accepted,
-    Answer,
+    AnswerWrite,
+    BatchEnded,
+    BatchState,
+    Duplicate,
     Effect,
-    Gone,
     MessageKey,
-    Now,
-    Pending,
-    Publish,
-    Release,
-    Repeat,
+    PendingMessage,
+    PublishBatches,
+    ReleaseBodies,
     RingBatch,
-    State,
     Ticket,
-    Upload,
+    UploadBatch,
 )
 from memq.errors import (
     InvalidRequestError,
@@ -77,6 +76,7 @@ from memq.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from memq.core.clock import ClockReading
     from memq.core.topic import TopicConfig
 
 ACKS_ALL = -1
@@ -128,7 +128,7 @@ class TopicProcessor:
         self._locate = locate
         self._open: RingBatch | None = None
         self._ring: deque[RingBatch] = deque()
-        self._pending: dict[MessageKey, Pending] = {}
+        self._pending: dict[MessageKey, PendingMessage] = {}
         self._effects: list[Effect] = []
         self._next_partition = 0
         self.written_ms = written_ms
@@ -146,7 +146,7 @@ class TopicProcessor:
     # -- what the caller asks ---------------------------------------------------------------
 
     def configure(
-        self, config: TopicConfig, schemas: Mapping[str, bytes], written_ms: int, now: Now
+        self, config: TopicConfig, schemas: Mapping[str, bytes], written_ms: int, now: ClockReading
     ) -> None:
         """Take over an altered configuration; it holds from the next event on.
 
@@ -206,13 +206,13 @@ class TopicProcessor:
             return None
         return self._open.opened.mono_ms + self.config.batch_age_ms
 
-    def stored_through_ms(self, now: Now) -> int:
+    def stored_through_ms(self, now: ClockReading) -> int:
         """The watermark: every Message accepted before this time and acked is published."""
         reached = min([now.wall_ms, *(batch.opened.wall_ms for batch in self._unpublished())])
         self.written_ms = max(self.written_ms, reached)
         return reached
 
-    def stored_through_by_read_ms(self, now: Now) -> list[int]:
+    def stored_through_by_read_ms(self, now: ClockReading) -> list[int]:
         """The watermark of what goes from here to each read partition.
 
         What was accepted before the topic was altered counts where it goes to.
@@ -232,11 +232,11 @@ class TopicProcessor:
     # -- events -----------------------------------------------------------------------------
 
     def write(
-        self, request: Write, body: Any, crc: int, ticket: Ticket, now: Now
-    ) -> Accepted | Repeat:
+        self, request: Write, body: Any, crc: int, ticket: Ticket, now: ClockReading
+    ) -> Accepted | Duplicate:
         """Accept a checked Message; `room_for` must have said yes.
 
-        With `acks=all` an accepted one is answered later, as an `Answer`.
+        With `acks=all` an accepted one is answered later, as an `AnswerWrite`.
 
         Raises:
             ProducerFencedError, SequenceConflictError, SequenceGapError, InvalidRequestError,
@@ -247,9 +247,9 @@ class TopicProcessor:
         outcome = _JOINED
         if pending is None:
             if self.window.is_published(*key):
-                return Repeat(self.window.place(*key))
+                return Duplicate(self.window.batch_of(*key))
             self._check_sequence(request)
-            pending = self._accept(request, body, crc, key, now)
+            pending = self._accept(request, body, crc, ticket, now)
             outcome = _KEPT
         elif pending.crc != crc:
             raise SequenceConflictError(
@@ -260,13 +260,13 @@ class TopicProcessor:
             pending.waiting.append(ticket)
         return outcome
 
-    def tick(self, now: Now) -> None:
+    def tick(self, now: ClockReading) -> None:
         """Seal the open Batch when it has its age."""
         due_ms = self.seal_due_ms()
         if due_ms is not None and now.mono_ms >= due_ms:
             self.seal(now)
 
-    def seal(self, now: Now) -> None:
+    def seal(self, now: ClockReading) -> None:
         """Seal the open Batch now, if there is one."""
         if self._open is None:
             return
@@ -281,44 +281,48 @@ class TopicProcessor:
         self._next_partition += 1
         batch.key, batch.uri = self._locate(batch.batch_id, batch.sealed_wall_ms, now.mono_ms)
         self._ring.append(batch)
-        self._effects.append(Upload(batch))
+        self._effects.append(UploadBatch(batch))
 
     def stored(self, batch: RingBatch) -> None:
         """The Batch's object is durable."""
         if batch not in self._ring:
             return  # it failed by its deadline, and its late object is an orphan
-        batch.state = State.STORED
+        batch.state = BatchState.STORED
         batch.forget_bodies()
-        self._effects.append(Release(batch))
+        self._effects.append(ReleaseBodies(batch))
         self._publish_prefix()
 
-    def published(self, batches: Iterable[RingBatch], offsets: Iterable[int], now: Now) -> None:
+    def published(
+        self, batches: Iterable[RingBatch], offsets: Iterable[int], now: ClockReading
+    ) -> None:
         """The Batches' notifications are durable, at these offsets."""
         for batch, offset in zip(batches, offsets, strict=True):
             self._settle_published(batch, offset, now)
         self._publish_prefix()
 
-    def publish_failed(self, batches: Iterable[RingBatch], error: MemqError, now: Now) -> None:
+    def publish_failed(
+        self, batches: Iterable[RingBatch], error: MemqError, now: ClockReading
+    ) -> None:
         """None of the Batches was published; those with time left are published again."""
         overdue: list[RingBatch] = []
         for batch in batches:
-            batch.state = State.STORED
+            batch.state = BatchState.STORED
             if not error.retriable or now.mono_ms >= batch.deadline_mono_ms:
                 overdue.append(batch)
         self._fail(overdue, error)
 
     def publish_uncertain(self) -> None:
-        """It is open whether the last `Publish` took effect; wait for `resolve`."""
+        """It is open whether the last `PublishBatches` took effect; wait for `resolve`."""
         self._uncertain = True
 
-    def resolve(self, in_queue: Mapping[str, int], now: Now) -> None:
+    def resolve(self, in_queue: Mapping[str, int], now: ClockReading) -> None:
         """After a fence: the offsets of those Batches, by id, that are in the queue after all."""
         self._uncertain = False
-        for batch in [batch for batch in self._ring if batch.state is State.PUBLISHING]:
+        for batch in [batch for batch in self._ring if batch.state is BatchState.PUBLISHING]:
             if batch.batch_id in in_queue:
                 self._settle_published(batch, in_queue[batch.batch_id], now)
             else:
-                batch.state = State.STORED
+                batch.state = BatchState.STORED
         self._publish_prefix()
 
     def failed(self, batch: RingBatch, error: MemqError) -> None:
@@ -369,9 +373,10 @@ class TopicProcessor:
                 "that, or under a higher epoch"
             )
 
-    def _accept(self, request: Write, body: Any, crc: int, key: MessageKey, now: Now) -> Pending:
-        size = len(body)
-        if not self._takes(size, request.schema_id):
+    def _accept(
+        self, request: Write, body: Any, crc: int, ticket: Ticket, now: ClockReading
+    ) -> PendingMessage:
+        if not self._takes(len(body), request.schema_id):
             self.seal(now)
         batch = self._open or self._new_batch(request.schema_id, now)
         batch.builder.add(
@@ -385,9 +390,10 @@ class TopicProcessor:
             crc32c=crc,
         )
         self._open = batch
-        batch.body_bytes += size
+        batch.tickets.append(ticket)
         batch.note_sequence(request.producer_id, request.epoch, request.sequence)
-        pending = self._pending[key] = batch.pending[key] = Pending(crc)
+        key = (request.producer_id, request.epoch, request.sequence)
+        pending = self._pending[key] = batch.pending[key] = PendingMessage(crc)
         self.window.admit(*key, now.mono_ms)
         if (
             batch.builder.size_bytes >= self.config.batch_bytes
@@ -406,7 +412,7 @@ class TopicProcessor:
             and batch.builder.size_bytes + size_bytes <= self.config.batch_bytes
         )
 
-    def _new_batch(self, schema_id: str, now: Now) -> RingBatch:
+    def _new_batch(self, schema_id: str, now: ClockReading) -> RingBatch:
         # Ids are compared to tell which Batch of a write partition came first.
         self._last_opened_ms = max(now.mono_ms, self._last_opened_ms + 1)
         batch_id = self._new_batch_id(self._last_opened_ms)
@@ -422,15 +428,15 @@ class TopicProcessor:
         """Publish the unbroken stored prefix, unless a publish is under way or uncertain."""
         prefix: list[RingBatch] = []
         for batch in self._ring:
-            if batch.state is State.PUBLISHING or self._uncertain:
+            if batch.state is BatchState.PUBLISHING or self._uncertain:
                 return
-            if batch.state is not State.STORED:
+            if batch.state is not BatchState.STORED:
                 break
             prefix.append(batch)
         if not prefix:
             return
         for batch in prefix:
-            batch.state = State.PUBLISHING
+            batch.state = BatchState.PUBLISHING
         publications = [
             Publication(
                 batch.partition,
@@ -440,7 +446,7 @@ class TopicProcessor:
             )
             for batch in prefix
         ]
-        self._effects.append(Publish(prefix, publications))
+        self._effects.append(PublishBatches(prefix, publications))
 
     def _notification(self, batch: RingBatch) -> Notification:
         sealed = batch.sealed
@@ -466,17 +472,17 @@ class TopicProcessor:
             stored_through_ms=batch.sealed_wall_ms,
         )
 
-    def _settle_published(self, batch: RingBatch, offset: int, now: Now) -> None:
+    def _settle_published(self, batch: RingBatch, offset: int, now: ClockReading) -> None:
         sealed = batch.sealed
         assert sealed is not None  # noqa: S101 - only sealed Batches are published
         self._ring.remove(batch)
-        place = Place(batch.partition, offset, batch.batch_id)
-        self.window.publish(sealed.producers, place, now.mono_ms)
-        answer = WriteAnswer(partition=place.partition, offset=offset, batch_id=place.batch_id)
+        published = BatchRef(batch.partition, offset, batch.batch_id)
+        self.window.publish(sealed.producers, published, now.mono_ms)
+        answer = WriteAnswer(**published._asdict())
         for key, pending in batch.pending.items():
             del self._pending[key]
-            self._effects.extend(Answer(ticket, answer) for ticket in pending.waiting)
-        self._effects.append(Gone(batch, published=True))
+            self._effects.extend(AnswerWrite(ticket, answer) for ticket in pending.waiting)
+        self._effects.append(BatchEnded(batch, published=True))
 
     def _fail(self, batches: list[RingBatch], error: MemqError) -> None:
         """Nack these, all of them before anything is published again."""
@@ -485,23 +491,23 @@ class TopicProcessor:
             ring = list(self._ring)
             doomed = ring[ring.index(batches[0]) :]
             if self._open is not None:
-                self._drop(self._open, _behind(error))
+                self._drop(self._open, _failed_before(error))
                 self._open = None
         for batch in doomed:
             self._ring.remove(batch)
-            self._drop(batch, error if batch in batches else _behind(error))
+            self._drop(batch, error if batch in batches else _failed_before(error))
         self._publish_prefix()
 
     def _drop(self, batch: RingBatch, error: MemqError) -> None:
-        if batch.state is State.UPLOADING:
-            self._effects.append(Release(batch))
-        batch.state = State.FAILED
+        if batch.state is BatchState.UPLOADING:
+            self._effects.append(ReleaseBodies(batch))
+        batch.state = BatchState.FAILED
         for key, pending in batch.pending.items():
             del self._pending[key]
             self.window.rewind(*key)
-            self._effects.extend(Answer(ticket, error) for ticket in pending.waiting)
-        self._effects.append(Gone(batch, published=False))
+            self._effects.extend(AnswerWrite(ticket, error) for ticket in pending.waiting)
+        self._effects.append(BatchEnded(batch, published=False))
 
 
-def _behind(error: MemqError) -> MemqError:
+def _failed_before(error: MemqError) -> MemqError:
     return SequenceGapError(f"a Batch before this one failed ({error}); resend in order")

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from memq.core.deduplication import Place
+    from memq.core.clock import ClockReading
+    from memq.core.deduplication import BatchRef
     from memq.core.format.batch import BatchBuilder, SealedBatch
     from memq.core.notification.queue import Publication
     from memq.core.wire.messages import WriteAnswer
@@ -21,20 +22,7 @@ MessageKey = tuple[str, int, int]
 """(producer id, epoch, sequence)."""
 
 
-class Now(NamedTuple):
-    """The time, twice; see `memq.core.clock`.
-
-    Attributes:
-        mono_ms: never jumps, and goes on in the next life of the broker; ages and deadlines are
-            measured with it.
-        wall_ms: since 1970 UTC; what is written down.
-    """
-
-    mono_ms: int
-    wall_ms: int
-
-
-class State(enum.Enum):
+class BatchState(enum.Enum):
     """Where a sealed Batch is on its way."""
 
     UPLOADING = "uploading"
@@ -60,7 +48,7 @@ class RingBatch:
         partition: read partition that its notification goes to.
         key: of its object in storage.
         uri: of its object, complete.
-        body_bytes: of the Messages it holds.
+        tickets: of the Messages whose bodies it holds.
         pending: its Messages that are not answered for good, by name.
         last_sequences: of each producer and epoch in it.
         notification_bytes: about what its notification will take.
@@ -68,18 +56,18 @@ class RingBatch:
 
     batch_id: str
     schema_id: str
-    opened: Now
+    opened: ClockReading
     builder: BatchBuilder
     sealed: SealedBatch | None = None
-    state: State = State.UPLOADING
+    state: BatchState = BatchState.UPLOADING
     sealed_mono_ms: int = 0
     sealed_wall_ms: int = 0
     deadline_mono_ms: int = 0
     partition: int = 0
     key: str = ""
     uri: str = ""
-    body_bytes: int = 0
-    pending: dict[MessageKey, Pending] = field(default_factory=dict)
+    tickets: list[Ticket] = field(default_factory=list)
+    pending: dict[MessageKey, PendingMessage] = field(default_factory=dict)
     last_sequences: dict[tuple[str, int], int] = field(default_factory=dict)
     notification_bytes: int = 0
 
@@ -96,7 +84,7 @@ class RingBatch:
         self.last_sequences[name] = sequence
 
 
-class Pending:
+class PendingMessage:
     """A Message on its way, with those who wait for its `acks=all` answer."""
 
     __slots__ = ("crc", "waiting")
@@ -109,33 +97,33 @@ class Pending:
 # -- effects: what the caller must do -------------------------------------------------------
 
 
-class Upload(NamedTuple):
+class UploadBatch(NamedTuple):
     """Store the Batch; report `stored` or `failed`."""
 
     batch: RingBatch
 
 
-class Publish(NamedTuple):
-    """Publish these, in order; report `published`, `publish_uncertain` or `failed`."""
+class PublishBatches(NamedTuple):
+    """PublishBatches these, in order; report `published`, `publish_uncertain` or `failed`."""
 
     batches: list[RingBatch]
     publications: list[Publication]
 
 
-class Answer(NamedTuple):
-    """Answer a request that waited: with an ack or with an error."""
+class AnswerWrite(NamedTuple):
+    """AnswerWrite a request that waited: with an ack or with an error."""
 
     ticket: Ticket
     outcome: WriteAnswer | MemqError
 
 
-class Release(NamedTuple):
+class ReleaseBodies(NamedTuple):
     """The bodies of a Batch are needed no more: it is stored, or has failed before that."""
 
     batch: RingBatch
 
 
-class Gone(NamedTuple):
+class BatchEnded(NamedTuple):
     """A Batch has left the ring.
 
     Attributes:
@@ -147,7 +135,7 @@ class Gone(NamedTuple):
     published: bool
 
 
-Effect = Upload | Publish | Answer | Release | Gone
+Effect = UploadBatch | PublishBatches | AnswerWrite | ReleaseBodies | BatchEnded
 
 
 class Accepted(NamedTuple):
@@ -161,7 +149,7 @@ class Accepted(NamedTuple):
     kept: bool
 
 
-class Repeat(NamedTuple):
-    """The Message was published before; `place` is None where that is no longer remembered."""
+class Duplicate(NamedTuple):
+    """The Message was published before; `batch` is None where that is no longer remembered."""
 
-    place: Place | None
+    batch: BatchRef | None

@@ -21,11 +21,12 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from memq.client.audit.objects import Inspection, ObjectReader, inspect
+from memq.client.audit.stored import Inspection, inspect
 from memq.client.cluster import Cluster
+from memq.client.objects import FallbackReader
 from memq.client.topic import TopicClient
-from memq.core.audit.reports import Verdict
-from memq.core.audit.result import unjudged
+from memq.core.audit import render
+from memq.core.audit.result import Verdict
 from memq.core.notification.notification import decode_notification, encode_notification
 
 if TYPE_CHECKING:
@@ -33,10 +34,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from memq.client.audit.batches import InspectBatches, Seen
-    from memq.core.audit.consumed_findings import ConsumedAudit
-    from memq.core.audit.reports import ProducerAudit
+    from memq.client.audit.stored import InspectBatches
     from memq.core.audit.result import AuditResult
+    from memq.core.notification.notification import PublishedBatch
 
 log = logging.getLogger("memq.spark")
 
@@ -82,7 +82,7 @@ one for what that consumer read of it; and rows without a producer for what cann
 be judged."""
 
 
-class Place(NamedTuple):
+class TopicAddress(NamedTuple):
     """Where the tasks find the brokers."""
 
     bootstrap: str
@@ -90,20 +90,20 @@ class Place(NamedTuple):
     token: str
 
 
-def deep_on(spark: SparkSession, place: Place) -> InspectBatches:
+def deep_on(spark: SparkSession, address: TopicAddress) -> InspectBatches:
     """Looks deep into Batches by tasks of Spark; for `audit_topic`."""
 
     async def inspect_batches(
-        batches: AsyncIterator[Seen],
-    ) -> AsyncGenerator[tuple[Seen, Inspection], None]:
-        some: list[Seen] = []
-        async for seen in batches:
-            some.append(seen)
+        batches: AsyncIterator[PublishedBatch],
+    ) -> AsyncGenerator[tuple[PublishedBatch, Inspection], None]:
+        some: list[PublishedBatch] = []
+        async for batch in batches:
+            some.append(batch)
             if len(some) == BATCHES_A_JOB:
-                for pair in await asyncio.to_thread(_job, spark, place, some):
+                for pair in await asyncio.to_thread(_job, spark, address, some):
                     yield pair
                 some = []
-        for pair in await asyncio.to_thread(_job, spark, place, some) if some else ():
+        for pair in await asyncio.to_thread(_job, spark, address, some) if some else ():
             yield pair
 
     return inspect_batches
@@ -125,38 +125,41 @@ def findings(
         "end_ms": end_ms,
         "deep": deep,
     }
-    rows = [_produced(producer) for producer in result.producers]
+    rows = render.rows(result)
     for consumer in result.consumers:
-        rows += [_consumed(consumer.consumer, each) for each in consumer.producers]
         rows += [
-            {"consumer": consumer.consumer, "verdict": Verdict.UNCLEAN, "detail": line}
-            for line in consumer.mismatches
+            _sentence(Verdict.UNCLEAN, line, consumer.consumer) for line in consumer.mismatches
         ]
-    rows += [{"verdict": Verdict.UNCLEAN, "detail": line} for line in result.damage]
-    rows += [{"verdict": Verdict.PARTLY, "detail": line} for line in unjudged(result)]
+    rows += [_sentence(Verdict.UNCLEAN, line) for line in result.damage]
+    rows += [_sentence(Verdict.PARTLY, line) for line in render.unjudged(result)]
     for row in rows:
-        row["clean"] = row["verdict"] is Verdict.CLEAN
-        row["verdict"] = row["verdict"].value
+        row["detail"] = row["findings"] or None
     return [tuple((common | row).get(name) for name in FINDINGS.names) for row in rows]
 
 
-def _job(spark: SparkSession, place: Place, some: list[Seen]) -> list[tuple[Seen, Inspection]]:
+def _sentence(verdict: Verdict, line: str, consumer: str | None = None) -> render.Row:
+    return {"consumer": consumer, "clean": False, "verdict": verdict.value, "findings": line}
+
+
+def _job(
+    spark: SparkSession, address: TopicAddress, some: list[PublishedBatch]
+) -> list[tuple[PublishedBatch, Inspection]]:
     context = spark.sparkContext
     tasks = min(len(some), TASKS_A_SLOT * context.defaultParallelism)
     log.info("looking at every byte of %d Batches in %d tasks", len(some), tasks)
-    payloads = [encode_notification(seen.notification) for seen in some]
-    found = context.parallelize(payloads, tasks).mapPartitions(partial(_task, place)).collect()
+    payloads = [encode_notification(batch.notification) for batch in some]
+    found = context.parallelize(payloads, tasks).mapPartitions(partial(_task, address)).collect()
     return list(zip(some, found, strict=True))
 
 
-def _task(place: Place, payloads: Iterable[bytes]) -> Iterator[Inspection]:
-    return iter(asyncio.run(_inspect(place, list(payloads))))
+def _task(address: TopicAddress, payloads: Iterable[bytes]) -> Iterator[Inspection]:
+    return iter(asyncio.run(_inspect(address, list(payloads))))
 
 
-async def _inspect(place: Place, payloads: list[bytes]) -> list[Inspection]:
-    cluster = Cluster(place.bootstrap, client="memq.spark", token=place.token)
+async def _inspect(address: TopicAddress, payloads: list[bytes]) -> list[Inspection]:
+    cluster = Cluster(address.bootstrap, client="memq.spark", token=address.token)
     loop = asyncio.get_running_loop()
-    objects = ObjectReader(TopicClient(cluster, place.topic), loop)
+    objects = FallbackReader(TopicClient(cluster, address.topic), loop)
     executor = ThreadPoolExecutor(READS, "memq-audit")
 
     def look(payload: bytes) -> Inspection:
@@ -170,50 +173,3 @@ async def _inspect(place: Place, payloads: list[bytes]) -> list[Inspection]:
     finally:
         executor.shutdown(wait=False, cancel_futures=True)
         await cluster.close()
-
-
-def _produced(found: ProducerAudit) -> dict[str, Any]:
-    names = ("lost", "damaged", "doubled", "changed", "expired", "recovered")
-    sequences = [
-        f"{name} {', '.join(f'{run.first}-{run.last}' for run in runs)}"
-        for name in names
-        if (runs := getattr(found, name))
-    ]
-    return found.name._asdict() | {
-        "produced_messages": found.produced_messages,
-        "produced_records": found.produced_records,
-        "stored_messages": found.stored_messages,
-        "stored_records": found.stored_records,
-        "lost_records": found.lost_records,
-        "damaged_records": found.damaged_records,
-        "unreported_records": found.unreported_records,
-        "expired_records": found.expired_records,
-        "verdict": found.verdict,
-        "detail": "; ".join(sequences) or None,
-    }
-
-
-def _consumed(consumer: str, found: ConsumedAudit) -> dict[str, Any]:
-    names = ("missed", "mismatched")
-    sequences = [
-        f"{name} "
-        + ", ".join(
-            f"{part.first}-{part.last} at {part.partition}:{part.start}-{part.end}"
-            for part in amount.parts
-        )
-        for name in names
-        if (amount := getattr(found, name)).messages
-    ]
-    return found.name._asdict() | {
-        "consumer": consumer,
-        "stored_messages": found.stored.messages,
-        "stored_records": found.stored.records,
-        "consumed_messages": found.consumed.messages,
-        "consumed_records": found.consumed.records,
-        "missed_records": found.missed.records,
-        "mismatched_records": found.mismatched.records,
-        "unreported_records": found.unreported.records,
-        "behind_records": found.behind.records,
-        "verdict": found.verdict,
-        "detail": "; ".join(sequences) or None,
-    }

@@ -1,17 +1,21 @@
-"""The options of a read, as Spark hands them over: texts under names in any case.
+"""The options of reads and writes, as Spark hands them over: texts under names in any case.
 
 The names follow Spark's Kafka source. A wrong one is refused by name, together with what there is,
-before anything is read.
+before anything is read or written.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from memq.client.cluster import parse_bootstrap
+from memq.client.objects import ReadThrough
+from memq.client.producer.options import PRODUCER_OPTIONS, ProducerOptions
+from memq.core.options import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, Kind, Option, options_of
 from memq.core.topic import check_incarnation, check_topic_name
 from memq.core.units import parse_size_bytes
 from memq.errors import ConfigError, CorruptDataError, DataLossError, MemqError
@@ -19,13 +23,14 @@ from memq.errors import ConfigError, CorruptDataError, DataLossError, MemqError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from memq.client.objects import ReadThrough
+    from memq.client.producer.options import ProducerArguments
 
-DEFAULT_TASK_BYTES = 128 << 20  # of stored bytes; measured best between 64 and 128 MiB
 EARLIEST, LATEST = -2, -1  # in place of an offset, as in the JSON of Spark's Kafka source
+MAX_JOB_ID_BYTES = 128  # a producer id has up to 200, with the words around it
 
 Mode = Literal["failfast", "permissive"]
 View = Literal["records", "messages"]
+Compression = Literal["none", "zstd", "lz4"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -45,127 +50,6 @@ class Bound:
     offsets: Mapping[int, int] | None = None
 
 
-@dataclass(frozen=True)
-class ReadOptions:
-    """The options of one read; what each means stands in `READ_OPTIONS`."""
-
-    topic: str
-    starting: Bound
-    ending: Bound
-    bootstrap: str | None = None
-    incarnation: str = ""
-    token: str = ""
-    columns: tuple[str, ...] | None = None
-    view: View = "records"
-    mode: Mode = "failfast"
-    fail_on_data_loss: bool = True
-    read_through: ReadThrough = "storage"
-    min_partitions: int | None = None
-    max_bytes_per_partition: int = DEFAULT_TASK_BYTES
-    max_offsets_per_trigger: int | None = None
-    max_bytes_per_trigger: int | None = None
-
-    @property
-    def permissive(self) -> bool:
-        """Whether what cannot be read is skipped and counted."""
-        return self.mode == "permissive"
-
-    def passes(self, error: MemqError) -> bool:
-        """Whether a Batch that cannot be read because of this error is skipped and counted."""
-        if isinstance(error, DataLossError):
-            return self.permissive or not self.fail_on_data_loss
-        return self.permissive and isinstance(error, CorruptDataError)
-
-
-class ReadOption(NamedTuple):
-    """One option of a read.
-
-    Attributes:
-        name: as the documentation writes it; any case will do.
-        parse: its value from its text.
-        default: what holds when it is not given, in words.
-        doc: one sentence of meaning.
-    """
-
-    name: str
-    parse: Callable[[str], Any]
-    default: str
-    doc: str
-
-
-def parse_read_options(given: Mapping[str, str], *, stream: bool = False) -> ReadOptions:
-    """The options of a read.
-
-    Args:
-        given: as Spark has them.
-        stream: a stream begins at `latest` unless it is told otherwise, as with Spark's Kafka
-            source.
-
-    Raises:
-        ConfigError: an option is unknown, missing, wrong, or contradicts another; the message
-            names it and what is allowed.
-    """
-    values = _parse_all(given)
-    if "topic" not in values:
-        raise ConfigError("option 'topic' is missing: name the topic that is to be read")
-    starting = _bound(values, "starting", LATEST if stream else EARLIEST)
-    ending = _bound(values, "ending", LATEST)
-    _check_bounds(starting, ending)
-    return ReadOptions(starting=starting, ending=ending, **values)
-
-
-def _parse_all(given: Mapping[str, str]) -> dict[str, Any]:
-    values = {}
-    for key, text in given.items():
-        name = key.lower()
-        if name not in _BY_NAME:
-            known = ", ".join(option.name for option in READ_OPTIONS)
-            raise ConfigError(f"unknown option {key!r}; a read knows {known}")
-        option = _BY_NAME[name]
-        try:
-            values[_field(option.name)] = option.parse(text)
-        except (ValueError, MemqError) as exc:
-            raise ConfigError(f"option '{option.name}' = {text!r}: {exc}") from exc
-    return values
-
-
-def _bound(values: dict[str, Any], side: str, default: int) -> Bound:
-    """One end of the range from its two options, of which one at most is given."""
-    offsets = values.pop(f"{side}_offsets", None)
-    at_ms = values.pop(f"{side}_timestamp", None)
-    if offsets is not None and at_ms is not None:
-        raise ConfigError(f"options '{side}Offsets' and '{side}Timestamp' exclude each other")
-    if at_ms is not None:
-        return Bound(at_ms=at_ms)
-    return offsets or Bound(word=default)
-
-
-def _check_bounds(starting: Bound, ending: Bound) -> None:
-    if starting.word == LATEST and ending.word == EARLIEST:
-        raise ConfigError("option 'endingOffsets' = 'earliest' ends before the read starts")
-    if starting.offsets is None or ending.offsets is None:
-        return
-    if set(starting.offsets) != set(ending.offsets):
-        raise ConfigError(
-            f"options 'startingOffsets' and 'endingOffsets' name different read partitions: "
-            f"{sorted(starting.offsets)} and {sorted(ending.offsets)}"
-        )
-    for partition, start in starting.offsets.items():
-        end = ending.offsets[partition]
-        if 0 <= end < start:
-            raise ConfigError(
-                f"option 'endingOffsets' = {end} for read partition {partition}: it is before "
-                f"'startingOffsets' = {start}"
-            )
-
-
-def _field(name: str) -> str:
-    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
-
-
-# -- values ---------------------------------------------------------------------------------
-
-
 def _bootstrap(text: str) -> str:
     parse_bootstrap(text)
     return text
@@ -177,7 +61,8 @@ def _topic(text: str) -> str:
 
 
 def _incarnation(text: str) -> str:
-    check_incarnation(text)
+    if text:
+        check_incarnation(text)
     return text
 
 
@@ -201,9 +86,9 @@ def _offsets(text: str) -> Bound:
     return Bound(offsets=offsets)
 
 
-def _timestamp_ms(text: str) -> int:
+def _timestamp(text: str) -> Bound:
     if text.strip().isdigit():
-        return int(text)
+        return Bound(at_ms=int(text))
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError as exc:
@@ -212,7 +97,7 @@ def _timestamp_ms(text: str) -> int:
         ) from exc
     if moment.tzinfo is None:
         raise ValueError(f"has no time zone; write {text.strip()}Z for UTC")
-    return (moment - _EPOCH) // timedelta(milliseconds=1)
+    return Bound(at_ms=(moment - _EPOCH) // timedelta(milliseconds=1))
 
 
 def _count(text: str) -> int:
@@ -226,6 +111,12 @@ def _size(text: str) -> int:
     if not size:
         raise ValueError('must be more than 0: bytes, or a size such as "64MiB"')
     return size
+
+
+def _job_id(text: str) -> str:
+    if not 0 < len(text.encode()) <= MAX_JOB_ID_BYTES:
+        raise ValueError(f"must have 1 to {MAX_JOB_ID_BYTES} bytes")
+    return text
 
 
 def _flag(text: str) -> bool:
@@ -251,104 +142,227 @@ def _names(text: str) -> tuple[str, ...]:
     return names
 
 
-READ_OPTIONS = (
-    ReadOption(
-        "bootstrap",
-        _bootstrap,
-        "`MEMQ_BOOTSTRAP`, or `127.0.0.1:6367`",
-        "Addresses of some brokers, `host:port` separated by commas.",
-    ),
-    ReadOption("topic", _topic, "required", "The topic."),
-    ReadOption(
-        "incarnation",
-        _incarnation,
-        "whichever there is",
-        "Of the topic, as `memq topic describe` shows it: one that was deleted and made again is "
-        "an error.",
-    ),
-    ReadOption(
-        "startingOffsets",
-        _offsets,
-        "`earliest`; for a stream `latest`",
-        "`earliest`, `latest`, or JSON of read partition to first offset. JSON limits the read "
-        "to the partitions it names.",
-    ),
-    ReadOption(
-        "endingOffsets",
-        _offsets,
-        "`latest`; a stream does not end",
-        "Likewise one past the last offset.",
-    ),
-    ReadOption(
-        "startingTimestamp",
-        _timestamp_ms,
-        "not given",
-        "Start with the first Batch published at this time or later: milliseconds since 1970, or "
-        "ISO 8601 with a time zone.",
-    ),
-    ReadOption(
-        "endingTimestamp",
-        _timestamp_ms,
-        "not given",
-        "End before the first Batch published at this time or later.",
-    ),
-    ReadOption(
-        "columns",
-        _names,
-        "all",
-        "Names of the columns to read, separated by commas; the others are not moved. "
-        "`.schema(...)` does the same.",
-    ),
-    ReadOption(
-        "view",
-        _choice("records", "messages"),
-        "`records`",
-        "`messages` gives one row for each Message in place of its records.",
-    ),
-    ReadOption(
-        "mode",
-        _choice("failfast", "permissive"),
-        "`failfast`",
-        "`permissive` skips what is damaged or gone, counts it in the log, and reads on.",
-    ),
-    ReadOption(
-        "failOnDataLoss",
-        _flag,
-        "`true`",
-        "`false` reads on, and logs it, when offsets asked for were removed by retention.",
-    ),
-    ReadOption(
-        "minPartitions",
-        _count,
-        "the driver's processors",
-        "Least number of tasks; set it to the cluster's slots.",
-    ),
-    ReadOption(
-        "maxBytesPerPartition",
-        _size,
-        "`128MiB`",
-        "Most stored bytes of a task.",
-    ),
-    ReadOption(
-        "maxOffsetsPerTrigger",
-        _count,
-        "no limit",
-        "Most Batches of a micro-batch, over all read partitions; for streams.",
-    ),
-    ReadOption(
-        "maxBytesPerTrigger",
-        _size,
-        "no limit",
-        "Most stored bytes of a micro-batch, but always one Batch; for streams.",
-    ),
-    ReadOption("token", str, "none", "Credential, where the brokers ask for one."),
-    ReadOption(
-        "readThrough",
-        _choice("storage", "broker"),
-        "`storage`",
-        "`broker` where the workers cannot reach the storage.",
-    ),
-)
-"""Every option of a read."""
+def _option(
+    read: Callable[[str], Any],
+    default: str | None = None,
+    *,
+    kind: Kind = "text",
+    choices: tuple[str, ...] = (),
+    shown: str = "",
+) -> Option:
+    return Option(kind, default, choices=choices, read=read, shown=shown)
 
-_BY_NAME = {option.name.lower(): option for option in READ_OPTIONS}
+
+def _chosen(words: Any, default: str) -> Option:
+    """One of the words of a `Literal`."""
+    choices = get_args(words)
+    return _option(_choice(*choices), default, choices=choices)
+
+
+def _of_producer(name: str) -> Option:
+    """The row of a producer's option; the producer checks it."""
+    row = next(row for row in PRODUCER_OPTIONS if row.name == name)
+    return replace(row, read=str)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _TopicOptions:
+    """Where the data is.
+
+    Attributes:
+        bootstrap: Addresses of some brokers, `host:port` separated by commas.
+        topic: The topic.
+        token: Credential, where the brokers ask for one.
+    """
+
+    bootstrap: Annotated[
+        str | None, _option(_bootstrap, shown=f"`{BOOTSTRAP_VARIABLE}`, or `{DEFAULT_BOOTSTRAP}`")
+    ]
+    topic: Annotated[str, _option(_topic, shown="required")]
+    token: Annotated[str, _option(str, "", shown="none")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions(_TopicOptions):
+    """The options of one read.
+
+    Attributes:
+        incarnation: Of the topic, as `memq topic describe` shows it: one that was deleted and made
+            again is an error.
+        starting_offsets: `earliest`, `latest`, or JSON of read partition to first offset. JSON
+            limits the read to the partitions it names.
+        ending_offsets: Likewise one past the last offset.
+        starting_timestamp: Start with the first Batch published at this time or later: milliseconds
+            since 1970, or ISO 8601 with a time zone.
+        ending_timestamp: End before the first Batch published at this time or later.
+        columns: Names of the columns to read, separated by commas; the others are not moved.
+            `.schema(...)` does the same.
+        view: `messages` gives one row for each Message in place of its records.
+        mode: `permissive` skips what is damaged or gone, counts it in the log, and reads on.
+        fail_on_data_loss: `false` reads on, and logs it, when offsets asked for were removed by
+            retention.
+        min_partitions: Least number of tasks; set it to the cluster's slots.
+        max_bytes_per_partition: Most stored bytes of a task.
+        max_offsets_per_trigger: Most Batches of a micro-batch, over all read partitions; for
+            streams.
+        max_bytes_per_trigger: Most stored bytes of a micro-batch, but always one Batch; for
+            streams.
+        read_through: `broker` where the workers cannot reach the storage.
+    """
+
+    incarnation: Annotated[str, _option(_incarnation, "", shown="whichever there is")]
+    starting_offsets: Annotated[Bound, _option(_offsets, shown="`earliest`; for a stream `latest`")]
+    ending_offsets: Annotated[Bound, _option(_offsets, shown="`latest`; a stream does not end")]
+    starting_timestamp: Annotated[Bound | None, _option(_timestamp, shown="not given")]
+    ending_timestamp: Annotated[Bound | None, _option(_timestamp, shown="not given")]
+    columns: Annotated[tuple[str, ...] | None, _option(_names, shown="all")]
+    view: Annotated[View, _chosen(View, "records")]
+    mode: Annotated[Mode, _chosen(Mode, "failfast")]
+    fail_on_data_loss: Annotated[bool, _option(_flag, "true", kind="flag")]
+    min_partitions: Annotated[
+        int | None, _option(_count, kind="count", shown="the driver's processors")
+    ]
+    # Of stored bytes; measured best between 64 and 128 MiB.
+    max_bytes_per_partition: Annotated[int, _option(_size, "128MiB", kind="size")]
+    max_offsets_per_trigger: Annotated[int | None, _option(_count, kind="count", shown="no limit")]
+    max_bytes_per_trigger: Annotated[int | None, _option(_size, kind="size", shown="no limit")]
+    read_through: Annotated[ReadThrough, _chosen(ReadThrough, "storage")]
+
+    @property
+    def starting(self) -> Bound:
+        """Where the read begins."""
+        return self.starting_timestamp or self.starting_offsets
+
+    @property
+    def ending(self) -> Bound:
+        """Where the read ends."""
+        return self.ending_timestamp or self.ending_offsets
+
+    @property
+    def permissive(self) -> bool:
+        """Whether what cannot be read is skipped and counted."""
+        return self.mode == "permissive"
+
+    def passes(self, error: MemqError) -> bool:
+        """Whether a Batch that cannot be read because of this error is skipped and counted."""
+        if isinstance(error, DataLossError):
+            return self.permissive or not self.fail_on_data_loss
+        return self.permissive and isinstance(error, CorruptDataError)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteOptions(_TopicOptions):
+    """The options of one write.
+
+    Attributes:
+        job_id: Stable name of the write: run again with it, the same rows are not written twice.
+        compression: Of Messages.
+        message_bytes: Size to which Messages are cut.
+        delivery_timeout: How long delivery of a Message is tried.
+    """
+
+    job_id: Annotated[str | None, _option(_job_id, shown="none")]
+    compression: Annotated[Compression, _chosen(Compression, "none")]
+    message_bytes: Annotated[str, _of_producer("message_bytes")]
+    delivery_timeout: Annotated[str | None, _of_producer("delivery_timeout")]
+
+    @property
+    def producer(self) -> ProducerArguments:
+        """What the producer of each task is given."""
+        return {
+            "compression": None if self.compression == "none" else self.compression,
+            "message_bytes": self.message_bytes,
+            "delivery_timeout": self.delivery_timeout,
+            "token": self.token,
+            "client": "spark",
+        }
+
+
+def _named(described: type) -> dict[str, Option]:
+    """The rows of a class by field, under the names that users write, such as `minPartitions`."""
+    return {
+        row.name: replace(row, name=re.sub("_(.)", lambda found: found[1].upper(), row.name))
+        for row in options_of(described)
+    }
+
+
+READ_OPTIONS = _named(ReadOptions)
+WRITE_OPTIONS = _named(WriteOptions)
+
+SPARK_OPTIONS = {"checkpointlocation", "queryname"}
+"""Spark's own options of a streaming write, in lower case; it hands them over as well."""
+
+
+def parse_read_options(given: Mapping[str, str], *, stream: bool = False) -> ReadOptions:
+    """The options of a read.
+
+    Args:
+        given: as Spark has them.
+        stream: a stream begins at `latest` unless it is told otherwise, as with Spark's Kafka
+            source.
+
+    Raises:
+        ConfigError: an option is unknown, missing, wrong, or contradicts another; the message
+            names it and what is allowed.
+    """
+    values = _parse_all(READ_OPTIONS, given, "read")
+    for side, default in (("starting", LATEST if stream else EARLIEST), ("ending", LATEST)):
+        if values[f"{side}_offsets"] and values[f"{side}_timestamp"]:
+            raise ConfigError(f"options '{side}Offsets' and '{side}Timestamp' exclude each other")
+        values[f"{side}_offsets"] = values[f"{side}_offsets"] or Bound(word=default)
+    options = ReadOptions(**values)
+    _check_bounds(options.starting, options.ending)
+    return options
+
+
+def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
+    """The options of a write, without those that Spark adds for itself.
+
+    Raises:
+        ConfigError: an option is unknown, missing or wrong; the message names it and what is
+            allowed.
+    """
+    own = {key: text for key, text in given.items() if key.lower() not in SPARK_OPTIONS}
+    options = WriteOptions(**_parse_all(WRITE_OPTIONS, own, "write"))
+    ProducerOptions.parse(topic=options.topic, **options.producer)  # here, not in each task
+    return options
+
+
+def _parse_all(
+    table: Mapping[str, Option], given: Mapping[str, str], what: Literal["read", "write"]
+) -> dict[str, Any]:
+    """Values of all fields."""
+    texts = {key.lower(): text for key, text in given.items()}
+    names = [row.name for row in table.values()]
+    unknown = [key for key in given if key.lower() not in map(str.lower, names)]
+    if unknown:
+        raise ConfigError(f"unknown option {unknown[0]!r}; a {what} knows {', '.join(names)}")
+    if "topic" not in texts:
+        raise ConfigError(f"option 'topic' is missing: name the topic to {what}")
+    return {field: _value(row, texts.get(row.name.lower())) for field, row in table.items()}
+
+
+def _value(row: Option, text: str | None) -> Any:
+    try:
+        return row.parse(row.default if text is None else text)
+    except (ValueError, MemqError) as exc:
+        raise ConfigError(f"option '{row.name}' = {str(text)[:500]!r}: {exc}") from exc
+
+
+def _check_bounds(starting: Bound, ending: Bound) -> None:
+    if starting.word == LATEST and ending.word == EARLIEST:
+        raise ConfigError("option 'endingOffsets' = 'earliest' ends before the read starts")
+    if starting.offsets is None or ending.offsets is None:
+        return
+    if set(starting.offsets) != set(ending.offsets):
+        raise ConfigError(
+            f"options 'startingOffsets' and 'endingOffsets' name different read partitions: "
+            f"{sorted(starting.offsets)} and {sorted(ending.offsets)}"
+        )
+    for partition, start in starting.offsets.items():
+        end = ending.offsets[partition]
+        if 0 <= end < start:
+            raise ConfigError(
+                f"option 'endingOffsets' = {end} for read partition {partition}: it is before "
+                f"'startingOffsets' = {start}"
+            )

@@ -207,7 +207,7 @@ def consumed(manifest: Manifest) -> ConsumedReport:
         batches=manifest.batches,
         messages=manifest.messages,
         records=manifest.records,
-        repeats=manifest.repeats,
+        duplicates=manifest.repeats,
         crc_sum=manifest.crc_sum,
         window_start_ms=manifest.started_ms,
         window_end_ms=manifest.finished_ms,

@@ -10,38 +10,19 @@ import pyarrow.types as pat
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from memq.client.cluster import Cluster
-from memq.client.producer.options import ProducerOptions
 from memq.client.producer.tables import conform
 from memq.core.format.message import TIMESTAMP_COLUMN
 from memq.core.format.schema import DEFAULT_SCHEMA, deserialize_schema
-from memq.core.topic import check_topic_name
 from memq.errors import ConfigError, InvalidRequestError, SchemaMismatchError
 from memq.spark.times import check_times
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
     from memq.client.producer.options import ProducerArguments
     from memq.core.wire.messages import TopicInfo
-
-WRITE_OPTIONS = {
-    "bootstrap": "Addresses of some brokers, `host:port` separated by commas.",
-    "topic": "The topic.",
-    "token": "Credential, where the brokers ask for one.",
-    "jobId": "Stable name of the write: run again with it, the same rows are not doubled.",
-    "compression": "Of Messages: `none`, `zstd` or `lz4`.",
-    "messageBytes": "Size to which Messages are cut.",
-    "deliveryTimeout": "How long delivery of a Message is tried.",
-}
-"""Every option of a write, and what it means."""
-
-SPARK_OPTIONS = {"checkpointlocation", "queryname"}
-"""Spark's own options of a streaming write, in lower case; it hands them over as well."""
-
-MAX_JOB_ID_BYTES = 128  # a producer id has up to 200, with the words around it
+    from memq.spark.options import WriteOptions
 
 
 @dataclass(frozen=True)
@@ -67,12 +48,12 @@ class WritePlan:
 
 
 def plan_write(
-    options: Mapping[str, str], schema: StructType, *, overwrite: bool, now_us: int | None
+    options: WriteOptions, schema: StructType, *, overwrite: bool, now_us: int | None
 ) -> WritePlan:
     """The plan of a write.
 
     Args:
-        options: as Spark has them: texts under names in any case.
+        options: of the write.
         schema: of the rows.
         overwrite: whether this was asked for.
         now_us: time of rows that have none, microseconds since 1970 UTC; None where a row without
@@ -80,7 +61,7 @@ def plan_write(
 
     Raises:
         InvalidRequestError: a topic cannot be overwritten.
-        ConfigError: an option is unknown, missing or wrong, or rows need a timestamp of their own.
+        ConfigError: rows need a timestamp of their own.
         SchemaMismatchError: the rows do not fit the topic.
         UnknownTopicError: there is no such topic.
         MemqError: no broker answered in time.
@@ -89,10 +70,8 @@ def plan_write(
         raise InvalidRequestError(
             'a topic cannot be overwritten: what is published never changes. Use mode("append")'
         )
-    given = given_options(options)
-    topic, producer = given["topic"], _producer_options(given)
-    ProducerOptions.parse(topic=topic, **producer)  # checked here, not in each task
-    info = asyncio.run(_find(given.get("bootstrap"), topic, given.get("token", "")))
+    topic = options.topic
+    info = asyncio.run(_find(options.bootstrap, topic, options.token))
     topic_schema = deserialize_schema(info.schemas[info.schema_id])
     check_rows(to_arrow_schema(schema, timezone="UTC"), topic_schema, topic)
     needs_time = lacks_timestamp(schema.names, topic_schema)
@@ -104,38 +83,13 @@ def plan_write(
             "micro-batch"
         )
     return WritePlan(
-        bootstrap=given.get("bootstrap"),
+        bootstrap=options.bootstrap,
         topic=topic,
         schema=topic_schema,
         incarnation=info.incarnation,
         timestamp_us=now_us if needs_time else None,
-        producer=producer,
+        producer=options.producer,
     )
-
-
-def given_options(options: Mapping[str, str]) -> dict[str, str]:
-    """The options under their own names.
-
-    Raises:
-        ConfigError: one is unknown or missing, or the job id is too long.
-    """
-    names = {name.lower(): name for name in WRITE_OPTIONS}
-    given = {}
-    for key, value in options.items():
-        if key.lower() in SPARK_OPTIONS:
-            continue
-        if key.lower() not in names:
-            raise ConfigError(f"unknown option {key!r}; a write knows {', '.join(WRITE_OPTIONS)}")
-        given[names[key.lower()]] = value
-    if "topic" not in given:
-        raise ConfigError("option 'topic' is missing: name the topic to write to")
-    check_topic_name(given["topic"])
-    job_id = given.get("jobId")
-    if job_id is not None and not 0 < len(job_id.encode()) <= MAX_JOB_ID_BYTES:
-        raise ConfigError(
-            f"option 'jobId' = {job_id[:200]!r}: must have 1 to {MAX_JOB_ID_BYTES} bytes"
-        )
-    return given
 
 
 def check_rows(rows: pa.Schema, topic_schema: pa.Schema, topic: str) -> None:
@@ -157,17 +111,6 @@ def lacks_timestamp(names: list[str], topic_schema: pa.Schema) -> bool:
     """Whether the topic's rows have a time that rows with these columns do not have."""
     at = topic_schema.get_field_index(TIMESTAMP_COLUMN)
     return at >= 0 and pat.is_timestamp(topic_schema.types[at]) and TIMESTAMP_COLUMN not in names
-
-
-def _producer_options(given: Mapping[str, str]) -> ProducerArguments:
-    compression = given.get("compression", "none")
-    return {
-        "compression": None if compression == "none" else compression,
-        "message_bytes": given.get("messageBytes", "1MiB"),
-        "delivery_timeout": given.get("deliveryTimeout"),
-        "token": given.get("token", ""),
-        "client": "spark",
-    }
 
 
 async def _find(bootstrap: str | None, topic: str, token: str) -> TopicInfo:

@@ -40,7 +40,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
 
 from memq.errors import ConfigError, InvalidRequestError
-from memq.spark.write_plan import given_options, plan_write
+from memq.spark.options import parse_write_options
+from memq.spark.write_plan import plan_write
 from memq.spark.write_rows import Identity, Written, write_rows
 
 if TYPE_CHECKING:
@@ -141,10 +142,10 @@ def batch_writer(options: Mapping[str, str], schema: StructType, *, overwrite: b
     Raises:
         MemqError: as `plan_write`.
     """
-    job_id = given_options(options).get("jobId")
-    now_us = time.time_ns() // 1_000 if job_id is None else None
-    plan = plan_write(options, schema, overwrite=overwrite, now_us=now_us)
-    return MemqWriter(plan, job_id or secrets.token_hex(8))
+    parsed = parse_write_options(options)
+    now_us = time.time_ns() // 1_000 if parsed.job_id is None else None
+    plan = plan_write(parsed, schema, overwrite=overwrite, now_us=now_us)
+    return MemqWriter(plan, parsed.job_id or secrets.token_hex(8))
 
 
 def stream_writer(
@@ -156,9 +157,10 @@ def stream_writer(
         ConfigError: `jobId` is given.
         MemqError: as `plan_write`.
     """
-    if "jobId" in given_options(options):
+    parsed = parse_write_options(options)
+    if parsed.job_id is not None:
         raise ConfigError("option 'jobId' is for batch writes; a stream is named by its query")
-    return MemqStreamWriter(plan_write(options, schema, overwrite=overwrite, now_us=None))
+    return MemqStreamWriter(plan_write(parsed, schema, overwrite=overwrite, now_us=None))
 
 
 def _task() -> TaskContext:

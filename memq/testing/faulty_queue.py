@@ -11,7 +11,7 @@ from memq.testing.faults import Faults, Strike, kill_this_process
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from memq.core.clock import Times
+    from memq.core.clock import SavedTimes
     from memq.core.notification.queue import Entry, Holding, NotificationQueue, Publication
     from memq.testing.faults import Fault
 
@@ -153,11 +153,11 @@ class FaultyQueue:
             "offset_since", lambda: self._inner.offset_since(topic, partition, running_ms)
         )
 
-    async def times(self) -> Times:
+    async def times(self) -> SavedTimes:
         """As the queue does, or as planned."""
         return await self._call("times", self._inner.times)
 
-    async def save_times(self, times: Times) -> None:
+    async def save_times(self, times: SavedTimes) -> None:
         """As the queue does, or as planned."""
         await self._call("save_times", lambda: self._inner.save_times(times))
 

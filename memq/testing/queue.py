@@ -5,9 +5,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
-from memq.core.clock import Times
+from memq.core.clock import SavedTimes
 from memq.core.group import check_group_name
-from memq.core.notification.checks import (
+from memq.core.notification.queue import (
+    Entry,
+    Holding,
+    Publication,
+    Waiters,
     check_fetch,
     check_group_count,
     check_group_offsets,
@@ -17,8 +21,6 @@ from memq.core.notification.checks import (
     check_queue_topic,
     out_of_range,
 )
-from memq.core.notification.queue import Entry, Holding, Publication
-from memq.core.notification.waiters import Waiters
 from memq.errors import ClosedError, FencedError, TopicExistsError, UnknownTopicError
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ class _Shared:
     def __init__(self) -> None:
         self.topics: dict[str, _Topic] = {}
         self.waiters: list[Waiters] = []
-        self.times = Times(0, 0)
+        self.times = SavedTimes(0, 0)
 
 
 class InMemoryQueue:
@@ -190,7 +192,7 @@ class InMemoryQueue:
             found.entries, running_ms, key=lambda entry: entry.running_ms
         )
 
-    async def times(self) -> Times:
+    async def times(self) -> SavedTimes:
         """How far time had come in the life before; zeros for a new queue."""
         self._check_open()
         times = self._shared.times
@@ -200,7 +202,7 @@ class InMemoryQueue:
                 times = times._replace(running_ms=max(times.running_ms, running_ms))
         return times
 
-    async def save_times(self, times: Times) -> None:
+    async def save_times(self, times: SavedTimes) -> None:
         """Keep for the next life how far time has come."""
         self._check_open()
         self._shared.times = times

@@ -11,10 +11,9 @@ import asyncio
 
 import pytest
 
-from memq.core.clock import Times
-from memq.core.notification import checks
-from memq.core.notification.checks import MAX_PAYLOAD_BYTES
-from memq.core.notification.queue import Holding, Publication
+from memq.core.clock import SavedTimes
+from memq.core.notification import queue as queue_module
+from memq.core.notification.queue import MAX_PAYLOAD_BYTES, Holding, Publication
 from memq.errors import (
     ClosedError,
     FencedError,
@@ -215,14 +214,14 @@ async def test_offset_since_goes_by_running_time_alone(queue, topic, running_ms,
 
 async def test_times_of_the_life_before_are_past_every_entry(queue, topic, next_process):
     """What was saved is there in the next life, and running time has passed what was published."""
-    assert await queue.times() == Times(0, 0)
-    await queue.save_times(Times(500, 7))
+    assert await queue.times() == SavedTimes(0, 0)
+    await queue.save_times(SavedTimes(500, 7))
     await queue.publish(topic, 0, [Publication(0, b"x", 1, 499)])
     successor = await next_process()
-    assert await successor.times() == Times(500, 7)
+    assert await successor.times() == SavedTimes(500, 7)
     await successor.fence(topic, 0)
     await successor.publish(topic, 0, [Publication(0, b"x", 1, 800)])
-    assert await successor.times() == Times(801, 7)
+    assert await successor.times() == SavedTimes(801, 7)
 
 
 async def test_offset_at_of_an_empty_partition_is_its_end(queue, topic):
@@ -523,7 +522,7 @@ async def test_groups_are_listed_and_forgotten(queue, topic):
 
 async def test_groups_of_a_topic_are_bounded(queue, topic, monkeypatch):
     """One group too many is refused by an error that says what to do; those that are go on."""
-    monkeypatch.setattr(checks, "MAX_STORED_GROUPS", 2)
+    monkeypatch.setattr(queue_module, "MAX_STORED_GROUPS", 2)
     for group in "ab":
         await queue.commit(group, topic, {0: 1})
     with pytest.raises(LimitReachedError, match=r"'c'.*most of 2 groups.*memq group delete"):

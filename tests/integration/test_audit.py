@@ -14,13 +14,14 @@ import pytest
 from memq import AdminClient, Producer
 from memq.client.audit.audit import audit_topic
 from memq.client.cluster import Cluster
-from memq.core.audit.reports import Run, Verdict, encode_report, runs
+from memq.core.audit.reports import SequenceRun, encode_report, runs_of
+from memq.core.audit.result import Verdict
 from memq.core.format.reader import BatchReader
 from memq.core.topic import AUDIT_TOPIC
 from memq.errors import InvalidRequestError, UnavailableError
 from memq.testing.broker import BrokerProcess
 from tests.integration.audited import Topic, names
-from tests.unit.client.test_audit_backlog import report
+from tests.unit.audit.test_backlog import report
 
 
 def overwrite(path, position, text):
@@ -49,7 +50,11 @@ def test_everything_stored_is_clean(broker):
     assert sum(each.produced_messages for each in result.producers) == 9
     assert sum(each.produced_records for each in result.producers) == 27
     assert sum(each.stored_records for each in result.producers) == 27
-    assert (result.unreported_messages, result.open_reports, result.expired_reports) == (0, 0, 0)
+    assert (result.total("unreported_messages"), result.open_reports, result.expired_reports) == (
+        0,
+        0,
+        0,
+    )
 
 
 def test_whole_objects_that_are_sound_are_clean(broker):
@@ -74,8 +79,8 @@ def test_deleted_objects_are_lost_by_name(broker, k, deep):
 
     producer = only(result)
     assert producer.name.producer_id == producer_id
-    assert producer.lost == runs(gone)
-    assert producer.lost_records == result.lost_records == 4 * k
+    assert producer.lost == runs_of(gone)
+    assert producer.lost_records == result.total("lost_records") == 4 * k
     assert producer.stored_messages == 12 - k
     assert producer.produced_records == 48
     assert not result.clean
@@ -97,7 +102,7 @@ def test_damage_inside_a_message_is_found_by_looking_deep(broker):
     result = topic.audit(deep=True)
 
     assert not result.clean
-    assert only(result).damaged == [Run(3, 3)]
+    assert only(result).damaged == [SequenceRun(3, 3)]
     assert only(result).damaged_records == 3
     assert only(result).lost == []
     assert len(result.damage) == 1
@@ -118,7 +123,7 @@ def test_damaged_message_does_not_spoil_its_neighbours(broker):
 
     producer = only(topic.audit(deep=True))
 
-    assert producer.damaged == [Run(entry.sequence, entry.sequence)]
+    assert producer.damaged == [SequenceRun(entry.sequence, entry.sequence)]
     assert (producer.stored_messages, producer.damaged_records) == (3, 1)
 
 
@@ -132,7 +137,7 @@ def test_damaged_index_names_its_messages(broker, deep):
 
     result = topic.audit(deep=deep)
 
-    assert only(result).damaged == [Run(2, 2)]
+    assert only(result).damaged == [SequenceRun(2, 2)]
     assert only(result).damaged_records == 3
     assert only(result).lost == []
     assert notification.batch_id in result.damage[0]
@@ -146,7 +151,7 @@ def test_object_cut_short_names_its_messages(broker, deep):
     topic.produce(2)
     path = topic.paths()[1]
     path.write_bytes(path.read_bytes()[:-8])
-    assert only(topic.audit(deep=deep)).damaged == [Run(1, 1)]
+    assert only(topic.audit(deep=deep)).damaged == [SequenceRun(1, 1)]
 
 
 def test_object_in_the_place_of_another_is_damage(broker):
@@ -156,8 +161,8 @@ def test_object_in_the_place_of_another_is_damage(broker):
     paths = topic.paths()
     paths[0].write_bytes(paths[1].read_bytes())
     result = topic.audit()
-    assert only(result).damaged == [Run(0, 0)]
-    assert only(result).doubled == []
+    assert only(result).damaged == [SequenceRun(0, 0)]
+    assert only(result).duplicated == []
 
 
 def test_producer_killed_before_its_report_is_unreported(broker):
@@ -182,13 +187,13 @@ def test_producer_killed_before_its_report_is_unreported(broker):
     result = topic.audit()
 
     assert result.verdict is Verdict.PARTLY
-    assert (result.unreported_messages, result.unreported_records) == (4, 4)
+    assert (result.total("unreported_messages"), result.total("unreported_records")) == (4, 4)
     assert only(result).name.producer_id == "dead"
     assert only(result).produced_messages == 0
     topic.paths()[2].unlink()
     result = topic.audit()
     assert result.verdict is Verdict.UNCLEAN
-    assert (only(result).lost, only(result).lost_records) == ([Run(2, 2)], 1)
+    assert (only(result).lost, only(result).lost_records) == ([SequenceRun(2, 2)], 1)
 
 
 def test_broker_that_was_killed_has_lost_nothing_that_was_acked(tmp_path):
@@ -208,7 +213,7 @@ def test_broker_that_was_killed_has_lost_nothing_that_was_acked(tmp_path):
     assert result.clean
     assert sum(each.produced_records for each in result.producers) == 152
     assert sum(each.stored_records for each in result.producers) == 152
-    assert result.unreported_messages == 0
+    assert result.total("unreported_messages") == 0
 
 
 def test_job_that_runs_again_under_its_name_is_audited_as_one(broker):
@@ -221,7 +226,7 @@ def test_job_that_runs_again_under_its_name_is_audited_as_one(broker):
     assert only(topic.audit()).produced_messages == 5
     assert topic.audit(deep=True).clean
     topic.paths()[4].unlink()
-    assert only(topic.audit()).lost == [Run(4, 4)]
+    assert only(topic.audit()).lost == [SequenceRun(4, 4)]
 
 
 def test_delivery_given_up_but_stored_is_recovered(broker):
@@ -235,7 +240,7 @@ def test_delivery_given_up_but_stored_is_recovered(broker):
 
     assert open_reports in (0, 1)  # a report waits for what its Messages may still become
     assert result.clean
-    assert only(result).recovered == [Run(0, 0)]
+    assert only(result).recovered == [SequenceRun(0, 0)]
     assert only(result).produced_messages == 0
 
 
@@ -257,7 +262,7 @@ def test_windows_that_meet_judge_each_report_once(broker):
     before, after = topic.audit(end_ms=edge_ms), topic.audit(start_ms=edge_ms)
     assert [each.name.producer_id for each in before.producers] == [first]
     assert [each.name.producer_id for each in after.producers] == [second]
-    assert before.unreported_messages == after.unreported_messages == 0
+    assert before.total("unreported_messages") == after.total("unreported_messages") == 0
     later = topic.audit(start_ms=broker_now_ms(topic))
     assert (later.producers, later.clean) == ([], True)
 
@@ -288,7 +293,10 @@ def test_loss_is_named_in_every_read_partition(broker, partition):
     topic.path(notification).unlink()
     result = topic.audit()
     sequence = notification.producers[0].first
-    assert (only(result).lost, only(result).stored_messages) == ([Run(sequence, sequence)], 7)
+    assert (only(result).lost, only(result).stored_messages) == (
+        [SequenceRun(sequence, sequence)],
+        7,
+    )
     assert len(result.damage) == 1
 
 
@@ -298,7 +306,7 @@ def test_report_behind_the_window_keeps_its_messages_from_being_unreported(broke
     topic.produce(2)
     edge_ms = topic.notifications()[-1].sealed_ms + 1  # the report follows in half a second
     result = topic.audit(end_ms=edge_ms)
-    assert (result.producers, result.unreported_messages) == ([], 0)
+    assert (result.producers, result.total("unreported_messages")) == ([], 0)
 
 
 def test_deep_audit_reads_batches_that_no_report_names(broker):
@@ -352,7 +360,7 @@ def test_topic_that_is_not_audited_says_so(broker):
         topic.audit()
     with AdminClient(topic.address) as admin:
         admin.alter_topic(topic.name, audited="true")
-    assert topic.audit().unreported_messages == 1
+    assert topic.audit().total("unreported_messages") == 1
 
 
 def test_window_that_ends_before_it_starts_is_refused(broker):

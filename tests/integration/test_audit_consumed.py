@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from memq import AdminClient, Consumer, Producer
-from memq.core.audit.consumed_findings import Part
-from memq.core.audit.reports import Verdict, encode_report
+from memq.core.audit.reports import encode_report
+from memq.core.audit.result import LocatedRun, Verdict
 from memq.core.topic import AUDIT_TOPIC
 from memq.errors import (
     DataLossError,
@@ -103,7 +103,7 @@ def test_batches_stepped_over_are_missed(broker):
     consumer = audited(topic)
     assert not consumer.clean
     assert records(consumer) == {"stored": 24, "consumed": 15, "missed": 9}
-    assert consumer.producers[0].missed.parts == [Part(0, 1, 4, 1, 3)]
+    assert consumer.producers[0].missed.parts == [LocatedRun(0, 1, 4, 1, 3)]
 
 
 def test_what_was_missed_a_moment_ago_is_not_due(broker):
@@ -127,7 +127,7 @@ def test_group_moved_forward_by_hand_has_missed(broker):
     consume(topic, 2)
     consumer = audited(topic)
     assert records(consumer) == {"stored": 18, "consumed": 12, "missed": 6}
-    assert consumer.producers[0].missed.parts == [Part(0, 2, 4, 2, 3)]
+    assert consumer.producers[0].missed.parts == [LocatedRun(0, 2, 4, 2, 3)]
     with AdminClient(topic.address) as admin:
         admin.reset_offsets("g", topic.name, {0: 2})
     consume(topic, 4)
@@ -147,7 +147,7 @@ def test_member_killed_before_its_report_is_unreported(broker):
         for _ in range(2):
             consumer.poll(20)
         consumer.commit()
-        consumer._loop.run(consumer._rim._reporter.report())  # what its interval does in time
+        consumer._loop.run(consumer._client._reporter.report())  # what its interval does in time
         for _ in range(3):
             consumer.poll(20)
         consumer.commit()
@@ -165,8 +165,8 @@ def test_member_killed_before_its_report_is_unreported(broker):
             successor.poll(20)
     consumer = audited(topic)
     assert records(consumer) == {"stored": 27, "consumed": 12, "unreported": 9, "missed": 6}
-    assert consumer.producers[0].unreported.parts == [Part(0, 2, 5, 2, 4)]
-    assert consumer.producers[0].missed.parts == [Part(0, 5, 7, 5, 6)]
+    assert consumer.producers[0].unreported.parts == [LocatedRun(0, 2, 5, 2, 4)]
+    assert consumer.producers[0].missed.parts == [LocatedRun(0, 5, 7, 5, 6)]
 
 
 def test_member_killed_before_its_first_report_is_unreported(broker):
@@ -297,10 +297,10 @@ def test_object_that_is_gone_is_lost_for_the_producer_and_missed_by_the_consumer
         consumer.commit()
     result = topic.audit(grace_ms=0)
     early, late = result.consumers
-    assert result.lost_records == 3
+    assert result.total("lost_records") == 3
     assert records(early) == {"stored": 15, "consumed": 15}
     assert records(late) == {"stored": 15, "consumed": 12, "missed": 3}
-    assert late.producers[0].missed.parts == [Part(0, 2, 3, 2, 2)]
+    assert late.producers[0].missed.parts == [LocatedRun(0, 2, 3, 2, 2)]
 
 
 def test_job_that_reports_its_range_is_judged(broker):
@@ -342,7 +342,7 @@ def test_job_that_counted_otherwise_is_mismatched(broker, fields, sentence):
     consumer = audited(topic)
     assert not consumer.clean
     assert records(consumer) == {"stored": 18, "consumed": 9, "mismatched": 9}
-    assert consumer.producers[0].mismatched.parts == [Part(0, 3, 6, 3, 5)]
+    assert consumer.producers[0].mismatched.parts == [LocatedRun(0, 3, 6, 3, 5)]
     assert len(consumer.mismatches) == 1
     assert "job reports about" in consumer.mismatches[0]
     assert "offsets 3 to 5" in consumer.mismatches[0]

@@ -10,10 +10,10 @@ import pytest
 from memq.broker.retention import expire
 from memq.client.admin import AsyncAdminClient
 from memq.client.audit import audit
-from memq.client.audit import objects as audit_objects
 from memq.client.audit.audit import audit_topic
 from memq.client.producer.producer import AsyncProducer
-from memq.core.audit.reports import REPORT_VERSION, ProducedReport, Run, Verdict, encode_report
+from memq.core.audit.reports import REPORT_VERSION, ProducedReport, SequenceRun, encode_report
+from memq.core.audit.result import Verdict
 from memq.core.notification.notification import decode_notification
 from memq.core.notification.queue import Publication
 from memq.core.storage.keys import key_of_uri
@@ -69,7 +69,7 @@ class World:
     async def expire(self, seconds):
         """Let the broker's clock stand later from now on, and retention come."""
         later(self._running, seconds)
-        await expire(self._running.topics.get("t"), self._running.services)
+        await expire(self._running.topics.get("t"), self._running.context)
 
     async def report_of(self, last, **fields):
         """A true report over the Messages of producer `p` up to a sequence."""
@@ -115,14 +115,14 @@ async def test_storage_out_of_reach_is_read_through_the_broker(tmp_path, deep):
         assert (await here.audit(deep=deep)).clean
         await here.delete(1)
         result = await here.audit(deep=deep)
-        assert only(result).lost == [Run(1, 1)]
+        assert only(result).lost == [SequenceRun(1, 1)]
         assert "does not exist" in result.damage[0]
 
 
 async def test_another_storage_under_the_same_name_is_no_loss(tmp_path, monkeypatch):
     """Where this machine finds nothing but the broker does, nothing is called lost."""
     elsewhere = LocalStorage(tmp_path / "not mounted")
-    monkeypatch.setattr(audit_objects, "open_uri", lambda uri: (elsewhere, key_of_uri(uri)))
+    monkeypatch.setattr("memq.client.objects.open_uri", lambda uri: (elsewhere, key_of_uri(uri)))
     async with world(tmp_path / "data") as here:
         await here.create()
         await here.produce(2)
@@ -141,7 +141,7 @@ async def test_what_retention_removed_is_not_lost(tmp_path):
         await here.expire(1_801)
         result = await here.audit()
         assert (result.expired_reports, result.verdict) == (1, Verdict.PARTLY)
-        assert (only(result).expired, only(result).expired_records) == ([Run(0, 1)], 2)
+        assert (only(result).expired, only(result).expired_records) == ([SequenceRun(0, 1)], 2)
         assert only(result).stored_messages == 2
 
 
@@ -152,7 +152,7 @@ async def test_what_nobody_reported_and_retention_removed_is_not_clean(tmp_path)
             await killed.create(batch_age="1ms", retention="1h", dedup_window="1h")
             await killed.write(0)
         await here.expire(3_601)
-        since_ms = here._running.services.now().wall_ms
+        since_ms = here._running.context.now().wall_ms
         await here.produce(1, producer_id="q")
 
         whole, later_one = await here.audit(), await here.audit(start_ms=since_ms)
@@ -173,8 +173,8 @@ async def test_only_retention_excuses_what_is_nowhere(tmp_path):
         result = await here.audit()
         assert (result.expired_reports, result.verdict) == (1, Verdict.UNCLEAN)
         by_producer = {each.name.producer_id: each for each in result.producers}
-        assert by_producer["p"].expired == [Run(0, 1)]
-        assert by_producer["q"].lost == [Run(0, 1)]  # removed by hand, an hour too soon
+        assert by_producer["p"].expired == [SequenceRun(0, 1)]
+        assert by_producer["q"].lost == [SequenceRun(0, 1)]  # removed by hand, an hour too soon
 
 
 async def test_retention_that_overtakes_the_audit_raises_no_alarm(tmp_path):
@@ -183,15 +183,15 @@ async def test_retention_that_overtakes_the_audit_raises_no_alarm(tmp_path):
         await here.create(retention="1h", dedup_window="1h")
         await here.produce(3)
 
-        class Overtaken(audit.BatchLook):
-            async def _inspect(self, seen):
+        class Overtaken(audit.BatchInspector):
+            async def _inspect(self, batch):
                 await here.expire(3_601)
-                return await super()._inspect(seen)
+                return await super()._inspect(batch)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(audit, "BatchLook", Overtaken)
+            patch.setattr(audit, "BatchInspector", Overtaken)
             result = await here.audit()
-        assert (only(result).lost, only(result).expired) == ([], [Run(0, 2)])
+        assert (only(result).lost, only(result).expired) == ([], [SequenceRun(0, 2)])
         assert (result.damage, result.verdict) == ([], Verdict.PARTLY)
 
 
@@ -204,7 +204,7 @@ async def test_retention_that_was_made_longer_has_removed_what_it_removed(tmp_pa
         async with AsyncAdminClient(here.address) as admin:
             await admin.alter_topic("t", retention="7d")
         result = await here.audit()
-        assert (only(result).expired, result.verdict) == ([Run(0, 1)], Verdict.PARTLY)
+        assert (only(result).expired, result.verdict) == ([SequenceRun(0, 1)], Verdict.PARTLY)
 
 
 async def test_producer_with_a_clock_ahead_raises_no_alarm(tmp_path):
@@ -222,11 +222,11 @@ async def test_producer_with_a_clock_ahead_raises_no_alarm(tmp_path):
         async with AsyncAdminClient(here.address) as admin:
             await admin.alter_topic("t", audited="true")
         await here.expire(3_601)
-        assert only(await here.audit()).expired == [Run(0, 1)]
+        assert only(await here.audit()).expired == [SequenceRun(0, 1)]
 
 
-@pytest.mark.parametrize(("repeats", "finding"), [(0, "lost"), (1, "expired")])
-async def test_job_that_was_run_again_may_report_what_is_older(tmp_path, repeats, finding):
+@pytest.mark.parametrize(("duplicates", "finding"), [(0, "lost"), (1, "expired")])
+async def test_job_that_was_run_again_may_report_what_is_older(tmp_path, duplicates, finding):
     """A repeat was published before the window; where it may have expired, it is not lost."""
     async with world(tmp_path) as here:
         await here.create(retention="2h", dedup_window="1h", audited="false")
@@ -236,13 +236,13 @@ async def test_job_that_was_run_again_may_report_what_is_older(tmp_path, repeats
         young_ms = report.window_start_ms + 4_000_000
         await here.tell(
             msgspec.structs.replace(
-                report, window_start_ms=young_ms, window_end_ms=young_ms, repeats=repeats
+                report, window_start_ms=young_ms, window_end_ms=young_ms, duplicates=duplicates
             )
         )
         async with AsyncAdminClient(here.address) as admin:
             await admin.alter_topic("t", audited="true")
         await here.expire(3_201)
-        assert getattr(only(await here.audit()), finding) == [Run(0, 1)]
+        assert getattr(only(await here.audit()), finding) == [SequenceRun(0, 1)]
 
 
 async def test_earlier_topic_of_the_same_name_is_no_loss(tmp_path):
@@ -275,7 +275,7 @@ async def test_late_report_about_an_earlier_topic_neither_alarms_nor_hides(tmp_p
         result = await here.audit()
         assert (only(result).produced_messages, result.clean) == (2, True)
         await here.delete(1)
-        assert only(await here.audit()).lost == [Run(1, 1)]
+        assert only(await here.audit()).lost == [SequenceRun(1, 1)]
 
 
 async def test_everything_is_looked_at_before_a_loss_is_claimed(tmp_path, monkeypatch):
@@ -290,8 +290,8 @@ async def test_everything_is_looked_at_before_a_loss_is_claimed(tmp_path, monkey
             await admin.alter_topic("t", audited="true")
         result = await here.audit(start_ms=ahead_ms)
         assert only(result).stored_messages == 4
-        assert (only(result).lost, only(result).lost_records) == ([Run(4, 5)], 2)
-        assert result.unreported_messages == 0
+        assert (only(result).lost, only(result).lost_records) == ([SequenceRun(4, 5)], 2)
+        assert result.total("unreported_messages") == 0
 
 
 async def test_reports_that_cannot_be_read_are_named(tmp_path):
@@ -301,7 +301,7 @@ async def test_reports_that_cannot_be_read_are_named(tmp_path):
         await here.produce(2)
         await here.delete(0, topic=AUDIT_TOPIC)
         result = await here.audit()
-        assert result.unreported_messages == 2
+        assert result.total("unreported_messages") == 2
         assert len(result.damage) == 1
         assert "held reports that cannot be read" in result.damage[0]
 
@@ -324,7 +324,7 @@ async def test_damaged_notifications_are_named(tmp_path):
         ]
 
 
-async def test_message_stored_twice_is_doubled(tmp_path):
+async def test_message_stored_twice_is_named(tmp_path):
     """A Batch that is notified twice holds its Messages twice."""
     async with world(tmp_path) as here:
         await here.create()
@@ -334,7 +334,7 @@ async def test_message_stored_twice_is_doubled(tmp_path):
             await queue_topic(here.queue), 0, [Publication(0, entry.payload, entry.timestamp_ms)]
         )
         result = await here.audit()
-        assert only(result).doubled == [Run(1, 1)]
+        assert only(result).duplicated == [SequenceRun(1, 1)]
         assert not result.clean
 
 
@@ -356,7 +356,7 @@ async def test_notification_that_contradicts_its_batch_is_damage(tmp_path):
 
 async def test_too_many_reports_are_refused(tmp_path, monkeypatch):
     """The memory for reports is bounded, and the error says what to do."""
-    monkeypatch.setattr("memq.client.audit.reports.MAX_REPORTS", 1)
+    monkeypatch.setattr("memq.client.audit.stored.MAX_REPORTS", 1)
     async with world(tmp_path) as here:
         await here.create()
         await here.produce(1)

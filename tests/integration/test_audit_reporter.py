@@ -17,7 +17,7 @@ from memq.core.topic import AUDIT_TOPIC
 from memq.errors import SequenceConflictError
 from tests.integration.broker.support import until
 from tests.integration.tiny_broker import TinyBroker
-from tests.unit.client.test_audit_backlog import report
+from tests.unit.audit.test_backlog import report
 
 LOGGER = "memq.client.audit.reporter"
 
@@ -64,7 +64,7 @@ class Reports:
     def __init__(self, *reports):
         self.waiting = list(reports)
 
-    def __call__(self, now_ms):
+    def __call__(self):
         taken, self.waiting = self.waiting, []
         return taken
 
@@ -192,7 +192,7 @@ async def test_close_waits_for_the_report_under_way(broker, cluster):
 async def test_unexpected_error_ends_the_reports_and_is_logged(cluster, caplog):
     """A bug in reporting is not swallowed, and does not reach the application either."""
 
-    def broken(now_ms):
+    def broken():
         raise ZeroDivisionError
 
     reporter = AuditReporter(cluster, broken, interval_s=0.001)

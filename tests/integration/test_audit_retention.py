@@ -8,7 +8,7 @@ import pytest
 
 from memq import AdminClient
 from memq.cli.main import main
-from memq.core.audit.reports import runs
+from memq.core.audit.reports import runs_of
 from memq.testing.broker import BrokerProcess
 from tests.integration.audited import Topic
 
@@ -54,7 +54,7 @@ def test_loss_after_retention_has_emptied_the_topic_is_named(emptied, capsys) ->
             found = {
                 each.name.producer_id: each.lost for each in emptied.audit(deep=deep).producers
             }
-            assert found.pop(producer_id) == runs(gone)
+            assert found.pop(producer_id) == runs_of(gone)
             assert not any(found.values())
     assert main(command) == 1
     assert capsys.readouterr().out.splitlines()[-1].startswith("NOT CLEAN: ")

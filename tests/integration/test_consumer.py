@@ -108,7 +108,7 @@ async def test_seek(tmp_path):
             assert await consumer.lag() == {0: 3}
             await consumer.seek_to_end()
             assert await consumer.poll(0.1) is None
-            assert consumer.repeats == 0
+            assert consumer.duplicates == 0
 
 
 async def test_assign(tmp_path):
@@ -245,8 +245,8 @@ async def test_partitions_take_turns(tmp_path):
         for n in range(8):
             await w.write(b"%d" % n)
         async with w.consumer() as consumer:
-            fetcher = consumer._rim.fetcher
-            await until(lambda: all(lane.started == 4 for lane in fetcher._lanes.values()))
+            fetcher = consumer._fetcher
+            await until(lambda: all(buffer.started == 4 for buffer in fetcher._buffers.values()))
             await until(lambda: not fetcher._fetching)
             order = [batch.partition for batch in await take(consumer, 8)]
         assert order in ([0, 1] * 4, [1, 0] * 4)
@@ -307,14 +307,14 @@ async def test_retention_overtakes(tmp_path, policy, expected):
 
 
 async def test_retention_overtakes_is_an_error(tmp_path):
-    """Without a policy the error says what is held, again and again, until the consumer seeks."""
+    """Without a policy the error says what is retained, over and over, until it seeks."""
     async with world(tmp_path) as w:
         for n in range(5):
             await w.write(b"%d" % n)
         await expire(w, 3)
         async with w.consumer(start={0: 1}) as consumer:
             for _ in range(2):
-                with pytest.raises(OffsetOutOfRangeError, match=r"offset 1 of t/0 .* 3 to 5 are"):
+                with pytest.raises(OffsetOutOfRangeError, match=r"offset 1 of t/0 .* \[3, 5\) is"):
                     await consumer.poll(TIMEOUT_S)
             await consumer.seek_to_beginning()
             assert values(await take(consumer, 1)) == [b"3"]
@@ -332,11 +332,11 @@ async def test_retention_overtakes_what_was_planned(tmp_path, policy):
         options = {"prefetch_bytes": 1, "fetch_threads": 1, "on_out_of_range": policy}
         async with w.consumer(**options) as consumer:
             assert values(await take(consumer, 1)) == [b"0"]
-            await until(lambda: not consumer._rim.fetcher._fetching)
+            await until(lambda: not consumer._fetcher._fetching)
             await expire(w, 4)
             assert values(await take(consumer, 1)) == [b"1"]  # it was in memory
             if policy == "error":
-                with pytest.raises(OffsetOutOfRangeError, match="4 to 5 are"):
+                with pytest.raises(OffsetOutOfRangeError, match=r"\[4, 5\) is"):
                     await forever(consumer)
             else:
                 assert values(await take(consumer, 1)) == [b"4"]
@@ -353,7 +353,7 @@ async def test_repeats_are_dropped(tmp_path, order):
         async with w.consumer(order=order) as consumer:
             batches = await drain(consumer)
             assert sorted(values(batches)) == sorted(chain(*w.sent))
-            assert consumer.repeats == 2
+            assert consumer.duplicates == 2
             assert len(batches) == len(w.sent)
 
 
@@ -377,13 +377,12 @@ async def test_prefetch_is_bounded(tmp_path):
             await w.write(b"%d" % n * 1000)
         size = (await w.notification(0, 0)).size_bytes
         async with w.consumer(prefetch_bytes=3 * size) as consumer:
-            fetcher = consumer._rim.fetcher
+            fetcher = consumer._fetcher
             seen = []
             while len(seen) < 20:
                 seen += await take(consumer, 1)
-                held = sum(
-                    slot.held_bytes for lane in fetcher._lanes.values() for slot in lane.slots
-                )
+                planned = [each for buffer in fetcher._buffers.values() for each in buffer.batches]
+                held = sum(each.held_bytes for each in planned)
                 assert held == fetcher._held_bytes <= 3 * size + 3000
             assert [b.offset for b in seen] == list(range(20))
             assert fetcher._held_bytes == 0
@@ -423,7 +422,7 @@ async def test_shows_its_state(tmp_path):
             await w.write(b"0")
             await take(consumer, 1)
             assert repr(consumer) == (
-                "<AsyncConsumer t [<Commits no group [1 pending]> | <Fetcher t [1 lanes | 0 planned"
-                " | 0 fetching | 0 bytes held]> | 0 repeats]>"
+                "<AsyncConsumer t [<Commits no group [1 pending]> | <Fetcher t [1 partitions | "
+                "0 planned | 0 fetching | 0 bytes held]> | 0 duplicates]>"
             )
         assert "[closed" in repr(consumer)

@@ -21,8 +21,8 @@ from tests.integration.reading import TIMEOUT_S, drain, forever, take, values, w
 @pytest.fixture(autouse=True)
 def _quick_heartbeats(monkeypatch):
     """Members hear of each other soon, so that tests need not wait."""
-    monkeypatch.setattr("memq.client.consumer.group_session.HEARTBEAT_S", 0.05)
-    monkeypatch.setattr("memq.client.consumer.group_session.MOVING_HEARTBEAT_S", 0.02)
+    monkeypatch.setattr("memq.client.consumer.membership.HEARTBEAT_S", 0.05)
+    monkeypatch.setattr("memq.client.consumer.membership.MOVING_HEARTBEAT_S", 0.02)
 
 
 async def polled(*consumers):
@@ -51,9 +51,9 @@ async def test_goes_on_behind_the_last_commit(tmp_path):
             await w.write(b"%d" % n)
         async with w.consumer(group="g", start={0: 1}) as consumer:
             assert values(await take(consumer, 2)) == [b"1", b"2"]
-            assert "[1 pending]" in repr(consumer._rim.commits)
+            assert "[1 pending]" in repr(consumer._commits)
             await consumer.commit()
-            assert "[0 pending]" in repr(consumer._rim.commits)
+            assert "[0 pending]" in repr(consumer._commits)
             assert await consumer.committed() == {0: 3}
             assert values(await take(consumer, 1)) == [b"3"]
         async with w.consumer(group="g") as consumer:
@@ -89,7 +89,7 @@ async def test_auto_commit(tmp_path):
         options = {"group": "g", "auto_commit": True, "auto_commit_interval": "0ms"}
         async with w.consumer(**options) as consumer:
             await take(consumer, 2)
-            await consumer._rim.commits.settle()
+            await consumer._commits.settle()
             assert await consumer.committed() == {0: 1}
             await take(consumer, 1)
         assert await w.queue.committed("g", w.queue_topic) == {0: 3}
@@ -174,12 +174,12 @@ async def test_close_while_partitions_are_given_up(tmp_path, monkeypatch):
         await w.write_to(1, b"v")
         async with w.consumer(group="g", auto_commit=True, on_revoke=revoked.extend) as a:
             await take(a, 2)
-            monkeypatch.setattr(a._rim.commits, "commit_if_owner", never)
+            monkeypatch.setattr(a._commits, "commit_if_owner", never)
             async with w.consumer(group="g") as b, asyncio.timeout(TIMEOUT_S):
                 while not committing.is_set():
                     await asyncio.gather(a.poll(0.02), b.poll(0.02))
         assert sorted(revoked) == [0, 1]
-        assert a._rim._consumed._lanes == {}, "its counts are final"
+        assert a._consumed._partitions == {}, "its counts are final"
 
 
 async def test_stuck_member_loses_its_partitions(tmp_path):
@@ -243,15 +243,15 @@ async def test_killed_member_is_replaced(tmp_path):
             await w.write(b"v")
         killed = await w.consumer(group="g", session_timeout="1s").start()
         await take(killed, 4)
-        killed._rim._session._task.cancel()  # no heartbeat more, and no farewell
+        killed._session._task.cancel()  # no heartbeat more, and no farewell
         async with w.consumer(group="g") as other:
             seen = []
             async with asyncio.timeout(TIMEOUT_S):
                 while len(seen) < 4:
                     seen += await polled(other)
             assert other.assignment == [0, 1]
-        await killed._rim.fetcher.close()
-        await killed._rim._cluster.close()
+        await killed._fetcher.close()
+        await killed._cluster.close()
 
 
 async def test_lost_session_stops_by_itself(tmp_path):
@@ -263,10 +263,8 @@ async def test_lost_session_stops_by_itself(tmp_path):
         options = {"session_timeout": "1s", "request_timeout": "100ms", "on_lost": lost.append}
         async with w.consumer(group="g", **options) as consumer:
             await take(consumer, 1)
-            session = consumer._rim._session
-            await until(
-                lambda: consumer._rim.fetcher._held_bytes and not consumer._rim.fetcher._fetching
-            )
+            session = consumer._session
+            await until(lambda: consumer._fetcher._held_bytes and not consumer._fetcher._fetching)
             await w.broker.stop()
             await until(lambda: session.now_ms() >= session.membership._expires_ms + 1)
             with pytest.raises(MemqError) as caught:

@@ -254,7 +254,7 @@ async def test_error_inside_the_producer_ends_it(broker, caplog):
     def bug(_):
         raise ZeroDivisionError("bug")
 
-    p._rim._core.poll = bug
+    p._state_machine.poll = bug
     with pytest.raises(MemqError, match="internal error of the producer: ZeroDivisionError"):
         await (await p.write(b"a"))
     with pytest.raises(MemqError, match="internal error"):

@@ -17,7 +17,7 @@ async def test_many_messages_after_an_idle_connection_was_lost_are_delivered(tmp
         await c.create()
         async with AsyncProducer(b.address, topic="t", max_in_flight=8) as producer:
             await (await producer.write(b"first"))
-            (connection,) = producer._rim._connections.values()
+            (connection,) = producer._connections.values()
             connection._transport.abort()
             await until(lambda: connection.closed)
             tables = [pa.table({"value": [b"%d" % number]}) for number in range(5)]

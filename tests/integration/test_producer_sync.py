@@ -202,10 +202,10 @@ def test_failed_start_leaves_no_thread(broker):
 def test_forgotten_producer_warns(broker):
     """A producer that is dropped without `close` says so."""
     p = producer(broker)
-    rim, loop = p._rim, p._loop
+    client, loop = p._client, p._loop
     with pytest.warns(ResourceWarning, match="was not closed"):
         p = None
-    loop.run(rim.close(None))
+    loop.run(client.close())
     loop.close()
 
 

@@ -137,7 +137,7 @@ async def test_a_put_that_hangs_beyond_its_deadline_leaves_nothing_of_a_deleted_
         await until(upload.done)
         await until(lambda: not b.topics._catalog.doomed())
         assert not any(made.incarnation in info.key for info in storage.list(""))
-        assert b.services.memory.used_bytes == 0
+        assert b.context.memory.used_bytes == 0
 
 
 async def test_a_topic_that_is_deleted_while_storage_hangs_gives_its_memory_back(tmp_path):
@@ -153,7 +153,7 @@ async def test_a_topic_that_is_deleted_while_storage_hangs_gives_its_memory_back
         with pytest.raises(MemqError):
             await writing
         storage.gate.set()
-        await until(lambda: b.services.memory.used_bytes == 0)
+        await until(lambda: b.context.memory.used_bytes == 0)
 
 
 async def test_nothing_is_made_while_the_broker_drains(tmp_path):
@@ -188,10 +188,10 @@ async def test_a_bug_in_a_change_whose_client_has_gone_stops_the_broker(tmp_path
             )
             await begun.wait()
             asking.cancel()
-        await until(lambda: not b._connections)
+        await until(lambda: not b.connections)
         go_on.set()
-        await until(b.services.bugs.failure.done)
-        assert str(b.services.bugs.failure.result()) == "planned"
+        await until(b.context.fatal_errors.failure.done)
+        assert str(b.context.fatal_errors.failure.result()) == "planned"
 
 
 async def test_clients_of_the_old_topic_do_not_go_on_in_the_new_one(tmp_path):
@@ -362,6 +362,6 @@ async def test_a_group_of_the_new_topic_is_not_forgotten_with_the_old_one(tmp_pa
         made = await making
         beat = m.GroupHeartbeat(group="g", topic="t", member_id="m", sequence=1)
         assert (await c.ask(beat)).assigned == [0]
-        assert b.groups.members("g", "t", b.services.now().mono_ms) != []
+        assert b.groups.members("g", "t", b.context.now().mono_ms) != []
         assert made.incarnation
         await asyncio.gather(writing, return_exceptions=True)

@@ -18,7 +18,8 @@ from memq.core.format.schema import (
     serialize_schema,
 )
 from memq.core.topic import TopicConfig
-from memq.core.wire import FrameReader, HandshakeReceived, Refused, ServerConnection
+from memq.core.wire.connection import HandshakeReceived, Refused
+from memq.core.wire.frame import FrameReader
 from memq.core.wire.messages import (
     BrokerInfo,
     Metadata,
@@ -27,6 +28,7 @@ from memq.core.wire.messages import (
     Write,
     WriteAnswer,
 )
+from memq.core.wire.server_connection import ServerConnection
 from memq.errors import MemqError, SequenceGapError, UnknownTopicError
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from memq import AsyncConsumer, AsyncProducer
     from memq.client.batch import Batch
     from memq.client.producer.delivery import Delivery
-    from memq.client.producer.state import Entry
+    from memq.client.producer.state_machine import NamedMessage
     from tests.simulation.plan import Producer, Reader
     from tests.simulation.run import Run
     from tests.simulation.world import Process
@@ -48,16 +48,16 @@ class Sends:
     ) -> None:
         self._run, self._process, self._spec, self._ordered = run, process, spec, ordered
         self.values: dict[Delivery, list[str]] = {}
-        core = producer._rim._core
+        core = producer._state_machine
         self._options = core.options
         self.incarnation = core.options.incarnation
         self._submitted = core._on_submitted
         core._on_submitted = self._named
 
-    def _named(self, entry: Entry) -> None:
+    def _named(self, message: NamedMessage) -> None:
         options = self._options
-        name = Name(entry.partition.number, options.producer_id, options.epoch, entry.sequence)
-        delivery = entry.message.delivery
+        name = Name(message.partition.number, options.producer_id, options.epoch, message.sequence)
+        delivery = message.sealed.delivery
         send = Send(
             self._process.name,
             self._run.now_us,
@@ -73,7 +73,7 @@ class Sends:
         )
         self._run.open_sends[delivery] = send
         delivery.add_done_callback(self._settled)
-        self._submitted(entry)
+        self._submitted(message)
 
     def _settled(self, delivery: Delivery) -> None:
         send = self._run.open_sends.pop(delivery)
@@ -106,28 +106,27 @@ class Reads:
     def watch(self, consumer: AsyncConsumer) -> None:
         """From now on, of this consumer."""
         self._consumer = consumer
-        rim = consumer._rim
-        self.topic, self.incarnation = rim.queue.topic, rim.queue.incarnation
+        self.topic, self.incarnation = consumer._topic.topic, consumer._topic.incarnation
         if not self._spec.group:
             self.event(SOUGHT, consumer.assignment)
             return
-        self._session_us = rim.options.session_timeout_ms * 1_000
-        session_if_group = rim._session_if_group
+        self._session_us = consumer._options.session_timeout_ms * 1_000
+        session_if_group = consumer._session_if_group
 
         def watched():
-            had = rim._session
+            had = consumer._session
             session = session_if_group()
             if session is not None and session is not had:
                 self._watch_session(session.membership)
             return session
 
-        rim._session_if_group = watched
-        commit = rim.queue.commit
+        consumer._session_if_group = watched
+        commit = consumer._topic.commit
 
         async def watched_commit(group, member_id, offsets, **options):
             await self._committing(commit(group, member_id, offsets, **options), offsets, member_id)
 
-        rim.queue.commit = watched_commit
+        consumer._topic.commit = watched_commit
 
     def _watch_session(self, membership: Any) -> None:
         self.name = membership.member_id

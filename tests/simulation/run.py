@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from memq.core.audit.reports import Verdict
+from memq.core.audit.result import Verdict
 from memq.core.storage.keys import parse_object_key
 from memq.errors import MemqError, OffsetOutOfRangeError
 from tests.simulation import history as h
@@ -25,8 +25,8 @@ from tests.simulation.world import MAX_DRIFT, World
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from memq.client.audit.audit import AuditResult
     from memq.client.producer.delivery import Delivery
+    from memq.core.audit.result import AuditResult
     from memq.core.notification.notification import Notification
     from memq.testing.faults import Faults
     from tests.simulation.broker import SimBroker
@@ -390,7 +390,7 @@ class Run:
         if self.over:
             return
         if self._machine.up and self.broker is not None and self.broker.ready:
-            memory = self.broker.services.memory
+            memory = self.broker.context.memory
             name = self._machine.process.name
             bound = memory.limit_bytes
             self.history.add(h.Memory(self.now_us, name, "Messages", memory.used_bytes, bound))

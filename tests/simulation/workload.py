@@ -115,7 +115,7 @@ async def _job(run: Run, process: Process, spec: Producer) -> None:
             values = [f"{spec.name}.j{job}.{life}.{count + number}" for number in range(size)]
             await _write(run, spec, producer, sends, values, timestamp_us=BEGIN_NS // 1_000)
             count += size
-            producer._rim.accumulator.seal()
+            producer._accumulator.seal()
             await asyncio.sleep(rng.random() * 0.02)
         await producer.flush()
     except TopicRecreatedError:
@@ -200,7 +200,7 @@ async def _assigned(run: Run, process: Process, spec: Reader, *, until_end: bool
         reads = Reads(run, process, spec)
         try:
             await consumer.start()
-            queue = consumer._rim.queue
+            queue = consumer._topic
             if incarnation and queue.incarnation != incarnation:
                 start = "earliest"
                 incarnation = ""
@@ -217,7 +217,7 @@ async def _assigned(run: Run, process: Process, spec: Reader, *, until_end: bool
                     if not await _skip_lost(run, consumer, exc):
                         raise
                     reads.event(h.SOUGHT, consumer.assignment)
-                start = dict(consumer._rim.fetcher.positions)
+                start = dict(consumer._fetcher.positions)
                 if until_end and not any((await consumer.lag()).values()):
                     run.history.add(
                         h.Drained(run.now_us, process.name, spec.topic, reads.incarnation)
@@ -237,7 +237,7 @@ async def _assigned(run: Run, process: Process, spec: Reader, *, until_end: bool
 
 async def _skip_lost(run: Run, consumer: AsyncConsumer, error: MemqError) -> bool:
     """Seek past a Batch that was destroyed on purpose; False when it was not."""
-    incarnation = consumer._rim.queue.incarnation
+    incarnation = consumer._topic.incarnation
     for loss in run.history.losses:
         told = f"at {loss.topic}/{loss.partition} offset {loss.offset} "
         if loss.incarnation == incarnation and told in str(error):

@@ -12,8 +12,13 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from memq.core.wire import CLIENT_MAX_BODY_BYTES, CLIENT_MAX_HEADER_BYTES, ClientConnection
-from memq.core.wire.connection import GOODBYE, decode_error
+from memq.core.wire.client_connection import ClientConnection
+from memq.core.wire.connection import (
+    CLIENT_MAX_BODY_BYTES,
+    CLIENT_MAX_HEADER_BYTES,
+    GOODBYE,
+    decode_error,
+)
 from memq.core.wire.frame import FrameReader
 from memq.errors import MemqError, UnavailableError
 from tests.system.hostile import Arsenal

@@ -20,7 +20,7 @@ from tests.simulation import history as h
 if TYPE_CHECKING:
     from memq.client.producer.delivery import Delivery
     from memq.client.producer.producer import AsyncProducer
-    from memq.client.producer.state import CoreOptions, Entry
+    from memq.client.producer.state_machine import NamedMessage, StateMachineOptions
 
 FIRST_US = 1_700_000_000_000_000  # timestamp of number 0
 
@@ -116,19 +116,23 @@ class Ledger:
 
     def watch(self, producer: AsyncProducer, process: str, *, ordered: bool) -> None:
         """Note each Message of a producer as it gets its name, and what becomes of it."""
-        core = producer._rim._core
+        core = producer._state_machine
         told = core._on_submitted
 
-        def named(entry: Entry) -> None:
-            self._sent(entry, core.options, process, ordered=ordered)
-            told(entry)
+        def named(message: NamedMessage) -> None:
+            self._sent(message, core.options, process, ordered=ordered)
+            told(message)
 
         core._on_submitted = named
 
-    def _sent(self, entry: Entry, options: CoreOptions, process: str, *, ordered: bool) -> None:
-        batch = decode_message(entry.message.body, DEFAULT_SCHEMA)
+    def _sent(
+        self, message: NamedMessage, options: StateMachineOptions, process: str, *, ordered: bool
+    ) -> None:
+        batch = decode_message(message.sealed.body, DEFAULT_SCHEMA)
         values = tuple(name_in(value) for value in batch["value"].to_pylist())
-        name = h.Name(entry.partition.number, options.producer_id, options.epoch, entry.sequence)
+        name = h.Name(
+            message.partition.number, options.producer_id, options.epoch, message.sequence
+        )
         self.sent[options.topic, name] = values
         send = h.Send(
             process=process,
@@ -142,7 +146,7 @@ class Ledger:
             ordered=ordered,
             max_in_flight=options.max_in_flight,
         )
-        entry.message.delivery.add_done_callback(partial(self._settled, send))
+        message.sealed.delivery.add_done_callback(partial(self._settled, send))
 
     def _settled(self, send: h.Send, delivery: Delivery) -> None:
         error = delivery.exception()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.core.clock import CONFIRM_MS, DRIFT_MS, MOST_DOWN_MS, BrokerClock, Times
+from memq.core.clock import CONFIRM_MS, DRIFT_MS, MOST_DOWN_MS, BrokerClock, SavedTimes
 
 DAY_MS = 86_400_000
 NOON_MS = 1_800_000_000_000
@@ -17,9 +17,9 @@ class Machine:
 
     def __init__(self) -> None:
         self.mono_ms, self.wall_ms = 5_000, NOON_MS
-        self.clock = self.start(Times(0, 0))
+        self.clock = self.start(SavedTimes(0, 0))
 
-    def start(self, saved: Times) -> BrokerClock:
+    def start(self, saved: SavedTimes) -> BrokerClock:
         self.clock = BrokerClock(lambda: (self.mono_ms + 0.5) / 1000, lambda: self.wall_ms, saved)
         return self.clock
 
@@ -76,7 +76,7 @@ def test_running_time_goes_on_from_the_life_before() -> None:
     """Running time counts the time that brokers ran, and none of the time between."""
     machine = Machine()
     machine.wait(7_000)
-    saved = Times(*machine.clock())
+    saved = SavedTimes(*machine.clock())
     machine.mono_ms, machine.wall_ms = 3, machine.wall_ms + 3_600_000  # the machine started again
     clock = machine.start(saved)
     assert clock() == (7_000, NOON_MS + 7_000 + 3_600_000)
@@ -87,7 +87,7 @@ def test_clock_that_is_off_at_the_start_is_not_believed_before_a_minute(ahead_ms
     """A battery that was flat, or a clock set back while no broker ran, is seen at the start."""
     machine = Machine()
     machine.wall_ms += ahead_ms
-    machine.start(Times(1_000, NOON_MS))
+    machine.start(SavedTimes(1_000, NOON_MS))
     machine.wait(CONFIRM_MS - 1)
     assert machine.clock() == (1_000 + CONFIRM_MS - 1, NOON_MS + CONFIRM_MS - 1)
     machine.wait(1)

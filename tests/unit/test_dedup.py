@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memq.core import deduplication as dedup
-from memq.core.deduplication import DeduplicationWindow, Place
+from memq.core.deduplication import BatchRef, DeduplicationWindow
 from memq.core.format.batch import ProducerRun
 from memq.errors import ProducerFencedError, SequenceConflictError, UnavailableError
 
-PLACE = Place(0, 7, "batch")
+BATCH = BatchRef(0, 7, "batch")
 
 
 def run(first: int, last: int, producer: str = "p", epoch: int = 0) -> ProducerRun:
@@ -21,7 +21,7 @@ def run(first: int, last: int, producer: str = "p", epoch: int = 0) -> ProducerR
 def window_with(*runs: ProducerRun, now_ms: int = 0) -> DeduplicationWindow:
     window = DeduplicationWindow(1_000)
     for each in runs:
-        window.publish([each], PLACE, now_ms)
+        window.publish([each], BATCH, now_ms)
     return window
 
 
@@ -39,15 +39,15 @@ def test_runs_are_merged_so_that_memory_is_bounded_by_gaps(sequences: set[int]) 
     window = window_with(*(run(s, s) for s in sequences))
     gaps = sum(1 for s in sequences if s - 1 not in sequences)
     producer = window._producers.get("p")
-    assert (len(producer.firsts) if producer else 0) == gaps
+    assert (len(producer.published) if producer else 0) == gaps
 
 
 def test_place_of_a_recent_repeat_is_known() -> None:
     """A repeat is answered with the place of the original while that is remembered."""
     window = window_with(run(0, 4))
-    assert window.place("p", 0, 3) == PLACE
-    assert window.place("p", 0, 5) is None
-    assert window.place("other", 0, 3) is None
+    assert window.batch_of("p", 0, 3) == BATCH
+    assert window.batch_of("p", 0, 5) is None
+    assert window.batch_of("other", 0, 3) is None
 
 
 def test_lower_epoch_is_fenced_once_a_higher_one_is_admitted() -> None:
@@ -63,14 +63,14 @@ def test_late_publish_of_a_fenced_epoch_is_not_mixed_in() -> None:
     """A Batch of the old epoch that is published late does not mark the new epoch's sequences."""
     window = DeduplicationWindow(1_000)
     window.admit("p", 1, 0, now_ms=0)
-    window.publish([run(0, 4, epoch=0)], PLACE, 0)
+    window.publish([run(0, 4, epoch=0)], BATCH, 0)
     assert not window.is_published("p", 1, 3)
 
 
 def test_idle_producers_are_forgotten_after_the_window() -> None:
     """A producer that published nothing for longer than the window is forgotten, others stay."""
     window = window_with(run(0, 4, "old"), now_ms=0)
-    window.publish([run(0, 4, "new")], PLACE, 900)
+    window.publish([run(0, 4, "new")], BATCH, 900)
     assert window.expire(1_000) == 0
     assert window.expire(1_001) == 1
     assert not window.is_published("old", 0, 3)
@@ -79,7 +79,7 @@ def test_idle_producers_are_forgotten_after_the_window() -> None:
 
 def test_too_many_gaps_fold_the_oldest_run_and_refuse_what_is_below(monkeypatch) -> None:
     """With too many gaps old sequences are refused, and none of them is ever accepted again."""
-    monkeypatch.setattr(dedup, "MAX_RUNS", 3)
+    monkeypatch.setattr(dedup, "MAX_INTERVALS", 3)
     window = window_with(*(run(s, s) for s in (0, 10, 20, 30)))
     with pytest.raises(SequenceConflictError, match=r"sequence 0 .* not above 0"):
         window.is_published("p", 0, 0)
@@ -89,7 +89,7 @@ def test_too_many_gaps_fold_the_oldest_run_and_refuse_what_is_below(monkeypatch)
 
 def test_what_is_settled_stays_settled(monkeypatch) -> None:
     """A run that is published late, below what was folded, makes nothing acceptable again."""
-    monkeypatch.setattr(dedup, "MAX_RUNS", 3)
+    monkeypatch.setattr(dedup, "MAX_INTERVALS", 3)
     window = window_with(*(run(s, s) for s in (10, 20, 30, 40, 50)), run(0, 0))
     for sequence in (1, 11, 20):
         with pytest.raises(SequenceConflictError, match="not above 20"):
@@ -102,8 +102,8 @@ def state_of(window: DeduplicationWindow, now_ms: int) -> dict[str, object]:
     return {
         name: (
             producer.epoch,
-            producer.firsts,
-            producer.lasts,
+            producer.published.starts,
+            producer.published.ends,
             producer.floor,
             producer.next_sequence,
             list(producer.recent),
@@ -114,7 +114,7 @@ def state_of(window: DeduplicationWindow, now_ms: int) -> dict[str, object]:
 
 
 @st.composite
-def histories(draw) -> list[tuple[list[ProducerRun], Place, int]]:
+def histories(draw) -> list[tuple[list[ProducerRun], BatchRef, int]]:
     """Batches of one write partition in the order of sealing, in up to three read partitions."""
     batches = []
     now_ms, offsets, following = 0, [0, 0, 0], {}
@@ -130,7 +130,7 @@ def histories(draw) -> list[tuple[list[ProducerRun], Place, int]]:
             last = first + draw(st.integers(0, 3))
             following[name] = (epoch, last + 1)
             runs.append(run(first, last, name, epoch))
-        place = Place(partition, offsets[partition], f"{number:012x}")
+        place = BatchRef(partition, offsets[partition], f"{number:012x}")
         offsets[partition] += 1
         batches.append((runs, place, now_ms))
     return batches
@@ -160,7 +160,7 @@ def test_too_many_active_producers_turn_a_new_one_away(monkeypatch) -> None:
     window = window_with(run(0, 0, "a"), run(0, 0, "b"))
     with pytest.raises(UnavailableError, match="2 active producers"):
         window.is_published("c", 0, 0)
-    window.publish([run(1, 1, "b")], PLACE, dedup.MIN_IDLE_MS)
+    window.publish([run(1, 1, "b")], BATCH, dedup.MIN_IDLE_MS)
     assert not window.is_published("c", 0, 0)
     assert repr(window).startswith("<DeduplicationWindow [1 producers")
 

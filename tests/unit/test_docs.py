@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import re
 import shlex
 import tomllib
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import pytest
@@ -17,8 +17,10 @@ import pytest
 from memq.broker.config import BrokerConfig
 from memq.broker.metrics import Metrics
 from memq.cli.main import cli
-from memq.client.consumer.options import ConsumerArguments, ConsumerOptions
-from memq.client.producer.options import ProducerArguments, ProducerOptions
+from memq.cli.reference import SECTIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -194,31 +196,73 @@ def test_make_words_exist(page):
     assert words <= set(known)
 
 
-# -- options, limits, metrics ---------------------------------------------------------------
+# -- names, limits, metrics -----------------------------------------------------------------
+
+NAME = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)+|[a-z]+(?:[A-Z][a-z]*)+")
+"""How options, fields, functions, columns and metrics are written: `like_this` or `likeThis`."""
+
+PRODUCT = ("memq", "airflow_provider_memq", "pyspark_memq", "spark_apps", "dags")
+
+OTHERS = {
+    "asset_event": "a table of Airflow",
+    "current_timestamp": "a function of Spark",
+    "properties_file": "an argument of Airflow's SparkSubmitOperator",
+    "pushFilters": "a method of PySpark's data sources",
+    "readStream": "a property of a Spark session",
+    "recursiveFileLookup": "an option of Spark's own sources",
+    "waitAppCompletion": "the end of a setting of Spark on YARN",
+    "yarn_track_via_rm_api": "an argument of Airflow's SparkSubmitOperator",
+}
+"""Names that are not ours, and that our code does not use."""
 
 
-@pytest.mark.parametrize(
-    ("heading", "arguments", "options"),
-    [
-        ("Producer", ProducerArguments, ProducerOptions),
-        ("Consumer", ConsumerArguments, ConsumerOptions),
-    ],
-)
-def test_client_options_are_those_of_the_code(heading, arguments, options):
-    """The tables of `docs/clients.md` have every option of a client, and its default."""
-    page = text_of(DOCS / "clients.md").split(f"\n## {heading}\n")[1]
-    table = re.findall(r"^\| (`.*?`) \| (.*?) \|", page.split("### Options")[1], re.MULTILINE)
-    table = table[: next(at for at, row in enumerate(table) if row[0].startswith("`token`")) + 1]
-    parameters = inspect.signature(options.parse).parameters
+def names_in(tree: ast.Module) -> Iterator[str]:
+    """Names that a module defines or uses, but for its local variables."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield name
+            case ast.arg(arg=str(name)) | ast.keyword(arg=str(name)) | ast.Attribute(attr=name):
+                yield name
+            case ast.AnnAssign(target=ast.Name(id=name)) | ast.alias(name=name):
+                yield name
+            case ast.Constant(value=str(text)) if NAME.fullmatch(text):
+                yield text  # a column, a key of JSON, a metric, a variable
+            case ast.Constant(value=str(text)):  # a template, such as "{{ var.value.get('it') }}"
+                yield from re.findall(r"'(\w+)'", text)
 
-    assert {name for cell, _ in table for name in SPAN.findall(cell)} == set(
-        arguments.__annotations__
+
+@cache
+def known_names() -> set[str]:
+    """All names in the product, also without their unit, as options are written."""
+    paths = [path for folder in PRODUCT for path in (ROOT / folder).rglob("*.py")]
+    names = {name for path in paths for name in names_in(ast.parse(path.read_text()))}
+    names |= {re.sub(r"_(ms|us|s)$", "", name) for name in names}
+    options = {option.name for section in SECTIONS for option in section.options}
+    return names | options | set(PRODUCT) | set(OTHERS)
+
+
+def unknown_names(page: Path) -> list[str]:
+    known = known_names()
+    spans = SPAN.findall(prose_of(page))
+    named = [re.sub(r" *=.*|\(.*\)$", "", span, flags=re.DOTALL) for span in spans]
+    return [name for name in named if NAME.fullmatch(name) and name not in known]
+
+
+@each_page
+def test_names_exist(page):
+    """A name that a page writes as code is that of an option, field, function, column or metric."""
+    assert unknown_names(page) == []
+
+
+def test_a_wrong_name_is_seen(tmp_path):
+    """The check finds an option that does not exist, in either way of writing them."""
+    page = tmp_path / "page.md"
+    page.write_text(
+        "`batch_age`, `orphan_age = 1s`, `read_range(a)`, `minPartitions`, `maxPartitions`\n"
     )
-    for cell, default in table:
-        if default.startswith("`"):
-            for name in SPAN.findall(cell):
-                shown = ast.literal_eval(default.strip("`"))
-                assert (name, parameters[name].default) == (name, shown)
+
+    assert unknown_names(page) == ["orphan_age", "maxPartitions"]
 
 
 def test_limits_equal_the_constants():

@@ -207,7 +207,7 @@ def test_only_what_is_gained_must_be_stored():
         "b": Holding(SESSION_MS, [2, 3]),
     }
     coordinator.saved("g", "t", coordinator.unsaved("g", "t"))
-    a.membership._session_timeout_ms = 2 * SESSION_MS
+    a.membership.session_timeout_ms = 2 * SESSION_MS
     a.beat()
     assert coordinator.unsaved("g", "t")["a"] == Holding(2 * SESSION_MS, [0, 1])
 

@@ -1,4 +1,4 @@
-"""Imports point one way, and `import memq` is light.
+"""Imports point one way and never in a circle, and `import memq` is light.
 
 The direction is what keeps the core free of sockets, and the client free of the broker. Every
 import counts: at the top, inside a function, and for type checking only.
@@ -7,11 +7,17 @@ import counts: at the top, inside a function, and for type checking only.
 from __future__ import annotations
 
 import ast
+import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,6 +36,14 @@ ALLOWED = {
     "memq.cli": ("memq",),
 }
 """What of ours each package may import beside itself. A new package needs a row."""
+
+PUBLIC = re.compile(
+    r"memq|memq\.(errors|spark|testing|core\.bigqueue)|(airflow_provider_memq|pyspark_memq)(\..*)?"
+)
+"""Where the pages may tell users to import from; `memq.core.bigqueue` is a library by itself."""
+
+PRODUCT = ("memq", "airflow_provider_memq", "pyspark_memq")
+"""Packages that users install."""
 
 IMPORT_LIMIT_US = 300_000  # `import memq` is paid by every command and every Airflow parse
 
@@ -56,7 +70,7 @@ def within(module: str, package: str) -> bool:
     return module == package or module.startswith(f"{package}.")
 
 
-def imports_of(source: str) -> set[str]:
+def imports_of(source: str, modules: Collection[str] = SOURCES) -> set[str]:
     """Names of our modules that the source imports, wherever in it."""
     found = set()
     for node in ast.walk(ast.parse(source)):
@@ -65,8 +79,8 @@ def imports_of(source: str) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             base = str(node.module)  # lint allows no relative import
             names = {f"{base}.{alias.name}" for alias in node.names}
-            found.update(name if name in SOURCES else base for name in names)
-    return {name for name in found if within(name, "memq")}
+            found.update(name if name in modules else base for name in names)
+    return {name for name in found if any(within(name, package) for package in PRODUCT)}
 
 
 def row_of(module: str) -> str | None:
@@ -131,6 +145,96 @@ def test_a_wrong_import_is_seen(module, source):
 def test_a_right_import_is_allowed(module, source):
     """Imports along the direction pass."""
     assert violations(module, source) == []
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.stem
+)
+def test_pages_import_from_public_modules(page):
+    """What a page tells users to import stands in a public module, and is there."""
+    for module, names in re.findall(
+        r"^ *from ((?:memq|airflow_provider_memq|pyspark_memq)\S*) import (\([^)]*\)|.*)$",
+        page.read_text(),
+        re.MULTILINE,
+    ):
+        assert PUBLIC.fullmatch(module), f"{page.name} imports from {module}"
+        for name in re.findall(r"\w+", names):
+            assert hasattr(importlib.import_module(module), name), f"{module} has no {name}"
+
+
+def circles(sources: Mapping[str, str]) -> list[list[str]]:
+    """Modules that import each other, directly or through others, circle by circle.
+
+    They are the strongly connected components of more than one module, found as Tarjan does. That a
+    package is loaded before what is in it counts only where it is named in an import.
+    """
+    imports = {module: imports_of(source, sources) for module, source in sources.items()}
+    found: list[list[str]] = []
+    path: list[str] = []  # visited, and not yet known to be of a component
+    reached: dict[str, int] = {}  # when a module was visited
+    earliest: dict[str, int] = {}  # the earliest one on the path that leads on from it
+
+    def visit(module: str) -> None:
+        reached[module] = earliest[module] = len(reached)
+        path.append(module)
+        for name in sorted(imports[module] & imports.keys()):
+            if name not in reached:
+                visit(name)
+            if name in path:
+                earliest[module] = min(earliest[module], earliest[name])
+        if earliest[module] == reached[module]:
+            at = path.index(module)
+            if len(path) - at > 1 or module in imports[module]:
+                found.append(sorted(path[at:]))
+            del path[at:]
+
+    for module in sources:
+        if module not in reached:
+            visit(module)
+    return sorted(found)
+
+
+def test_no_modules_import_each_other():
+    """There is no circle of imports, not inside a package and not for type checking either."""
+    sources = {
+        module: path.read_text()
+        for module, path in SOURCES.items()
+        if any(within(module, package) for package in PRODUCT)
+    }
+    assert circles(sources) == []
+
+
+@pytest.mark.parametrize(
+    "back",
+    [
+        "from memq.core.a import A",
+        "from memq.core import a",
+        "def f():\n    import memq.core.a",
+        "if TYPE_CHECKING:\n    from memq.core.a import A",
+    ],
+)
+def test_a_circle_is_seen(back):
+    """A circle over three modules is named whole, whatever the import that closes it looks like."""
+    sources = {
+        "memq.core": "",
+        "memq.core.a": "from memq.core import b",
+        "memq.core.b": "from memq.core.c import C\nfrom memq.core.d import D",
+        "memq.core.c": back,
+        "memq.core.d": "from memq.core import b as own" if back.startswith("def") else "",
+    }
+    expected = ["memq.core.a", "memq.core.b", "memq.core.c"]
+    assert circles(sources) == [expected + ["memq.core.d"] * bool(sources["memq.core.d"])]
+
+
+def test_a_diamond_is_no_circle():
+    """Modules that are imported twice, and imports of other packages, make no circle."""
+    sources = {
+        "memq.core.a": "from memq.core import b, c\nimport memq",
+        "memq.core.b": "from memq.core.d import D",
+        "memq.core.c": "from memq.core.d import D\nimport asyncio",
+        "memq.core.d": "",
+    }
+    assert circles(sources) == []
 
 
 def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -2,20 +2,82 @@
 
 from __future__ import annotations
 
+from typing import Annotated, TypedDict
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.core.options import Option, defaults, parse_options
+from memq.core.options import Option, defaults, options_of, parse_options
 from memq.errors import ConfigError
 
-AGE = Option("age", "duration", "200ms", "Seals by age.", 1, 60_000)
-SIZE = Option("size_bytes", "size", "8MiB", "Seals by size.", 1 << 10, 1 << 30)
-COUNT = Option("slots", "count", 8, "Slots of the ring.", 1, 64)
-ORDER = Option("order", "text", "none", "Order on read.", choices=("none", "producer"))
-TOKEN = Option("token", "text", "", "Credential.")
-AUDITED = Option("audited", "flag", True, "Reports what was sent.")
-TABLE = (AGE, SIZE, COUNT, ORDER, TOKEN, AUDITED)
+
+class Table(msgspec.Struct):
+    """Options of all kinds.
+
+    Attributes:
+        age_ms: Seals by age. Two sentences,
+            on two lines.
+        size_bytes: Seals by size.
+        slots: Slots of the ring.
+        order: Order on read.
+        token: Credential.
+        audited: Reports what was sent.
+        plain: no option, as it has no row.
+
+    This is no field: it stands behind them.
+    """
+
+    age_ms: Annotated[int, Option("duration", "200ms", 1, 60_000)]
+    size_bytes: Annotated[int, Option("size", "8MiB", 1 << 10, 1 << 30)]
+    slots: Annotated[int, Option("count", 8, 1, 64)]
+    order: Annotated[str, Option("text", "none", choices=("none", "producer"))]
+    token: Annotated[str, Option("text", "")]
+    audited: Annotated[bool, Option("flag", default=True)]
+    plain: int = 0
+
+
+class Arguments(TypedDict, total=False):
+    """What people write, who may leave things open.
+
+    Attributes:
+        wait: How long.
+        level: A number in words.
+        hook: Called.
+    """
+
+    wait: Annotated[str | None, Option("duration", None, 1, 60_000)]
+    level: Annotated[str, Option("text", "one", read={"one": 1, "two": 2}.__getitem__)]
+    hook: Annotated[object, Option("value", None)]
+
+
+TABLE = options_of(Table)
+AGE, SIZE, COUNT, ORDER, TOKEN, AUDITED = TABLE
+ARGUMENTS = options_of(Arguments)
+
+
+def test_rows_are_named_by_their_fields():
+    """A row has its name from its field, without the unit, and its meaning from the docstring."""
+    assert [row.name for row in TABLE] == [
+        "age",
+        "size_bytes",
+        "slots",
+        "order",
+        "token",
+        "audited",
+    ]
+    assert (AGE.doc, AGE.field) == ("Seals by age. Two sentences, on two lines.", "age_ms")
+    assert AUDITED.doc == "Reports what was sent."
+
+
+def test_what_may_be_left_open():
+    """None is what is left open; a row may read its value in its own way."""
+    assert defaults(ARGUMENTS) == {"wait_ms": None, "level": 1, "hook": None}
+    given = {"wait": "1s", "level": "two", "hook": print}
+    assert parse_options(ARGUMENTS, given) == {"wait_ms": 1_000, "level": 2, "hook": print}
+    with pytest.raises(ConfigError, match='wait = 5: expected a duration, such as "1m"'):
+        parse_options(ARGUMENTS, {"wait": 5})
 
 
 def test_defaults():
@@ -43,6 +105,7 @@ def test_only_what_is_given():
     [
         (AGE, "1.5s", 1_500),
         (SIZE, "1KiB", 1_024),
+        (SIZE, 2_000, 2_000),
         (COUNT, "12", 12),
         (COUNT, 12, 12),
         (ORDER, "producer", "producer"),
@@ -85,8 +148,8 @@ def test_refuses_a_wrong_value(option, value, complaint):
         (AGE, "2m", "age = 2m: must be at most 1m"),
         (SIZE, "1023B", "size_bytes = 1023B: must be at least 1KiB"),
         (COUNT, 65, "slots = 65: must be at most 64"),
-        (Option("least", "count", 1, "No upper limit.", low=1), 0, "least = 0: must be at least 1"),
-        (Option("most", "count", 1, "No lower limit.", high=1), 2, "most = 2: must be at most 1"),
+        (Option("count", 1, low=1, name="least"), 0, "least = 0: must be at least 1"),
+        (Option("count", 1, high=1, name="most"), 2, "most = 2: must be at most 1"),
     ],
 )
 def test_limits(option, value, complaint):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from memq.broker.recover import recover
-from memq.broker.recover_survey import notification_of, open_partition, read_object
+from memq.broker.recover_scan import notification_of, open_partition, read_object
 from memq.core.checksum import crc32c
 from memq.core.format.batch import BatchBuilder
 from memq.core.format.message import encode_message, encode_records

@@ -26,11 +26,15 @@ def test_write(tmp_path):
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.title)
 def test_every_option_has_its_row(section):
     """Each option is there with its default and its meaning, in one row of five cells."""
-    rows = [line for line in render().splitlines() if line.startswith("| `")]
+    text = render().split(f"## {section.title}\n")[1].split("\n## ")[0]
+    rows = {line.split("`")[1]: line for line in text.splitlines() if line.startswith("| `")}
 
+    assert list(rows) == [option.name for option in section.options]
     for option in section.options:
-        row = next(row for row in rows if row.startswith(f"| `{option.name}` |"))
-        assert option.default_text in row
+        row = rows[option.name]
+        assert (option.shown or option.default_text) in row
+        assert option.doc in row
+        assert option.doc.endswith(".")
         assert row.replace("\\|", "").count("|") == 6
 
 

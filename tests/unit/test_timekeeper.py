@@ -7,11 +7,10 @@ import asyncio
 import pytest
 
 from memq.broker.timekeeper import Timekeeper
-from memq.core.clock import AHEAD_MS, BrokerClock, Times
-from memq.core.write_partition_effects import Now
+from memq.core.clock import AHEAD_MS, BrokerClock, ClockReading, SavedTimes
 from memq.errors import QueueError
 
-START = Times(running_ms=5_000, wall_ms=1_000_000)
+START = SavedTimes(running_ms=5_000, wall_ms=1_000_000)
 
 
 class Disk:
@@ -35,10 +34,12 @@ async def test_the_time_is_saved_before_a_watermark_is_told_and_once_a_second():
     """Any number of watermarks within the second that was saved ahead cost one save."""
     disk = Disk()
     times = kept(disk)
-    await asyncio.gather(*(times.promise(Now(6_000, 1_000_000 + ms)) for ms in range(0, 999, 9)))
-    assert disk.saved == [Times(6_000, 1_000_009 + AHEAD_MS)]
-    await times.promise(Now(7_100, 1_001_010))
-    assert disk.saved[1:] == [Times(7_100, 1_001_010 + AHEAD_MS)]
+    await asyncio.gather(
+        *(times.promise(ClockReading(6_000, 1_000_000 + ms)) for ms in range(0, 999, 9))
+    )
+    assert disk.saved == [SavedTimes(6_000, 1_000_009 + AHEAD_MS)]
+    await times.promise(ClockReading(7_100, 1_001_010))
+    assert disk.saved[1:] == [SavedTimes(7_100, 1_001_010 + AHEAD_MS)]
 
 
 async def test_a_watermark_is_not_promised_when_the_time_cannot_be_saved():
@@ -47,31 +48,31 @@ async def test_a_watermark_is_not_promised_when_the_time_cannot_be_saved():
     times = kept(disk)
     disk.full = True
     with pytest.raises(QueueError):
-        await times.promise(Now(6_000, 1_000_500))
+        await times.promise(ClockReading(6_000, 1_000_500))
     disk.full = False
-    await times.promise(Now(6_000, 1_000_500))
-    assert disk.saved == [Times(6_000, 1_000_500 + AHEAD_MS)]
+    await times.promise(ClockReading(6_000, 1_000_500))
+    assert disk.saved == [SavedTimes(6_000, 1_000_500 + AHEAD_MS)]
 
 
 async def test_a_close_saves_no_less_and_no_more_than_was_told():
     """The next life begins behind the last watermark, though the clock went back; no later."""
     disk = Disk()
     times = kept(disk)
-    await times.promise(Now(6_000, 1_000_500))
+    await times.promise(ClockReading(6_000, 1_000_500))
     times.told(1_000_500)
     times.told(1_000_400)
-    await times.close(Now(6_200, 1_000_300))
-    assert disk.saved[-1] == Times(6_200, 1_000_500)
-    await times.close(Now(6_400, 1_000_700))
-    assert disk.saved[-1] == Times(6_400, 1_000_700)
+    await times.close(ClockReading(6_200, 1_000_300))
+    assert disk.saved[-1] == SavedTimes(6_200, 1_000_500)
+    await times.close(ClockReading(6_400, 1_000_700))
+    assert disk.saved[-1] == SavedTimes(6_400, 1_000_700)
 
 
 async def test_keeping_the_time_never_takes_back_what_was_saved_ahead():
     """What may have been told since is covered, too."""
     disk = Disk()
     times = kept(disk)
-    await times.promise(Now(6_000, 1_000_500))
-    await times.keep(Now(6_100, 1_000_600))
-    assert disk.saved[-1] == Times(6_100, 1_000_500 + AHEAD_MS)
-    await times.keep(Now(9_000, 1_003_000))
-    assert disk.saved[-1] == Times(9_000, 1_003_000)
+    await times.promise(ClockReading(6_000, 1_000_500))
+    await times.keep(ClockReading(6_100, 1_000_600))
+    assert disk.saved[-1] == SavedTimes(6_100, 1_000_500 + AHEAD_MS)
+    await times.keep(ClockReading(9_000, 1_003_000))
+    assert disk.saved[-1] == SavedTimes(9_000, 1_003_000)

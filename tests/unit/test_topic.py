@@ -37,13 +37,6 @@ def test_every_number_is_bounded(option):
     assert option.high is not None
 
 
-def test_rows_and_fields_agree():
-    """The table and the fields name the same options, in the same order."""
-    fields = [field for field in TopicConfig.__struct_fields__ if field not in ("name", "schema")]
-
-    assert [option.field for option in TOPIC_OPTIONS] == fields
-
-
 def test_defaults_make_a_topic():
     """A name is all that a topic needs."""
     config = TopicConfig.create("clicks")

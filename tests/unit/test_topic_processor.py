@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from memq.core import write_partition as topic_processor
+from memq.core.clock import ClockReading
 from memq.core.deduplication import DeduplicationWindow
 from memq.core.format.schema import DEFAULT_SCHEMA, serialize_schema
 from memq.core.notification.notification import decode_notification
@@ -20,14 +21,13 @@ from memq.core.wire.messages import Write, WriteAnswer
 from memq.core.write_partition import ACKS_ALL, TopicProcessor
 from memq.core.write_partition_effects import (
     Accepted,
-    Answer,
-    Gone,
-    Now,
-    Publish,
-    Release,
-    Repeat,
-    State,
-    Upload,
+    AnswerWrite,
+    BatchEnded,
+    BatchState,
+    Duplicate,
+    PublishBatches,
+    ReleaseBodies,
+    UploadBatch,
 )
 from memq.errors import (
     InvalidRequestError,
@@ -74,8 +74,8 @@ def write(
     )
 
 
-def now(ms: int = 0) -> Now:
-    return Now(ms, 1_000_000 + ms)
+def now(ms: int = 0) -> ClockReading:
+    return ClockReading(ms, 1_000_000 + ms)
 
 
 @dataclass
@@ -93,17 +93,17 @@ class Rim:
     def drain(self) -> None:
         for effect in self.processor.take_effects():
             match effect:
-                case Upload(batch):
+                case UploadBatch(batch):
                     self.uploads.append(batch)
-                case Publish():
+                case PublishBatches():
                     self.publishes.append(effect)
-                case Answer(ticket, outcome):
+                case AnswerWrite(ticket, outcome):
                     assert ticket not in self.answers
                     self.answers[ticket] = outcome
-                case Release(batch):
+                case ReleaseBodies(batch):
                     assert batch not in self.released
                     self.released.append(batch)
-                case Gone(batch, published):
+                case BatchEnded(batch, published):
                     assert batch in self.released
                     self.gone.append((batch, published))
 
@@ -283,9 +283,9 @@ def test_repeat_of_a_published_message_is_reported_with_its_place() -> None:
     r.store(r.uploads[0])
     r.publish()
     outcome = send(r, 0, ticket="again")
-    assert isinstance(outcome, Repeat)
-    assert outcome.place is not None
-    assert outcome.place.offset == 0
+    assert isinstance(outcome, Duplicate)
+    assert outcome.batch is not None
+    assert outcome.batch.offset == 0
     assert len(r.uploads) == 1
 
 
@@ -485,24 +485,24 @@ def test_watermark_stands_at_the_oldest_message_that_is_not_published() -> None:
 def test_watermark_goes_back_with_the_clock_and_what_it_closed_stays_closed() -> None:
     """After a step back the watermark is true again; no Batch is written down before an old one."""
     r = rim(batch_messages=1)
-    assert r.processor.stored_through_ms(Now(0, 5_000)) == 5_000
-    r.processor.write(write(0), BODY, 1, 0, Now(1, 4_000))
+    assert r.processor.stored_through_ms(ClockReading(0, 5_000)) == 5_000
+    r.processor.write(write(0), BODY, 1, 0, ClockReading(1, 4_000))
     r.drain()
     r.store(r.uploads[0])
     notification = decode_notification(r.publishes[0].publications[0].payload)
     assert (notification.sealed_ms, notification.stored_through_ms) == (5_000, 5_000)
     assert r.publishes[0].publications[0].timestamp_ms == 5_000
-    assert r.processor.stored_through_ms(Now(2, 4_500)) == 4_000
+    assert r.processor.stored_through_ms(ClockReading(2, 4_500)) == 4_000
     r.publish()
-    assert r.processor.stored_through_ms(Now(3, 4_600)) == 4_600
+    assert r.processor.stored_through_ms(ClockReading(3, 4_600)) == 4_600
 
 
 def test_watermark_covers_nothing_that_is_not_published() -> None:
     """After a step back the newest Message may be the earliest: the watermark stands before it."""
     r = rim(batch_messages=1)
-    r.processor.write(write(0), BODY, 1, 0, Now(0, 5_000))
-    r.processor.write(write(1), BODY, 1, 1, Now(1, 3_000))
-    assert r.processor.stored_through_ms(Now(2, 4_000)) == 3_000
+    r.processor.write(write(0), BODY, 1, 0, ClockReading(0, 5_000))
+    r.processor.write(write(1), BODY, 1, 1, ClockReading(1, 3_000))
+    assert r.processor.stored_through_ms(ClockReading(2, 4_000)) == 3_000
 
 
 def test_watermark_of_a_read_partition_stands_at_what_may_come_to_it() -> None:
@@ -513,8 +513,10 @@ def test_watermark_of_a_read_partition_stands_at_what_may_come_to_it() -> None:
     r.processor.seal(now(40))
     told = r.processor.stored_through_by_read_ms(now(90))
     assert told == [now(20).wall_ms, now(90).wall_ms]
-    r.processor.write(write(1), BODY, 1, 1, Now(91, now(50).wall_ms))  # the wall clock went back
-    r.processor.seal(Now(92, now(60).wall_ms))
+    r.processor.write(
+        write(1), BODY, 1, 1, ClockReading(91, now(50).wall_ms)
+    )  # the wall clock went back
+    r.processor.seal(ClockReading(92, now(60).wall_ms))
     r.drain()
     assert [(batch.partition, batch.sealed_wall_ms) for batch in r.uploads] == [
         (0, now(40).wall_ms), (1, now(90).wall_ms)
@@ -564,8 +566,8 @@ def test_no_step_of_the_wall_clock_makes_a_watermark_untrue(steps) -> None:
     told: dict[int, int] = {}
     published: dict[int, list[int]] = {0: [], 1: []}
     for number, (event, wall_ms) in enumerate(steps):
-        at = Now(number, 1_000 + wall_ms)
-        uploading = [batch for batch in r.uploads if batch.state is State.UPLOADING]
+        at = ClockReading(number, 1_000 + wall_ms)
+        uploading = [batch for batch in r.uploads if batch.state is BatchState.UPLOADING]
         if event == "write" and r.processor.room_for(64, "s1"):
             r.processor.write(write(number), BODY, 1, number, at)
             r.drain()
@@ -680,7 +682,7 @@ class Simulation(RuleBasedStateMachine):
             if isinstance(exc, SequenceGapError):
                 self.next[producer] = sequence - 1 if sequence else 0
             return
-        if isinstance(outcome, Repeat):
+        if isinstance(outcome, Duplicate):
             assert any(key in batch.pending for batch in self.queue)
         else:
             self.waiting[ticket] = key

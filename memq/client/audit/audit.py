@@ -6,9 +6,9 @@ go. The Messages that a report names were stored before it, or a little later. N
 read from around the window, and when a Message is still missing then, all others as well, before it
 is called lost.
 
-Whatever is held is judged, in every read partition. What cannot be judged is counted and named, and
-the audit is not clean then: reports that are not closed yet, Messages of which nothing is left and
-which retention may have removed, and what of the window is not held or not over.
+Whatever is retained is judged, in every read partition. What cannot be judged is counted and named,
+and the audit is not clean then: reports that are not closed yet, Messages of which nothing is left
+and which retention may have removed, and what of the window is not retained or not over.
 
 What consumers reported is compared with the Batches that were published in the window; their
 reports are read up to now, since they consume later.
@@ -19,41 +19,45 @@ consumed `memq.core.audit.consumed` does both.)
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from memq.client.audit.batches import BatchLook
-from memq.client.audit.bounds import Marks, held, marks_past, not_held, not_over
-from memq.client.audit.consumption import GRACE_MS, audit_consumed
-from memq.client.audit.damage import Damage
-from memq.client.audit.reports import ReportReader
+from memq.client.audit.stored import BatchInspector, Damage, ReportReader
 from memq.client.cluster import Cluster
-from memq.client.notifications import stretches_beside, stretches_between
-from memq.client.topic import TopicClient
-from memq.core.audit.produced import Reconciliation
+from memq.client.topic import TopicClient, published_batch
+from memq.core.audit.consumed import ConsumedReconciliation
+from memq.core.audit.produced import ProducedReconciliation
 from memq.core.audit.result import AuditResult
+from memq.core.ranges import ranges_without
 from memq.core.topic import AUDIT_TOPIC
-from memq.errors import InvalidRequestError
+from memq.core.units import iso_ms
+from memq.errors import CorruptDataError, InvalidRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from memq.client.audit.batches import InspectBatches
-    from memq.client.audit.reports import StoredReport
-    from memq.core.audit.coverage import StoredConsumed
-    from memq.core.audit.reports import ProducedReport
-    from memq.core.wire.messages import TopicInfo
+    from memq.client.audit.stored import InspectBatches
+    from memq.client.topic import RetainedSince
+    from memq.core.audit.reports import ConsumedReport, ProducedReport, R, StoredReport
+    from memq.core.audit.result import ConsumerAudit
+    from memq.core.wire.messages import TopicInfo, WatermarkAnswer
 
 THREADS = 16  # as many as reads of indexes at a time
 SLACK_MS = 600_000  # how far clocks may be apart, and how late a report may be, beyond retries
 EXPIRY_SLACK_MS = 600_000  # how far clocks may be apart where retention has come by
+GRACE_MS = 60_000  # six rounds of reports; jobs that run side by side need as long as one runs
+CLOSING_S = 5.0  # a window up to now is over as soon as the Batches are stored that are open now
+LOOK_S = 0.1
 
 Progress = Callable[[int, int], None]
 """Told how many Batches were looked at, and of how many."""
 
 
 class Window(NamedTuple):
-    """A stretch of time by the brokers' clock, in milliseconds since 1970 UTC; None is no bound."""
+    """A window of time by the brokers' clock, in milliseconds since 1970 UTC; None is no bound."""
 
     start_ms: int | None
     end_ms: int | None
@@ -71,14 +75,6 @@ class Window(NamedTuple):
             None if self.start_ms is None else max(0, min([self.start_ms, *times]) - slack_ms),
             None if self.end_ms is None else max([self.end_ms, *times]) + slack_ms,
         )
-
-
-class Sorted(NamedTuple):
-    """Reports by what can be said about them."""
-
-    judged: list[StoredReport]
-    others: list[ProducedReport]
-    open_reports: int
 
 
 async def audit_topic(
@@ -107,7 +103,7 @@ async def audit_topic(
         deep: read every byte of every Batch of the window, in place of the indexes of those that
             reports name.
         consumers: groups and jobs whose reports are judged; all that reported when there are none.
-        grace_ms: what a consumer has left out is judged only when it reported something behind it
+        grace_ms: what a consumer has left out is judged only when it reported something after it
             so long ago; as long as a job takes where jobs run side by side.
         only_consumed: leave out what producers reported.
         token: credential, where a cluster is not given.
@@ -120,96 +116,78 @@ async def audit_topic(
         OffsetOutOfRangeError: retention removed Batches of the window meanwhile.
         MemqError: neither storage nor brokers could be asked, so nothing can be said.
     """
-    question = _Question(
-        topic, Window(start_ms, end_ms), deep, consumers, grace_ms, only_consumed, inspect_batches
-    )
+    window = Window(start_ms, end_ms)
     if isinstance(cluster, Cluster):
-        return await _audit(cluster, question, progress)
-    own = Cluster(cluster, client="memq audit", token=token)
+        client = cluster
+    else:
+        client = Cluster(cluster, client="memq audit", token=token)
+    executor = client.runtime.threads(THREADS, "memq-audit")
     try:
-        return await _audit(own, question, progress)
-    finally:
-        await own.close()
-
-
-class _Question(NamedTuple):
-    """What `audit_topic` was asked."""
-
-    topic: str
-    window: Window
-    deep: bool
-    consumers: Sequence[str]
-    grace_ms: int
-    only_consumed: bool
-    inspect_batches: InspectBatches | None
-
-
-async def _audit(cluster: Cluster, question: _Question, progress: Progress | None) -> AuditResult:
-    topic, window, deep, consumers, grace_ms, only_consumed, inspect_batches = question
-    info = await cluster.topic(topic)
-    _check(info, window)
-    slack_ms = SLACK_MS + info.config.dedup_window_ms  # repeats and late reports come within
-    queue = TopicClient(cluster, topic, info.incarnation)
-    audit_queue = TopicClient(cluster, AUDIT_TOPIC)
-    damage, report_damage = Damage(), Damage()
-    executor = cluster.runtime.threads(THREADS, "memq-audit")
-    try:
-        marks = await marks_past(queue, audit_queue, window.end_ms)
-        everything = await stretches_between(queue, None, None)  # has all that the marks promise
-        reader = ReportReader(audit_queue, topic, executor, report_damage)
-        found = await reader.read(*window.widened(slack_ms))
-        consumed = await audit_consumed(
-            queue,
-            [stored for stored in found.consumed if _is_about(info, stored)],
+        info = await client.topic(topic)
+        _check(info, window)
+        slack_ms = SLACK_MS + info.config.dedup_window_ms  # duplicates and late reports are within
+        audited = TopicClient(client, topic, info.incarnation)
+        audit_topic = TopicClient(client, AUDIT_TOPIC)
+        damage, report_damage = Damage(), Damage()
+        watermarks = await _watermarks(audited, audit_topic, end_ms)
+        everything = await audited.ranges_between(None, None)  # all that the watermarks promise
+        reader = ReportReader(audit_topic, topic, executor, report_damage)
+        reports = await reader.read(*window.widened(slack_ms))
+        found_consumers = await _audit_consumed(
+            audited,
+            window,
+            [stored for stored in reports.consumed if _is_about(info, stored)],
             named=consumers,
-            start_ms=window.start_ms,
-            end_ms=window.end_ms,
-            due_ms=marks.reports.stored_through_ms - grace_ms,
+            due_ms=watermarks.reports.stored_through_ms - grace_ms,
         )
+        produced = [stored for stored in reports.produced if _is_about(info, stored)]
         if only_consumed:
-            return AuditResult(
-                topic,
-                producers=[],
-                consumers=consumed,
-                damage=report_damage.lines(),
-                beyond=[
-                    *not_held(await held(queue, audit_queue), topic, AUDIT_TOPIC, window.start_ms),
-                    *not_over(marks, topic, window.end_ms),
-                ],
-            )
-        produced = [stored for stored in found.produced if _is_about(info, stored)]
-        reports = _sort(produced, window, marks)
-        judged = [report for report, _ in reports.judged]
-        check = Reconciliation(topic, judged, others=reports.others)
-        look = BatchLook(
-            queue,
-            check,
-            executor,
-            damage,
-            holds=window.holds,
-            deep=deep,
-            progress=progress,
-            inspect_batches=inspect_batches,
+            produced = []
+        judged: list[StoredReport[ProducedReport]] = []
+        others: list[StoredReport[ProducedReport]] = []
+        for stored in produced:
+            closed = stored.stored_ms <= watermarks.of_reports_about(stored.report)
+            (judged if window.holds(stored.stored_ms) and closed else others).append(stored)
+        check = ProducedReconciliation(
+            topic, [each.report for each in judged], others=[each.report for each in others]
         )
-        near = await stretches_between(queue, *window.widened(slack_ms, _times_ms(reports.judged)))
-        await look.at(near)
-        if check.any_unseen():
-            await look.at(stretches_beside(everything, near))
+        if not only_consumed:
+            inspector = BatchInspector(
+                audited,
+                check,
+                executor,
+                damage,
+                in_window=window.holds,
+                deep=deep,
+                progress=progress,
+                inspect_batches=inspect_batches,
+            )
+            times_ms = _times_ms(judged)
+            near = await audited.ranges_between(*window.widened(slack_ms, times_ms))
+            await inspector.look(near)
+            if check.any_unseen():
+                await inspector.look(ranges_without(everything, near))
         # Asked last: what retention has removed while all this was read counts as removed.
-        since = await held(queue, audit_queue)
-        return check.result(
-            consumers=consumed,
+        since, reports_since = await audited.retained_since(), await audit_topic.retained_since()
+        check.expire(_old(produced, max(each.since_ms for each in since), info))
+        return AuditResult(
+            topic,
+            check.producers(),
             damage=[*damage.lines(), *report_damage.lines()],
-            open_reports=reports.open_reports,
-            old=_old(produced, since.since_ms, info),
+            open_reports=sum(window.holds(each.stored_ms) for each in others),
+            expired_reports=check.expired_reports(),
+            consumers=found_consumers,
             beyond=[
-                *not_held(since, topic, AUDIT_TOPIC, window.start_ms),
-                *not_over(marks, topic, window.end_ms),
+                *_not_retained(topic, since, start_ms),
+                *_not_retained(AUDIT_TOPIC, reports_since, start_ms),
+                *_not_over(topic, watermarks, end_ms),
             ],
         )
     finally:
         # Not waited for: what still runs may be waiting for this event loop.
         executor.shutdown(wait=False, cancel_futures=True)
+        if client is not cluster:
+            await client.close()
 
 
 def _check(info: TopicInfo, window: Window) -> None:
@@ -224,27 +202,74 @@ def _check(info: TopicInfo, window: Window) -> None:
         raise InvalidRequestError(f"the window ends at {end_ms} ms, but starts at {start_ms} ms")
 
 
-# -- reports --------------------------------------------------------------------------------
+# -- what can be judged of a window ---------------------------------------------------------
+#
+# Its end must have passed: a topic is stored through a time, and before that more may come. Its
+# start must still be retained. What lies beyond is named, so that nobody takes it for judged.
 
 
-def _sort(reports: Iterable[StoredReport], window: Window, marks: Marks) -> Sorted:
-    """Reports by what can be said about them."""
-    result = Sorted([], [], 0)
-    open_reports = 0
-    for stored in reports:
-        report, stored_ms = stored
-        if not window.holds(stored_ms):
-            result.others.append(report)
-        elif stored_ms > _stored_through_ms(marks, report.write_partition):
-            open_reports += 1
-            result.others.append(report)
-        else:
-            result.judged.append(stored)
-    return result._replace(open_reports=open_reports)
+class _Watermarks(NamedTuple):
+    """How far a topic and the reports about it are stored."""
+
+    topic: WatermarkAnswer
+    reports: WatermarkAnswer
+
+    @property
+    def stored_through_ms(self) -> int:
+        """Both are complete up to here."""
+        return min(self.topic.stored_through_ms, self.reports.stored_through_ms)
+
+    def of_reports_about(self, report: ProducedReport) -> int:
+        """Whatever a report names that was stored by this time is published."""
+        if 0 <= report.write_partition < len(self.topic.write_partitions):
+            return self.topic.write_partitions[report.write_partition]
+        return self.topic.stored_through_ms
 
 
-def _old(reports: Iterable[StoredReport], since_ms: float, info: TopicInfo) -> list[ProducedReport]:
-    """Reports about Messages that may have been published before all was held."""
+async def _watermarks(
+    topic: TopicClient, audit_topic: TopicClient, end_ms: int | None
+) -> _Watermarks:
+    """How far the topic and its reports are stored; waits a little until both are past a time."""
+    clock = asyncio.get_running_loop().time
+    deadline_s = clock() + CLOSING_S
+    while True:
+        found = _Watermarks(await topic.watermark(), await audit_topic.watermark())
+        left_s = 0.0 if end_ms is None else (end_ms - found.stored_through_ms) / 1_000
+        if left_s <= 0 or clock() + min(left_s, LOOK_S) > deadline_s or left_s > CLOSING_S:
+            return found
+        await asyncio.sleep(LOOK_S)
+
+
+def _not_over(topic: str, watermarks: _Watermarks, end_ms: int | None) -> list[str]:
+    """A sentence when a window is not over."""
+    if end_ms is None or end_ms <= watermarks.stored_through_ms:
+        return []
+    line = (
+        f"The window ends at {iso_ms(end_ms)}, and {topic!r} and the reports about it are stored "
+        f"through {iso_ms(watermarks.stored_through_ms)} only. Audit again when it is over."
+    )
+    return [line]
+
+
+def _not_retained(topic: str, since: Iterable[RetainedSince], start_ms: int | None) -> list[str]:
+    """A sentence when a topic is not retained since a window began."""
+    last = max(since, key=lambda each: each.since_ms)
+    if last.since_ms <= (-math.inf if start_ms is None else start_ms):
+        return []
+    line = (
+        f"Retention has removed what was published to read partition {last.partition} of {topic!r} "
+        f"before {iso_ms(int(last.since_ms))}; a window that begins then can be judged whole."
+    )
+    return [line]
+
+
+# -- reports of producers -------------------------------------------------------------------
+
+
+def _old(
+    reports: Iterable[StoredReport[ProducedReport]], since_ms: float, info: TopicInfo
+) -> list[ProducedReport]:
+    """Reports about Messages that may have been published before all was retained."""
     slack_ms = min(EXPIRY_SLACK_MS, info.config.retention_ms // 10)
     return [
         stored.report
@@ -253,7 +278,7 @@ def _old(reports: Iterable[StoredReport], since_ms: float, info: TopicInfo) -> l
     ]
 
 
-def _began_ms(stored: StoredReport, dedup_window_ms: int) -> int:
+def _began_ms(stored: StoredReport[ProducedReport], dedup_window_ms: int) -> int:
     """When the first Message that a report names may have been published, by the brokers' clock.
 
     The producer's clock may be ahead; but the report was stored after its window.
@@ -261,10 +286,10 @@ def _began_ms(stored: StoredReport, dedup_window_ms: int) -> int:
     report, stored_ms = stored
     length_ms = max(0, report.window_end_ms - report.window_start_ms)
     began_ms = min(report.window_start_ms, stored_ms - length_ms)
-    return began_ms - dedup_window_ms if report.repeats else began_ms
+    return began_ms - dedup_window_ms if report.duplicates else began_ms
 
 
-def _is_about(info: TopicInfo, stored: StoredReport | StoredConsumed) -> bool:
+def _is_about(info: TopicInfo, stored: StoredReport[R]) -> bool:
     """Whether a report is about this incarnation of the topic, and not about an earlier one.
 
     Where a report cannot tell, one that was stored before the topic was created is not.
@@ -275,14 +300,50 @@ def _is_about(info: TopicInfo, stored: StoredReport | StoredConsumed) -> bool:
     return stored.stored_ms >= info.created_ms
 
 
-def _stored_through_ms(marks: Marks, write_partition: int) -> int:
-    if 0 <= write_partition < len(marks.topic.write_partitions):
-        return marks.topic.write_partitions[write_partition]
-    return marks.topic.stored_through_ms
-
-
-def _times_ms(reports: Iterable[StoredReport]) -> Iterator[int]:
+def _times_ms(reports: Iterable[StoredReport[ProducedReport]]) -> Iterator[int]:
     """Between which times the Messages of some reports were stored, but for clocks that differ."""
     for report, stored_ms in reports:
         yield report.window_start_ms
         yield stored_ms
+
+
+# -- reports of consumers -------------------------------------------------------------------
+
+
+async def _audit_consumed(
+    topic: TopicClient,
+    window: Window,
+    reports: Sequence[StoredReport[ConsumedReport]],
+    *,
+    named: Sequence[str],
+    due_ms: int,
+) -> list[ConsumerAudit]:
+    """Compare what consumers reported with the Batches that were published in a window.
+
+    Args:
+        topic: the topic.
+        window: the window.
+        reports: of the topic's consumers.
+        named: consumers that are asked about; all that have reported when there are none.
+        due_ms: what consumers went past before this time is due.
+    """
+    if not reports and not named:
+        return []
+    retained = await topic.ranges_between(None, None)
+    check = ConsumedReconciliation(
+        topic.topic, reports, named=named, retained=retained, due_ms=due_ms
+    )
+    in_window = await topic.ranges_between(window.start_ms, window.end_ms)
+    # What cannot be read is named by the other half of the audit, which reads it as well.
+    async for entry in topic.entries(check.ranges(in_window)):
+        try:
+            batch = published_batch(topic.topic, entry)
+        except CorruptDataError:
+            check.add_unreadable(entry.partition, entry.offset)
+        else:
+            check.add(batch, in_window=window.holds(batch.timestamp_ms))
+    async for entry in topic.entries(check.doubtful()):
+        with suppress(CorruptDataError):
+            if window.holds(entry.timestamp_ms):
+                check.add_doubtful(published_batch(topic.topic, entry))
+    return check.result()

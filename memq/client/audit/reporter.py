@@ -1,10 +1,11 @@
 """Telling the audit what a client did: what a producer sent, or what a consumer is done with.
 
 Every `interval_s`, and once more when the client closes, the reports that are final are written to
-the audit topic (see `memq.client.audit.sender`).
+the audit topic: as ordinary LogMessages with acks=all. The value is the JSON of the report, the key
+says what it is about (`memq.core.audit.reports.report_key`).
 
 Reporting never fails the client's data. What cannot be delivered waits, merged, for the next
-time; the first failure of a row is logged. An ack that was lost leaves a report in the topic twice,
+time; the first failure in a row is logged. An ack that was lost leaves a report in the topic twice,
 alone and joined to later ones: the audit knows that reports may overlap.
 """
 
@@ -12,17 +13,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, Generic
+from itertools import chain
+from typing import TYPE_CHECKING, Generic, NamedTuple
 
-from memq.client.audit.backlog import R, ReportBacklog
-from memq.client.audit.sender import ReportSender
-from memq.errors import MemqError
+from memq.core.audit.reports import R, encode_report, report_key
+from memq.core.checksum import crc32c
+from memq.core.format.message import encode_message, encode_records
+from memq.core.topic import AUDIT_TOPIC
+from memq.core.wire.messages import Write
+from memq.errors import MemqError, UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
     from memq.client.cluster import Cluster
+    from memq.core.audit.reports import ProducerName, ReaderName
 
 _log = logging.getLogger(__name__)
 
@@ -30,6 +37,163 @@ REPORT_INTERVAL_S = 10.0  # what a client that is killed leaves unreported at mo
 SEND_TIMEOUT_S = 30.0  # of one Message of reports; far less than the audit topic's dedup_window
 CLOSE_TIMEOUT_S = 3.0  # a report takes half a second; nobody shall wait long for an audit
 MAX_MESSAGE_BYTES = 512 << 10  # of reports in one Message; the topic takes 4 MiB
+MAX_WEIGHT = 100_000  # reports and failed runs that wait; about 10 MB
+_ACKS_ALL = -1
+
+
+class EncodedReport(NamedTuple, Generic[R]):
+    """A report with its JSON."""
+
+    report: R
+    value: bytes
+
+
+class ReportBacklog(Generic[R]):
+    """Reports of one kind on their way, merged while they wait, so that memory is bounded.
+
+    Reports of one producer and write partition follow each other without a gap, so two that wait
+    become one that says the same of both. However long the audit topic cannot be reached, what
+    waits is one report per write partition, unless deliveries failed here and there: each such run
+    of sequences is kept. Likewise those of a consumer join for as long as it reads on from offset
+    to offset. Beyond `MAX_WEIGHT` the oldest report is dropped; the audit then counts its Messages
+    as unreported.
+
+    Attributes:
+        dropped_messages: Messages whose report was dropped because too much waits.
+    """
+
+    def __init__(self) -> None:
+        self.dropped_messages = 0
+        self._waiting: dict[ProducerName | ReaderName, deque[R]] = {}
+        self._weight = 0
+
+    def __repr__(self) -> str:
+        reports = sum(map(len, self._waiting.values()))
+        return f"<ReportBacklog [{reports} reports over {self.messages} Messages]>"
+
+    @property
+    def messages(self) -> int:
+        """Messages that the waiting reports are about."""
+        return sum(report.messages for queue in self._waiting.values() for report in queue)
+
+    def add(self, reports: Iterable[R]) -> None:
+        """Have new reports wait after the others."""
+        for report in reports:
+            queue = self._waiting.setdefault(report.name, deque())
+            self._weight += report.weight
+            joined = queue[-1].joined(report) if queue else None
+            if joined is None:
+                queue.append(report)
+            else:
+                self._weight += joined.weight - queue[-1].weight - report.weight
+                queue[-1] = joined
+        self._shrink()
+
+    def take(self, max_bytes: int) -> list[EncodedReport[R]]:
+        """The oldest reports, for one Message of up to so many bytes; empty when none waits.
+
+        A report that is larger alone is dropped: no Message could ever carry it.
+        """
+        taken: list[EncodedReport[R]] = []
+        left_bytes = max_bytes
+        for name, queue in list(self._waiting.items()):
+            while queue:
+                value = encode_report(queue[0])
+                if len(value) > max_bytes:
+                    self._drop_first(queue)
+                    continue
+                if len(value) > left_bytes:
+                    return taken
+                left_bytes -= len(value)
+                self._weight -= queue[0].weight
+                taken.append(EncodedReport(queue.popleft(), value))
+            del self._waiting[name]
+        return taken
+
+    def put_back(self, taken: Iterable[EncodedReport[R]]) -> None:
+        """These were not delivered, or nobody knows: they wait again, before all others."""
+        returned: dict[ProducerName | ReaderName, list[R]] = {}
+        for report, _ in taken:
+            returned.setdefault(report.name, []).append(report)
+        for name, earlier in returned.items():
+            newer = self._waiting.pop(name, deque[R]())
+            self._weight -= _weight(newer)
+            self.add(chain(earlier, newer))
+
+    def _shrink(self) -> None:
+        while self._weight > MAX_WEIGHT:
+            self._drop_first(max(self._waiting.values(), key=_weight))
+
+    def _drop_first(self, queue: deque[R]) -> None:
+        report = queue.popleft()
+        self._weight -= report.weight
+        self.dropped_messages += report.messages
+
+
+def _weight(reports: Iterable[R]) -> int:
+    return sum(report.weight for report in reports)
+
+
+class ReportSender:
+    """Sends reports, one Message at a time under a name of its own.
+
+    So it is a producer in its simplest form, and needs nothing of the other; it is not audited
+    itself.
+
+    Args:
+        cluster: the brokers.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._id = f"audit-{cluster.runtime.token_hex(8)}"
+        self._sequence = 0
+
+    def __repr__(self) -> str:
+        return f"<ReportSender {self._id} [{self._sequence} sent]>"
+
+    async def send(
+        self, reports: Sequence[EncodedReport[R]], timeout_s: float, *, refresh: bool = False
+    ) -> None:
+        """Write one Message; attempts within the call have the same name and bytes.
+
+        Args:
+            reports: what it holds.
+            timeout_s: deadline of the call.
+            refresh: ask anew where the audit topic is; after a failure.
+
+        Raises:
+            UnavailableError: the audit topic has no broker now.
+            MemqError: the broker failed until the deadline.
+        """
+        topic = await self._cluster.topic(AUDIT_TOPIC, refresh=refresh, timeout_s=timeout_s)
+        write_partition = crc32c(self._id.encode()) % len(topic.hosts)
+        host = topic.hosts[write_partition]
+        if not host:
+            raise UnavailableError(f"{AUDIT_TOPIC}/{write_partition} has no broker now; retry")
+        now_us = self._cluster.runtime.wall_us()
+        rows = encode_records(
+            [report_key(report) for report, _ in reports],
+            [value for _, value in reports],
+            None,
+            [now_us] * len(reports),
+        )
+        header = Write(
+            topic=AUDIT_TOPIC,
+            write_partition=write_partition,
+            producer_id=self._id,
+            epoch=0,
+            sequence=self._sequence,
+            first_unsettled=self._sequence,
+            acks=_ACKS_ALL,
+            schema_id=topic.schema_id,
+            records=len(reports),
+            min_timestamp_us=now_us,
+            max_timestamp_us=now_us,
+        )
+        self._sequence += 1
+        body = encode_message(rows)
+        await self._cluster.call(host, header, body, body_crc=crc32c(body), timeout_s=timeout_s)
 
 
 class AuditReporter(Generic[R]):
@@ -37,21 +201,19 @@ class AuditReporter(Generic[R]):
 
     Args:
         cluster: the brokers, as the client sees them.
-        take_reports: hands out the reports that are final at a time (milliseconds since 1970 UTC),
-            each once.
+        take_reports: hands out the reports that are final, each once.
         interval_s: time between reports.
     """
 
     def __init__(
         self,
         cluster: Cluster,
-        take_reports: Callable[[int], list[R]],
+        take_reports: Callable[[], list[R]],
         *,
         interval_s: float = REPORT_INTERVAL_S,
     ) -> None:
-        self._take_reports: Callable[[int], list[R]] = take_reports
+        self._take_reports: Callable[[], list[R]] = take_reports
         self._interval_s = interval_s
-        self._now_ms = cluster.runtime.wall_ms
         self._sender = ReportSender(cluster)
         self._backlog: ReportBacklog[R] = ReportBacklog()
         self._failing = False
@@ -104,7 +266,7 @@ class AuditReporter(Generic[R]):
         Returns:
             False when some could not be delivered; they wait for the next time.
         """
-        self._backlog.add(self._take_reports(self._now_ms()))
+        self._backlog.add(self._take_reports())
         while reports := self._backlog.take(MAX_MESSAGE_BYTES):
             try:
                 await self._sender.send(reports, timeout_s, refresh=self._failing)

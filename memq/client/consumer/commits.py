@@ -1,7 +1,7 @@
 """How far the application has come, and the commits of it.
 
 Progress moves when a Batch is handed out, or by an explicit seek. What is committed is the next
-offset to read: after a restart the group goes on behind the last Batch that was committed, and
+offset to read: after a restart the group goes on after the last Batch that was committed, and
 whatever was handed out after it is handed out again.
 """
 
@@ -28,7 +28,7 @@ class Commits:
     """The progress of one consumer.
 
     Args:
-        queue: of the topic.
+        topic: the topic.
         group: to commit for; None for a consumer that cannot commit.
         membership: as whose member to commit now; None while the consumer is no group member.
         auto_interval_s: how often to commit by itself; None for not at all.
@@ -37,14 +37,14 @@ class Commits:
 
     def __init__(
         self,
-        queue: TopicClient,
+        topic: TopicClient,
         group: str | None,
         *,
         membership: Callable[[], Membership | None],
         auto_interval_s: float | None,
         on_stored: Callable[[Mapping[int, int]], None] = lambda _: None,
     ) -> None:
-        self._queue = queue
+        self._topic = topic
         self._group = group
         self._membership = membership
         self._auto_interval_s = auto_interval_s
@@ -52,7 +52,7 @@ class Commits:
         self._clock = asyncio.get_running_loop().time
         self._last_auto_s = self._clock()
         self._one_at_a_time = asyncio.Lock()
-        self._name = queue.cluster.runtime.token_hex(NAME_BYTES)
+        self._name = topic.cluster.runtime.token_hex(NAME_BYTES)
         self._sequence = 0  # of the latest commit
         self._running: asyncio.Task[None] | None = None
         self._progress: dict[int, int] = {}
@@ -93,12 +93,12 @@ class Commits:
         if not offsets:
             return
         member = self._membership()
-        # As of now: before its turn comes a partition may be lost, and held once more.
+        # As of now: before its turn comes a partition may be lost, and taken up once more.
         heartbeat = member.sequence if member else 0
         async with self._one_at_a_time:  # and numbered: an attempt that was given up may come last
             self._check_not_lost(member, offsets)
             self._sequence += 1
-            await self._queue.commit(
+            await self._topic.commit(
                 self._group,
                 member.member_id if member else "",
                 offsets,

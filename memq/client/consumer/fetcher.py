@@ -2,22 +2,23 @@
 
 Theory of operation
 -------------------
-Each partition that is read has a *lane*, a queue of slots in the order of offsets:
+Each partition that is read has a *buffer*, a queue of planned Batches in the order of offsets:
 
     asked for --notification--> planned --room in memory--> fetching --> ready --take--> gone
 
-- The *follower* is a task that asks the broker for the notifications behind the last planned one
-  of every lane with room for more, in one long poll for all of them. Whenever lanes come, go or
-  move it is started anew, so that an answer never meets a lane that it was not asked for.
-- A slot is fetched when there is a thread for it and its size fits into what is left of the memory
-  bound; a Batch that is larger than the bound is fetched when nothing else is held. Lanes that hold
-  least go first.
-- `take` gives out the ready head of a lane, from lane to lane in turn. Its memory is then the
+- The *follower* is a task that asks the broker for the notifications after the last planned one of
+  every buffer with room for more, in one long poll for all of them. Whenever buffers come, go or
+  move it is started anew, so that an answer never meets a buffer that it was not asked for.
+- A Batch is fetched when there is a thread for it and its size fits into what is left of the memory
+  bound; one that is larger than the bound is fetched when there is nothing else in memory. Buffers
+  with the fewest fetched Batches go first.
+- `take` gives out the ready head of a buffer, from buffer to buffer in turn. Its memory is then the
   application's.
 
-A lane that cannot go on keeps its error, which `take` raises until the lane is moved; the others go
-on. When a fetch fails, the lane forgets what it planned, so that the next `take` is a new attempt.
-A lane whose offset is not held any more goes on where `on_out_of_range` says, or stops.
+A buffer that cannot go on keeps its error, which `take` raises until the buffer is moved; the
+others go on. When a fetch fails, the buffer forgets what it planned, so that the next `take` is a
+new attempt. A buffer whose offset is not retained any more goes on where `on_out_of_range` says, or
+stops.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ T = TypeVar("T")
 OnOutOfRange = Literal["error", "earliest", "latest"]
 
 LONG_POLL_MS = 1_000  # a wait that was abandoned burdens the broker no longer than this
-PLAN_AHEAD = 1_000  # notifications held for all lanes, about 1 KB each; more are never asked for
+PLAN_AHEAD = 1_000  # notifications of all partitions, about 1 KB each; no more are asked for
 
 
 @dataclass(eq=False)
-class _Slot:
+class _PlannedBatch:
     """A notification, and its Batch once it is being fetched."""
 
     published: PublishedBatch
@@ -58,31 +59,31 @@ class _Slot:
 
 
 @dataclass(eq=False)
-class _Lane:
+class _PartitionBuffer:
     """One partition; see the module's theory of operation.
 
     Attributes:
         partition: the partition.
         position: offset of the next Batch to give out.
         asked: offset of the next notification to ask for.
-        slots: planned, fetching and ready, in the order of offsets.
-        started: slots that are fetching or ready; they stand in front.
-        error: why it cannot go on behind its slots.
+        batches: planned, fetching and ready, in the order of offsets.
+        started: how many of them are fetching or ready; these come first.
+        error: why it cannot go on after its batches.
     """
 
     partition: int
     position: int
     asked: int
-    slots: deque[_Slot] = field(default_factory=deque)
+    batches: deque[_PlannedBatch] = field(default_factory=deque)
     started: int = 0
     error: MemqError | None = None
 
     @property
     def ready(self) -> bool:
         """Whether there is a Batch or an error to give out."""
-        if not self.slots:
+        if not self.batches:
             return self.error is not None
-        task = self.slots[0].task
+        task = self.batches[0].task
         return task is not None and task.done()
 
 
@@ -90,11 +91,11 @@ class Fetcher:
     """Fetches the Batches of some partitions.
 
     Args:
-        queue: of the topic.
+        topic: the topic.
         source: reads the Batches.
         prefetch_bytes: bound of the memory for Batches that are fetching or ready.
         concurrency: most Batches that are fetched at a time.
-        on_out_of_range: where a lane goes on whose offset is not held any more.
+        on_out_of_range: where a partition goes on whose offset is not retained any more.
         wake: called when `take` may have something new to give or raise.
 
     Attributes:
@@ -103,7 +104,7 @@ class Fetcher:
 
     def __init__(
         self,
-        queue: TopicClient,
+        topic: TopicClient,
         source: BatchSource,
         *,
         prefetch_bytes: int,
@@ -111,14 +112,14 @@ class Fetcher:
         on_out_of_range: OnOutOfRange,
         wake: Callable[[], None],
     ) -> None:
-        self._queue = queue
+        self._topic = topic
         self._source = source
         self._prefetch_bytes = prefetch_bytes
         self._concurrency = concurrency
         self._on_out_of_range = on_out_of_range
         self._wake = wake
         self.taken_from = 0
-        self._lanes: dict[int, _Lane] = {}  # in the order in which they are served
+        self._buffers: dict[int, _PartitionBuffer] = {}  # in the order in which they are served
         self._held_bytes = 0
         self._fetching = 0
         self._tasks: dict[asyncio.Task[Any], None] = {}
@@ -128,14 +129,14 @@ class Fetcher:
 
     def __repr__(self) -> str:
         return (
-            f"<Fetcher {self._queue.topic} [{len(self._lanes)} lanes | {self._planned} planned | "
-            f"{self._fetching} fetching | {self._held_bytes} bytes held]>"
+            f"<Fetcher {self._topic.topic} [{len(self._buffers)} partitions | "
+            f"{self._planned} planned | {self._fetching} fetching | {self._held_bytes} bytes held]>"
         )
 
     @property
     def positions(self) -> dict[int, int]:
         """Offset of the next Batch of each partition."""
-        return {partition: lane.position for partition, lane in sorted(self._lanes.items())}
+        return {partition: buffer.position for partition, buffer in sorted(self._buffers.items())}
 
     def move(self, offsets: Mapping[int, int]) -> None:
         """Read these partitions from these offsets on; others go on as they are."""
@@ -154,15 +155,15 @@ class Fetcher:
         """The next Batch, if one is ready.
 
         Raises:
-            OffsetOutOfRangeError: a partition does not hold its offset any more; move it.
+            OffsetOutOfRangeError: the offset of a partition is not retained any more; move it.
             DataLossError: a Batch is gone; move the partition past it to go on.
             CorruptDataError: a Batch or a notification is damaged; likewise.
             MemqError: storage or broker failed for the whole request timeout; it is tried on.
         """
-        for lane in list(self._lanes.values()):
-            if lane.ready:
-                self._lanes[lane.partition] = self._lanes.pop(lane.partition)  # others come first
-                fetched = self._take_from(lane)
+        for buffer in list(self._buffers.values()):
+            if buffer.ready:
+                self._buffers[buffer.partition] = self._buffers.pop(buffer.partition)  # now last
+                fetched = self._take_from(buffer)
                 if fetched is not None:
                     return fetched
         if self._follower is not None and self._follower.done():
@@ -174,46 +175,46 @@ class Fetcher:
 
     async def close(self) -> None:
         """Stop everything and wait until it has stopped."""
-        for partition in list(self._lanes):
+        for partition in list(self._buffers):
             self._discard(partition)
         if self._follower is not None:
             self._follower.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    # -- lanes ------------------------------------------------------------------------------
+    # -- partition buffers ------------------------------------------------------------------
 
     def _replace(self, partition: int, offset: int) -> None:
         self._discard(partition)
-        self._lanes[partition] = _Lane(partition, offset, offset)
+        self._buffers[partition] = _PartitionBuffer(partition, offset, offset)
 
     def _discard(self, partition: int) -> None:
-        lane = self._lanes.pop(partition, None)
-        for slot in lane.slots if lane else ():
-            self._held_bytes -= slot.held_bytes
-            task, slot.task = slot.task, None
+        buffer = self._buffers.pop(partition, None)
+        for planned in buffer.batches if buffer else ():
+            self._held_bytes -= planned.held_bytes
+            task, planned.task = planned.task, None
             if task is not None:
                 task.cancel()
 
-    def _take_from(self, lane: _Lane) -> FetchedBatch | None:
-        if not lane.slots:
-            assert lane.error is not None  # noqa: S101 - what `ready` says
-            raise type(lane.error)(str(lane.error)) from lane.error
-        slot = lane.slots[0]
-        assert slot.task is not None  # noqa: S101 - likewise
+    def _take_from(self, buffer: _PartitionBuffer) -> FetchedBatch | None:
+        if not buffer.batches:
+            assert buffer.error is not None  # noqa: S101 - what `ready` says
+            raise type(buffer.error)(str(buffer.error)) from buffer.error
+        planned = buffer.batches[0]
+        assert planned.task is not None  # noqa: S101 - likewise
         try:
-            fetched = slot.task.result()
+            fetched = planned.task.result()
         except OffsetOutOfRangeError:
             # The follower will be told the same, and decides where to go on.
-            self.move({lane.partition: lane.position})
+            self.move({buffer.partition: buffer.position})
             return None
         except MemqError:
-            self.move({lane.partition: lane.position})
+            self.move({buffer.partition: buffer.position})
             raise
-        lane.slots.popleft()
-        lane.started -= 1
-        self.taken_from = lane.position
-        lane.position = slot.published.offset + 1
-        self._held_bytes -= slot.held_bytes
+        buffer.batches.popleft()
+        buffer.started -= 1
+        self.taken_from = buffer.position
+        buffer.position = planned.published.offset + 1
+        self._held_bytes -= planned.held_bytes
         self._room.set()
         self._pump()
         return fetched
@@ -222,7 +223,8 @@ class Fetcher:
 
     @property
     def _planned(self) -> int:
-        return sum(len(lane.slots) for lane in list(self._lanes.values()))  # any thread's repr
+        buffers = list(self._buffers.values())  # at once: a repr may be any thread's
+        return sum(len(buffer.batches) for buffer in buffers)
 
     def _restart_follower(self) -> None:
         if self._follower is not None:
@@ -246,64 +248,65 @@ class Fetcher:
                 self._trouble = exc
                 self._wake()
                 await asyncio.sleep(
-                    BROKER_BACKOFF.full_jitter_s(attempt, self._queue.cluster.runtime.random)
+                    BROKER_BACKOFF.full_jitter_s(attempt, self._topic.cluster.runtime.random)
                 )
                 attempt += 1
 
     def _positions_to_ask(self) -> dict[int, int]:
-        """The lanes that have used up half of their share."""
-        half = PLAN_AHEAD // (2 * max(1, len(self._lanes)))
+        """Of the buffers that have used up half of their share."""
+        half = PLAN_AHEAD // (2 * max(1, len(self._buffers)))
         return {
-            lane.partition: lane.asked
-            for lane in self._lanes.values()
-            if lane.error is None and len(lane.slots) <= half
+            buffer.partition: buffer.asked
+            for buffer in self._buffers.values()
+            if buffer.error is None and len(buffer.batches) <= half
         }
 
     async def _ask(self, positions: dict[int, int]) -> None:
         try:
-            page = await self._queue.page(
+            page = await self._topic.page(
                 positions,
                 max_entries=max(len(positions), PLAN_AHEAD - self._planned),
                 max_wait_ms=LONG_POLL_MS,
             )
         except OffsetOutOfRangeError:
-            if not self._realign(await self._queue.offsets()):
+            if not self._realign(await self._topic.offsets()):
                 raise
         else:
             self._plan(page.entries)
 
     def _plan(self, entries: Iterable[NotificationEntry]) -> None:
         for entry in entries:
-            lane = self._lanes.get(entry.partition)
-            if lane is None:
+            buffer = self._buffers.get(entry.partition)
+            if buffer is None:
                 raise ProtocolError(f"the broker answered for partition {entry.partition} unasked")
-            if lane.error is None and entry.offset >= lane.asked:
+            if buffer.error is None and entry.offset >= buffer.asked:
                 try:
-                    published = published_batch(self._queue.topic, entry)
+                    published = published_batch(self._topic.topic, entry)
                 except CorruptDataError as exc:
-                    lane.error = exc
+                    buffer.error = exc
                     self._wake()
                     continue
-                lane.slots.append(_Slot(published))
-                lane.asked = entry.offset + 1
+                buffer.batches.append(_PlannedBatch(published))
+                buffer.asked = entry.offset + 1
         self._pump()
 
     def _realign(self, offsets: Iterable[PartitionOffsets]) -> bool:
-        """Move or stop the lanes whose offset is not held; whether there were any."""
+        """Move or stop the buffers whose offset is not retained; whether there were any."""
         found = False
-        for held in offsets:
-            lane = self._lanes.get(held.partition)
-            if lane is None or lane.error or held.start <= lane.asked <= held.end:
+        for retained in offsets:
+            buffer = self._buffers.get(retained.partition)
+            if buffer is None or buffer.error or retained.start <= buffer.asked <= retained.end:
                 continue
             found = True
             if self._on_out_of_range == "error":
-                lane.error = OffsetOutOfRangeError(
-                    f"offset {lane.asked} of {self._queue.topic}/{held.partition} is not held; "
-                    f"{held.start} to {held.end} are. Seek there, or set on_out_of_range"
+                buffer.error = OffsetOutOfRangeError(
+                    f"offset {buffer.asked} of {self._topic.topic}/{retained.partition} is not "
+                    f"retained; [{retained.start}, {retained.end}) is. Seek there, or set "
+                    "on_out_of_range"
                 )
             else:
                 earliest = self._on_out_of_range == "earliest"
-                self._replace(held.partition, held.start if earliest else held.end)
+                self._replace(retained.partition, retained.start if earliest else retained.end)
         self._wake()
         return found
 
@@ -312,24 +315,26 @@ class Fetcher:
     def _pump(self) -> None:
         """Start the fetches that there are threads and memory for."""
         while self._fetching < self._concurrency:
-            waiting = [lane for lane in self._lanes.values() if lane.started < len(lane.slots)]
+            waiting = [
+                buffer for buffer in self._buffers.values() if buffer.started < len(buffer.batches)
+            ]
             if not waiting:
                 return
-            lane = min(waiting, key=lambda lane: lane.started)
-            slot = lane.slots[lane.started]
-            size = slot.published.notification.size_bytes
+            buffer = min(waiting, key=lambda buffer: buffer.started)
+            planned = buffer.batches[buffer.started]
+            size = planned.published.notification.size_bytes
             if self._held_bytes and self._held_bytes + size > self._prefetch_bytes:
                 return
-            lane.started += 1
-            slot.held_bytes = size
+            buffer.started += 1
+            planned.held_bytes = size
             self._held_bytes += size
             self._fetching += 1
-            slot.task = self._spawn(self._source.fetch(slot.published))
-            slot.task.add_done_callback(partial(self._fetched, slot))
+            planned.task = self._spawn(self._source.fetch(planned.published))
+            planned.task.add_done_callback(partial(self._fetched, planned))
 
-    def _fetched(self, slot: _Slot, task: asyncio.Task[FetchedBatch]) -> None:
+    def _fetched(self, planned: _PlannedBatch, task: asyncio.Task[FetchedBatch]) -> None:
         self._fetching -= 1
-        dropped = slot.task is not task
+        dropped = planned.task is not task
         if task.cancelled() and not dropped:
             return  # the event loop is ending
         failure = None if task.cancelled() else task.exception()
@@ -338,8 +343,8 @@ class Fetcher:
             return
         if not task.cancelled() and failure is None and not dropped:
             decoded_bytes = task.result().size_bytes
-            self._held_bytes += decoded_bytes - slot.held_bytes
-            slot.held_bytes = decoded_bytes
+            self._held_bytes += decoded_bytes - planned.held_bytes
+            planned.held_bytes = decoded_bytes
         self._pump()
         self._wake()
 

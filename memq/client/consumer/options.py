@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any, TypedDict, get_args
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, TypedDict, get_args
 
+from memq.client.batch import Order
 from memq.client.consumer.fetcher import OnOutOfRange
 from memq.client.objects import ReadThrough
-from memq.client.order import Order
 from memq.client.start import Start, check_start
 from memq.core.group import (
     MAX_CLIENT_TEXT,
@@ -16,122 +16,95 @@ from memq.core.group import (
     MIN_SESSION_TIMEOUT_MS,
     check_group_name,
 )
-from memq.core.options import Option
+from memq.core.options import Option, defaults, options_of, parse_options
 from memq.core.topic import check_topic_name
+from memq.core.units import GIB, HOUR_MS, SECOND_MS
 from memq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from typing import Unpack
 
 OnPartitions = Callable[[list[int]], Awaitable[None] | None]
 """Called with partitions that come or go."""
 
-_MIB, _GIB = 1 << 20, 1 << 30
-_SECOND, _MINUTE, _HOUR = 1_000, 60_000, 3_600_000
 
-PREFETCH_BYTES = Option(
-    "prefetch_bytes",
-    "size",
-    "64MiB",
-    "Memory for Batches fetched ahead. A Batch larger than that is fetched alone.",
-    1,
-    64 * _GIB,
-)
-FETCH_THREADS = Option(
-    "fetch_threads", "count", 4, "Batches that are fetched and decoded at a time.", 1, 64
-)
-SESSION_TIMEOUT = Option(
-    "session_timeout",
-    "duration",
-    "10s",
-    "A group member that is not heard of for this long loses its partitions.",
-    MIN_SESSION_TIMEOUT_MS,
-    MAX_SESSION_TIMEOUT_MS,
-)
-MAX_POLL_INTERVAL = Option(
-    "max_poll_interval",
-    "duration",
-    "5m",
-    "A group member that does not poll for this long is taken to be stuck and loses them too.",
-    _SECOND,
-    24 * _HOUR,
-)
-AUTO_COMMIT_INTERVAL = Option(
-    "auto_commit_interval",
-    "duration",
-    "5s",
-    "How often auto_commit commits, at most.",
-    0,
-    _HOUR,
-)
-REQUEST_TIMEOUT = Option(
-    "request_timeout",
-    "duration",
-    "30s",
-    "How long brokers and storage are tried before a call fails.",
-    100,
-    _HOUR,
-)
-CONSUMER_OPTIONS = (
-    PREFETCH_BYTES,
-    FETCH_THREADS,
-    SESSION_TIMEOUT,
-    MAX_POLL_INTERVAL,
-    AUTO_COMMIT_INTERVAL,
-    REQUEST_TIMEOUT,
-)
+def _start(start: Start) -> Start:
+    check_start(start)
+    return start
+
+
+def _group(group: str) -> str:
+    check_group_name(group)
+    return group
+
+
+def _client(client: str) -> str:
+    if len(client) > MAX_CLIENT_TEXT:
+        raise ConfigError(f"client has {len(client)} characters; at most {MAX_CLIENT_TEXT}")
+    return client
 
 
 class ConsumerArguments(TypedDict, total=False):
     """The keyword arguments of a consumer.
 
     Attributes:
-        group: consumer group that shares the topic's partitions and remembers how far it has read;
-            None (default) to read all partitions alone.
-        start: where to begin where the group has committed nothing; "earliest" (default), "latest",
-            a datetime with a time zone, or offsets by partition. See `memq.client.start.Start`.
-        order: of the LogMessages within each Batch: "none" (default), "producer" or "key"; see
-            `memq.client.order`.
-        auto_commit: commit what earlier polls handed out, at a later poll or at `close`; False
-            (default) to call `commit`.
-        audit: tell the audit what was committed (default); it matters for groups that read audited
-            topics. False for a group that reads for a try.
-        on_out_of_range: where to go on when retention has overtaken the reader: "error" (default)
-            raises, "earliest" or "latest" skip.
-        on_assign: called with partitions that this member takes up.
-        on_revoke: called with partitions that it gives up, while it may still commit for them.
-        on_lost: called with partitions that others may hold already; `on_revoke` when not given.
-        read_through: "storage" (default) reads Batches directly, "broker" through a broker.
-        prefetch_bytes: memory for Batches fetched ahead; "64MiB".
-        fetch_threads: Batches fetched at a time; 4.
-        session_timeout: a member that is not heard of for this long is out; "10s".
-        max_poll_interval: a member that does not poll for this long is out; "5m".
-        auto_commit_interval: how often `auto_commit` commits, at most; "5s".
-        request_timeout: how long brokers and storage are tried before a call fails; "30s".
-        token: credential; empty (default) where the brokers ask for none.
-        client: names this consumer in the brokers' logs and in the group.
+        group: Consumer group that shares the topic's partitions and remembers how far it has read.
+            Without one all partitions are read, and nothing is remembered.
+        start: Where to begin where the group has committed nothing: "earliest", "latest", a
+            datetime with a time zone, or offsets by partition.
+        order: Of the LogMessages within each Batch. none: as the broker received their Messages;
+            producer: as each producer sent them; key: by key, then by timestamp.
+        auto_commit: Commit what earlier polls handed out, at a later poll or at `close`. Otherwise
+            call `commit`.
+        audit: Tell the audit what was committed; it matters for groups that read audited topics.
+            Turn it off for a group that reads for a try.
+        on_out_of_range: Where to go on when retention has overtaken the reader: "error" raises, the
+            others skip.
+        on_assign: Called with partitions that this member takes up.
+        on_revoke: Called with partitions that it gives up, while it may still commit for them.
+        on_lost: Called with partitions that others may hold already; `on_revoke` when not given.
+        read_through: broker: for machines that cannot reach the storage.
+        prefetch_bytes: Memory for Batches fetched ahead. A Batch larger than that is fetched alone.
+        fetch_threads: Batches that are fetched and decoded at a time.
+        session_timeout: A group member that is not heard of for this long loses its partitions.
+        max_poll_interval: A group member that does not poll for this long is taken to be stuck and
+            loses them too.
+        auto_commit_interval: How often auto_commit commits, at most.
+        request_timeout: How long brokers and storage are tried before a call fails.
+        token: Credential; empty where the brokers ask for none.
+        client: Names this consumer in the brokers' logs and in the group.
     """
 
-    group: str | None
-    start: Start
-    order: Order
-    auto_commit: bool
-    audit: bool
-    on_out_of_range: OnOutOfRange
-    on_assign: OnPartitions | None
-    on_revoke: OnPartitions | None
-    on_lost: OnPartitions | None
-    read_through: ReadThrough
-    prefetch_bytes: str | int
-    fetch_threads: int
-    session_timeout: str
-    max_poll_interval: str
-    auto_commit_interval: str
-    request_timeout: str
-    token: str
-    client: str
+    group: Annotated[str | None, Option("text", None, read=_group)]
+    start: Annotated[Start, Option("value", "earliest", read=_start)]
+    order: Annotated[Order, Option("text", "none", choices=get_args(Order))]
+    auto_commit: Annotated[bool, Option("flag", default=False)]
+    audit: Annotated[bool, Option("flag", default=True)]
+    on_out_of_range: Annotated[
+        OnOutOfRange, Option("text", "error", choices=get_args(OnOutOfRange))
+    ]
+    on_assign: Annotated[OnPartitions | None, Option("value", None)]
+    on_revoke: Annotated[OnPartitions | None, Option("value", None)]
+    on_lost: Annotated[OnPartitions | None, Option("value", None)]
+    read_through: Annotated[ReadThrough, Option("text", "storage", choices=get_args(ReadThrough))]
+    prefetch_bytes: Annotated[str | int, Option("size", "64MiB", 1, 64 * GIB)]
+    fetch_threads: Annotated[int, Option("count", 4, 1, 64)]
+    session_timeout: Annotated[
+        str, Option("duration", "10s", MIN_SESSION_TIMEOUT_MS, MAX_SESSION_TIMEOUT_MS)
+    ]
+    max_poll_interval: Annotated[str, Option("duration", "5m", SECOND_MS, 24 * HOUR_MS)]
+    auto_commit_interval: Annotated[str, Option("duration", "5s", 0, HOUR_MS)]
+    request_timeout: Annotated[str, Option("duration", "30s", 100, HOUR_MS)]
+    token: Annotated[str, Option("text", "")]
+    client: Annotated[str, Option("text", "", read=_client)]
+
+
+CONSUMER_OPTIONS = options_of(ConsumerArguments)
 
 
 @dataclass(frozen=True)
 class ConsumerOptions:
-    """A consumer's options in plain units; what they mean stands above."""
+    """A consumer's options in plain units; `ConsumerArguments` says what they mean."""
 
     topic: str
     group: str | None
@@ -154,74 +127,16 @@ class ConsumerOptions:
     client: str
 
     @classmethod
-    def parse(
-        cls,
-        *,
-        topic: str,
-        group: str | None = None,
-        start: Start = "earliest",
-        order: Order = "none",
-        auto_commit: bool = False,
-        audit: bool = True,
-        on_out_of_range: OnOutOfRange = "error",
-        on_assign: OnPartitions | None = None,
-        on_revoke: OnPartitions | None = None,
-        on_lost: OnPartitions | None = None,
-        read_through: ReadThrough = "storage",
-        prefetch_bytes: str | int = "64MiB",
-        fetch_threads: int = 4,
-        session_timeout: str = "10s",
-        max_poll_interval: str = "5m",
-        auto_commit_interval: str = "5s",
-        request_timeout: str = "30s",
-        token: str = "",
-        client: str = "",
-    ) -> ConsumerOptions:
+    def parse(cls, *, topic: str, **given: Unpack[ConsumerArguments]) -> ConsumerOptions:
         """Options from human values, checked.
 
         Raises:
-            ConfigError: a value is of the wrong type, or out of its limits.
+            ConfigError: an option is unknown, of the wrong type, or out of its limits.
             InvalidRequestError: topic or group cannot be a name.
         """
         check_topic_name(topic)
-        if group is not None:
-            check_group_name(group)
-        elif auto_commit:
+        fields = defaults(CONSUMER_OPTIONS) | parse_options(CONSUMER_OPTIONS, given)
+        options = cls(topic=topic, **fields)
+        if options.auto_commit and options.group is None:
             raise ConfigError("auto_commit needs a group to commit for")
-        check_start(start)
-        _check_choice("order", order, Order)
-        _check_choice("on_out_of_range", on_out_of_range, OnOutOfRange)
-        _check_choice("read_through", read_through, ReadThrough)
-        if len(client) > MAX_CLIENT_TEXT:
-            raise ConfigError(f"client has {len(client)} characters; at most {MAX_CLIENT_TEXT}")
-        return cls(
-            topic=topic,
-            group=group,
-            start=start,
-            order=order,
-            auto_commit=auto_commit,
-            audit=audit,
-            on_out_of_range=on_out_of_range,
-            on_assign=on_assign,
-            on_revoke=on_revoke,
-            on_lost=on_lost or on_revoke,
-            read_through=read_through,
-            prefetch_bytes=PREFETCH_BYTES.parse(_text(prefetch_bytes)),
-            fetch_threads=FETCH_THREADS.parse(fetch_threads),
-            session_timeout_ms=SESSION_TIMEOUT.parse(session_timeout),
-            max_poll_interval_ms=MAX_POLL_INTERVAL.parse(max_poll_interval),
-            auto_commit_interval_ms=AUTO_COMMIT_INTERVAL.parse(auto_commit_interval),
-            request_timeout_ms=REQUEST_TIMEOUT.parse(request_timeout),
-            token=token,
-            client=client,
-        )
-
-
-def _text(size: str | int) -> str | int:
-    """A size as text, or as a number of bytes."""
-    return f"{size}B" if type(size) is int else size
-
-
-def _check_choice(name: str, value: Any, choices: Any) -> None:
-    if value not in get_args(choices):
-        raise ConfigError(f"{name} = {value!r}: must be one of {', '.join(get_args(choices))}")
+        return replace(options, on_lost=options.on_lost or options.on_revoke)

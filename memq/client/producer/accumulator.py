@@ -28,14 +28,15 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
 from memq.client.producer.delivery import Delivery
-from memq.client.producer.records import ENVELOPE_BYTES, RECORD_BYTES, Record, check_record
 from memq.core.checksum import crc32c
 from memq.core.format.message import encode_message, encode_records, timestamp_range_us
 from memq.core.runtime import SYSTEM
@@ -43,14 +44,23 @@ from memq.errors import ClosedError, InvalidRequestError, MemqError, MessageTooL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from datetime import datetime
 
     from memq.client.producer.memory import ByteBudget
-    from memq.client.producer.records import BytesLike
     from memq.core.format.message import Headers
+
+BytesLike = bytes | bytearray | memoryview
 
 TICK_S = 0.01  # how coarse the timestamps are that a producer gives
 MAX_WAIT_S = 1.0  # a small part of any delivery deadline
+
+# What Arrow adds to the bytes of a LogMessage of the default schema.
+RECORD_BYTES = 21  # three offsets of 4, a timestamp of 8, and up to four validity bits
+HEADER_BYTES = 9  # two offsets of 4 and a validity bit
+ENVELOPE_BYTES = 704  # of a Message: metadata (about 530), padding, last offsets, compression
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_TIMESTAMP_RANGE = range(-(1 << 63), 1 << 63)
 
 
 @dataclass(eq=False, slots=True)
@@ -83,6 +93,24 @@ class SealedMessage:
         return len(self.body)
 
 
+class Record(NamedTuple):
+    """A checked LogMessage.
+
+    Attributes:
+        key: None where it has none.
+        value: None is a tombstone.
+        headers: None where it has none.
+        timestamp_us: microseconds since 1970 UTC; None for the time of writing.
+        size_bytes: upper bound of what it adds to its Message.
+    """
+
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]] | None
+    timestamp_us: int | None
+    size_bytes: int
+
+
 class Accumulator:
     """Gathers records into Messages. Thread safe.
 
@@ -101,7 +129,6 @@ class Accumulator:
 
     Attributes:
         first_tick_s: how soon `on_wake` asks for `tick`.
-        wanted_bytes: what the budget had no room for last.
     """
 
     _room: int
@@ -134,7 +161,6 @@ class Accumulator:
         self._lock = threading.Lock()
         self._error: MemqError | None = None
         self._ticking = False
-        self.wanted_bytes = 0
         self.first_tick_s = TICK_S if linger_s is None else min(linger_s, TICK_S)
         self._start_empty()
         _accumulators.add(self)
@@ -224,7 +250,7 @@ class Accumulator:
         with self._lock:
             self._check_open()
             self._seal()
-            if not self._take(reserved):
+            if not self._budget.take(reserved):
                 return None
             delivery = Delivery()
             self._hand_over(lambda: batch, schema_id, delivery, self._clock(), reserved)
@@ -289,7 +315,7 @@ class Accumulator:
     def _open(self, record_bytes: int) -> bool:
         """Open a Message that has room for a record of this size."""
         reserved = max(record_bytes + ENVELOPE_BYTES, self._message_bytes)
-        if not self._take(reserved):
+        if not self._budget.take(reserved):
             return False
         self._reserved = reserved
         self._room = reserved - ENVELOPE_BYTES
@@ -353,12 +379,6 @@ class Accumulator:
         self._room = 0
         self._parked_room = 0
 
-    def _take(self, size_bytes: int) -> bool:
-        taken = self._budget.take(size_bytes)
-        if not taken:
-            self.wanted_bytes = size_bytes
-        return taken
-
     def _check_open(self) -> None:
         if self._error is not None:
             raise self._error
@@ -401,6 +421,80 @@ class Accumulator:
 
 def _pad(column: list[Any], count: int) -> None:
     column.extend([None] * (count - len(column)))
+
+
+# -- records as callers give them -----------------------------------------------------------
+
+
+def check_record(
+    value: BytesLike | None,
+    key: BytesLike | None,
+    headers: Headers | None,
+    timestamp: datetime | int | None,
+) -> Record:
+    """The record, safe from later changes by the caller.
+
+    Raises:
+        InvalidRequestError: something is not of its type; the message says how to give it.
+    """
+    value = _checked_bytes("value", value)
+    key = _checked_bytes("key", key)
+    size = RECORD_BYTES + len(value or b"") + len(key or b"")
+    pairs = None
+    if headers is not None:
+        pairs = [_checked_header(pair) for pair in _pairs(headers)]
+        size += sum(HEADER_BYTES + len(name.encode()) + len(text or b"") for name, text in pairs)
+    return Record(key, value, pairs, _checked_timestamp_us(timestamp), size)
+
+
+def _checked_bytes(what: str, given: object) -> bytes | None:
+    if given is None or type(given) is bytes:
+        return given
+    if isinstance(given, bytes | bytearray | memoryview):
+        return bytes(given)
+    hint = "; encode it first: value.encode()" if isinstance(given, str) else ""
+    raise InvalidRequestError(f"a {what} must be bytes or None, not {type(given).__name__}{hint}")
+
+
+def _pairs(headers: Headers) -> list[tuple[object, object]]:
+    try:
+        items = headers.items() if isinstance(headers, Mapping) else headers
+        return [(name, text) for name, text in items]
+    except (TypeError, ValueError) as exc:
+        raise InvalidRequestError(
+            f"headers must be a mapping of str to bytes, or pairs of them, not {headers!r:.200}"
+        ) from exc
+
+
+def _checked_header(pair: tuple[object, object]) -> tuple[str, bytes | None]:
+    name, text = pair
+    if not isinstance(name, str):
+        raise InvalidRequestError(f"a header name must be str, not {type(name).__name__}")
+    try:
+        name.encode()
+    except UnicodeEncodeError as exc:
+        raise InvalidRequestError(f"header name {name!r:.200} is not valid Unicode") from exc
+    return name, _checked_bytes(f"value of header {name!r:.200}", text)
+
+
+def _checked_timestamp_us(timestamp: object) -> int | None:
+    if timestamp is None:
+        return None
+    if isinstance(timestamp, datetime):
+        if timestamp.tzinfo is None:
+            raise InvalidRequestError(
+                f"timestamp {timestamp!r} has no time zone; give one, such as "
+                "datetime.now(timezone.utc)"
+            )
+        return (timestamp - _EPOCH) // _MICROSECOND
+    if type(timestamp) is not int:
+        raise InvalidRequestError(
+            "a timestamp must be a datetime with a time zone, or microseconds since 1970 UTC as "
+            f"int, not {type(timestamp).__name__}"
+        )
+    if timestamp not in _TIMESTAMP_RANGE:
+        raise InvalidRequestError(f"timestamp {timestamp} does not fit 64 bits of microseconds")
+    return timestamp
 
 
 # -- fork -----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What becomes of a Message: the future that `write` returns."""
+"""What becomes of Messages: the future that `write` returns, and the counts of all outcomes."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from memq.errors import MemqError
 
 _log = logging.getLogger(__name__)
+
+MAX_FAILED = 1_000  # failed deliveries kept to raise one that nobody has seen; one is enough
 
 
 class StoredAt(NamedTuple):
@@ -186,3 +188,77 @@ class Delivery:
 def _set(waiting: asyncio.Future[None]) -> None:
     if not waiting.done():
         waiting.set_result(None)
+
+
+class ProducerStats(NamedTuple):
+    """What a producer did so far.
+
+    Attributes:
+        acked_messages: Messages acked; with acks=0, sent.
+        acked_records: records in them.
+        acked_bytes: bytes in them.
+        failed_messages: Messages given up.
+        failed_records: records in them.
+        in_flight: Messages without an answer now.
+        unsettled: Messages sealed and not settled now.
+        buffer_bytes: memory in use now.
+    """
+
+    acked_messages: int = 0
+    acked_records: int = 0
+    acked_bytes: int = 0
+    failed_messages: int = 0
+    failed_records: int = 0
+    in_flight: int = 0
+    unsettled: int = 0
+    buffer_bytes: int = 0
+
+
+class Outcomes:
+    """Counts settled Messages, and remembers the failed ones until they are raised."""
+
+    def __init__(self) -> None:
+        self._counts = ProducerStats()
+        self._failed: list[Delivery] = []
+
+    def __repr__(self) -> str:
+        counts = self._counts
+        return f"<Outcomes [{counts.acked_messages} acked | {counts.failed_messages} failed]>"
+
+    def acked(self, records: int, size_bytes: int) -> None:
+        """A Message was acked."""
+        counts = self._counts
+        self._counts = counts._replace(
+            acked_messages=counts.acked_messages + 1,
+            acked_records=counts.acked_records + records,
+            acked_bytes=counts.acked_bytes + size_bytes,
+        )
+
+    def failed(self, records: int, delivery: Delivery) -> None:
+        """A Message was given up."""
+        counts = self._counts
+        self._counts = counts._replace(
+            failed_messages=counts.failed_messages + 1,
+            failed_records=counts.failed_records + records,
+        )
+        if len(self._failed) < MAX_FAILED:
+            self._failed.append(delivery)
+
+    def raise_unseen(self) -> None:
+        """Raise the first error that nobody was told by its delivery; each is raised once.
+
+        Raises:
+            MemqError: that error, with a note of how many there are.
+        """
+        failed, self._failed = self._failed, []
+        errors = [delivery.exception() for delivery in failed if not delivery.seen]
+        unseen = [error for error in errors if error is not None]
+        if unseen:
+            unseen[0].add_note(f"{len(unseen)} Messages failed and nobody had looked at them")
+            raise unseen[0]
+
+    def stats(self, *, in_flight: int, unsettled: int, buffer_bytes: int) -> ProducerStats:
+        """The counts, with what is going on now."""
+        return self._counts._replace(
+            in_flight=in_flight, unsettled=unsettled, buffer_bytes=buffer_bytes
+        )

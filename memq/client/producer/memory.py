@@ -1,12 +1,17 @@
-"""A bound on memory that threads and tasks share."""
+"""The bound on a producer's memory, and how a write waits for room in it."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+
+from memq.errors import BufferFullError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+T = TypeVar("T")
 
 
 class ByteBudget:
@@ -14,10 +19,14 @@ class ByteBudget:
 
     Args:
         limit_bytes: most that is taken at a time.
+
+    Attributes:
+        refused_bytes: what there was no room for last.
     """
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
+        self.refused_bytes = 0
         self._used = 0
         self._lock = threading.Lock()
         self._waiting: list[tuple[int, Callable[[], None]]] = []
@@ -38,6 +47,7 @@ class ByteBudget:
         """Take so many bytes, if they are there."""
         with self._lock:
             if self._used + size_bytes > self.limit_bytes:
+                self.refused_bytes = size_bytes
                 return False
             self._used += size_bytes
             return True
@@ -81,3 +91,65 @@ class ByteBudget:
         ready = [wake for size, wake in self._waiting if size <= free or not self._open]
         self._waiting = [waiter for waiter in self._waiting if waiter[0] > free and self._open]
         return ready
+
+
+class MemoryWait:
+    """One write's wait for memory.
+
+    Args:
+        budget: that had no room.
+        max_block_s: longest wait in all.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, budget: ByteBudget, max_block_s: float, clock: Callable[[], float]) -> None:
+        self._budget = budget
+        self._max_block_s = max_block_s
+        self._clock = clock
+        self._deadline_s = clock() + max_block_s
+
+    def block(self, write: Callable[[], T | None]) -> T:
+        """Block the thread until `write` finds room.
+
+        Raises:
+            BufferFullError: there was none in time.
+            MemqError: as `write`.
+        """
+        while True:
+            freed = threading.Event()
+            self._budget.when_free(self._budget.refused_bytes, freed.set)
+            if not freed.wait(self._left_s()):
+                self._budget.forget(freed.set)
+                raise self._full()
+            if (written := write()) is not None:
+                return written
+
+    async def until(self, write: Callable[[], T | None]) -> T:
+        """Let other tasks run until `write` finds room; raises as `block`."""
+        loop = asyncio.get_running_loop()
+        while True:
+            freed = asyncio.Event()
+
+            def wake(freed: asyncio.Event = freed) -> None:
+                loop.call_soon_threadsafe(freed.set)
+
+            self._budget.when_free(self._budget.refused_bytes, wake)
+            try:
+                async with asyncio.timeout(self._left_s()):
+                    await freed.wait()
+            except TimeoutError as exc:
+                raise self._full() from exc
+            finally:
+                self._budget.forget(wake)
+            if (written := write()) is not None:
+                return written
+
+    def _left_s(self) -> float:
+        return max(0.0, self._deadline_s - self._clock())
+
+    def _full(self) -> BufferFullError:
+        return BufferFullError(
+            f"{self._budget.used_bytes} of buffer_bytes = {self._budget.limit_bytes} are used, and "
+            f"no room came within max_block = {self._max_block_s:g} s; write more slowly, or raise "
+            "them"
+        )

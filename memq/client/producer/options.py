@@ -3,191 +3,111 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
-from memq.core.options import Option
+from memq.core.options import Option, defaults, options_of, parse_options
+from memq.core.units import GIB, HOUR_MS, KIB, MIB, MINUTE_MS, SECOND_MS
 from memq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from memq.core.topic import TopicConfig
+    from typing import Unpack
 
-_KIB, _MIB, _GIB = 1 << 10, 1 << 20, 1 << 30
-_SECOND, _MINUTE, _HOUR = 1_000, 60_000, 3_600_000
+    from memq.core.topic import TopicConfig
 
 ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
 """Ack levels as they are written, and as they travel."""
 
-COMPRESSIONS = (None, "zstd", "lz4")
 MAX_PRODUCER_ID_BYTES = 200  # it stands in every notification
 MAX_EPOCH = (1 << 31) - 1
-DELIVERY_MARGIN_MS = 30 * _SECOND  # for retries, beyond what a Batch takes at most to be stored
-ANSWER_MARGIN_MS = 10 * _SECOND  # a broker answers this long after the Batch's own deadline
+DELIVERY_MARGIN_MS = 30 * SECOND_MS  # for retries, beyond what a Batch takes at most to be stored
+ANSWER_MARGIN_MS = 10 * SECOND_MS  # a broker answers this long after the Batch's own deadline
 
-LINGER = Option(
-    "linger",
-    "duration",
-    "10ms",
-    "How long a Message gathers records at least before it is sent.",
-    0,
-    _MINUTE,
-)
-MESSAGE_BYTES = Option(
-    "message_bytes",
-    "size",
-    "1MiB",
-    "A Message is sent when it holds this much; never more than the topic accepts.",
-    _KIB,
-    64 * _MIB,
-)
-BUFFER_BYTES = Option(
-    "buffer_bytes",
-    "size",
-    "64MiB",
-    "Memory for Messages that are gathered or not acked; at the limit writing waits.",
-    _KIB,
-    64 * _GIB,
-)
-# Acks of `all` come with whole Batches, 200 ms after the first Message by default: at a Message
-# each 10 ms, the default linger, some 25 are in flight; at full speed a few Batches of 8 MiB are.
-MAX_IN_FLIGHT = Option(
-    "max_in_flight",
-    "count",
-    64,
-    "Messages per broker that may be without an ack at a time.",
-    1,
-    1_000,
-)
-DELIVERY_TIMEOUT = Option(
-    "delivery_timeout",
-    "duration",
-    "1m",
-    "How long delivery of a Message is tried. Unless given: batch_age + upload_deadline of the "
-    "topic + 30 s. It must be less than the topic's dedup_window.",
-    1,
-    24 * _HOUR,
-)
-MAX_BLOCK = Option(
-    "max_block",
-    "duration",
-    "60s",
-    "How long a write waits for memory, and the start for a broker, before it fails.",
-    0,
-    _HOUR,
-)
+
+def _acks(value: object) -> int:
+    if isinstance(value, bool) or str(value) not in ACKS:
+        raise ConfigError(f"acks = {value!r}: must be 'all', 1 or 0")
+    return ACKS[str(value)]
+
+
+def _producer_id(value: str) -> str:
+    if not 0 < len(value.encode()) <= MAX_PRODUCER_ID_BYTES:
+        raise ConfigError(
+            f"producer_id {value[:250]!r} must have 1 to {MAX_PRODUCER_ID_BYTES} bytes"
+        )
+    return value
 
 
 class ProducerArguments(TypedDict, total=False):
     """The keyword arguments of a producer.
 
     Attributes:
-        acks: "all" (default): acked when stored and notified; 1: when the broker has it; 0: never.
-        linger: how long a Message gathers records at least; "10ms".
-        message_bytes: size at which a Message is full; "1MiB".
-        compression: of Messages: None (default), "zstd" or "lz4".
-        buffer_bytes: bound on the memory for Messages not acked yet; "64MiB".
-        max_in_flight: Messages without an ack per broker at a time; 64.
-        delivery_timeout: how long delivery is tried; None (default) to derive it from the topic.
-        max_block: how long a write waits for memory, and the start for a broker; "60s".
-        producer_id: stable name, for exactly-once across restarts, which turns linger off; None
-            (default) for a random one.
-        epoch: of the producer id; a higher one fences the lower; 0.
-        token: credential; empty (default) where the brokers ask for none.
-        client: names this producer in the brokers' logs.
+        acks: When a Message is acked. all: stored and published; 1: the broker has it and has
+            checked it; 0: sent.
+        linger: How long a Message gathers records at least before it is sent.
+        message_bytes: A Message is sent when it holds this much; never more than the topic accepts.
+        compression: Of each Message, which stays compressed in storage.
+        buffer_bytes: Memory for Messages that are gathered or not acked; at the limit writing
+            waits.
+        max_in_flight: Messages per broker that may be without an ack at a time.
+        delivery_timeout: How long delivery of a Message is tried. Unless given: batch_age +
+            upload_deadline of the topic + 30 s. It must be less than the topic's dedup_window.
+        max_block: How long a write waits for memory, and the start for a broker, before it fails.
+        producer_id: Stable name, for exactly-once across restarts, which turns linger off.
+        epoch: Of the producer id; a higher one fences the lower.
+        token: Credential; empty where the brokers ask for none.
+        client: Names this producer in the brokers' logs.
     """
 
-    acks: str | int
-    linger: str
-    message_bytes: str | int
-    compression: str | None
-    buffer_bytes: str | int
-    max_in_flight: int
-    delivery_timeout: str | None
-    max_block: str
-    producer_id: str | None
-    epoch: int
-    token: str
-    client: str
+    acks: Annotated[str | int, Option("text", "all", choices=("all", "1", "0"), read=_acks)]
+    linger: Annotated[str, Option("duration", "10ms", 0, MINUTE_MS)]
+    message_bytes: Annotated[str | int, Option("size", "1MiB", KIB, 64 * MIB)]
+    compression: Annotated[str | None, Option("text", None, choices=("zstd", "lz4"))]
+    buffer_bytes: Annotated[str | int, Option("size", "64MiB", KIB, 64 * GIB)]
+    # Acks of `all` come with whole Batches, 200 ms after the first Message by default: at a Message
+    # each 10 ms, the default linger, some 25 are in flight; at full speed a few Batches of 8 MiB.
+    max_in_flight: Annotated[int, Option("count", 64, 1, 1_000)]
+    delivery_timeout: Annotated[
+        str | None, Option("duration", None, 1, 24 * HOUR_MS, shown="derived from the topic")
+    ]
+    max_block: Annotated[str, Option("duration", "60s", 0, HOUR_MS)]
+    producer_id: Annotated[str | None, Option("text", None, read=_producer_id, shown="random")]
+    epoch: Annotated[int, Option("count", 0, 0, MAX_EPOCH)]
+    token: Annotated[str, Option("text", "")]
+    client: Annotated[str, Option("text", "")]
+
+
+PRODUCER_OPTIONS = options_of(ProducerArguments)
 
 
 @dataclass(frozen=True)
 class ProducerOptions:
-    """A producer's options in plain units; what they mean stands in the rows above.
-
-    Attributes:
-        topic: to write to.
-        acks: -1 (all), 1 or 0.
-        compression: None, "zstd" or "lz4".
-        producer_id: given by the user; None for one that is made up.
-        epoch: of the producer id.
-        linger_ms: 0 to send what there is at once.
-        message_bytes: size of a full Message.
-        buffer_bytes: bound on memory.
-        max_in_flight: bound per broker.
-        delivery_timeout_ms: None to derive it from the topic.
-        max_block_ms: longest wait for memory.
-        token: credential; empty where the brokers ask for none.
-        client: names the producer in the brokers' logs.
-    """
+    """A producer's options in plain units; `ProducerArguments` says what they mean."""
 
     topic: str
     acks: int
-    compression: str | None
-    producer_id: str | None
-    epoch: int
     linger_ms: int
     message_bytes: int
+    compression: str | None
     buffer_bytes: int
     max_in_flight: int
     delivery_timeout_ms: int | None
     max_block_ms: int
+    producer_id: str | None
+    epoch: int
     token: str
     client: str
 
     @classmethod
-    def parse(
-        cls,
-        *,
-        topic: str,
-        acks: str | int = "all",
-        linger: str = "10ms",
-        message_bytes: str | int = "1MiB",
-        compression: str | None = None,
-        buffer_bytes: str | int = "64MiB",
-        max_in_flight: int = 64,
-        delivery_timeout: str | None = None,
-        max_block: str = "60s",
-        producer_id: str | None = None,
-        epoch: int = 0,
-        token: str = "",
-        client: str = "",
-    ) -> ProducerOptions:
+    def parse(cls, *, topic: str, **given: Unpack[ProducerArguments]) -> ProducerOptions:
         """Options from human values, checked.
 
         Raises:
-            ConfigError: a value is of the wrong type, or out of its limits.
+            ConfigError: an option is unknown, of the wrong type, or out of its limits.
         """
-        if isinstance(acks, bool) or str(acks) not in ACKS:
-            raise ConfigError(f"acks = {acks!r}: must be 'all', 1 or 0")
-        if compression not in COMPRESSIONS:
-            raise ConfigError(f"compression = {compression!r}: must be None, 'zstd' or 'lz4'")
-        _check_identity(producer_id, epoch)
-        options = cls(
-            topic=topic,
-            acks=ACKS[str(acks)],
-            compression=compression,
-            producer_id=producer_id,
-            epoch=epoch,
-            linger_ms=LINGER.parse(linger),
-            message_bytes=_size(MESSAGE_BYTES, message_bytes),
-            buffer_bytes=_size(BUFFER_BYTES, buffer_bytes),
-            max_in_flight=MAX_IN_FLIGHT.parse(max_in_flight),
-            delivery_timeout_ms=(
-                None if delivery_timeout is None else DELIVERY_TIMEOUT.parse(delivery_timeout)
-            ),
-            max_block_ms=MAX_BLOCK.parse(max_block),
-            token=token,
-            client=client,
-        )
+        fields = defaults(PRODUCER_OPTIONS) | parse_options(PRODUCER_OPTIONS, given)
+        options = cls(topic=topic, **fields)
+        if options.epoch and options.producer_id is None:
+            raise ConfigError(f"epoch = {options.epoch} needs a producer_id whose epoch it is")
         if options.buffer_bytes < options.message_bytes:
             raise ConfigError(
                 f"buffer_bytes = {options.buffer_bytes} must hold at least one Message of "
@@ -221,20 +141,3 @@ class ProducerOptions:
 def answer_timeout_s(config: TopicConfig) -> float:
     """How long a healthy broker may take to answer a Write to this topic, in seconds."""
     return (config.batch_age_ms + config.upload_deadline_ms + ANSWER_MARGIN_MS) / 1_000
-
-
-def _size(option: Option, value: str | int) -> int:
-    """A size as text, or as a number of bytes."""
-    size: int = option.parse(f"{value}B" if type(value) is int else value)
-    return size
-
-
-def _check_identity(producer_id: str | None, epoch: int) -> None:
-    if producer_id is not None and not 0 < len(producer_id.encode()) <= MAX_PRODUCER_ID_BYTES:
-        raise ConfigError(
-            f"producer_id {producer_id[:250]!r} must have 1 to {MAX_PRODUCER_ID_BYTES} bytes"
-        )
-    if type(epoch) is not int or not 0 <= epoch <= MAX_EPOCH:
-        raise ConfigError(f"epoch = {epoch!r}: must be a number from 0 to {MAX_EPOCH}")
-    if epoch and producer_id is None:
-        raise ConfigError(f"epoch = {epoch} needs a producer_id whose epoch it is")

@@ -11,35 +11,90 @@ and the broker publishes only what is missing. For that the Messages must be cut
 linger is off, records gather until a Message is full, or `flush` is called, or a delivery is waited
 for; and the records must be the same, which includes their timestamps: give them. When the `with`
 block fails, the Message that is not full is dropped, for the job that is run again to fill.
+
+How it works.
+
+    any thread                     event loop
+    write → Accumulator ──sealed──▶ submit → ProducerStateMachine ──poll──▶ effects → connections
+                    ◀──memory────── settled ◀── answers ◀───────────────────────────────┘
+
+`hand_over` carries calls from the threads that write to the loop, in order. Everything else runs on
+the loop. An error that nothing expected ends the producer: it fails all deliveries, and every later
+call.
 """
+
+# ruff: noqa: SLF001 - a sync client may look into its async twin
 
 from __future__ import annotations
 
 import asyncio
-import os
-import warnings
+import math
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
-from memq.client.producer.memory_wait import MemoryWait
-from memq.client.producer.options import ProducerOptions
-from memq.client.producer.rim import ProducerRim
+from memq.client.audit.counters import ProducedCounters
+from memq.client.audit.reporter import CLOSE_TIMEOUT_S, AuditReporter
+from memq.client.cluster import Cluster
+from memq.client.producer.accumulator import Accumulator
+from memq.client.producer.delivery import Outcomes
+from memq.client.producer.memory import ByteBudget, MemoryWait
+from memq.client.producer.options import ProducerOptions, answer_timeout_s
+from memq.client.producer.state_machine import (
+    ConnectToBroker,
+    DropConnection,
+    Effect,
+    NamedMessage,
+    ProducerStateMachine,
+    RefreshHosts,
+    SendMessage,
+    StateMachineOptions,
+)
 from memq.client.producer.tables import to_batches
-from memq.client.sync import EventLoopThread
+from memq.client.sync import EventLoopThread, SyncClient, documented_by, sync_close
+from memq.core.format.schema import DEFAULT_SCHEMA, deserialize_schema
 from memq.core.runtime import SYSTEM, Runtime
-from memq.errors import ClosedError, MemqError
+from memq.core.wire.messages import WriteAnswer
+from memq.errors import (
+    BufferFullError,
+    ClosedError,
+    MemqError,
+    RequestTimeoutError,
+    TopicRecreatedError,
+    UnavailableError,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
     from datetime import datetime
     from types import TracebackType
-    from typing import Self, Unpack
+    from typing import Concatenate, ParamSpec, Self, Unpack
 
     import pyarrow as pa
 
-    from memq.client.producer.delivery import Delivery
+    from memq.client.connection import BrokerConnection
+    from memq.client.producer.accumulator import BytesLike, SealedMessage
+    from memq.client.producer.delivery import Delivery, ProducerStats, StoredAt
     from memq.client.producer.options import ProducerArguments
-    from memq.client.producer.records import BytesLike
-    from memq.client.producer.stats import ProducerStats
     from memq.core.format.message import Headers
+    from memq.core.wire.messages import Struct, TopicInfo
+
+    P = ParamSpec("P")
+
+
+def _ends_producer(
+    event: Callable[Concatenate[AsyncProducer, P], None],
+) -> Callable[Concatenate[AsyncProducer, P], None]:
+    """An error that nothing expected in this method ends the producer: all who wait learn of it."""
+
+    @wraps(event)
+    def guarded(self: AsyncProducer, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            event(self, *args, **kwargs)
+        except Exception as exc:
+            self._end(exc)
+            raise
+
+    return guarded
 
 
 class AsyncProducer:
@@ -67,7 +122,16 @@ class AsyncProducer:
         self._bootstrap = bootstrap
         self._runtime = runtime
         self._options = ProducerOptions.parse(topic=topic, **options)
-        self._rim: ProducerRim | None = None
+        self._hand_over: Callable[..., object] | None = None  # None: all who write are on the loop
+        self._budget = ByteBudget(self._options.buffer_bytes)
+        self._outcomes = Outcomes()
+        self._connections: dict[str, BrokerConnection] = {}
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._ticker: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._poll_pending = False
+        self._settlement: asyncio.Future[None] | None = None  # of the next Message, for `_drain`
+        self._started = self._closed = False
 
     async def start(self) -> Self:
         """Find the topic. Starting again does nothing.
@@ -75,20 +139,72 @@ class AsyncProducer:
         Raises:
             UnknownTopicError: there is no such topic.
             ConfigError: the options do not fit the topic.
-            UnavailableError: no broker can be reached.
+            UnavailableError: no broker can be reached within `max_block`.
         """
-        if self._rim is None:
-            loop = asyncio.get_running_loop()
-            self._rim = await ProducerRim.start(
-                self._bootstrap,
-                self._options,
-                hand_over=loop.call_soon,
-                runtime=self._runtime,
+        if not self._started:
+            options = self._options
+            cluster = Cluster(
+                self._bootstrap, client=options.client, token=options.token, runtime=self._runtime
             )
+            try:
+                topic = await cluster.topic(
+                    options.topic, create=True, timeout_s=options.max_block_ms / 1_000
+                )
+                self._begin(cluster, topic)
+            except BaseException:
+                await cluster.close()
+                raise
         return self
 
+    def _begin(self, cluster: Cluster, topic: TopicInfo) -> None:
+        options, config, runtime = self._options, topic.config, self._runtime
+        self._cluster = cluster
+        self._loop = asyncio.get_running_loop()
+        hand_over: Callable[..., object] = self._hand_over or self._loop.call_soon
+        self._adopt(topic)
+        identity = StateMachineOptions(
+            topic=config.name,
+            incarnation=topic.incarnation,
+            producer_id=options.producer_id or runtime.token_hex(16),
+            epoch=options.epoch,
+            acks=options.acks,
+            ordered=config.ordering == "producer",
+            fixed_partitions=options.producer_id is not None,
+            max_in_flight=options.max_in_flight,
+            delivery_timeout_s=options.delivery_timeout_s(config),
+            answer_timeout_s=answer_timeout_s(config),
+        )
+        self._audit = ProducedCounters(identity, options.client, now_ms=runtime.wall_ms)
+        self._reporter = AuditReporter(cluster, self._audit.take_reports)
+        self._state_machine = ProducerStateMachine(
+            identity,
+            topic.hosts if options.producer_id is None else topic.hosts[: topic.named_partitions],
+            release=self._budget.give,
+            on_submitted=self._submitted,
+            on_settled=self._settled,
+            randomness=runtime.random,
+        )
+        self._accumulator = Accumulator(
+            self._budget,
+            message_bytes=options.message_bytes,
+            max_message_bytes=config.message_bytes,
+            linger_s=options.linger_s,
+            compression=options.compression,
+            schema_id=topic.schema_id if self._schema.equals(DEFAULT_SCHEMA) else None,
+            on_sealed=partial(hand_over, self._submit),
+            on_wake=partial(hand_over, self._arm_ticker),
+            clock=runtime.mono_s,
+            wall_us=runtime.wall_us,
+        )
+        if config.audited:
+            self._reporter.start()
+        self._started = True
+
     def __repr__(self) -> str:
-        return f"<AsyncProducer {self._options.topic} {self._rim or 'not started'}>"
+        state = "closed" if self._closed else "not started"
+        if self._started and not self._closed:
+            state = f"{self._state_machine!r} {self._accumulator!r}"
+        return f"<AsyncProducer {self._options.topic} {state}>"
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -100,8 +216,8 @@ class AsyncProducer:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            if exc is not None and self._rim is not None:
-                _drop_unfinished(self._rim)
+            if exc is not None and self._started:
+                self._drop_unfinished()
             await self.close()
         except MemqError as error:
             if exc is None:
@@ -111,24 +227,34 @@ class AsyncProducer:
     @property
     def producer_id(self) -> str:
         """Name under which the Messages are sent."""
-        return self._started().producer_id
+        self._check_started()
+        return self._state_machine.options.producer_id
 
     @property
     def write_partitions(self) -> int:
         """Write partitions that the Messages are spread over; with an id of one's own those that
         the topic was made with.
         """
-        return self._started().write_partitions
+        self._check_started()
+        return self._state_machine.write_partitions
 
     @property
     def incarnation(self) -> str:
         """Of the topic that is written to; one that is made again is not."""
-        return self._started().incarnation
+        self._check_started()
+        return self._state_machine.options.incarnation
 
     @property
     def stats(self) -> ProducerStats:
-        """What this producer did so far."""
-        return self._started().stats
+        """What this producer did so far; exact when read on its event loop."""
+        self._check_started()
+        return self._outcomes.stats(
+            in_flight=self._state_machine.in_flight,
+            unsettled=self._state_machine.unsettled_count,
+            buffer_bytes=self._budget.used_bytes,
+        )
+
+    # -- writing ----------------------------------------------------------------------------
 
     async def write(
         self,
@@ -153,13 +279,11 @@ class AsyncProducer:
             ClosedError: the producer is closed.
             MemqError: what ended the producer.
         """
-        rim = self._started()
-        delivery = rim.accumulator.write(value, key, headers, timestamp)
+        self._check_started()
+        delivery = self._accumulator.write(value, key, headers, timestamp)
         if delivery is None:
-            wait = MemoryWait(rim)
-            while delivery is None:
-                await wait.once()
-                delivery = rim.accumulator.write(value, key, headers, timestamp)
+            write = partial(self._accumulator.write, value, key, headers, timestamp)
+            delivery = await self._memory_wait().until(write)
         return delivery
 
     async def write_table(self, rows: Any) -> list[Delivery]:
@@ -181,15 +305,52 @@ class AsyncProducer:
             ClosedError: the producer is closed.
             MemqError: what ended the producer.
         """
-        rim = self._started()
         deliveries = []
-        for batch in _batches(rim, rows):
-            wait = None
-            while (delivery := rim.accumulator.write_batch(batch, rim.schema_id)) is None:
-                wait = wait or MemoryWait(rim)
-                await wait.once()
+        for batch in self.conformed(rows):
+            write = partial(self._accumulator.write_batch, batch, self._schema_id)
+            if (delivery := write()) is None:
+                delivery = await self._memory_wait().until(write)
             deliveries.append(delivery)
         return deliveries
+
+    def conformed(self, rows: Any) -> list[pa.RecordBatch]:
+        """The rows of a table as `write_table` would send them, a batch for each Message: checked,
+        cast and cut. Nothing is written.
+
+        Each of them given to `write_table` is one Message. So whoever has to know that all rows are
+        good before the first one can be read conforms all of them first.
+
+        Raises:
+            InvalidRequestError, SchemaMismatchError, MessageTooLargeError: as `write_table`.
+        """
+        self._check_started()
+        message_bytes, max_message_bytes = self._accumulator.limits_bytes
+        return to_batches(
+            rows,
+            self._schema,
+            self._options.topic,
+            now_us=self._runtime.wall_us(),
+            message_bytes=message_bytes,
+            max_message_bytes=max_message_bytes,
+        )
+
+    def _memory_wait(self) -> MemoryWait:
+        return MemoryWait(self._budget, self._options.max_block_ms / 1_000, self._runtime.mono_s)
+
+    def _drop_unfinished(self) -> None:
+        """A job with a name of its own failed in the middle of a Message: it is not sent half.
+
+        When the job runs again it fills the same Message under the same name. Had half of it been
+        published, the whole one would be refused.
+        """
+        if self._options.producer_id is not None:
+            self._accumulator.drop_open(
+                ClosedError(
+                    "dropped: the block of the producer failed before this Message was full"
+                )
+            )
+
+    # -- waiting for what was written -------------------------------------------------------
 
     async def flush(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - its own error
         """Seal what is open, and wait until all that was written is settled.
@@ -202,7 +363,11 @@ class AsyncProducer:
             ClosedError: the producer is closed.
             MemqError: the error of a Message that failed, if nobody has seen it yet.
         """
-        await self._started().flush(timeout)
+        self._check_started()
+        if self._closed:
+            raise self._closed_error()
+        self._accumulator.seal()
+        await self._drain(timeout)
 
     async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as `flush`
         """Flush, then close. What is not settled after `timeout` seconds fails. Idempotent.
@@ -210,16 +375,227 @@ class AsyncProducer:
         Raises:
             as `flush`.
         """
-        if self._rim is not None:
-            await self._rim.close(timeout)
+        if self._closed or not self._started:
+            return
+        self._closed = True
+        why = self._closed_error()
+        started_s = self._runtime.mono_s()
+        try:
+            self._accumulator.end(why)
+            self._budget.close()
+            await self._drain(timeout)
+        finally:
+            self._state_machine.end(why)
+            for handle in (self._ticker, self._timer):
+                if handle is not None:
+                    handle.cancel()
+            for task in self._tasks:
+                task.cancel()
+            spent_s = self._runtime.mono_s() - started_s
+            left_s = math.inf if timeout is None else timeout - spent_s
+            await self._reporter.close(max(0.0, min(left_s, CLOSE_TIMEOUT_S)))
+            await self._cluster.close()
 
-    def _started(self) -> ProducerRim:
-        if self._rim is None:
+    async def _drain(self, timeout_s: float | None) -> None:
+        """Wait until everything that was sealed before this call is settled.
+
+        Raises:
+            RequestTimeoutError: it takes longer than `timeout_s` (None: than the deadline).
+            MemqError: the first failure of a Message that nobody has seen.
+        """
+        await asyncio.sleep(0)  # what was sealed is handed over first
+        unsettled = self._state_machine.unsettled()
+        try:
+            async with asyncio.timeout(timeout_s):
+                while unsettled:
+                    if unsettled[-1].settled:
+                        unsettled.pop()
+                    else:
+                        await self._next_settlement()
+        except TimeoutError as exc:
+            count = sum(not message.settled for message in unsettled)
+            raise RequestTimeoutError(
+                f"{count} Messages are not settled after {timeout_s:g} s; they are still being "
+                "delivered"
+            ) from exc
+        self._outcomes.raise_unseen()
+
+    async def _next_settlement(self) -> None:
+        if self._settlement is None or self._settlement.done():
+            self._settlement = self._loop.create_future()
+        await asyncio.shield(self._settlement)
+
+    def _closed_error(self) -> ClosedError:
+        return ClosedError(f"this producer to topic {self._options.topic!r} was closed")
+
+    def _check_started(self) -> None:
+        if not self._started:
             raise ClosedError("this producer is not started; use `async with`, or `await start()`")
-        return self._rim
+
+    # -- events -----------------------------------------------------------------------------
+
+    @_ends_producer
+    def _submit(self, message: SealedMessage) -> None:
+        self._state_machine.submit(message)
+        self._poll_soon()
+
+    def _submitted(self, message: NamedMessage) -> None:
+        if self._reporter.started:
+            self._audit.submitted(message)
+
+    def _settled(self, message: NamedMessage, outcome: StoredAt | MemqError) -> None:
+        if self._reporter.started:
+            self._audit.settled(message, outcome)
+        sealed = message.sealed
+        if isinstance(outcome, MemqError):
+            self._outcomes.failed(sealed.records, sealed.delivery)
+        else:
+            self._outcomes.acked(sealed.records, sealed.size_bytes)
+        if self._settlement is not None and not self._settlement.done():
+            self._settlement.set_result(None)
+
+    @_ends_producer
+    def _answered(
+        self,
+        message: NamedMessage,
+        connection: BrokerConnection,
+        answer: Struct | MemqError,
+        _: object,
+    ) -> None:
+        if connection.closed and self._connections.get(connection.address) is connection:
+            del self._connections[connection.address]
+            self._state_machine.disconnected(connection.address)
+        if isinstance(answer, WriteAnswer):
+            self._state_machine.acked(message, answer)
+        else:
+            assert isinstance(answer, MemqError)  # noqa: S101 - the wire checked the type
+            self._state_machine.failed(message, answer, self._runtime.mono_s())
+        self._poll_soon()
+
+    def _sent(
+        self, message: NamedMessage, connection: BrokerConnection, error: MemqError | None
+    ) -> None:
+        """A Message that wants no answer has left."""
+        self._answered(message, connection, WriteAnswer() if error is None else error, None)
+
+    # -- polling the state machine --------------------------------------------------------
+
+    def _poll_soon(self) -> None:
+        """Poll once for all events of one turn of the loop."""
+        if not self._poll_pending:
+            self._poll_pending = True
+            self._loop.call_soon(self._poll)
+
+    @_ends_producer
+    def _poll(self) -> None:
+        self._poll_pending = False
+        for effect in self._state_machine.poll(self._runtime.mono_s()):
+            self._carry_out(effect)
+        if self._state_machine.error is not None:
+            self._accumulator.end(self._state_machine.error)
+            self._budget.close()
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        wake_s = self._state_machine.wake_at_s()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if wake_s < math.inf:
+            self._timer = self._loop.call_later(wake_s - self._runtime.mono_s(), self._poll_soon)
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case SendMessage():
+                self._send(effect)
+            case ConnectToBroker():
+                self._spawn(self._connect(effect.address))
+            case DropConnection():
+                connection = self._connections.pop(effect.address, None)
+                if connection is not None:
+                    connection.drop("it left a Message unanswered for too long")
+            case RefreshHosts():
+                self._spawn(self._refresh())
+
+    def _send(self, send: SendMessage) -> None:
+        message, sealed = send.message, send.message.sealed
+        connection = self._connections.get(send.address)
+        if connection is None:  # an effect before this one found that it has ended
+            error = UnavailableError(f"the connection to broker {send.address} has ended")
+            self._state_machine.failed(message, error, self._runtime.mono_s())
+            return
+        try:
+            if send.header.acks == 0:
+                sent = partial(self._sent, message, connection)
+                connection.post(send.header, sealed.body, sealed.crc32c, sent)
+            else:
+                answered = partial(self._answered, message, connection)
+                connection.send(send.header, sealed.body, sealed.crc32c, answered)
+        except MemqError as exc:
+            self._answered(message, connection, exc, None)
+
+    async def _connect(self, address: str) -> None:
+        try:
+            self._connections[address] = await self._cluster.connection(address)
+        except MemqError as exc:
+            self._state_machine.connect_failed(address, exc, self._runtime.mono_s())
+        else:
+            self._state_machine.connected(address)
+        self._poll_soon()
+
+    async def _refresh(self) -> None:
+        try:
+            topic = await self._cluster.topic(self._options.topic, refresh=True)
+            if topic.incarnation != self._state_machine.options.incarnation:
+                raise TopicRecreatedError(
+                    f"topic {self._options.topic!r} was deleted and made again; open the producer "
+                    "anew to write to it"
+                )
+            self._adopt(topic)
+        except MemqError as exc:
+            self._state_machine.refresh_failed(exc, self._runtime.mono_s())
+        else:
+            self._state_machine.refreshed(topic.hosts, self._runtime.mono_s())
+        self._poll_soon()
+
+    def _adopt(self, topic: TopicInfo) -> None:
+        self._schema_id = topic.schema_id
+        self._schema: pa.Schema = deserialize_schema(topic.schemas[topic.schema_id])
+
+    # -- the accumulator's time -------------------------------------------------------------
+
+    def _arm_ticker(self) -> None:
+        if self._ticker is not None:
+            self._ticker.cancel()
+        self._ticker = self._loop.call_later(self._accumulator.first_tick_s, self._tick)
+
+    @_ends_producer
+    def _tick(self) -> None:
+        self._ticker = None
+        next_s = self._accumulator.tick(may_seal=self._state_machine.unsent == 0)
+        if next_s is not None:
+            self._ticker = self._loop.call_later(next_s, self._tick)
+
+    # -- the end ----------------------------------------------------------------------------
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._reap)
+
+    def _reap(self, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(task, None)
+        if not task.cancelled() and (exc := task.exception()) is not None:
+            self._end(exc)
+
+    def _end(self, exc: BaseException) -> None:
+        error = MemqError(f"internal error of the producer: {exc!r}")
+        self._state_machine.end(error)
+        self._accumulator.end(error)
+        self._budget.close()
 
 
-class Producer:
+class Producer(SyncClient[AsyncProducer]):
     """Writes to one topic, from any number of threads. Use it with `with`, or `close` it.
 
     It finds the topic when it is made; an event loop in a background thread does the rest. In a
@@ -244,68 +620,35 @@ class Producer:
         topic: str,
         **options: Unpack[ProducerArguments],
     ) -> None:
-        self._closed = True  # until there is something to close
-        parsed = ProducerOptions.parse(topic=topic, **options)
-        self._pid = os.getpid()
-        self._loop = EventLoopThread(f"memq-producer-{topic}")
-        try:
-            self._rim = self._loop.run(
-                ProducerRim.start(bootstrap, parsed, hand_over=self._loop.call)
-            )
-        except BaseException:
-            self._loop.close()
-            raise
-        self._accumulator = self._rim.accumulator
-        self._closed = False
-
-    def __repr__(self) -> str:
-        state = "closed" if self._closed else repr(self._rim)
-        return f"<Producer {self._rim.options.topic} {state}>"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
-            if exc is not None and not self._closed:
-                _drop_unfinished(self._rim)
-            self.close()
-        except MemqError as error:
-            if exc is None:
-                raise
-            exc.add_note(f"closing the producer failed as well: {error}")
-
-    def __del__(self) -> None:
-        if not self._closed and os.getpid() == self._pid:
-            warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
+        client = AsyncProducer(bootstrap, topic=topic, **options)
+        loop = EventLoopThread(f"memq-producer-{topic}")
+        client._hand_over = loop.call
+        super().__init__(client, loop)
+        self._accumulator = client._accumulator
 
     @property
+    @documented_by(AsyncProducer.producer_id)
     def producer_id(self) -> str:
-        """Name under which the Messages are sent."""
-        return self._rim.producer_id
+        return self._client.producer_id
 
     @property
+    @documented_by(AsyncProducer.write_partitions)
     def write_partitions(self) -> int:
-        """Write partitions that the Messages are spread over; with an id of one's own those that
-        the topic was made with.
-        """
-        return self._rim.write_partitions
+        return self._client.write_partitions
 
     @property
+    @documented_by(AsyncProducer.incarnation)
     def incarnation(self) -> str:
-        """Of the topic that is written to; one that is made again is not."""
-        return self._rim.incarnation
+        return self._client.incarnation
 
     @property
+    @documented_by(AsyncProducer.stats)
     def stats(self) -> ProducerStats:
-        """What this producer did so far."""
-        return self._rim.stats
+        return self._client.stats
 
+    # What is written goes into the accumulator from the calling thread: nothing hops to the loop.
+
+    @documented_by(AsyncProducer.write)
     def write(
         self,
         value: BytesLike | None,
@@ -313,119 +656,35 @@ class Producer:
         headers: Headers | None = None,
         timestamp: datetime | int | None = None,
     ) -> Delivery:
-        """Add a record; returns the delivery of its Message. Waits only for memory.
-
-        Args:
-            value: its bytes; None is a tombstone.
-            key: its key.
-            headers: names and bytes, as a mapping or as pairs.
-            timestamp: a datetime with a time zone, or microseconds since 1970 UTC; None for now,
-                which is taken every 10 ms.
-
-        Raises:
-            InvalidRequestError: something is not of its type, or the topic takes tables only.
-            MessageTooLargeError: the record fits no Message.
-            BufferFullError: there was no memory for it within `max_block`.
-            ClosedError: the producer is closed.
-            MemqError: what ended the producer.
-        """
         delivery = self._accumulator.write(value, key, headers, timestamp)
         if delivery is None:
-            wait = MemoryWait(self._rim)
-            while delivery is None:
-                wait.block()
-                delivery = self._accumulator.write(value, key, headers, timestamp)
+            delivery = self._when_free(
+                partial(self._accumulator.write, value, key, headers, timestamp)
+            )
         return delivery
 
+    @documented_by(AsyncProducer.write_table)
     def write_table(self, rows: Any) -> list[Delivery]:
-        """Write the rows of a table, in order; returns the deliveries of their Messages.
-
-        The table is checked as a whole before any of it is written. What is open from `write` is
-        sealed first, so that order is kept.
-
-        Args:
-            rows: a pyarrow Table or RecordBatch, a pandas or polars DataFrame, or anything that
-                speaks the Arrow PyCapsule interface. Columns are cast to the topic's schema;
-                missing nullable ones become nulls, a missing `timestamp` becomes now.
-
-        Raises:
-            InvalidRequestError: this is no table.
-            SchemaMismatchError: a column does not fit the topic's schema.
-            MessageTooLargeError: a row fits no Message.
-            BufferFullError: there was no memory within `max_block`; earlier rows are written.
-            ClosedError: the producer is closed.
-            MemqError: what ended the producer.
-        """
-        rim = self._rim
         deliveries = []
-        for batch in _batches(rim, rows):
-            wait = None
-            while (delivery := rim.accumulator.write_batch(batch, rim.schema_id)) is None:
-                wait = wait or MemoryWait(rim)
-                wait.block()
-            deliveries.append(delivery)
+        for batch in self._client.conformed(rows):
+            write = partial(self._accumulator.write_batch, batch, self._client._schema_id)
+            deliveries.append(write() or self._when_free(write))
         return deliveries
 
+    @documented_by(AsyncProducer.conformed)
     def conformed(self, rows: Any) -> list[pa.RecordBatch]:
-        """The rows of a table as `write_table` would send them, a batch for each Message: checked,
-        cast and cut. Nothing is written.
+        return self._client.conformed(rows)
 
-        Each of them given to `write_table` is one Message. So who has to know that all rows are
-        good before the first one can be read conforms all of them first.
-
-        Raises:
-            InvalidRequestError, SchemaMismatchError, MessageTooLargeError: as `write_table`.
-        """
-        return _batches(self._rim, rows)
-
+    @documented_by(AsyncProducer.flush)
     def flush(self, timeout: float | None = None) -> None:
-        """Seal what is open, and wait until all that was written is settled.
-
-        Args:
-            timeout: longest wait in seconds; None for the delivery deadlines.
-
-        Raises:
-            RequestTimeoutError: it takes longer; what is not settled is still being delivered.
-            ClosedError: the producer is closed.
-            MemqError: the error of a Message that failed, if nobody has seen it yet.
-        """
         self._accumulator.seal()  # here, so that encoding does not hold up the event loop
-        self._loop.run(self._rim.flush(timeout))
+        self._loop.run(self._client.flush(timeout))
 
-    def close(self, timeout: float | None = None) -> None:
-        """Flush, then close. What is not settled after `timeout` seconds fails. Idempotent.
+    close = sync_close(AsyncProducer.close)
 
-        Raises:
-            as `flush`.
-        """
-        if self._closed or os.getpid() != self._pid:
-            return
-        self._closed = True
-        try:
-            self._loop.run(self._rim.close(timeout))
-        finally:
-            self._loop.close()
-
-
-def _drop_unfinished(rim: ProducerRim) -> None:
-    """A job with a name of its own failed in the middle of a Message: it is not sent half.
-
-    When the job runs again it fills the same Message under the same name. Had half of it been
-    published, the whole one would be refused.
-    """
-    if rim.options.producer_id is not None:
-        rim.accumulator.drop_open(
-            ClosedError("dropped: the block of the producer failed before this Message was full")
-        )
-
-
-def _batches(rim: ProducerRim, rows: Any) -> list[pa.RecordBatch]:
-    message_bytes, max_message_bytes = rim.accumulator.limits_bytes
-    return to_batches(
-        rows,
-        rim.schema,
-        rim.options.topic,
-        now_us=rim.runtime.wall_us(),
-        message_bytes=message_bytes,
-        max_message_bytes=max_message_bytes,
-    )
+    def _when_free(self, write: Callable[[], Delivery | None]) -> Delivery:
+        if self._loop.is_current:  # waiting here would keep away the acks that are waited for
+            raise BufferFullError(
+                "buffer_bytes is reached, and a callback of a delivery cannot wait for room"
+            )
+        return self._client._memory_wait().block(write)

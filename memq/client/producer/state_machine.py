@@ -17,46 +17,39 @@ Rule 3. `first_unsettled` of a write partition is the least sequence that is not
     grows. The broker refuses, and never waits for, what is below it.
 Rule 4. A retriable error makes the Message wait for a back-off with full jitter. In an unordered
     topic it holds up no other Message.
-Rule 4a. In an ordered topic nothing behind it in its write partition is sent before it, so only the
-    first Message that is not settled ever waits. What was sent behind it the broker refuses for the
-    sake of a neighbour, which counts for nobody, as does a `SequenceGapError`: once the first is
-    acked the next goes at once. Whatever is refused has crossed the network for nothing, so after
-    any other failure one Message is in flight, and with each ack one more. A write partition that
-    moves is sent on only when nothing is in flight to its old host.
+Rule 4a. In an ordered topic no later Message of its write partition is sent before it, so only the
+    first Message that is not settled ever waits. Those sent after it the broker refuses because of
+    the gap (`SequenceGapError`), which counts as a failure of none of them: once the first is acked
+    the next goes at once. Whatever is refused has crossed the network for nothing, so after any
+    other failure one Message is in flight, and with each ack one more. A write partition that moves
+    is sent on only when nothing is in flight to its old host.
 Rule 5. At most `max_in_flight` Messages are in flight per broker.
 Rule 6. An error that will not go away fails what it concerns: the one Message that the broker
     refuses; for `FATAL` everything, and all that is written later. Then there is nothing more to
     do but to await what is in flight.
 Rule 7. `NotHostedError` that names an address moves the write partition there, and the Message is
     sent again at once, but only once in a row: then it backs off. An error that may mean that the
-    host has changed asks for the topic's hosts again (`Refresh`); they are adopted when they come.
+    host has changed asks for the topic's hosts again (`RefreshHosts`); they are adopted when they
+    come.
 Rule 8. A broker that leaves a Message unanswered for `answer_timeout_s` is not answering: its
     connection is dropped, which fails, retriably, all that is in flight on it.
 
-The core does no I/O and knows no clock. The caller passes events and the time in monotonic seconds,
+It does no I/O and knows no clock. The caller passes events and the time in monotonic seconds,
 carries out what `poll` returns, and calls `poll` again after each event and at `wake_at_s()`.
-Every `Send` must be answered by one of `acked` and `failed`; every `Connect` by `connected` or
-`connect_failed`; every `Refresh` by `refreshed` or `refresh_failed`.
+Every `SendMessage` must be answered by `acked` or `failed`; every `ConnectToBroker` by `connected`
+or `connect_failed`; every `RefreshHosts` by `refreshed` or `refresh_failed`.
 """
 
 from __future__ import annotations
 
+import enum
 import heapq
 import math
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from memq.client.producer.delivery import StoredAt
-from memq.client.producer.state import (
-    Connect,
-    Drop,
-    Entry,
-    Link,
-    LinkState,
-    Partition,
-    Refresh,
-    Send,
-)
 from memq.core.checksum import crc32c
 from memq.core.retry import BROKER_BACKOFF
 from memq.core.wire.messages import Write
@@ -78,7 +71,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from memq.client.producer.accumulator import SealedMessage
-    from memq.client.producer.state import CoreOptions, Effect
     from memq.core.wire.messages import WriteAnswer
 
 FATAL = (
@@ -90,11 +82,154 @@ FATAL = (
 )
 """Errors that end the producer: no later Message would fare better."""
 
-
 REFRESH_INTERVAL_S = 0.5  # hosts change within seconds; asking more often only loads the brokers
 
 
-class ProducerCore:
+@dataclass(eq=False, slots=True)
+class WritePartition:
+    """A write partition: its host and its Messages.
+
+    Attributes:
+        number: of the write partition.
+        host: address of its broker; empty while it has none.
+        next_sequence: of the next Message submitted.
+        unsettled: its Messages that are not settled, by sequence.
+        waiting: heap of those that are not in flight, the next to be sent first: sorted by when
+            they may be sent and by sequence; in an ordered topic by sequence alone. Settled ones
+            are dropped when they come up.
+        in_flight: how many are in flight.
+        sent_to: the broker that the last one was sent to.
+        window: how many may be in flight, in an ordered topic.
+    """
+
+    number: int
+    host: str
+    next_sequence: int = 0
+    unsettled: OrderedDict[int, NamedMessage] = field(default_factory=OrderedDict)
+    waiting: list[tuple[float, int, NamedMessage]] = field(default_factory=list)
+    in_flight: int = 0
+    sent_to: BrokerLink | None = None
+    window: int = 1
+
+    def first_unsettled(self) -> int:
+        """Least sequence that may still be sent."""
+        return next(iter(self.unsettled), self.next_sequence)
+
+
+@dataclass(eq=False, slots=True)
+class NamedMessage:
+    """A Message with its name.
+
+    Attributes:
+        sealed: its bytes and their description.
+        partition: write partition that it belongs to.
+        sequence: in that write partition.
+        deadline_s: when it fails.
+        ready_s: when it may be sent.
+        attempts: how often it failed.
+        sent_s: when it was sent last.
+        link: the broker that it is in flight to; None while it waits.
+        settled: its outcome is known.
+        redirected: its last answer sent it on to another broker.
+    """
+
+    sealed: SealedMessage
+    partition: WritePartition
+    sequence: int
+    deadline_s: float
+    ready_s: float = -math.inf
+    attempts: int = 0
+    sent_s: float = -math.inf
+    link: BrokerLink | None = None
+    settled: bool = False
+    redirected: bool = False
+
+
+class LinkState(enum.Enum):
+    """Whether Messages can be sent to a broker."""
+
+    DOWN = "down"
+    CONNECTING = "connecting"
+    UP = "up"
+
+
+@dataclass(eq=False, slots=True)
+class BrokerLink:
+    """A broker as somewhere to send to.
+
+    Attributes:
+        address: of the broker.
+        state: of the connection.
+        attempts: failed ones to connect, in a row.
+        retry_s: when to try to connect again.
+        in_flight: Messages without an answer, the longest in flight first.
+    """
+
+    address: str
+    state: LinkState = LinkState.DOWN
+    attempts: int = 0
+    retry_s: float = -math.inf
+    in_flight: OrderedDict[NamedMessage, None] = field(default_factory=OrderedDict)
+
+
+class SendMessage(NamedTuple):
+    """Send the Message to the broker; report `acked` or `failed`."""
+
+    message: NamedMessage
+    address: str
+    header: Write
+
+
+class ConnectToBroker(NamedTuple):
+    """Connect to the broker; report `connected` or `connect_failed`."""
+
+    address: str
+
+
+class DropConnection(NamedTuple):
+    """Close the connection to the broker: it does not answer."""
+
+    address: str
+
+
+class RefreshHosts(NamedTuple):
+    """Ask for the topic's hosts; report `refreshed` or `refresh_failed`."""
+
+
+Effect: TypeAlias = SendMessage | ConnectToBroker | DropConnection | RefreshHosts
+
+
+@dataclass(frozen=True)
+class StateMachineOptions:
+    """What a producer is, and how long it tries.
+
+    Attributes:
+        topic: that it writes to.
+        incarnation: of that topic.
+        producer_id: its name.
+        epoch: of that name.
+        acks: 0, 1, or -1 for `all`.
+        ordered: the topic keeps each producer's order: one write partition, sequences in order.
+        fixed_partitions: never use write partitions that are added later, so that the same
+            Messages go to the same ones in every run.
+        max_in_flight: Messages per broker without an answer.
+        delivery_timeout_s: from when a Message was written to its deadline.
+        answer_timeout_s: longest that a broker may take to answer.
+    """
+
+    topic: str
+    incarnation: str
+    producer_id: str
+    epoch: int
+    acks: int
+    ordered: bool
+    fixed_partitions: bool
+    max_in_flight: int
+    delivery_timeout_s: float
+    answer_timeout_s: float
+
+
+class ProducerStateMachine:
     """The state machine of one producer.
 
     Args:
@@ -102,26 +237,28 @@ class ProducerCore:
         hosts: address of each write partition's broker, by position.
         release: gives so many bytes back to the budget.
         on_submitted: told of each Message when it has its name.
-        on_settled: told of each Message when it is settled, with its place or its error.
+        on_settled: told of each Message when it is settled, with where it is stored or its error.
         randomness: evenly spread over [0, 1).
     """
 
     def __init__(
         self,
-        options: CoreOptions,
+        options: StateMachineOptions,
         hosts: Sequence[str],
         *,
         release: Callable[[int], None],
-        on_submitted: Callable[[Entry], None],
-        on_settled: Callable[[Entry, StoredAt | MemqError], None],
+        on_submitted: Callable[[NamedMessage], None],
+        on_settled: Callable[[NamedMessage, StoredAt | MemqError], None],
         randomness: Callable[[], float],
     ) -> None:
         self.options = options
         self.error: MemqError | None = None
-        self._partitions: list[Partition] = []
+        self._partitions: list[WritePartition] = []
         self._add_partitions(hosts)
-        self._links: dict[str, Link] = {}
-        self._unsettled: OrderedDict[Entry, None] = OrderedDict()  # as submitted: by deadline
+        self._links: dict[str, BrokerLink] = {}
+        self._unsettled: OrderedDict[NamedMessage, None] = (
+            OrderedDict()
+        )  # as submitted: by deadline
         self._unsent = 0
         self._submitted = 0
         self._turn = 0
@@ -136,11 +273,11 @@ class ProducerCore:
         self._first_partition = crc32c(options.producer_id.encode())
 
     def __repr__(self) -> str:
-        in_flight = sum(len(link.in_flight) for link in self._links.values())
         state = f"over: {self.error} | " if self.error is not None else ""
         return (
-            f"<ProducerCore {self.options.producer_id} [{state}{len(self._unsettled)} unsettled | "
-            f"{in_flight} in flight | {self._unsent} never sent]>"
+            f"<ProducerStateMachine {self.options.producer_id} [{state}"
+            f"{len(self._unsettled)} unsettled | {self.in_flight} in flight | "
+            f"{self._unsent} never sent]>"
         )
 
     @property
@@ -163,57 +300,57 @@ class ProducerCore:
         """Messages whose outcome is open."""
         return len(self._unsettled)
 
-    def unsettled(self) -> list[Entry]:
+    def unsettled(self) -> list[NamedMessage]:
         """Messages whose outcome is open, as submitted."""
         return list(self._unsettled)
 
     # -- events -----------------------------------------------------------------------------
 
-    def submit(self, message: SealedMessage) -> None:
+    def submit(self, sealed: SealedMessage) -> None:
         """Take a Message, give it its name, and see to it that its delivery ends."""
         partition = self._choose_partition()
-        deadline_s = message.written_s + self.options.delivery_timeout_s
-        entry = Entry(message, partition, partition.next_sequence, deadline_s)
+        deadline_s = sealed.written_s + self.options.delivery_timeout_s
+        message = NamedMessage(sealed, partition, partition.next_sequence, deadline_s)
         partition.next_sequence += 1
-        partition.unsettled[entry.sequence] = entry
-        self._unsettled[entry] = None
+        partition.unsettled[message.sequence] = message
+        self._unsettled[message] = None
         self._submitted += 1
         self._unsent += 1
-        self._on_submitted(entry)
+        self._on_submitted(message)
         if self.error is not None:
-            self._settle(entry, self.error)
+            self._settle(message, self.error)
         else:
-            self._wait(entry)
+            self._wait(message)
 
-    def acked(self, entry: Entry, answer: WriteAnswer) -> None:
+    def acked(self, message: NamedMessage, answer: WriteAnswer) -> None:
         """The broker acked the Message."""
-        self._land(entry)
-        partition = entry.partition
+        self._land(message)
+        partition = message.partition
         partition.window = min(partition.window + 1, self.options.max_in_flight)
-        if not entry.settled:
+        if not message.settled:
             self._settle(
-                entry,
+                message,
                 StoredAt(
                     self.options.topic,
                     answer.partition,
                     answer.offset,
                     answer.batch_id,
-                    entry.partition.number,
-                    entry.sequence,
+                    message.partition.number,
+                    message.sequence,
                     answer.duplicate,
                 ),
             )
 
-    def failed(self, entry: Entry, error: MemqError, now_s: float) -> None:
+    def failed(self, message: NamedMessage, error: MemqError, now_s: float) -> None:
         """The broker refused the Message, or the connection ended before its answer."""
-        self._land(entry)
+        self._land(message)
         if isinstance(error, FATAL):
             self.end(error)
-        elif not entry.settled:
+        elif not message.settled:
             if error.retriable:
-                self._retry(entry, error, now_s)
+                self._retry(message, error, now_s)
             else:
-                self._settle(entry, error)
+                self._settle(message, error)
 
     def connected(self, address: str) -> None:
         """There is a connection to the broker."""
@@ -267,8 +404,8 @@ class ProducerCore:
         """Fail all that is not settled, and all that is submitted from now on."""
         if self.error is None:
             self.error = error
-        for entry in list(self._unsettled):
-            self._settle(entry, error)
+        for message in list(self._unsettled):
+            self._settle(message, error)
 
     # -- what to do -------------------------------------------------------------------------
 
@@ -281,14 +418,14 @@ class ProducerCore:
         for link in self._links.values():
             if now_s >= self._silent_s(link):
                 link.state = LinkState.DOWN
-                effects.append(Drop(link.address))
+                effects.append(DropConnection(link.address))
         count = len(self._partitions)
         self._turn = (self._turn + 1) % count
         for step in range(count):
             self._send_from(self._partitions[(self._turn + step) % count], now_s, effects)
         if self._refresh_wanted and not self._refreshing and now_s >= self._refresh_s:
             self._refresh_wanted, self._refreshing = False, True
-            effects.append(Refresh())
+            effects.append(RefreshHosts())
         return effects
 
     def wake_at_s(self) -> float:
@@ -308,43 +445,43 @@ class ProducerCore:
     def _add_partitions(self, hosts: Sequence[str]) -> None:
         for host in hosts:
             number, window = len(self._partitions), self.options.max_in_flight
-            self._partitions.append(Partition(number, host, window=window))
+            self._partitions.append(WritePartition(number, host, window=window))
 
-    def _choose_partition(self) -> Partition:
+    def _choose_partition(self) -> WritePartition:
         turn = 0 if self.options.ordered else self._submitted
         return self._partitions[(self._first_partition + turn) % len(self._partitions)]
 
-    def _link(self, address: str) -> Link:
+    def _link(self, address: str) -> BrokerLink:
         link = self._links.get(address)
         if link is None:
-            link = self._links[address] = Link(address)
+            link = self._links[address] = BrokerLink(address)
         return link
 
-    def _wait(self, entry: Entry) -> None:
-        key = 0.0 if self.options.ordered else entry.ready_s
-        heapq.heappush(entry.partition.waiting, (key, entry.sequence, entry))
+    def _wait(self, message: NamedMessage) -> None:
+        key = 0.0 if self.options.ordered else message.ready_s
+        heapq.heappush(message.partition.waiting, (key, message.sequence, message))
 
-    def _send_from(self, partition: Partition, now_s: float, effects: list[Effect]) -> None:
+    def _send_from(self, partition: WritePartition, now_s: float, effects: list[Effect]) -> None:
         """Send what may be sent of a write partition, and connect to its host if need be."""
         while partition.waiting:
-            entry = partition.waiting[0][2]
-            if entry.settled:
+            message = partition.waiting[0][2]
+            if message.settled:
                 heapq.heappop(partition.waiting)
                 continue
             if not partition.host:
                 self._refresh_wanted = True
-            if entry.ready_s > now_s or not partition.host:
+            if message.ready_s > now_s or not partition.host:
                 return
             link = self._link(partition.host)
             if link.state is LinkState.DOWN and now_s >= link.retry_s:
                 link.state = LinkState.CONNECTING
-                effects.append(Connect(link.address))
+                effects.append(ConnectToBroker(link.address))
             if not self._may_send(partition, link):
                 return
             heapq.heappop(partition.waiting)
-            effects.append(self._send(entry, link, now_s))
+            effects.append(self._send(message, link, now_s))
 
-    def _may_send(self, partition: Partition, link: Link) -> bool:
+    def _may_send(self, partition: WritePartition, link: BrokerLink) -> bool:
         if link.state is not LinkState.UP or len(link.in_flight) >= self.options.max_in_flight:
             return False
         if not self.options.ordered:
@@ -353,99 +490,99 @@ class ProducerCore:
         moving = partition.in_flight > 0 and partition.sent_to is not link
         return not moving and partition.in_flight < partition.window
 
-    def _send(self, entry: Entry, link: Link, now_s: float) -> Send:
-        if entry.sent_s == -math.inf:
+    def _send(self, message: NamedMessage, link: BrokerLink, now_s: float) -> SendMessage:
+        if message.sent_s == -math.inf:
             self._unsent -= 1
-        entry.link, entry.sent_s = link, now_s
-        link.in_flight[entry] = None
-        entry.partition.in_flight += 1
-        entry.partition.sent_to = link
-        message, options = entry.message, self.options
+        message.link, message.sent_s = link, now_s
+        link.in_flight[message] = None
+        message.partition.in_flight += 1
+        message.partition.sent_to = link
+        sealed, options = message.sealed, self.options
         header = Write(
             topic=options.topic,
             incarnation=options.incarnation,
-            write_partition=entry.partition.number,
+            write_partition=message.partition.number,
             producer_id=options.producer_id,
             epoch=options.epoch,
-            sequence=entry.sequence,
-            first_unsettled=entry.partition.first_unsettled(),
+            sequence=message.sequence,
+            first_unsettled=message.partition.first_unsettled(),
             acks=options.acks,
-            schema_id=message.schema_id,
-            records=message.records,
-            min_timestamp_us=message.min_timestamp_us,
-            max_timestamp_us=message.max_timestamp_us,
+            schema_id=sealed.schema_id,
+            records=sealed.records,
+            min_timestamp_us=sealed.min_timestamp_us,
+            max_timestamp_us=sealed.max_timestamp_us,
         )
-        return Send(entry, link.address, header)
+        return SendMessage(message, link.address, header)
 
-    def _land(self, entry: Entry) -> None:
+    def _land(self, message: NamedMessage) -> None:
         """The Message is not in flight any more."""
-        link, entry.link = entry.link, None
+        link, message.link = message.link, None
         if link is not None:
-            del link.in_flight[entry]
-            entry.partition.in_flight -= 1
-            if entry.settled:
-                self._free(entry)
+            del link.in_flight[message]
+            message.partition.in_flight -= 1
+            if message.settled:
+                self._free(message)
 
-    def _retry(self, entry: Entry, error: MemqError, now_s: float) -> None:
+    def _retry(self, message: NamedMessage, error: MemqError, now_s: float) -> None:
         self._last_error = error
         moved = isinstance(error, NotHostedError) and error.address != ""
         if isinstance(error, NotHostedError) and moved:
-            entry.partition.host = error.address
+            message.partition.host = error.address
         elif isinstance(error, NotHostedError | UnavailableError | RequestTimeoutError):
             self._refresh_wanted = True
-        if not moved or entry.redirected:
-            self._back_off(entry, error, now_s)
-        entry.redirected = moved and not entry.redirected
-        self._wait(entry)
+        if not moved or message.redirected:
+            self._back_off(message, error, now_s)
+        message.redirected = moved and not message.redirected
+        self._wait(message)
 
-    def _back_off(self, entry: Entry, error: MemqError, now_s: float) -> None:
-        partition, counts = entry.partition, not isinstance(error, SequenceGapError)
+    def _back_off(self, message: NamedMessage, error: MemqError, now_s: float) -> None:
+        partition, counts = message.partition, not isinstance(error, SequenceGapError)
         if self.options.ordered:
             if counts:
                 partition.window = 1
-            if entry.sequence != partition.first_unsettled():
+            if message.sequence != partition.first_unsettled():
                 return
-        entry.ready_s = now_s + BROKER_BACKOFF.full_jitter_s(entry.attempts, self._randomness)
-        entry.attempts += counts
+        message.ready_s = now_s + BROKER_BACKOFF.full_jitter_s(message.attempts, self._randomness)
+        message.attempts += counts
 
     def _expire(self, now_s: float) -> None:
         while self._unsettled:
-            entry = next(iter(self._unsettled))
-            if now_s < entry.deadline_s:
+            message = next(iter(self._unsettled))
+            if now_s < message.deadline_s:
                 return
             last = f"; last error: {self._last_error}" if self._last_error is not None else ""
             timeout_s = self.options.delivery_timeout_s
             self._settle(
-                entry,
+                message,
                 DeliveryTimeoutError(
-                    f"sequence {entry.sequence} of write partition {entry.partition.number} of "
+                    f"sequence {message.sequence} of write partition {message.partition.number} of "
                     f"{self.options.topic!r} was not acked within {timeout_s:g} s{last}"
                 ),
             )
 
-    def _settle(self, entry: Entry, outcome: StoredAt | MemqError) -> None:
-        entry.settled = True
-        del entry.partition.unsettled[entry.sequence]
-        del self._unsettled[entry]
-        if entry.sent_s == -math.inf:
+    def _settle(self, message: NamedMessage, outcome: StoredAt | MemqError) -> None:
+        message.settled = True
+        del message.partition.unsettled[message.sequence]
+        del self._unsettled[message]
+        if message.sent_s == -math.inf:
             self._unsent -= 1
-        self._on_settled(entry, outcome)
-        if entry.link is None:
-            self._free(entry)
-        entry.message.delivery.settle(outcome)
+        self._on_settled(message, outcome)
+        if message.link is None:
+            self._free(message)
+        message.sealed.delivery.settle(outcome)
 
-    def _free(self, entry: Entry) -> None:
-        size = entry.message.size_bytes
-        entry.message.body = b""  # the heap of waiting ones may keep the entry for a while
+    def _free(self, message: NamedMessage) -> None:
+        size = message.sealed.size_bytes
+        message.sealed.body = b""  # the heap of waiting ones may keep the message for a while
         self._release(size)
 
-    def _silent_s(self, link: Link) -> float:
+    def _silent_s(self, link: BrokerLink) -> float:
         """When the broker has taken too long to answer."""
         if link.state is not LinkState.UP or not link.in_flight:
             return math.inf
         return next(iter(link.in_flight)).sent_s + self.options.answer_timeout_s
 
-    def _sendable_s(self, partition: Partition) -> float:
+    def _sendable_s(self, partition: WritePartition) -> float:
         """When the first waiting Message can be sent, if only time keeps it."""
         if not partition.waiting or not partition.host:
             return math.inf

@@ -19,9 +19,9 @@ window, by the brokers' clock, so windows that meet hold each Batch once. Each i
                 lies below reports that are younger than the *grace*: jobs may run side by side and
                 end in any order, and a member may report late what it gave up to another.
 
-A consumer answers for all that lies behind the lowest offset it reported in a partition (of all
+A consumer answers for everything from the lowest offset that it reported in a partition (of all
 reports read: those since shortly before the window). What lies before it was never meant for it.
-For a partition without any report of it everything is behind.
+In a partition without any report of it everything is behind.
 
 Offsets that a group has stepped over (`skipped`) are missed for certain, whatever lies beside: a
 member reports it of itself, and an administrator who moves the group forward does. Such a report
@@ -33,144 +33,187 @@ that stands in the audit topic twice, alone or joined to what came after it, beg
 offset and the same time, and counts once.
 
 A report over offsets that retention has removed in part cannot be compared, and is believed. One
-that dropped repeats is compared in Messages only; that there are repeats at all is a finding of
-the other half of the audit.
+that dropped duplicates is compared in Messages only; that there are duplicates at all is a finding
+of the other half of the audit.
 
-How it is done: reports become, for each consumer and partition, a list of pieces with a state each.
-Notifications are gone through in the order of offsets, and running totals are kept at the edges of
-all reports, so the totals of any report are a difference. Only where some differ, the Notifications
-of these ranges are gone through again. Memory is some hundred bytes for each report, consumer and
-producer, and up to `MAX_PARTS` named parts.
+How it is done: reports become, for each consumer and partition, the offsets from which a finding
+holds. Notifications are gone through in the order of offsets, and running totals are kept at the
+edges of all reports, so the totals of any report are a difference. Only where some differ, the
+Notifications of these ranges are gone through again. Memory is some hundred bytes for each report,
+consumer and producer, and up to `MAX_PARTS` named parts.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
-from memq.core.audit.consumed_findings import Amount, ConsumedAudit, ConsumerAudit, Part
-from memq.core.audit.coverage import Coverage, State
-from memq.core.audit.reports import CRC_MODULUS, ProducerName, ReaderName
-from memq.core.spans import Offsets, common, holds, joined, without
+from memq.core.audit.reports import (
+    CRC_MODULUS,
+    ConsumedReport,
+    ProducerName,
+    ReaderName,
+    StoredReport,
+)
+from memq.core.audit.result import ConsumedAudit, ConsumerAudit, LocatedRun, MessageCount
+from memq.core.ranges import Interval, OffsetRange, contains, difference, intersection, union
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from memq.core.audit.coverage import StoredConsumed
-    from memq.core.audit.reports import ConsumedReport
     from memq.core.format.batch import ProducerRun
-    from memq.core.notification.notification import Notification
+    from memq.core.notification.notification import Notification, PublishedBatch
 
 MAX_PARTS = 10_000  # named in one audit, about 200 bytes each; counts go on beyond
 MAX_MISMATCHES = 1_000  # sentences of one consumer
+NAMED = ("missed", "mismatched", "unreported")  # findings whose parts are named
 
 
-class Totals(NamedTuple):
+class _Totals(NamedTuple):
     """What the Notifications of some offsets say, or a report about them."""
 
-    batches: int
-    messages: int
-    records: int
-    crc_sum: int
+    batches: int = 0
+    messages: int = 0
+    records: int = 0
+    crc_sum: int = 0
 
-    def plus(self, notification: Notification) -> Totals:
-        """With one more Batch."""
-        crc_sum = sum(run.crc_sum for run in notification.producers)
-        return Totals(
-            self.batches + 1,
-            self.messages + notification.messages,
-            self.records + notification.records,
-            (self.crc_sum + crc_sum) % CRC_MODULUS,
+    def plus(self, more: _Totals, sign: int = 1) -> _Totals:
+        """With what other offsets have, or with a negative sign without it."""
+        batches, messages, records, crc_sum = (
+            a + sign * b for a, b in zip(self, more, strict=True)
         )
-
-    def minus(self, earlier: Totals) -> Totals:
-        """What came since."""
-        return Totals(
-            self.batches - earlier.batches,
-            self.messages - earlier.messages,
-            self.records - earlier.records,
-            (self.crc_sum - earlier.crc_sum) % CRC_MODULUS,
-        )
+        return _Totals(batches, messages, records, crc_sum % CRC_MODULUS)
 
 
-class _Sums:
-    """Running totals of the Notifications of one read partition, kept at some edges."""
+class _RunningTotals:
+    """Totals of the Notifications of one read partition so far, kept at some edges."""
 
     def __init__(self, edges: Iterable[int]) -> None:
         self._edges = sorted(set(edges))
-        self._kept: list[Totals] = []
-        self._totals = Totals(0, 0, 0, 0)
+        self._kept: list[_Totals] = []
+        self._totals = _Totals()
 
-    def seen(self, offset: int, notification: Notification) -> None:
+    def add(self, offset: int, notification: Notification) -> None:
         """Add the next Batch."""
         self._keep_before(offset)
-        self._totals = self._totals.plus(notification)
+        crc_sum = sum(run.crc_sum for run in notification.producers)
+        batch = _Totals(1, notification.messages, notification.records, crc_sum)
+        self._totals = self._totals.plus(batch)
 
-    def between(self, start: int, end: int) -> Totals:
-        """What was seen from one edge up to, not including, another one."""
+    def between(self, start: int, end: int) -> _Totals:
+        """What was added from one edge up to, not including, another one."""
         self._keep_before(self._edges[-1])
-        return self._at(end).minus(self._at(start))
+        return self._at(end).plus(self._at(start), sign=-1)
 
     def _keep_before(self, offset: int) -> None:
         while len(self._kept) < len(self._edges) and self._edges[len(self._kept)] <= offset:
             self._kept.append(self._totals)
 
-    def _at(self, edge: int) -> Totals:
+    def _at(self, edge: int) -> _Totals:
         return self._kept[bisect_right(self._edges, edge) - 1]
 
 
-class Place(NamedTuple):
-    """Where a Notification stands."""
+class _Coverage:
+    """What the reports of one consumer say about one read partition.
 
-    partition: int
-    offset: int
+    Attributes:
+        reports: each once, sorted by where they begin.
+    """
+
+    def __init__(self, stored: Iterable[StoredReport[ConsumedReport]], due_ms: int) -> None:
+        each_once = _each_once(stored)
+        self.reports = [report for report, _ in each_once]
+        self._twice = union(_overlaps(self.reports))
+        skips = (Interval(each.start - each.skipped, each.start) for each in self.reports)
+        self._skips = union(sorted(skips))
+        self._goes_on = {each.end for each in self.reports if not each.final}
+        self._passed_ms = _passed_ms([stored_ms for _, stored_ms in each_once])
+        self._due_ms = due_ms
+        self._edges = [0]
+        self._findings = [""]
+        self._lay_out(union(each.interval for each in self.reports))
+
+    def finding(self, offset: int) -> str:
+        """Which finding of `ConsumedAudit` an offset is; empty where it was not meant for it."""
+        return self._findings[bisect_right(self._edges, offset) - 1]
+
+    def is_twice(self, offset: int) -> bool:
+        """Whether several reports cover an offset."""
+        return contains(self._twice, offset)
+
+    def _lay_out(self, covered: Iterable[Interval]) -> None:
+        """Note from which offset which finding holds. Of two at one offset the later counts."""
+        reach = min(report.start - report.skipped for report in self.reports)
+        for start, end in covered:
+            self._lay_out_gap(Interval(reach, start))
+            self._from(start, "consumed")
+            self._from(end, "behind")
+            reach = end
+
+    def _lay_out_gap(self, gap: Interval) -> None:
+        if not self._is_due(gap):
+            self._from(gap.start, "behind")
+            return
+        rest = "unreported" if gap.start in self._goes_on else "missed"
+        self._from(gap.start, rest)
+        for start, end in intersection(self._skips, gap):
+            self._from(start, "missed")
+            self._from(end, rest)
+
+    def _from(self, offset: int, finding: str) -> None:
+        self._edges.append(offset)
+        self._findings.append(finding)
+
+    def _is_due(self, gap: Interval) -> bool:
+        """Whether the consumer went past a gap long enough ago."""
+        at = bisect_right(self.reports, gap.end - 1, key=lambda report: report.start)
+        return self._passed_ms[at] <= self._due_ms
 
 
-class Consumption:
+class ConsumedReconciliation:
     """Compares reports of consumers with Notifications.
 
-    Give it the Notifications of `stretches`, in the order of their offsets in each partition; then
-    those of `doubtful` once more.
+    Give it the Batches of `ranges`, in the order of their offsets in each partition; then those of
+    `doubtful` once more.
 
     Args:
         topic: the topic.
         reports: all that were stored since shortly before the window.
         named: consumers that are asked about; they alone, unless there are none.
-        held: offsets that are held, by read partition.
+        retained: offsets that are retained, of each read partition.
         due_ms: what consumers went past before this time is due, by the brokers' clock.
     """
 
     def __init__(
         self,
         topic: str,
-        reports: Iterable[StoredConsumed],
+        reports: Sequence[StoredReport[ConsumedReport]],
         *,
         named: Sequence[str] = (),
-        held: Mapping[int, Offsets],
+        retained: Iterable[OffsetRange],
         due_ms: int,
     ) -> None:
         self._topic = topic
-        self._held = held
-        self._window: Mapping[int, Offsets] = {}
-        self._named = frozenset(named)
-        groups: defaultdict[ReaderName, list[StoredConsumed]] = defaultdict(list)
+        self._retained = _by_partition(retained)
+        self._window: dict[int, Interval] = {}
         self._counts: dict[str, int] = dict.fromkeys(named, 0)
-        reports = list(reports)
+        groups: defaultdict[ReaderName, list[StoredReport[ConsumedReport]]] = defaultdict(list)
         readers = {report.consumer for report, _ in reports if report.start < report.end}
         for stored in reports:
             name = stored.report.name
             if name.consumer not in readers:
                 continue
-            if name.partition in held and (not named or name.consumer in self._named):
+            if name.partition in self._retained and (not named or name.consumer in named):
                 groups[name].append(stored)
                 self._counts[name.consumer] = self._counts.get(name.consumer, 0) + 1
-        self._coverage = {name: Coverage(group, due_ms) for name, group in groups.items()}
+        self._coverage = {name: _Coverage(group, due_ms) for name, group in groups.items()}
         self._checked: dict[ReaderName, list[ConsumedReport]] = {}
-        self._sums: dict[int, _Sums] = {}
+        self._totals: dict[int, _RunningTotals] = {}
         self._unreadable: defaultdict[int, list[int]] = defaultdict(list)
-        self._doubtful: dict[ReaderName, list[Offsets]] = {}
-        self._found: dict[str, dict[ProducerName, ConsumedAudit]] = {
+        self._doubtful: dict[ReaderName, list[Interval]] = {}
+        self._audits: dict[str, dict[ProducerName, ConsumedAudit]] = {
             consumer: {} for consumer in self._counts
         }
         self._parts = 0
@@ -179,132 +222,126 @@ class Consumption:
 
     def __repr__(self) -> str:
         reports = sum(self._counts.values())
-        return f"<Consumption {self._topic} [{len(self._counts)} consumers, {reports} reports]>"
+        return (
+            f"<ConsumedReconciliation {self._topic} "
+            f"[{len(self._counts)} consumers, {reports} reports]>"
+        )
 
     # -- what to look at --------------------------------------------------------------------
 
-    def stretches(self, window: Mapping[int, Offsets]) -> dict[int, list[Offsets]]:
-        """The offsets that must be gone through, by read partition.
+    def ranges(self, window: Iterable[OffsetRange]) -> list[OffsetRange]:
+        """The offsets that must be gone through.
 
         Args:
-            window: offsets of the window, by read partition.
+            window: offsets of the window, of each read partition.
         """
-        self._window = window
-        result = {}
-        for partition, wanted in window.items():
-            parts = [wanted]
+        self._window = _by_partition(window)
+        wanted: dict[int, list[Interval]] = {}
+        for partition, in_window in self._window.items():
+            edges: list[Interval] = []
             for name, coverage in self._coverage.items():
                 if name.partition == partition:
-                    checked = [each for each, _ in coverage.reports if self._matters(each, wanted)]
+                    checked = [each for each in coverage.reports if self._matters(each)]
                     self._checked[name] = checked
-                    parts += [Offsets(each.start, each.end) for each in checked]
-            if len(parts) > 1:
-                self._sums[partition] = _Sums(edge for part in parts[1:] for edge in part)
-            result[partition] = common(joined(sorted(parts)), self._held[partition])
-        return result
+                    edges += [each.interval for each in checked]
+            if edges:
+                self._totals[partition] = _RunningTotals(edge for each in edges for edge in each)
+            wanted[partition] = [in_window, *edges]
+        return self._ranges(wanted)
 
-    def _matters(self, report: ConsumedReport, window: Offsets) -> bool:
+    def _matters(self, report: ConsumedReport) -> bool:
         """Whether a report is about Batches of the window, and can be compared."""
+        window = self._window[report.partition]
         overlaps = report.start < window.end and window.start < report.end
-        return overlaps and report.start >= self._held[report.partition].start
+        return overlaps and report.start >= self._retained[report.partition].start
+
+    def _ranges(self, wanted: dict[int, list[Interval]]) -> list[OffsetRange]:
+        """What of some offsets is retained, each once."""
+        return [
+            OffsetRange(partition, *part)
+            for partition, parts in wanted.items()
+            for part in intersection(union(sorted(parts)), self._retained[partition])
+        ]
 
     # -- what Notifications say -------------------------------------------------------------
 
-    def seen(
-        self, partition: int, offset: int, notification: Notification, *, in_window: bool
-    ) -> None:
-        """Take in one Notification."""
-        if partition in self._sums:
-            self._sums[partition].seen(offset, notification)
+    def add(self, batch: PublishedBatch, *, in_window: bool) -> None:
+        """Take in one Batch."""
+        if batch.partition in self._totals:
+            self._totals[batch.partition].add(batch.offset, batch.notification)
         if in_window:
-            for consumer, found in self._found.items():
-                self._count(consumer, found, Place(partition, offset), notification)
+            for consumer in self._audits:
+                self._count(consumer, batch)
 
-    def unreadable(self, partition: int, offset: int) -> None:
+    def add_unreadable(self, partition: int, offset: int) -> None:
         """A Notification cannot be read, so reports that cover it cannot be compared."""
         self._unreadable[partition].append(offset)
 
-    def _count(
-        self,
-        consumer: str,
-        found: dict[ProducerName, ConsumedAudit],
-        place: Place,
-        notification: Notification,
-    ) -> None:
-        coverage = self._coverage.get(ReaderName(consumer, place.partition))
-        state = State.BEHIND if coverage is None else coverage.state(place.offset)
-        if state is State.BEFORE:
+    def _count(self, consumer: str, batch: PublishedBatch) -> None:
+        coverage = self._coverage.get(ReaderName(consumer, batch.partition))
+        finding = "behind" if coverage is None else coverage.finding(batch.offset)
+        if not finding:
             return
-        again = coverage is not None and coverage.is_twice(place.offset)
-        for run in notification.producers:
-            audit = _audit_of(found, notification, run)
+        again = coverage is not None and coverage.is_twice(batch.offset)
+        for run, audit in self._audits_of(consumer, batch.notification):
             _add(audit.stored, run)
-            amount: Amount = getattr(audit, state.value)
-            _add(amount, run)
+            count: MessageCount = getattr(audit, finding)
+            _add(count, run)
             if again:
                 _add(audit.again, run)
-            if state in (State.MISSED, State.UNREPORTED):
-                self._name(consumer, amount, place, run)
+            if finding in NAMED:
+                self._name(consumer, count, batch, run)
 
     # -- reports that differ ----------------------------------------------------------------
 
-    def doubtful(self) -> dict[int, list[Offsets]]:
-        """Offsets that are covered only by reports that differ, by read partition.
+    def doubtful(self) -> list[OffsetRange]:
+        """Offsets that are covered only by reports that differ.
 
-        Their Notifications must be gone through again, with `seen_again`.
+        Their Batches must be gone through again, with `add_doubtful`.
         """
-        result: defaultdict[int, list[Offsets]] = defaultdict(list)
+        wanted: defaultdict[int, list[Interval]] = defaultdict(list)
         for name, checked in self._checked.items():
             differing = [report for report in checked if not self._agrees(report)]
             if differing:
-                wrong = {id(report) for report in differing}
-                sound = joined(
-                    Offsets(each.start, each.end)
-                    for each, _ in self._coverage[name].reports
-                    if id(each) not in wrong
-                )
-                spans = joined(Offsets(each.start, each.end) for each in differing)
-                only = without(spans, sound)
-                self._doubtful[name] = common(only, self._window[name.partition])
-                result[name.partition] += self._doubtful[name]
-                self._explain(differing, self._doubtful[name])
-        return {
-            partition: common(joined(sorted(parts)), self._held[partition])
-            for partition, parts in result.items()
-        }
+                wrong = set(map(id, differing))
+                reports = self._coverage[name].reports
+                sound = union(each.interval for each in reports if id(each) not in wrong)
+                only = difference(union(each.interval for each in differing), sound)
+                doubtful = intersection(only, self._window[name.partition])
+                self._doubtful[name] = doubtful
+                wanted[name.partition] += doubtful
+                self._explain(differing, doubtful)
+        return self._ranges(wanted)
 
-    def seen_again(self, partition: int, offset: int, notification: Notification) -> None:
-        """Take in a Notification of the window that is doubtful: it was not consumed after all."""
-        place = Place(partition, offset)
-        for consumer, found in self._found.items():
-            if holds(self._doubtful.get(ReaderName(consumer, partition), ()), offset):
-                for run in notification.producers:
-                    audit = _audit_of(found, notification, run)
+    def add_doubtful(self, batch: PublishedBatch) -> None:
+        """Take in a Batch of the window that is doubtful: it was not consumed after all."""
+        for consumer in self._audits:
+            name = ReaderName(consumer, batch.partition)
+            if contains(self._doubtful.get(name, ()), batch.offset):
+                for run, audit in self._audits_of(consumer, batch.notification):
                     _add(audit.consumed, run, sign=-1)
                     _add(audit.mismatched, run)
-                    self._name(consumer, audit.mismatched, place, run)
+                    self._name(consumer, audit.mismatched, batch, run)
 
     def _agrees(self, report: ConsumedReport) -> bool:
         if any(report.start <= at < report.end for at in self._unreadable[report.partition]):
             return True
-        if report.end > self._held[report.partition].end:
+        if report.end > self._retained[report.partition].end:
             return False
         there = self._there(report)
-        if (report.batches, report.messages + report.repeats) != there[:2]:
+        if (report.batches, report.messages + report.duplicates) != there[:2]:
             return False
-        if report.repeats:
+        if report.duplicates:
             return report.records <= there.records
         return (report.records, report.crc_sum) == there[2:]
 
-    def _there(self, report: ConsumedReport) -> Totals:
-        return self._sums[report.partition].between(report.start, report.end)
+    def _there(self, report: ConsumedReport) -> _Totals:
+        return self._totals[report.partition].between(report.start, report.end)
 
-    def _explain(self, differing: Iterable[ConsumedReport], doubtful: Sequence[Offsets]) -> None:
+    def _explain(self, differing: Iterable[ConsumedReport], doubtful: Sequence[Interval]) -> None:
         for report in differing:
             sentences = self._mismatches[report.consumer]
-            if common(doubtful, Offsets(report.start, report.end)) and (
-                len(sentences) < MAX_MISMATCHES
-            ):
+            if intersection(doubtful, report.interval) and len(sentences) < MAX_MISMATCHES:
                 sentences.append(_sentence(report, self._there(report)))
 
     # -- findings ---------------------------------------------------------------------------
@@ -315,50 +352,87 @@ class Consumption:
             ConsumerAudit(
                 consumer,
                 self._counts[consumer],
-                [found[name] for name in sorted(found)],
+                [audits[name] for name in sorted(audits)],
                 self._mismatches[consumer],
                 self._unnamed[consumer],
             )
-            for consumer, found in sorted(self._found.items())
+            for consumer, audits in sorted(self._audits.items())
         ]
 
-    def _name(self, consumer: str, amount: Amount, place: Place, run: ProducerRun) -> None:
+    def _audits_of(
+        self, consumer: str, notification: Notification
+    ) -> Iterator[tuple[ProducerRun, ConsumedAudit]]:
+        """The runs of a Batch, each with what was found about its producer for a consumer."""
+        audits = self._audits[consumer]
+        for run in notification.producers:
+            name = ProducerName(notification.write_partition, run.producer_id, run.epoch)
+            if name not in audits:
+                audits[name] = ConsumedAudit(name)
+            yield run, audits[name]
+
+    def _name(
+        self, consumer: str, count: MessageCount, batch: PublishedBatch, run: ProducerRun
+    ) -> None:
         """Name the Messages of a finding, joined to those before where they follow them."""
-        part = Part(place.partition, place.offset, place.offset + 1, run.first, run.last)
-        last = amount.parts[-1] if amount.parts else None
-        if last and (last.partition, last.end, last.last + 1) == (*place, run.first):
-            amount.parts[-1] = last._replace(end=part.end, last=part.last)
+        partition, offset = batch.partition, batch.offset
+        last = count.parts[-1] if count.parts else None
+        if last and (last.partition, last.end, last.last + 1) == (partition, offset, run.first):
+            count.parts[-1] = last._replace(end=offset + 1, last=run.last)
         elif self._parts < MAX_PARTS:
             self._parts += 1
-            amount.parts.append(part)
+            count.parts.append(LocatedRun(partition, offset, offset + 1, run.first, run.last))
         else:
             self._unnamed[consumer] += 1
 
 
-def _audit_of(
-    found: dict[ProducerName, ConsumedAudit], notification: Notification, run: ProducerRun
-) -> ConsumedAudit:
-    name = ProducerName(notification.write_partition, run.producer_id, run.epoch)
-    audit = found.get(name)
-    if audit is None:
-        audit = found[name] = ConsumedAudit(name)
-    return audit
+def _by_partition(ranges: Iterable[OffsetRange]) -> dict[int, Interval]:
+    return {each.partition: Interval(each.start, each.end) for each in ranges}
 
 
-def _add(amount: Amount, run: ProducerRun, sign: int = 1) -> None:
-    amount.messages += sign * run.messages
-    amount.records += sign * run.records
+def _add(count: MessageCount, run: ProducerRun, sign: int = 1) -> None:
+    count.messages += sign * run.messages
+    count.records += sign * run.records
 
 
-def _sentence(report: ConsumedReport, there: Totals) -> str:
+def _each_once(
+    reports: Iterable[StoredReport[ConsumedReport]],
+) -> list[StoredReport[ConsumedReport]]:
+    """The reports sorted by their start; of those that were sent again only the longest."""
+    longest: dict[tuple[int, int], StoredReport[ConsumedReport]] = {}
+    for stored in reports:
+        key = (stored.report.start, stored.report.window_start_ms)
+        known = longest.get(key)
+        if known is None or known.report.end < stored.report.end:
+            longest[key] = stored
+    return sorted(longest.values(), key=lambda stored: stored.report.interval)
+
+
+def _passed_ms(stored_ms: Sequence[int]) -> list[int]:
+    """For each report when it, or the first of those after it, was stored."""
+    return list(accumulate(reversed(stored_ms), min))[::-1]
+
+
+def _overlaps(reports: Iterable[ConsumedReport]) -> list[Interval]:
+    """What several of some reports cover, which come sorted by their start."""
+    result = []
+    reach = 0
+    for report in reports:
+        if report.start < reach:
+            result.append(Interval(report.start, min(report.end, reach)))
+        reach = max(reach, report.end)
+    return result
+
+
+def _sentence(report: ConsumedReport, there: _Totals) -> str:
     """How a report differs from what its offsets hold."""
-    said = Totals(report.batches, report.messages + report.repeats, report.records, report.crc_sum)
+    messages = report.messages + report.duplicates
+    said = (report.batches, messages, report.records)
     differences = [
-        f"{said_value} {name} where {there_value} are stored"
-        for name, said_value, there_value in zip(
-            ("Batches", "Messages", "LogMessages"), said, there, strict=False
+        f"{told} {name} where {stored} are stored"
+        for name, told, stored in zip(
+            ("Batches", "Messages", "LogMessages"), said, there[:3], strict=True
         )
-        if said_value != there_value
+        if told != stored
     ]
     return (
         f"{report.consumer} reports about {report.topic}/{report.partition} offsets "

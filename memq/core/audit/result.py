@@ -1,18 +1,195 @@
-"""What an audit found for one topic and window, and its JSON, which other programs read back."""
+"""What an audit found for one topic and window, and its JSON, which other programs read back.
+
+`memq.core.audit.reports` says what the findings mean.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
+from msgspec import field
 
-from memq.core.audit.consumed_findings import ConsumerAudit  # noqa: TC001 - likewise
-from memq.core.audit.reports import ProducerAudit, Verdict, worst
+from memq.core.audit.reports import ProducerName, SequenceRun
 from memq.errors import CorruptDataError
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
-@dataclass
-class AuditResult:
+
+class Verdict(StrEnum):
+    """What an audit comes to, the best first."""
+
+    CLEAN = "clean"
+    """All of it was judged, and nothing is wrong."""
+    PARTLY = "partly judged"
+    """Nothing is wrong with what could be judged; about the rest nothing can be said."""
+    UNCLEAN = "not clean"
+    """Something is wrong."""
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """What several parts come to as a whole."""
+    return max(verdicts, key=list(Verdict).index, default=Verdict.CLEAN)
+
+
+class _Judged(msgspec.Struct):
+    """What has a verdict."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """What it comes to."""
+        raise NotImplementedError
+
+    @property
+    def clean(self) -> bool:
+        """All of it was judged, and nothing is wrong."""
+        return self.verdict is Verdict.CLEAN
+
+
+class ProducerAudit(_Judged):
+    """The findings for one producer in one write partition.
+
+    LogMessages of lost and damaged Messages are counted as what is short of the reports. That is
+    exact, unless reports overlap and say different things, or one report names both what is lost
+    without a notification and what has expired: then they count as expired.
+
+    Attributes:
+        name: whose sequences these are.
+        produced_messages: sealed and not given up, by the reports.
+        produced_records: LogMessages in them.
+        stored_messages: of those, found in Batches.
+        stored_records: LogMessages in them.
+        lost: sequences that are nowhere.
+        lost_records: LogMessages in them.
+        damaged: sequences that are stored, but not as they were sent, or in a Batch that cannot be
+            read.
+        damaged_records: LogMessages in them.
+        recovered: sequences given up, yet stored.
+        duplicated: sequences stored more than once.
+        changed: reports whose Messages are all there, but not as they were produced.
+        expired: sequences that are nowhere, and that retention may have removed.
+        expired_records: LogMessages in them.
+        unreported_messages: stored in the window, but in no report.
+        unreported_records: LogMessages in them.
+    """
+
+    name: ProducerName
+    produced_messages: int = 0
+    produced_records: int = 0
+    stored_messages: int = 0
+    stored_records: int = 0
+    lost: list[SequenceRun] = []
+    lost_records: int = 0
+    damaged: list[SequenceRun] = []
+    damaged_records: int = 0
+    recovered: list[SequenceRun] = []
+    duplicated: list[SequenceRun] = field(name="doubled", default_factory=list)
+    changed: list[SequenceRun] = []
+    expired: list[SequenceRun] = []
+    expired_records: int = 0
+    unreported_messages: int = 0
+    unreported_records: int = 0
+
+    @property
+    def verdict(self) -> Verdict:
+        """Unclean with anything lost, damaged, duplicated or changed."""
+        if self.lost or self.damaged or self.duplicated or self.changed:
+            return Verdict.UNCLEAN
+        return Verdict.PARTLY if self.expired or self.unreported_messages else Verdict.CLEAN
+
+
+class LocatedRun(NamedTuple):
+    """Sequences of one producer, `first` to `last`, and the offsets of their Batches."""
+
+    partition: int
+    start: int
+    end: int
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        sequences = SequenceRun(self.first, self.last)
+        return f"{sequences} in {self.partition}:{self.start}-{self.end}"
+
+
+class MessageCount(msgspec.Struct):
+    """How many Messages and LogMessages there are; `parts` names them where they are a finding."""
+
+    messages: int = 0
+    records: int = 0
+    parts: list[LocatedRun] = []
+
+
+class ConsumedAudit(_Judged):
+    """The findings for one consumer and one producer in one write partition.
+
+    What is stored is consumed, mismatched, missed, unreported or behind, and one of them only; see
+    `memq.core.audit.consumed`.
+
+    Attributes:
+        name: whose sequences these are.
+        stored: in the Batches of the window that the consumer answers for.
+        consumed: of these.
+        missed: likewise, named.
+        mismatched: likewise, named.
+        unreported: likewise, named.
+        behind: likewise.
+        again: of those consumed, the ones that were consumed more than once.
+    """
+
+    name: ProducerName
+    stored: MessageCount = field(default_factory=MessageCount)
+    consumed: MessageCount = field(default_factory=MessageCount)
+    missed: MessageCount = field(default_factory=MessageCount)
+    mismatched: MessageCount = field(default_factory=MessageCount)
+    unreported: MessageCount = field(default_factory=MessageCount)
+    behind: MessageCount = field(default_factory=MessageCount)
+    again: MessageCount = field(default_factory=MessageCount)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Unclean with anything missed or mismatched; what is unreported cannot be judged."""
+        if self.missed.messages or self.mismatched.messages:
+            return Verdict.UNCLEAN
+        return Verdict.PARTLY if self.unreported.messages else Verdict.CLEAN
+
+
+class ConsumerAudit(_Judged):
+    """The findings for one consumer.
+
+    Attributes:
+        consumer: consumer group, or name of the job.
+        reports: how many reports of it were read.
+        producers: one for each producer and write partition, sorted by name.
+        mismatches: which reports differ, and how, in plain sentences.
+        unnamed_parts: findings whose parts were left out because there are too many.
+    """
+
+    consumer: str
+    reports: int
+    producers: list[ConsumedAudit] = []
+    mismatches: list[str] = []
+    unnamed_parts: int = 0
+
+    @property
+    def verdict(self) -> Verdict:
+        """Unclean with anything missed or mismatched; without a report nothing is known."""
+        if self.mismatches:
+            return Verdict.UNCLEAN
+        known = Verdict.CLEAN if self.reports else Verdict.PARTLY
+        return worst([known, *(each.verdict for each in self.producers)])
+
+    def total(self, finding: str) -> MessageCount:
+        """What there is of a finding (`"missed"`), over all producers; without its parts."""
+        counts = [getattr(each, finding) for each in self.producers]
+        return MessageCount(
+            sum(each.messages for each in counts), sum(each.records for each in counts)
+        )
+
+
+class AuditResult(_Judged):
     """The findings for one topic and window.
 
     Attributes:
@@ -23,83 +200,30 @@ class AuditResult:
         expired_reports: reports that name Messages which are nowhere, and which retention may have
             removed.
         consumers: one for each consumer, sorted by name.
-        beyond: which parts of the window are out of reach, in plain sentences: not held any more,
-            or not over yet.
+        beyond: which parts of the window are out of reach, in plain sentences: not retained any
+            more, or not over yet.
     """
 
     topic: str
     producers: list[ProducerAudit]
-    damage: list[str] = field(default_factory=list)
+    damage: list[str] = []
     open_reports: int = 0
     expired_reports: int = 0
-    consumers: list[ConsumerAudit] = field(default_factory=list)
-    beyond: list[str] = field(default_factory=list)
+    consumers: list[ConsumerAudit] = []
+    beyond: list[str] = []
 
     @property
     def verdict(self) -> Verdict:
-        """Unclean with anything lost, damaged, doubled, changed, missed or mismatched."""
+        """Unclean with anything lost, damaged, duplicated, changed, missed or mismatched."""
         if self.damage:
             return Verdict.UNCLEAN
         partly = self.open_reports or self.expired_reports or self.beyond
         window = Verdict.PARTLY if partly else Verdict.CLEAN
-        producers = worst(each.verdict for each in self.producers)
-        consumers = worst(each.verdict for each in self.consumers)
-        return worst([window, producers, consumers])
+        return worst([window, *(each.verdict for each in [*self.producers, *self.consumers])])
 
-    @property
-    def clean(self) -> bool:
-        """All of the window was judged, and nothing is wrong."""
-        return self.verdict is Verdict.CLEAN
-
-    @property
-    def expired_records(self) -> int:
-        """LogMessages that are nowhere and may have been removed by retention."""
-        return sum(producer.expired_records for producer in self.producers)
-
-    @property
-    def lost_records(self) -> int:
-        """LogMessages that are nowhere, over all producers."""
-        return sum(producer.lost_records for producer in self.producers)
-
-    @property
-    def unreported_messages(self) -> int:
-        """Messages stored in the window but in no report, over all producers."""
-        return sum(producer.unreported_messages for producer in self.producers)
-
-    @property
-    def unreported_records(self) -> int:
-        """LogMessages in them."""
-        return sum(producer.unreported_records for producer in self.producers)
-
-
-def unjudged(result: AuditResult) -> list[str]:
-    """What could not be judged, in plain sentences; none when all was."""
-    lines = list(result.beyond)
-    if result.open_reports:
-        lines.append(
-            f"{result.open_reports} reports are not closed yet: Batches are still on their way. "
-            "Audit again in a while."
-        )
-    if result.expired_reports:
-        lines.append(
-            f"{result.expired_reports} reports name {result.expired_records} LogMessages that are "
-            "nowhere, and that retention has removed or may have removed."
-        )
-    if result.unreported_messages:
-        lines.append(
-            f"{result.unreported_records} LogMessages are stored but in no report: their producers "
-            "have not reported yet, or ended before they could."
-        )
-    for consumer in result.consumers:
-        name, unreported = consumer.consumer, consumer.total("unreported").records
-        if not consumer.reports:
-            lines.append(f"There is no report of {name!r}: nothing is known of it.")
-        if unreported:
-            lines.append(
-                f"{name} has committed {unreported} LogMessages without a report of it: a member "
-                "ended before it could."
-            )
-    return lines
+    def total(self, count: str) -> int:
+        """A count (`"lost_records"`) over all producers."""
+        return sum(getattr(producer, count) for producer in self.producers)
 
 
 def encode_result(result: AuditResult) -> bytes:

@@ -19,7 +19,7 @@ import time
 from bisect import bisect_left
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypeVar, get_args
+from typing import TYPE_CHECKING, Literal, Self, TypedDict, TypeVar, get_args
 
 from memq.core.bigqueue.cursor import Cursor
 from memq.core.bigqueue.files import failure, sync_directory, sync_file
@@ -34,16 +34,16 @@ from memq.core.bigqueue.layout import (
     START_COPY,
     SYNCED,
     Kind,
+    check_exists,
+    claim_folder,
     load_layout,
+    load_or_make_layout,
     seed_of,
 )
-from memq.core.bigqueue.opening import check_exists, claim_folder, load_or_make_layout
-from memq.core.bigqueue.options import Sync, wall_clock_ms
 from memq.core.bigqueue.pool import DEFAULT_MAX_MAPPED_PAGES, DEFAULT_PAGE_TTL_S, PagePool
 from memq.core.bigqueue.recovery import Recovery, recover
-from memq.core.bigqueue.tail import BytesLike, Tail, flat
+from memq.core.bigqueue.tail import BytesLike, PageFiles, Tail, flat
 from memq.core.bigqueue.turn import Turn
-from memq.core.bigqueue.upkeep import PageFiles
 from memq.core.bigqueue.words import Words
 from memq.core.checksum import crc32c
 from memq.errors import (
@@ -64,6 +64,28 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 _log = logging.getLogger("memq.bigqueue")
+
+Sync = Literal["none", "batch", "each"]
+
+
+class ArrayOptions(TypedDict, total=False):
+    """The keyword arguments of `BigArray`, which describes them."""
+
+    page_bytes: int | None
+    index_page_items: int | None
+    sync: Sync
+    max_mapped_pages: int
+    page_ttl_s: float
+    read_only: bool
+    create: bool
+    least_end: int
+    clock_ms: Callable[[], int]
+    clock_s: Callable[[], float]
+
+
+def wall_clock_ms() -> int:
+    """Milliseconds since 1970 UTC."""
+    return time.time_ns() // 1_000_000
 
 
 class BigArray:

@@ -1,4 +1,5 @@
-"""What lies where on disk: file names, the index entry, and the metadata that fixes the sizes.
+"""What lies where on disk: file names, the index entry, the metadata that fixes the sizes, and how
+a folder is claimed and filled by the writer that opens it first.
 
 `docs/bigqueue.md` describes the same layout for someone who writes a reader in another language.
 """
@@ -11,11 +12,20 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from memq.core.bigqueue.files import failure, write_whole
+from memq.core.bigqueue.files import (
+    failure,
+    lock_for_writing,
+    make_directories,
+    sync_directory,
+    sync_file,
+    write_whole,
+)
+from memq.core.bigqueue.words import Words
 from memq.core.checksum import crc32c
 from memq.errors import ConfigError, CorruptDataError
 
 if TYPE_CHECKING:
+    from contextlib import ExitStack
     from pathlib import Path
 
 Kind = Literal["data", "index"]
@@ -157,6 +167,58 @@ def load_layout(path: Path, page_bytes: int | None, index_page_items: int | None
     _check_limits(layout)
     _check_same("page_bytes", page_bytes, layout.page_bytes, path)
     _check_same("index_page_items", index_page_items, layout.index_page_items, path)
+    return layout
+
+
+def check_exists(path: Path) -> None:
+    """Refuse a folder without an array.
+
+    Raises:
+        CorruptDataError: naming what is missing.
+    """
+    if not (path / METADATA_FILE).exists():
+        raise CorruptDataError(f"{path / METADATA_FILE} is missing: the array is lost, or not here")
+
+
+def claim_folder(path: Path, opened: ExitStack) -> None:
+    """Make the folder if need be, and be its only writer until `opened` is closed.
+
+    Raises:
+        LockedError: it has a writer already.
+        QueueError: the file system refused.
+    """
+    try:
+        make_directories(path)
+        for folder in (DATA, INDEX):
+            (path / folder).mkdir(exist_ok=True)
+        opened.enter_context(lock_for_writing(path / LOCK_FILE))
+    except OSError as exc:
+        raise failure("open", path, exc) from exc
+
+
+def load_or_make_layout(path: Path, page_bytes: int | None, index_page_items: int | None) -> Layout:
+    """The layout of the array at `path`, which is made when there is none.
+
+    Raises: as `load_layout`, `new_layout` and `save_layout`.
+    """
+    if (path / METADATA_FILE).exists():
+        layout = load_layout(path, page_bytes, index_page_items)
+        try:
+            sync_directory(path)  # who wrote the file may have died before its name was durable
+        except OSError as exc:
+            raise failure("flush", path, exc) from exc
+        return layout
+    layout = new_layout(path, page_bytes, index_page_items)
+    control = Words(path / CONTROL_FILE, CONTROL_MAGIC, writable=True)
+    control.format(0, 0, 0, 0)
+    control.close()
+    try:
+        sync_file(control.path)
+        sync_directory(path.parent)  # who made the folder may have died before it was durable
+    except OSError as exc:
+        raise failure("flush", control.path, exc) from exc
+    # The metadata comes last: who finds it finds everything, after a power cut as well.
+    save_layout(layout)
     return layout
 
 

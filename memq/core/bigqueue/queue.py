@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
-    from memq.core.bigqueue.options import ArrayOptions
+    from memq.core.bigqueue.array import ArrayOptions
     from memq.core.bigqueue.recovery import Recovery
     from memq.core.bigqueue.tail import BytesLike
 

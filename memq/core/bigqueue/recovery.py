@@ -44,7 +44,7 @@ from memq.core.bigqueue.layout import (
     Kind,
     Layout,
 )
-from memq.core.bigqueue.tail import Position
+from memq.core.bigqueue.tail import TailPosition
 from memq.errors import CorruptDataError
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class _Scanner:
 
 def recover(
     layout: Layout, pool: PagePool, control: Words, least_end: int = 0
-) -> tuple[Position, Recovery]:
+) -> tuple[TailPosition, Recovery]:
     """Repair the array at `layout` and say where its next item goes, and what was lost.
 
     Args:
@@ -332,7 +332,7 @@ def _flush_control(layout: Layout) -> None:
         raise failure("flush", layout.path, exc) from exc
 
 
-def _position(scanner: _Scanner, whole: int, end: int) -> Position:
+def _position(scanner: _Scanner, whole: int, end: int) -> TailPosition:
     """Where item `end` goes: after the item before it, or on a data page never used before.
 
     The items `[whole, end)` are damaged; the pages that their entries name stay theirs.
@@ -341,11 +341,11 @@ def _position(scanner: _Scanner, whole: int, end: int) -> Position:
     if entry is None or scanner.flaw(whole - 1):
         entry = None
     elif whole == end:
-        return Position(end, entry.page, entry.offset + entry.length, entry.timestamp_ms)
+        return TailPosition(end, entry.page, entry.offset + entry.length, entry.timestamp_ms)
     used = scanner.pages[-1] if scanner.pages else -1
     # An item begins one page at most; a number beyond that is damage itself.
     furthest = used + end - whole
     for damaged in map(scanner.entry, range(whole, end)):
         if damaged is not None and used < damaged.page <= furthest:
             used = damaged.page
-    return Position(end, used + 1, 0, 0 if entry is None else entry.timestamp_ms)
+    return TailPosition(end, used + 1, 0, 0 if entry is None else entry.timestamp_ms)

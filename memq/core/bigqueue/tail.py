@@ -1,4 +1,4 @@
-"""Writing: where the next item goes.
+"""Writing: where the next item goes, and the page files that were written: flushing, deleting.
 
 An item is copied into the current data page, then its entry into the current index page; it
 becomes visible when the array publishes the new end. Nothing here publishes. Blocks are claimed
@@ -7,13 +7,17 @@ before anything is written, so a full disk leaves the tail where it was.
 
 from __future__ import annotations
 
+import errno
+import os
 from array import array
 from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
+from memq.core.bigqueue.files import sync_directory, sync_file
 from memq.core.bigqueue.layout import (
+    CONTROL_FILE,
     DATA,
     ENTRY,
     ENTRY_BYTES,
@@ -29,6 +33,7 @@ from memq.errors import InvalidRequestError, MessageTooLargeError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from memq.core.bigqueue.pool import PagePool
 
@@ -42,7 +47,7 @@ _pack_into = ENTRY.pack_into
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class TailPosition:
     """Where the next item goes: its index, and the place after the last item."""
 
     index: int
@@ -51,7 +56,7 @@ class Position:
     timestamp_ms: int
 
 
-class Run(NamedTuple):
+class PageRun(NamedTuple):
     """Neighbours of a batch that share a data page: `items[first:stop]` from `offset` on."""
 
     page: int
@@ -70,7 +75,7 @@ class Tail:
             who made the pages that are there may have died before their names were durable.
     """
 
-    def __init__(self, layout: Layout, pool: PagePool, position: Position) -> None:
+    def __init__(self, layout: Layout, pool: PagePool, position: TailPosition) -> None:
         self._layout = layout
         self._pool = pool
         self._items = layout.index_page_items
@@ -203,7 +208,7 @@ class Tail:
                 "bytes; split it, or make a new array with a larger page_bytes"
             )
 
-    def _write_run(self, items: Sequence[BytesLike], lengths: list[int], run: Run) -> None:
+    def _write_run(self, items: Sequence[BytesLike], lengths: list[int], run: PageRun) -> None:
         total_bytes = sum(lengths[run.first : run.stop])
         step = max(1, JOIN_BYTES * (run.stop - run.first) // max(1, total_bytes))
         offset = run.offset
@@ -214,7 +219,9 @@ class Tail:
                 data[offset : offset + len(piece)] = piece
             offset += len(piece)
 
-    def _entries(self, items: Sequence[BytesLike], lengths: list[int], runs: list[Run]) -> bytes:
+    def _entries(
+        self, items: Sequence[BytesLike], lengths: list[int], runs: list[PageRun]
+    ) -> bytes:
         """The index entries of a batch, built column by column."""
         count = len(items)
         seed = self._check_seed + self.index
@@ -261,20 +268,104 @@ def flat(data: BytesLike) -> BytesLike:
         ) from exc
 
 
-def plan_runs(lengths: Sequence[int], page: int, offset: int, page_bytes: int) -> list[Run]:
+def plan_runs(lengths: Sequence[int], page: int, offset: int, page_bytes: int) -> list[PageRun]:
     """Cut a batch at the data pages it fills, starting at `offset` of `page`.
 
     An item never spans pages, so each run takes what fits and the next starts on a fresh page.
     Every length must be at most `page_bytes`.
     """
     ends = list(accumulate(lengths))
-    runs: list[Run] = []
+    runs: list[PageRun] = []
     first = 0
     while first < len(lengths):
         start_bytes = ends[first - 1] if first else 0
         stop = bisect_right(ends, start_bytes + page_bytes - offset, lo=first)
         if stop > first:
-            runs.append(Run(page, offset, first, stop))
+            runs.append(PageRun(page, offset, first, stop))
             first = stop
         page, offset = page + 1, 0
     return runs
+
+
+KINDS: tuple[Kind, ...] = (DATA, INDEX)
+
+
+class _OpenPage(NamedTuple):
+    number: int
+    path: Path
+    descriptor: int
+    inode: int
+
+
+class PageFiles:
+    """Knows the first page of each kind that exists, and the first that may be unflushed.
+
+    It keeps the page of each kind that was flushed last open, since the next flush is most often
+    for the same one. Not thread-safe: the array calls it under its lock for files. Methods raise
+    `OSError`.
+    """
+
+    def __init__(self, layout: Layout, pool: PagePool, tail: Tail) -> None:
+        self._layout = layout
+        self._pool = pool
+        self._items = layout.index_page_items
+        self._lowest: dict[Kind, int] = {
+            kind: min(layout.numbers(kind), default=0) for kind in KINDS
+        }
+        self._unflushed = self._pages_of(tail)
+        self._open: dict[Kind, _OpenPage] = {}
+
+    def flush(self, tail: Tail) -> None:
+        """Flush all pages written since the last flush, data before index."""
+        current = self._pages_of(tail)
+        for kind in KINDS:
+            first = max(self._unflushed[kind], self._lowest[kind])
+            for number in range(first, current[kind] + 1):
+                self._flush_page(kind, number)
+        if tail.grew:
+            for kind in KINDS:
+                sync_directory(self._layout.path / kind)
+            tail.grew = False
+        self._unflushed = current
+
+    def delete_before(self, keep: dict[Kind, int]) -> None:
+        """Delete the pages below those in `keep`, after the control file has been flushed."""
+        if all(keep[kind] <= self._lowest[kind] for kind in keep):
+            return
+        sync_file(self._layout.path / CONTROL_FILE)
+        for kind, first in keep.items():
+            for number in self._layout.numbers(kind):
+                if number >= first:
+                    break
+                self._pool.unmap(kind, number)
+                self._layout.file(kind, number).unlink()
+            self._lowest[kind] = max(first, self._lowest[kind])
+
+    def close(self) -> None:
+        """Close the pages that were kept open."""
+        while self._open:
+            _, page = self._open.popitem()
+            os.close(page.descriptor)
+
+    def _flush_page(self, kind: Kind, number: int) -> None:
+        page = self._opened(kind, number)
+        os.fdatasync(page.descriptor)
+        # What was flushed into a file that lost its name meanwhile is not there after a restart.
+        if page.path.stat().st_ino != page.inode:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(page.path))
+
+    def _opened(self, kind: Kind, number: int) -> _OpenPage:
+        page = self._open.get(kind)
+        if page is not None:
+            if page.number == number:
+                return page
+            del self._open[kind]
+            os.close(page.descriptor)
+        path = self._layout.file(kind, number)
+        descriptor = os.open(path, os.O_RDONLY)
+        page = _OpenPage(number, path, descriptor, os.fstat(descriptor).st_ino)
+        self._open[kind] = page
+        return page
+
+    def _pages_of(self, tail: Tail) -> dict[Kind, int]:
+        return {DATA: tail.page, INDEX: max(0, tail.index - 1) // self._items}

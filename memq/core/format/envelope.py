@@ -57,7 +57,7 @@ ARROW_ERRORS = (
 passes the checks here causes it, so it must not be taken for a fault of the input.
 """
 
-MAX_MOLDS = 16  # kept of one schema: each writer library and each compression has one of its own
+MAX_TEMPLATES = 16  # of one schema: each writer library and each compression has its own
 ALIGNMENT = 8  # of every Arrow message; keeps all buffers of a Batch aligned without a copy
 CONTINUATION = b"\xff\xff\xff\xff"
 END_OF_STREAM = CONTINUATION + b"\0\0\0\0"
@@ -115,17 +115,17 @@ class Layout(NamedTuple):
         buffers: its buffers, ready to unpack: offset and length of each.
         required: the columns that may have no nulls: position of the null count among the numbers
             of the nodes, and name.
-        molds: of RecordBatches seen, by where their body starts; at most `MAX_MOLDS`.
+        templates: of RecordBatches seen, by where their body starts; at most `MAX_TEMPLATES`.
     """
 
     nodes: struct.Struct
     buffers: struct.Struct
     required: tuple[tuple[int, str], ...]
-    molds: dict[int, _Mold]
+    templates: dict[int, _Template]
 
 
-class _Places(NamedTuple):
-    """Positions of the numbers of a RecordBatch message, counted from its start.
+class _NumberOffsets(NamedTuple):
+    """Byte offsets of the numbers of a RecordBatch message, counted from its start.
 
     Attributes:
         body_length: of the length of the body; 0 when it is left out because there is none.
@@ -144,7 +144,7 @@ class _Places(NamedTuple):
     compressed: bool
 
 
-class _Mold(NamedTuple):
+class _Template(NamedTuple):
     """A checked envelope without its numbers: an envelope that equals it needs no parsing.
 
     A writer lays out the RecordBatches of one schema in the same way, so all but the first are
@@ -153,27 +153,27 @@ class _Mold(NamedTuple):
     Attributes:
         mask: ones where nothing but the expected may stand, as one little-endian integer.
         fixed: what stands there.
-        places: where the numbers are.
+        at: where the numbers are.
     """
 
     mask: int
     fixed: int
-    places: _Places
+    at: _NumberOffsets
 
     @classmethod
-    def of(cls, data: memoryview, layout: Layout, places: _Places) -> _Mold:
-        """The mold of a checked message."""
-        head = bytearray(b"\xff") * places.body_start
-        for at, size in (
-            (places.body_length, _I64.size),
-            (places.records, _I64.size),
-            (places.nodes, layout.nodes.size),
-            (places.buffers, layout.buffers.size),
+    def of(cls, data: memoryview, layout: Layout, at: _NumberOffsets) -> _Template:
+        """The template of a checked message."""
+        head = bytearray(b"\xff") * at.body_start
+        for start, size in (
+            (at.body_length, _I64.size),
+            (at.records, _I64.size),
+            (at.nodes, layout.nodes.size),
+            (at.buffers, layout.buffers.size),
         ):
-            head[at : at + size] = bytes(size)
+            head[start : start + size] = bytes(size)
         mask = int.from_bytes(head, "little")
-        fixed = int.from_bytes(data[: places.body_start], "little") & mask
-        return cls(mask, fixed, places)
+        fixed = int.from_bytes(data[: at.body_start], "little") & mask
+        return cls(mask, fixed, at)
 
 
 def view_bytes(data: BytesLike) -> memoryview:
@@ -211,8 +211,8 @@ def check_record_batch(data: memoryview, layout: Layout, max_decoded_bytes: int)
         MessageTooLargeError: decoded it would be larger than `max_decoded_bytes`.
     """
     try:
-        places = _find_in_mold(data, layout) or _find(data, layout)
-        _check_numbers(data, places, layout, max_decoded_bytes)
+        at = _find_by_template(data, layout) or _find(data, layout)
+        _check_numbers(data, at, layout, max_decoded_bytes)
     except struct.error as exc:
         raise CorruptDataError(f"the RecordBatch table points outside itself: {exc}") from exc
 
@@ -243,8 +243,8 @@ def _read_envelope(data: memoryview) -> Envelope:
     return Envelope(kind, header, metadata, body_start, length_at, length)
 
 
-def _find(data: memoryview, layout: Layout) -> _Places:
-    """Where the numbers of this RecordBatch stand; those of its fellows are found by its mold."""
+def _find(data: memoryview, layout: Layout) -> _NumberOffsets:
+    """Where the numbers of this RecordBatch stand; its template finds those of others like it."""
     envelope = read_envelope(data)
     if envelope.length != len(data):
         raise CorruptDataError(
@@ -268,7 +268,7 @@ def _find(data: memoryview, layout: Layout) -> _Places:
         )
     if not length_at:
         raise CorruptDataError("the RecordBatch has 0 records; a Message has at least one")
-    places = _Places(
+    at = _NumberOffsets(
         body_length=envelope.body_length_at,
         body_start=envelope.body_start,
         records=PREFIX_BYTES + length_at,
@@ -276,37 +276,39 @@ def _find(data: memoryview, layout: Layout) -> _Places:
         buffers=PREFIX_BYTES + buffers_start,
         compressed=compression_at != 0,
     )
-    if places.body_length:
-        if len(layout.molds) >= MAX_MOLDS:
-            layout.molds.clear()
-        layout.molds[envelope.body_start] = _Mold.of(data, layout, places)
-    return places
+    if at.body_length:
+        if len(layout.templates) >= MAX_TEMPLATES:
+            layout.templates.clear()
+        layout.templates[envelope.body_start] = _Template.of(data, layout, at)
+    return at
 
 
-def _find_in_mold(data: memoryview, layout: Layout) -> _Places | None:
+def _find_by_template(data: memoryview, layout: Layout) -> _NumberOffsets | None:
     """The same, when another RecordBatch differed from this one in nothing but those numbers."""
     body_start = PREFIX_BYTES + _PREFIX.unpack_from(data)[1]
-    mold = layout.molds.get(body_start)
-    if mold is None or int.from_bytes(data[:body_start], "little") & mold.mask != mold.fixed:
+    template = layout.templates.get(body_start)
+    if template is None:
         return None
-    places = mold.places
+    if int.from_bytes(data[:body_start], "little") & template.mask != template.fixed:
+        return None
+    at = template.at
     # What `read_envelope` would have found out of them; if not so, it is to say it.
-    body_length = _I64.unpack_from(data, places.body_length)[0]
+    body_length = _I64.unpack_from(data, at.body_length)[0]
     if body_start + body_length != len(data) or body_length % ALIGNMENT:
         return None
-    return places
+    return at
 
 
 def _check_numbers(
-    data: memoryview, places: _Places, layout: Layout, max_decoded_bytes: int
+    data: memoryview, at: _NumberOffsets, layout: Layout, max_decoded_bytes: int
 ) -> None:
-    records = _I64.unpack_from(data, places.records)[0]
-    nodes = layout.nodes.unpack_from(data, places.nodes)
+    records = _I64.unpack_from(data, at.records)[0]
+    nodes = layout.nodes.unpack_from(data, at.nodes)
     _check_nodes(records, nodes, max_decoded_bytes)
     for null_count, name in layout.required:
         if nodes[null_count]:
             raise SchemaMismatchError(f"column {name!r} must not have nulls")
-    _check_buffers(data, places, layout.buffers, max_decoded_bytes)
+    _check_buffers(data, at, layout.buffers, max_decoded_bytes)
 
 
 def _check_nodes(records: int, nodes: tuple[int, ...], max_decoded_bytes: int) -> None:
@@ -325,17 +327,17 @@ def _check_nodes(records: int, nodes: tuple[int, ...], max_decoded_bytes: int) -
 
 
 def _check_buffers(
-    data: memoryview, places: _Places, layout: struct.Struct, max_decoded_bytes: int
+    data: memoryview, at: _NumberOffsets, layout: struct.Struct, max_decoded_bytes: int
 ) -> None:
     """Check where the buffers lie in the body: pairs of offset, length."""
-    numbers = layout.unpack_from(data, places.buffers)
+    numbers = layout.unpack_from(data, at.buffers)
     offsets, lengths = numbers[::2], numbers[1::2]
     end = max(map(operator.add, offsets, lengths), default=0)
-    if min(numbers, default=0) < 0 or end > len(data) - places.body_start:
+    if min(numbers, default=0) < 0 or end > len(data) - at.body_start:
         raise CorruptDataError("a buffer of the RecordBatch lies outside its body")
     decoded = sum(
-        map(_decoded_size, repeat(data[places.body_start :]), offsets, lengths)
-        if places.compressed
+        map(_decoded_size, repeat(data[at.body_start :]), offsets, lengths)
+        if at.compressed
         else lengths
     )
     if decoded > max_decoded_bytes:

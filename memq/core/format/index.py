@@ -1,6 +1,6 @@
 """The index of a Batch, and the footer that leads to it.
 
-The index stands behind the end-of-stream marker of the Messages, where no Arrow reader looks. It is
+The index stands after the end-of-stream marker of the Messages, where no Arrow reader looks. It is
 an Arrow IPC stream itself: its schema message carries the Batch's metadata, its one RecordBatch has
 one row per Message. The footer has a fixed size and ends the object, so that a reader needs one
 ranged read of the object's tail, or two when the index is large, to know where everything is.

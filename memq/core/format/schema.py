@@ -46,7 +46,7 @@ DEFAULT_SCHEMA: pa.Schema = pa.schema(
 
 MAX_SCHEMA_BYTES = (
     1 << 20
-)  # thousands of columns; it is held for every topic, and sent on discovery
+)  # thousands of columns; it is kept for every topic, and sent on discovery
 MAX_NESTING = 16  # deeper than real tables go; Arrow readers give up at 64, some sooner
 _SCHEMA_CACHE = 1024  # layouts kept; a schema beyond that only costs its checks again
 
@@ -125,7 +125,7 @@ def check_topic_schema(schema: pa.Schema) -> None:
     """
     if len(schema) == 0:
         raise SchemaMismatchError("a schema needs at least one column")
-    if (name := _repeated(schema.names)) is not None:
+    if (name := _duplicated(schema.names)) is not None:
         raise SchemaMismatchError(f"the schema has more than one column named {name!r}")
     for field in schema:
         for reason in _objections(field.type, depth=1):
@@ -231,7 +231,7 @@ def _objections(kind: pa.DataType, depth: int) -> Iterator[str]:
         if refuses(kind):
             yield f"{kind}: {reason}"
             return
-    if pat.is_struct(kind) and (name := _repeated([field.name for field in kind])) is not None:
+    if pat.is_struct(kind) and (name := _duplicated([field.name for field in kind])) is not None:
         yield f"{kind} has more than one field named {name!r}"
     for child in _children(kind):
         yield from _objections(child, depth + 1)
@@ -245,6 +245,6 @@ def _children(kind: pa.DataType) -> list[pa.DataType]:
     return [kind.value_type] if pat.is_nested(kind) else []
 
 
-def _repeated(names: list[str]) -> str | None:
+def _duplicated(names: list[str]) -> str | None:
     name, count = Counter(names).most_common(1)[0] if names else ("", 0)
     return name if count > 1 else None

@@ -81,7 +81,7 @@ def _findings(view: memoryview, index: BatchIndex) -> Iterator[str]:
             _check_message(data, entry, schema)
         except MemqError as exc:
             yield str(exc)
-    yield from _repeats(index.entries)
+    yield from _duplicates(index.entries)
 
 
 def _check_message(data: memoryview, entry: IndexEntry, schema: pa.Schema | None) -> None:
@@ -96,7 +96,7 @@ def _check_message(data: memoryview, entry: IndexEntry, schema: pa.Schema | None
         )
 
 
-def _repeats(entries: list[IndexEntry]) -> Iterator[str]:
+def _duplicates(entries: list[IndexEntry]) -> Iterator[str]:
     counts = Counter((entry.producer_id, entry.epoch, entry.sequence) for entry in entries)
     for (producer_id, epoch, sequence), count in counts.items():
         if count > 1:

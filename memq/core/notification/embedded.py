@@ -37,7 +37,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from memq.core.files import explain, lock_exclusively, make_folders
 from memq.core.group import check_group_name
-from memq.core.notification.checks import (
+from memq.core.notification.folders import TopicFile, TopicFolders
+from memq.core.notification.group_commit import GroupCommit, Publish
+from memq.core.notification.queue import (
+    Waiters,
     check_fetch,
     check_group_offsets,
     check_partition,
@@ -46,10 +49,7 @@ from memq.core.notification.checks import (
     check_queue_topic,
     out_of_range,
 )
-from memq.core.notification.folders import TopicFile, TopicFolders
-from memq.core.notification.group_commit import GroupCommit, Publish
 from memq.core.notification.read_partition import INDEX_PAGE_ITEMS, PAGE_BYTES, Partition
-from memq.core.notification.waiters import Waiters
 from memq.core.runtime import SYSTEM, Runtime
 from memq.errors import (
     ClosedError,
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
     from pathlib import Path
 
-    from memq.core.clock import Times
+    from memq.core.clock import SavedTimes
     from memq.core.notification.queue import Entry, Holding, Publication
 
 _Result = TypeVar("_Result")
@@ -293,11 +293,11 @@ class EmbeddedQueue:
         found = await self._partition(topic, partition)
         return await self._run(self._reader, lambda: found.find_running(running_ms))
 
-    async def times(self) -> Times:
+    async def times(self) -> SavedTimes:
         """How far time had come in the life before; zeros for a new queue."""
         return await self._run(self._writer, self._times)
 
-    async def save_times(self, times: Times) -> None:
+    async def save_times(self, times: SavedTimes) -> None:
         """Keep for the next life how far time has come, durably.
 
         Raises:
@@ -405,7 +405,7 @@ class EmbeddedQueue:
     def _open_topic(self, name: str, file: TopicFile) -> _Topic:
         return _Topic(name, file, self._folders, self._runtime.mono_s)
 
-    def _times(self) -> Times:
+    def _times(self) -> SavedTimes:
         saved = self._folders.times()
         running_ms = saved.running_ms
         for topic in self._topics.values():

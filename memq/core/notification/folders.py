@@ -30,10 +30,9 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from memq.core.checksum import crc32c
-from memq.core.clock import Times
+from memq.core.clock import SavedTimes
 from memq.core.files import explain, replace_durably, sync_folder
-from memq.core.notification.checks import check_group_count
-from memq.core.notification.queue import Holding
+from memq.core.notification.queue import Holding, check_group_count
 from memq.core.notification.read_partition import make_partition
 from memq.errors import ConfigError, CorruptDataError, QueueError
 
@@ -214,7 +213,7 @@ class TopicFolders:
             file.unlink(missing_ok=True)
             sync_folder(file.parent)
 
-    def times(self) -> Times:
+    def times(self) -> SavedTimes:
         """How far time had come when it was saved last; zeros when that is not known.
 
         Raises:
@@ -223,7 +222,7 @@ class TopicFolders:
         try:
             with _errors("read", self._times):
                 found = msgspec.json.decode(self._times.read_bytes(), type=_TimesFile)
-            times = Times(found.running_ms, found.wall_ms)
+            times = SavedTimes(found.running_ms, found.wall_ms)
             if found.crc32c == _crc_of(times):
                 return times
             cause = "its checksum does not match"
@@ -231,13 +230,13 @@ class TopicFolders:
             cause = str(exc)
         except QueueError as exc:
             if isinstance(exc.__cause__, FileNotFoundError):
-                return Times(0, 0)
+                return SavedTimes(0, 0)
             raise
         # Times that are too early make what is kept be kept for longer, and nothing else.
         _log.error("%s is damaged (%s): times go on from the newest entry", self._times, cause)
-        return Times(0, 0)
+        return SavedTimes(0, 0)
 
-    def store_times(self, times: Times) -> None:
+    def store_times(self, times: SavedTimes) -> None:
         """Keep how far time has come, durably.
 
         Raises:
@@ -310,7 +309,7 @@ class TopicFolders:
         return self._topics / topic / "groups" / (group + _GROUP_SUFFIX)
 
 
-def _crc_of(times: Times) -> int:
+def _crc_of(times: SavedTimes) -> int:
     return crc32c(b"%d %d" % times)
 
 

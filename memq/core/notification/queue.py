@@ -1,13 +1,40 @@
-"""The seam to the notification queue: what a broker needs of Kafka or of the embedded queue."""
+"""The seam to the notification queue: what a broker needs of Kafka or of the embedded queue.
+
+Below the seam stands what every queue has in common: what it refuses, in the same words, and how
+callers wait for something to be published.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import re
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from memq.errors import (
+    InvalidRequestError,
+    LimitReachedError,
+    MemqError,
+    MessageTooLargeError,
+    OffsetOutOfRangeError,
+)
 
-    from memq.core.clock import Times
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from memq.core.clock import SavedTimes
+
+    Ready = Callable[[], bool]
+
+MAX_QUEUE_TOPIC = 249  # characters, where Kafka ends
+_QUEUE_TOPIC = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+
+MAX_TIME_MS = (1 << 63) - 1
+MAX_PARTITIONS = 256  # as many as a topic may have
+MAX_STORED_GROUPS = 10_000
+"""Groups with stored offsets of one topic. Anybody can make one by a commit, and each is a file."""
+
+MAX_PAYLOAD_BYTES = 2 << 20
+"""Largest payload: a Batch of 10,000 Messages, each from another producer, takes about 1 MiB."""
 
 
 class Publication(NamedTuple):
@@ -153,14 +180,192 @@ class NotificationQueue(Protocol):
     async def holders(self, topic: str) -> list[str]:
         """Groups of which something is held, sorted."""
 
-    async def times(self) -> Times:
+    async def times(self) -> SavedTimes:
         """How far time had come in the life before; zeros for a new queue.
 
         The running time is past that of every entry, also when it was not saved or is lost.
         """
 
-    async def save_times(self, times: Times) -> None:
+    async def save_times(self, times: SavedTimes) -> None:
         """Keep for the next life how far time has come, durably."""
 
     async def close(self) -> None:
         """Release files and connections; further calls raise `ClosedError`."""
+
+
+# -- what every queue refuses ----------------------------------------------------------------
+
+
+def check_queue_topic(name: str) -> None:
+    """Refuse a name that no topic of a queue can have.
+
+    Raises:
+        InvalidRequestError: naming the value and what is allowed.
+    """
+    if len(name) > MAX_QUEUE_TOPIC or _QUEUE_TOPIC.fullmatch(name) is None:
+        raise InvalidRequestError(
+            f"queue topic {name[:300]!r} is not valid: use 1 to {MAX_QUEUE_TOPIC} of letters, "
+            "digits, '.', '_' and '-', starting with a letter, digit or '_'"
+        )
+
+
+def check_partition_count(topic: str, partitions: int) -> None:
+    """Refuse a number of read partitions that no topic can have.
+
+    Raises:
+        InvalidRequestError: it is not between 1 and `MAX_PARTITIONS`.
+    """
+    if not 1 <= partitions <= MAX_PARTITIONS:
+        raise InvalidRequestError(
+            f"topic {topic!r} cannot have {partitions} read partitions; choose 1 to "
+            f"{MAX_PARTITIONS}"
+        )
+
+
+def check_partition(topic: str, partition: int, partitions: int) -> None:
+    """Refuse a read partition that the topic does not have.
+
+    Raises:
+        InvalidRequestError: naming those it has.
+    """
+    if not 0 <= partition < partitions:
+        raise InvalidRequestError(
+            f"topic {topic!r} has no read partition {partition}; it has 0 to {partitions - 1}"
+        )
+
+
+def check_publications(topic: str, publications: Sequence[Publication], partitions: int) -> None:
+    """Refuse publications of which one could never be stored.
+
+    Raises:
+        InvalidRequestError: one is for a partition that the topic does not have, or has a
+            timestamp before 1970 or a negative running time.
+        MessageTooLargeError: one has a payload above `MAX_PAYLOAD_BYTES`.
+    """
+    for publication in publications:
+        check_partition(topic, publication.partition, partitions)
+        if not 0 <= publication.running_ms <= MAX_TIME_MS:
+            raise InvalidRequestError(
+                f"running time {publication.running_ms} ms is not within 0 and {MAX_TIME_MS}"
+            )
+        if publication.timestamp_ms < 0:
+            raise InvalidRequestError(
+                f"timestamp {publication.timestamp_ms} ms is before 1970; check the clock"
+            )
+        if len(publication.payload) > MAX_PAYLOAD_BYTES:
+            raise MessageTooLargeError(
+                f"a notification of {len(publication.payload)} bytes for {topic!r} exceeds "
+                f"{MAX_PAYLOAD_BYTES}; lower the topic's batch_messages"
+            )
+
+
+def check_fetch(max_entries: int, max_bytes: int) -> None:
+    """Refuse limits under which nothing could be fetched.
+
+    Raises:
+        InvalidRequestError: `max_entries` is below 1 or `max_bytes` below 0.
+    """
+    if max_entries < 1 or max_bytes < 0:
+        raise InvalidRequestError(
+            f"cannot fetch at most {max_entries} entries of {max_bytes} bytes; ask for 1 or more"
+        )
+
+
+def check_group_offsets(topic: str, offsets: Mapping[int, int], partitions: int) -> None:
+    """Refuse offsets that a group cannot store.
+
+    Raises:
+        InvalidRequestError: a partition is not one of the topic's, or an offset is negative.
+    """
+    for partition, offset in offsets.items():
+        check_partition(topic, partition, partitions)
+        if offset < 0:
+            raise InvalidRequestError(f"offset {offset} of {topic!r}/{partition} is negative")
+
+
+def check_group_count(topic: str, group: str, stored: int) -> None:
+    """Refuse to store the offsets of one more group.
+
+    Args:
+        topic: the topic.
+        group: the new group.
+        stored: how many groups have stored offsets.
+
+    Raises:
+        LimitReachedError: that is as many as there may be.
+    """
+    if stored >= MAX_STORED_GROUPS:
+        raise LimitReachedError(
+            f"group {group!r} cannot store offsets: topic {topic!r} has its most of "
+            f"{MAX_STORED_GROUPS} groups. Delete those that nobody uses: memq group delete"
+        )
+
+
+def out_of_range(
+    topic: str, partition: int, offset: int, start: int, end: int
+) -> OffsetOutOfRangeError:
+    """The error for an offset that a partition does not hold."""
+    return OffsetOutOfRangeError(
+        f"offset {offset} of {topic!r}/{partition} is outside {start} to {end}: retention removed "
+        "it, or it was never published"
+    )
+
+
+# -- how callers wait ------------------------------------------------------------------------
+
+
+class Waiters:
+    """Tasks of one event loop that wait, by topic.
+
+    Whoever changes a topic calls `wake`, which asks each of its waiters whether it is ready. There
+    are as many waiters as callers; who answers requests bounds them.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, dict[asyncio.Future[None], Ready]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Waiters [{sum(map(len, self._waiting.values()))} waiting]>"
+
+    async def wait(self, topic: str, ready: Ready, timeout_s: float) -> bool:
+        """Wait until `ready` says yes after a `wake` of the topic.
+
+        Args:
+            topic: whose waking to wait for.
+            ready: whether the wait is over; a `MemqError` that it raises ends the wait.
+            timeout_s: longest wait.
+
+        Returns:
+            What `ready` says in the end.
+        """
+        if ready():
+            return True
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting = self._waiting.setdefault(topic, {})
+        waiting[future] = ready
+        try:
+            async with asyncio.timeout(timeout_s):
+                await future
+        except TimeoutError:
+            return ready()
+        finally:
+            waiting.pop(future, None)
+            if not waiting and self._waiting.get(topic) is waiting:
+                del self._waiting[topic]
+        return True
+
+    def wake(self, topic: str) -> None:
+        """Let those who wait for the topic look again."""
+        for future, ready in self._waiting.get(topic, {}).items():
+            if future.done():
+                continue
+            try:
+                if ready():
+                    future.set_result(None)
+            except MemqError as exc:
+                future.set_exception(exc)
+
+    def wake_all(self) -> None:
+        """Let everybody look again."""
+        for topic in list(self._waiting):
+            self.wake(topic)

@@ -24,8 +24,7 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from memq.core.bigqueue import BigArray
-from memq.core.notification.checks import out_of_range
-from memq.core.notification.queue import Entry, Publication
+from memq.core.notification.queue import Entry, Publication, out_of_range
 from memq.errors import CorruptDataError, PublishUncertainError, UnknownTopicError
 
 if TYPE_CHECKING:

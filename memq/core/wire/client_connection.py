@@ -12,6 +12,11 @@ from memq.core.wire.connection import (
     HANDSHAKE_MAX_HEADER_BYTES,
     MAX_IN_FLIGHT,
     ROUTES,
+    Answer,
+    ClientEvent,
+    Failure,
+    HandshakeDone,
+    LateAnswer,
     Route,
     State,
     Step,
@@ -20,7 +25,6 @@ from memq.core.wire.connection import (
     encode_header,
     move,
 )
-from memq.core.wire.events import Answer, ClientEvent, Failure, HandshakeDone, LateAnswer
 from memq.core.wire.frame import ERROR, ONEWAY, RESPONSE, Buffer, Frame, encode_frame
 from memq.core.wire.messages import (
     PROTOCOL_VERSION,

@@ -17,7 +17,11 @@ from memq.core.wire.connection import (
     SERVER_MAX_BODY_BYTES,
     SERVER_MAX_HEADER_BYTES,
     SERVER_MOVES,
+    HandshakeReceived,
+    Refused,
+    Request,
     Route,
+    ServerEvent,
     State,
     Step,
     check_size,
@@ -25,7 +29,6 @@ from memq.core.wire.connection import (
     encode_header,
     move,
 )
-from memq.core.wire.events import HandshakeReceived, Refused, Request, ServerEvent
 from memq.core.wire.frame import ONEWAY, RESPONSE, Buffer, Frame, encode_frame
 from memq.core.wire.messages import PROTOCOL_VERSION, Handshake, HandshakeAnswer, Struct, Write
 from memq.errors import (

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from memq import errors
-from memq.core.topic import TOPIC_OPTIONS, TopicConfig
+from memq.core.options import field_meanings
 from memq.core.wire import connection
 from memq.core.wire.client_connection import ClientConnection
 from memq.core.wire.connection import CLIENT_MOVES, SERVER_MOVES, State
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 _PART = re.compile(r"(<!-- begin (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
-_FIELD = re.compile(r"(\w+): (.*)")
 _PLAIN = {
     int: "int",
     bool: "bool",
@@ -105,7 +104,7 @@ def _shape(struct: type[msgspec.Struct]) -> str:
 
 
 def _fields(struct: type[msgspec.Struct]) -> str:
-    meanings = _field_meanings(struct)
+    meanings = field_meanings(struct)
     return _table(
         ("field", "type", "default", "meaning"),
         [
@@ -118,8 +117,10 @@ def _fields(struct: type[msgspec.Struct]) -> str:
 def _type(kind: Any) -> str:
     if kind in _PLAIN:
         return _PLAIN[kind]
-    arguments = [_type(argument) for argument in typing.get_args(kind)]
     origin = typing.get_origin(kind)
+    if origin is typing.Annotated:  # with a row of an option
+        return _type(kind.__origin__)
+    arguments = [_type(argument) for argument in typing.get_args(kind)]
     if origin is list:
         return f"array of {arguments[0]}"
     if origin is dict:
@@ -214,17 +215,6 @@ def _hex(data: Any) -> str:
 def _meaning(described: type) -> str:
     """The first paragraph of a docstring, as one line."""
     return _line((inspect.getdoc(described) or "").split("\n\n")[0])
-
-
-def _field_meanings(struct: type) -> dict[str, str]:
-    """What a docstring, or the table of topic options, says about each field."""
-    _, _, text = (inspect.getdoc(struct) or "").partition("Attributes:\n")
-    entries = re.split(r"\n(?!     )", inspect.cleandoc(text).replace("\n    ", "\n     "))
-    found = [_FIELD.match(_line(entry)) for entry in entries]
-    meanings = {match[1]: match[2] for match in found if match}
-    if struct is TopicConfig:
-        meanings |= {option.field: option.doc for option in TOPIC_OPTIONS}
-    return meanings
 
 
 def _line(text: str) -> str:

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 
 from memq.broker.retention import expire
 from memq.client.admin import AsyncAdminClient
+from memq.core.clock import ClockReading
 from memq.core.storage.local import LocalStorage
-from memq.core.write_partition_effects import Now
 from tests.integration.airflow.event_store import EventStore
 from tests.integration.broker.support import broker, client
 
@@ -28,7 +28,7 @@ class World:
 
     def __init__(self, running, writer):
         self.broker, self._writer = running, writer
-        self._real, self._ahead_s, self._sequence = running.services.now, 0.0, 0
+        self._real, self._ahead_s, self._sequence = running.context.now, 0.0, 0
         self.store = EventStore()
 
     async def create(self):
@@ -51,11 +51,11 @@ class World:
         """Let the broker's clock stand later from now on."""
         self._ahead_s += seconds
         ahead_ms = round(self._ahead_s * 1000)
-        self.broker.services.now = lambda: Now(*(ms + ahead_ms for ms in self._real()))
+        self.broker.context.now = lambda: ClockReading(*(ms + ahead_ms for ms in self._real()))
 
     async def expire(self):
         """Have retention remove what it may by now."""
-        return await expire(self.broker.topics.get(TOPIC), self.broker.services)
+        return await expire(self.broker.topics.get(TOPIC), self.broker.context)
 
     def at(self, seconds=0.0):
         """A time by the broker's clock, so much from now."""

@@ -9,12 +9,13 @@ from types import SimpleNamespace
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_memq.audited import Window, left_out
+from airflow_provider_memq.audited import left_out
 from airflow_provider_memq.operators.audit import MAX_FINDINGS
 from airflow_provider_memq.operators.memq import MemqAuditOperator
 from airflow_provider_memq.range_assets import audited_asset
 from memq import Producer
-from memq.core.audit.reports import Verdict
+from memq.core.audit.result import Verdict
+from memq.core.ranges import Interval
 from memq.errors import UnavailableError
 from tests.integration.airflow.here import TOPIC, world
 
@@ -135,7 +136,7 @@ async def test_findings_of_one_window_hide_none_of_another(here):
 
         def _judge(self, window):
             judged = super()._judge(window)
-            lines = [f"finding {number} of {window.start_ms}" for number in range(MAX_FINDINGS)]
+            lines = [f"finding {number} of {window.start}" for number in range(MAX_FINDINGS)]
             return judged._replace(verdict=Verdict.UNCLEAN, lines=lines)
 
     await here.run(audit(), **SCHEDULED, **interval(here, 0))
@@ -145,7 +146,7 @@ async def test_findings_of_one_window_hide_none_of_another(here):
 
     text = str(failed.value)
     for number in range(1, 5):
-        assert f"finding 0 of {audited_window(here, number).start_ms}" in text
+        assert f"finding 0 of {audited_window(here, number).start}" in text
     assert text.count("finding") <= MAX_FINDINGS
 
 
@@ -168,4 +169,4 @@ async def test_the_verdict_in_the_xcom_is_that_of_the_task(here):
 
 def audited_window(here, number):
     """The window of a run's interval."""
-    return Window(*(round(at.timestamp() * 1000) for at in interval(here, number).values()))
+    return Interval(*(round(at.timestamp() * 1000) for at in interval(here, number).values()))

@@ -75,6 +75,6 @@ async def test_planned_ranges_that_were_removed_unprocessed_are_lost(tmp_path, m
 
         with pytest.raises(DataLossError, match=r"\[0, 2\) was removed .* reset-offsets"):
             await here.run(look())
-        queue = here.broker.services.queue
+        queue = here.broker.context.queue
         await queue.commit("g", await queue_topic(queue, TOPIC), {0: 2})
         assert (await here.run(look()))["partitions"][0]["removed"] == 0

@@ -40,10 +40,10 @@ class Machine:
 
 async def tidy(b) -> None:
     """Let the broker see the clock, and then do once all that it does now and then."""
-    b.services.times.clock.look()
+    b.context.times.clock.look()
     for _ in range(2):
-        saved = b.services.times.saved
-        await until(lambda before=saved: b.services.times.saved is not before)
+        saved = b.context.times.saved
+        await until(lambda before=saved: b.context.times.saved is not before)
 
 
 async def step(b, machine, seconds: float, *, stays: bool) -> None:
@@ -65,7 +65,7 @@ async def watermark(c) -> int:
 async def held(b) -> int:
     """Batches that can still be read."""
     offsets = [
-        await b.services.queue.offsets(b.topics.get("t").topic.queue_topic, p) for p in (0, 1)
+        await b.context.queue.offsets(b.topics.get("t").topic.queue_topic, p) for p in (0, 1)
     ]
     return sum(end - start for start, end in offsets)
 
@@ -126,8 +126,8 @@ async def test_orphan_is_as_old_as_running_time_says(tmp_path) -> None:
         await c.create(**TOPIC)
         await c.write(0)
         topic = b.topics.get("t").topic.queue_topic
-        await b.services.queue.delete_topic(topic)
-        await b.services.queue.create_topic(topic, 2)
+        await b.context.queue.delete_topic(topic)
+        await b.context.queue.create_topic(topic, 2)
         for step_s in STEPS_S:
             await step(b, machine, step_s, stays=True)
             assert len(list(storage.list(""))) == 1
@@ -205,7 +205,7 @@ async def _written_ms(b) -> list[int]:
     """The times of all entries, as they were published."""
     topic, found = b.topics.get("t").topic.queue_topic, []
     for partition in (0, 1):
-        async for entry in b.services.entries(topic, partition, 0):
+        async for entry in b.context.entries(topic, partition, 0):
             notification = decode_notification(entry.payload)
             assert entry.timestamp_ms >= notification.sealed_ms == notification.stored_through_ms
             found.append((notification.batch_id, entry.timestamp_ms))
@@ -221,17 +221,17 @@ async def test_rebuilt_window_is_the_same_whatever_lies_where(tmp_path) -> None:
             machine.pass_time(600)
             await c.write(sequence)
         hosted = b.topics.get("t")
-        rebuilt = (await take_over(hosted.topic, range(1), b.services))[0].window
+        rebuilt = (await take_over(hosted.topic, range(1), b.context))[0].window
         live = hosted.partitions[0].processor.window
         for window in (live, rebuilt):
-            assert window.expire(b.services.now().mono_ms) == 0
+            assert window.expire(b.context.now().mono_ms) == 0
         machine.pass_time(HOUR_S - 1)
         for window in (live, rebuilt):
-            assert window.expire(b.services.now().mono_ms) == 0
+            assert window.expire(b.context.now().mono_ms) == 0
             assert window.is_published("p", 0, 20)
         machine.pass_time(2)
         for window in (live, rebuilt):
-            assert window.expire(b.services.now().mono_ms) == 1
+            assert window.expire(b.context.now().mono_ms) == 1
 
 
 async def test_watermark_stands_still_while_it_cannot_be_saved(tmp_path) -> None:
@@ -240,11 +240,11 @@ async def test_watermark_stands_still_while_it_cannot_be_saved(tmp_path) -> None
     async with broker(tmp_path, runtime=machine.runtime) as b, client(b) as c:
         await c.create(**TOPIC)
         before = await watermark(c)
-        save = b.services.times._save
-        b.services.times._save = _full
+        save = b.context.times._save
+        b.context.times._save = _full
         machine.pass_time(100)
         assert before <= await watermark(c) <= before + 2_000
-        b.services.times._save = save
+        b.context.times._save = save
         assert await watermark(c) >= before + 100_000
 
 

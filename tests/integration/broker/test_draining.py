@@ -20,9 +20,9 @@ async def test_metadata_is_answered_while_the_broker_drains(tmp_path) -> None:
         address = b.address
         storage.gate.clear()
         writing = asyncio.ensure_future(c.write(0))
-        await until(lambda: b.services.memory.used_bytes > 0)
+        await until(lambda: b.context.memory.used_bytes > 0)
         stopping = asyncio.ensure_future(b.stop())
-        await until(lambda: not b.ready)
+        await until(lambda: not b.context.ready)
         answer = await c.ask(m.Metadata(topics=["t"]))
         storage.gate.set()
         assert [each.address for each in answer.brokers] == [address]

@@ -51,13 +51,13 @@ async def test_upload_that_ends_after_its_batch_was_given_up_changes_nothing(
         writes = [asyncio.ensure_future(c.write(sequence)) for sequence in range(2)]
         outcomes = await asyncio.gather(*writes, return_exceptions=True)
         assert [type(each) for each in outcomes] == [MemqError, SequenceGapError]
-        held = b.services.memory.used_bytes
+        held = b.context.memory.used_bytes
         storage.gate.set()
-        await until(lambda: b.services.memory.used_bytes == 0)
+        await until(lambda: b.context.memory.used_bytes == 0)
         assert held > 0, "a thread still has the buffers"
         assert (await c.write(0)).offset == 0
         assert list(storage.attempts.values()) == [1, 1, 1]
-        assert not b.services.bugs.failure.done()
+        assert not b.context.fatal_errors.failure.done()
 
 
 async def test_a_put_that_hangs_past_its_deadline_keeps_its_memory_until_it_ends(tmp_path) -> None:
@@ -72,7 +72,7 @@ async def test_a_put_that_hangs_past_its_deadline_keeps_its_memory_until_it_ends
         assert "the attempt still hangs" in str(outcomes[0])
         assert "no worker thread came free" in str(outcomes[1])
         _, body = c.message(0)
-        assert b.services.memory.used_bytes == len(body), "of the second nobody has the bytes"
+        assert b.context.memory.used_bytes == len(body), "of the second nobody has the bytes"
         storage.gate.set()
-        await until(lambda: b.services.memory.used_bytes == 0)
+        await until(lambda: b.context.memory.used_bytes == 0)
         assert (await c.write(2)).offset == 0

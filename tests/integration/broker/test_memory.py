@@ -49,10 +49,10 @@ async def handshaken(b):
 async def send_in_pieces(b, writer, data: bytes, cuts: list[int]) -> None:
     """Send the bytes cut at these places; each piece is received by itself."""
     for start, stop in zip([0, *cuts], [*cuts, len(data)], strict=True):
-        received = [c._progress_s for c in b._connections]
+        received = [c._progress_s for c in b.connections]
         writer.write(data[start:stop])
         await writer.drain()
-        await until(lambda before=received: [c._progress_s for c in b._connections] != before)
+        await until(lambda before=received: [c._progress_s for c in b.connections] != before)
 
 
 @pytest.mark.parametrize("cut", [1, PREFIX_BYTES, PREFIX_BYTES + 5, -1_005, -1])
@@ -68,8 +68,8 @@ async def test_message_that_came_in_two_pieces_is_charged_once(tmp_path, size, c
             await send_in_pieces(b, writer, data, [cut % len(data)])
             (answer,) = frames.feed(await reader.read(4096))
             assert wire.receive(answer).header.duplicate is False
-            assert b.services.memory.used_bytes == 0
-            assert b.services.memory.peak_bytes == len(body)
+            assert b.context.memory.used_bytes == 0
+            assert b.context.memory.peak_bytes == len(body)
 
 
 async def test_nothing_stays_charged_however_many_frames_are_cut(tmp_path) -> None:
@@ -85,7 +85,7 @@ async def test_nothing_stays_charged_however_many_frames_are_cut(tmp_path) -> No
             answers = []
             while len(answers) < len(messages):
                 answers += frames.feed(await reader.read(4096))
-            assert b.services.memory.used_bytes == 0
+            assert b.context.memory.used_bytes == 0
 
 
 async def test_memory_of_a_stored_batch_is_given_back_before_its_publication(tmp_path) -> None:
@@ -95,8 +95,8 @@ async def test_memory_of_a_stored_batch_is_given_back_before_its_publication(tmp
         await c.create(batch_messages=1)
         queue.gate.clear()
         write = asyncio.ensure_future(c.write(0, bytes(300 << 10)))
-        await until(lambda: b.services.memory.peak_bytes > 0)
-        await until(lambda: b.services.memory.used_bytes == 0)
+        await until(lambda: b.context.memory.peak_bytes > 0)
+        await until(lambda: b.context.memory.used_bytes == 0)
         assert not write.done()
         queue.gate.set()
         assert (await write).offset == 0
@@ -108,5 +108,5 @@ async def test_memory_of_large_bodies_is_used_again(tmp_path) -> None:
         await c.create(batch_messages=1)
         for sequence in range(20):
             await c.write(sequence, bytes(600 << 10))
-        b.services.bodies.tidy()
-        assert 0 < b.services.memory.idle_bytes <= 3 * (700 << 10)
+        b.context.memory.tidy()
+        assert 0 < b.context.memory.idle_bytes <= 3 * (700 << 10)

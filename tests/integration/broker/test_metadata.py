@@ -33,7 +33,7 @@ async def test_commit_below_the_start_is_taken_and_past_the_end_refused(tmp_path
         await c.create()
         await c.write(0)
         await c.write(1)
-        await b.services.queue.truncate(b.topics.get("t").topic.queue_topic, 0, 2)
+        await b.context.queue.truncate(b.topics.get("t").topic.queue_topic, 0, 2)
         for offset in (0, 1, 2):
             request = m.CommitOffsets(
                 group="g", topic="t", member_id="", offsets=[m.Position(0, offset)]

@@ -6,22 +6,25 @@ import logging
 import shutil
 import subprocess
 from contextlib import asynccontextmanager
+from functools import partial
 
 import aiohttp
 import pytest
 
 from memq.broker.config import BrokerConfig
-from memq.broker.disk import DiskRoom
+from memq.broker.data_dir import DiskSpace
+from memq.broker.recover import recover
 from memq.broker.server import Broker
+from memq.core.runtime import SYSTEM
 from memq.core.wire import messages as m
-from memq.errors import CorruptDataError, DataLossError
+from memq.errors import ConfigError, CorruptDataError, DataLossError
 from tests.integration.broker.support import client, until
 
 
 @asynccontextmanager
-async def on_files(directory):
+async def on_files(directory, **options):
     """A broker on real files below a data directory."""
-    options = {"data_dir": str(directory), "port": 0, "admin_port": 0}
+    options = {"data_dir": str(directory), "port": 0, "admin_port": 0} | options
     running = Broker(BrokerConfig.create(options))
     await running.start()
     try:
@@ -59,6 +62,35 @@ async def test_a_missing_folder_is_not_an_empty_one(data, folder, empty):
         async with on_files(data):
             raise AssertionError("started")
     assert not (data / folder).exists() or not any((data / folder).iterdir())
+
+
+async def test_storage_may_be_elsewhere(tmp_path, caplog):
+    """With the option storage the objects are there, and there they are missed and recovered."""
+    elsewhere = tmp_path / "on another disk"
+    storage = elsewhere.as_uri()
+    async with on_files(tmp_path / "data", storage=storage) as b, client(b) as c:
+        await c.create("t")
+        await c.write(0)
+    assert len(list(elsewhere.rglob("*.arrows"))) == 1
+    assert not (tmp_path / "data" / "objects").exists()
+    (queue_topic,) = (each for each in topic_folder(tmp_path / "data").parent.glob("t.*"))
+    shutil.rmtree(queue_topic)
+    run = partial(recover, tmp_path / "data", topic="t", runtime=SYSTEM, progress=lambda *_: None)
+    with pytest.raises(DataLossError, match="objects is missing or empty"):
+        run(execute=False)
+    assert run(storage=storage, execute=True)[0].published == 1
+    shutil.rmtree(elsewhere)
+    async with on_files(tmp_path / "data", storage=storage):
+        assert f"{elsewhere} is missing or empty, but there are notifications" in caplog.text
+
+
+@pytest.mark.parametrize("storage", ["s3://bucket/memq", "/var/lib/memq", "file://host/memq"])
+async def test_a_storage_that_is_not_known_is_refused(tmp_path, storage):
+    """A broker does not start with a storage that it cannot open, and says which it can."""
+    with pytest.raises(ConfigError, match="file://"):
+        async with on_files(tmp_path / "data", storage=storage):
+            raise AssertionError("started")
+    assert not (tmp_path / "data").exists()
 
 
 async def test_missing_objects_are_named_at_the_start(data, caplog):
@@ -165,19 +197,19 @@ async def test_a_full_disk_is_not_ready(small_disk, monkeypatch):
 
         await c.create("t")
         await c.write(0)
-        await until(lambda: not b.not_ready())
+        await until(lambda: not b.context.not_ready())
         assert await ready() == (200, "ready\n")
         (small_disk / "ballast").write_bytes(bytes(15 << 20))
-        await until(b.not_ready)
+        await until(b.context.not_ready)
         status, text = await ready()
         assert status == 503
         assert "objects has" in text
         assert "free, and the next Batch may need" in text
         async with session.get(f"http://127.0.0.1:{b.admin_port}/status") as answer:
             said = await answer.json()
-            assert (said["ready"], said["not_ready"]) == (False, b.not_ready())
+            assert (said["ready"], said["not_ready"]) == (False, b.context.not_ready())
         (small_disk / "ballast").unlink()
-        await until(lambda: not b.not_ready())
+        await until(lambda: not b.context.not_ready())
         assert await ready() == (200, "ready\n")
 
 
@@ -196,9 +228,9 @@ async def test_a_broker_that_serves_no_topic_lives(data, monkeypatch):
     for file in data.glob("queue/topics/*/topic.json"):
         file.write_bytes(b"{")
     looks = []
-    monkeypatch.setattr(DiskRoom, "seen", lambda _, short: looks.append(short))
+    monkeypatch.setattr(DiskSpace, "seen", lambda _, short: looks.append(short))
     async with on_files(data) as b, client(b) as c:
-        await until(lambda: looks or b.services.bugs.failure.done())
+        await until(lambda: looks or b.context.fatal_errors.failure.done())
         with pytest.raises(CorruptDataError):
             await c.write(1)
-        assert not b.services.bugs.failure.done()
+        assert not b.context.fatal_errors.failure.done()

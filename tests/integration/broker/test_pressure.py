@@ -29,7 +29,7 @@ async def test_full_ring_holds_back_the_producer_and_nobody_else(tmp_path) -> No
         storage.gate.set()
         answers = await asyncio.gather(*writes)
         assert sorted(answer.offset for answer in answers) == list(range(6))
-        assert b.services.memory.used_bytes == 0
+        assert b.context.memory.used_bytes == 0
 
 
 async def test_message_that_waits_too_long_is_refused_retriably(tmp_path) -> None:
@@ -83,14 +83,14 @@ async def test_memory_stays_within_its_bound_while_storage_stands_still(tmp_path
             for number, c in enumerate(clients)
             for sequence in range(1, 17)
         ]
-        await until(lambda: b.services.memory.full)
+        await until(lambda: b.context.memory.full)
         async with client(b) as other:
             await other.ask(m.Metadata(topics=["t"]))
-        assert b.services.memory.used_bytes <= bound + 8 * message
+        assert b.context.memory.used_bytes <= bound + 8 * message
         storage.gate.set()
         assert len(await asyncio.gather(*writes)) == 8 * 16
-        assert b.services.memory.peak_bytes <= bound + 8 * message
-        assert b.services.memory.used_bytes == 0
+        assert b.context.memory.peak_bytes <= bound + 8 * message
+        assert b.context.memory.used_bytes == 0
 
 
 async def test_half_sent_bodies_cannot_take_the_memory_from_others(tmp_path) -> None:
@@ -100,7 +100,7 @@ async def test_half_sent_bodies_cannot_take_the_memory_from_others(tmp_path) -> 
         await c.create(message_bytes="4MiB", batch_bytes="4MiB")
         await c.write(0)
         stalled = [await _half_a_message(b, c) for _ in range(4)]
-        await until(lambda: b.services.memory.full)
+        await until(lambda: b.context.memory.full)
         async with client(b) as late:
             late.schema_id = c.schema_id
             with pytest.raises(UnavailableError, match="memory_bytes = 8388608 are full"):
@@ -110,7 +110,7 @@ async def test_half_sent_bodies_cannot_take_the_memory_from_others(tmp_path) -> 
         assert sum(b"stopped half-way" in goodbye for goodbye in goodbyes) == 3
         for _, writer in stalled:
             writer.close()
-        assert b.services.memory.used_bytes == 0
+        assert b.context.memory.used_bytes == 0
 
 
 async def _last_words(reader) -> bytes:

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from memq.broker import connection as connection_module
-from memq.broker import turns as turns_module
+from memq.broker import fair_queuing
 from memq.broker.connection import MAX_BEGUN, MAX_QUEUED
-from memq.broker.turns import Line
+from memq.broker.fair_queuing import ClientFlows
 from memq.client.connection import BrokerConnection
 from memq.core.wire import messages as m
 from memq.core.wire.client_connection import ClientConnection
@@ -142,11 +142,11 @@ async def test_requests_pass_those_that_wait(tmp_path) -> None:
     """Long polls and large answers of a connection hold up none of its small requests."""
     async with broker(tmp_path, memory_bytes="8MiB") as b, client(b) as c:
         await c.create()
-        turns, line = b.services.turns, Line()
+        turns, line = b.context.scheduler, ClientFlows()
         turns.charge(line, turns.limit_bytes)  # another connection's, which does not read
         news = m.FetchNotifications(topic="t", positions=[m.Position(0, 0)], max_wait_ms=60_000)
         polls = [asyncio.ensure_future(c.ask(news)) for _ in range(20)]
-        await until(lambda: "[20 waiting]" in repr(b.services.queue._waiters))
+        await until(lambda: "[20 waiting]" in repr(b.context.queue._waiters))
         assert turns.used_bytes == turns.limit_bytes, "a long poll holds nothing"
         large = asyncio.ensure_future(c.ask(m.ListGroups()))
         await until(lambda: turns.full)
@@ -162,22 +162,22 @@ async def test_requests_pass_those_that_wait(tmp_path) -> None:
 
 async def test_an_answer_counts_until_it_has_left(tmp_path, monkeypatch) -> None:
     """What waits in the broker for a client to read it is within the bound, to the last byte."""
-    monkeypatch.setattr(turns_module, "AT_A_TIME", 1)  # or others count for the one that is sent
+    monkeypatch.setattr(fair_queuing, "AT_A_TIME", 1)  # or others count for the one that is sent
     async with broker(tmp_path) as b, client(b) as c:
         await c.create()
         await c.write(0, os.urandom(200 << 10))
-        (key,) = b.services.storage.list("")
-        uri = b.services.storage.uri(key.key)
+        (key,) = b.context.storage.list("")
+        uri = b.context.storage.uri(key.key)
         request = m.FetchBatch(topic="t", uri=uri, start=0, length=200 << 10)
         async with raw(b.address) as (writer, wire):
             writer.transport.pause_reading()
             writer.write(b"".join(b"".join(wire.request(request)[1]) for _ in range(100)))
-            connection = next(each for each in b._connections if "flood" in repr(each))
+            connection = next(each for each in b.connections if "flood" in repr(each))
             await until(lambda: not connection._writable.is_set())
             for _ in range(50):
                 await asyncio.sleep(0)
                 waiting = connection._transport.get_write_buffer_size()
-                assert b.services.turns.used_bytes >= waiting > 0
+                assert b.context.scheduler.used_bytes >= waiting > 0
 
 
 async def test_a_connection_with_many_requests_is_not_read_on(tmp_path) -> None:
@@ -186,7 +186,7 @@ async def test_a_connection_with_many_requests_is_not_read_on(tmp_path) -> None:
         await c.create()
         news = m.FetchNotifications(topic="t", positions=[m.Position(0, 0)], max_wait_ms=60_000)
         polls = [asyncio.ensure_future(c.ask(news)) for _ in range(MAX_BEGUN + MAX_QUEUED)]
-        (connection,) = b._connections
+        (connection,) = b.connections
         await until(lambda: "paused" in repr(connection))
         behind = asyncio.ensure_future(c.ask(m.FetchWatermark(topic="t")))
         assert len(connection._tasks) == MAX_BEGUN
@@ -204,23 +204,23 @@ async def test_a_client_that_does_not_read_is_closed_in_the_end(tmp_path, bytes_
     async with broker(tmp_path, stall_timeout="500ms") as b, client(b) as c:
         await c.create()
         await c.write(0, os.urandom(1 << 20))
-        (key,) = b.services.storage.list("")
+        (key,) = b.context.storage.list("")
         async with raw(b.address) as (writer, wire):
             request = m.FetchBatch(
-                topic="t", uri=b.services.storage.uri(key.key), start=0, length=1 << 20
+                topic="t", uri=b.context.storage.uri(key.key), start=0, length=1 << 20
             )
             sock = writer.transport.get_extra_info("socket")
             writer.transport.pause_reading()
             writer.write(b"".join(b"".join(wire.request(request)[1]) for _ in range(20)))
-            await until(lambda: b.services.turns.used_bytes > 0)
-            while b.connections > 1:
+            await until(lambda: b.context.scheduler.used_bytes > 0)
+            while len(b.connections) > 1:
                 if bytes_at_a_time:
                     with contextlib.suppress(BlockingIOError, ConnectionResetError):
                         sock._sock.recv(bytes_at_a_time)
                 await asyncio.sleep(0.01)
-        closed = b.services.metrics.connections_closed.labels("unread")
+        closed = b.context.metrics.connections_closed.labels("unread")
         assert closed._value.get() == 1
-        await until(lambda: not b.services.turns.used_bytes)
+        await until(lambda: not b.context.scheduler.used_bytes)
 
 
 async def test_a_client_that_reads_slowly_is_served(tmp_path, monkeypatch) -> None:
@@ -229,18 +229,18 @@ async def test_a_client_that_reads_slowly_is_served(tmp_path, monkeypatch) -> No
     async with broker(tmp_path, stall_timeout="2s") as b, client(b) as c:
         await c.create()
         await c.write(0, os.urandom(1 << 20))
-        (key,) = b.services.storage.list("")
-        uri = b.services.storage.uri(key.key)
+        (key,) = b.context.storage.list("")
+        uri = b.context.storage.uri(key.key)
         request = m.FetchBatch(topic="t", uri=uri, start=0, length=1 << 20)
         async with raw(b.address) as (writer, wire):
             sock = writer.transport.get_extra_info("socket")
             writer.transport.pause_reading()
             writer.write(b"".join(b"".join(wire.request(request)[1]) for _ in range(12)))
-            await until(lambda: b.services.turns.used_bytes > 0)
+            await until(lambda: b.context.scheduler.used_bytes > 0)
             until_s = time.monotonic() + 5  # twice the timeout, and within one slice of an answer
             while time.monotonic() < until_s:
                 with contextlib.suppress(BlockingIOError):
                     assert sock._sock.recv(4 << 10), "the broker has closed the connection"
                 await asyncio.sleep(0.04)
-            assert b.connections > 1
-        assert b.services.metrics.connections_closed.labels("unread")._value.get() == 0
+            assert len(b.connections) > 1
+        assert b.context.metrics.connections_closed.labels("unread")._value.get() == 0

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from memq.broker.retention import expire, scan_orphans
+from memq.core.clock import ClockReading
 from memq.core.wire import messages as m
-from memq.core.write_partition_effects import Now
 from memq.errors import CorruptDataError, OffsetOutOfRangeError
 from memq.testing.queue import InMemoryQueue
 from memq.testing.storage import InMemoryStorage
@@ -20,8 +20,8 @@ SHORT = {"retention": "10s", "dedup_window": "10s", "upload_deadline": "100ms"}
 
 def later(b, seconds: float) -> None:
     """Let the broker's clock stand later from now on."""
-    real = b.services.now
-    b.services.now = lambda: Now(*(ms + round(seconds * 1000) for ms in real()))
+    real = b.context.now
+    b.context.now = lambda: ClockReading(*(ms + round(seconds * 1000) for ms in real()))
 
 
 async def test_expired_batches_are_forgotten_first_and_deleted_then(tmp_path) -> None:
@@ -32,9 +32,9 @@ async def test_expired_batches_are_forgotten_first_and_deleted_then(tmp_path) ->
         await c.write(0)
         later(b, 11)
         await c.write(1)
-        assert await expire(b.topics.get("t"), b.services) == 1
+        assert await expire(b.topics.get("t"), b.context) == 1
         assert len(list(storage.list(""))) == 1
-        assert await b.services.queue.offsets(await queue_topic(b.services.queue), 0) == (1, 2)
+        assert await b.context.queue.offsets(await queue_topic(b.context.queue), 0) == (1, 2)
         with pytest.raises(OffsetOutOfRangeError, match="offset 0 of t/0 is not held: 1 to 2 are"):
             await c.ask(m.FetchNotifications(topic="t", positions=[m.Position(0, 0)]))
 
@@ -46,7 +46,7 @@ async def test_an_object_outlives_its_notification(tmp_path) -> None:
     async with broker(tmp_path, storage=storage) as b, client(b) as c:
         await c.create(**SHORT)
         await c.write(0)
-        loop, queue = asyncio.get_running_loop(), b.services.queue
+        loop, queue = asyncio.get_running_loop(), b.context.queue
         topic, delete = await queue_topic(queue), storage.delete
 
         def deleted(key):
@@ -56,7 +56,7 @@ async def test_an_object_outlives_its_notification(tmp_path) -> None:
 
         storage.delete = deleted
         later(b, 11)
-        assert await expire(b.topics.get("t"), b.services) == 1
+        assert await expire(b.topics.get("t"), b.context) == 1
         assert starts == [1]
 
 
@@ -66,14 +66,14 @@ async def test_orphan_is_reported_and_kept_until_it_is_as_old_as_retention(tmp_p
     async with broker(tmp_path, storage=storage) as b, client(b) as c:
         await c.create(**SHORT)
         await c.write(0)
-        queue, topic = b.services.queue, await queue_topic(b.services.queue)
+        queue, topic = b.context.queue, await queue_topic(b.context.queue)
         await queue.delete_topic(topic)  # the queue has lost everything
         await queue.create_topic(topic, 1)
         later(b, 9)
-        report = await scan_orphans(b.topics.get("t"), b.services)
+        report = await scan_orphans(b.topics.get("t"), b.context)
         assert (report.found, report.deleted) == (1, 0)
         later(b, 2)
-        report = await scan_orphans(b.topics.get("t"), b.services)
+        report = await scan_orphans(b.topics.get("t"), b.context)
         assert (report.found, report.deleted) == (1, 1)
         assert list(storage.list("")) == []
 
@@ -94,7 +94,7 @@ async def test_batch_on_its_way_is_no_orphan(tmp_path) -> None:
         while not list(storage.list("")):
             await asyncio.sleep(0.001)
         later(b, 20)
-        assert (await scan_orphans(b.topics.get("t"), b.services)).found == 0
+        assert (await scan_orphans(b.topics.get("t"), b.context)).found == 0
         gate.set()
         assert (await waiting).offset == 0
 
@@ -120,11 +120,11 @@ async def test_damaged_notification_does_not_stop_retention(tmp_path) -> None:
     async with broker(tmp_path) as b, client(b) as c:
         await c.create(**SHORT)
         await c.write(0)
-        queue = b.services.queue
+        queue = b.context.queue
         await queue.publish(await queue_topic(queue), 0, [_publication(b"{damaged")])
         later(b, 11)
-        assert await expire(b.topics.get("t"), b.services) == 1
-        assert await b.services.queue.offsets(await queue_topic(b.services.queue), 0) == (2, 2)
+        assert await expire(b.topics.get("t"), b.context) == 1
+        assert await b.context.queue.offsets(await queue_topic(b.context.queue), 0) == (2, 2)
 
 
 def _publication(payload: bytes):

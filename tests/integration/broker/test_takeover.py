@@ -53,8 +53,8 @@ async def test_what_is_published_up_to_the_fence_is_known(tmp_path) -> None:
         successor = Overtaken()
         successor._attach(queue._shared)
         successor.late = lambda: c.write(1)
-        services = dataclasses.replace(b.services, queue=successor)
-        window = (await take_over(topic, range(1), services))[0].window
+        context = dataclasses.replace(b.context, queue=successor)
+        window = (await take_over(topic, range(1), context))[0].window
         await successor.close()
         assert window.is_published("p", 0, 0)
         assert window.is_published("p", 0, 1)
@@ -62,7 +62,7 @@ async def test_what_is_published_up_to_the_fence_is_known(tmp_path) -> None:
 
 async def test_many_gaps_that_never_were_do_not_settle_anything(tmp_path, monkeypatch) -> None:
     """A producer without gaps has none after a restart, though each read partition shows many."""
-    monkeypatch.setattr("memq.core.deduplication.MAX_RUNS", 4)
+    monkeypatch.setattr("memq.core.deduplication.MAX_INTERVALS", 4)
     queue, storage = InMemoryQueue(), InMemoryStorage()
     async with broker(tmp_path, queue=queue, storage=storage) as b, client(b) as c:
         await c.create(**TOPIC)

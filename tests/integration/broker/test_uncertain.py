@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from memq.core.write_partition_effects import State
+from memq.core.write_partition_effects import BatchState
 from memq.errors import PublishUncertainError, QueueError
 from memq.testing.queue import InMemoryQueue
 from memq.testing.storage import InMemoryStorage
@@ -46,10 +46,10 @@ async def test_uncertain_publish_is_found_again_after_a_long_outage(tmp_path, pu
     queue = Outage(published)
     async with broker(tmp_path, queue=queue) as b, client(b) as c:
         await c.create()
-        now = b.services.now
+        now = b.context.now
         writing = asyncio.ensure_future(c.write(0))
         await until(lambda: queue.asked)
-        b.services.now = lambda: now()._replace(wall_ms=now().wall_ms + 3_600_000)
+        b.context.now = lambda: now()._replace(wall_ms=now().wall_ms + 3_600_000)
         queue.down = False
         assert (await writing).offset == 0
         assert len(await notifications(c)) == 1
@@ -83,7 +83,7 @@ async def test_every_batch_of_an_uncertain_publish_is_found_again(tmp_path) -> N
         machine.pass_time(90)
         writing.append(asyncio.ensure_future(c.write(1)))
         ring = b.topics.get("t").partitions[0].processor._ring
-        await until(lambda: [batch.state for batch in ring][1:] == [State.STORED])
+        await until(lambda: [batch.state for batch in ring][1:] == [BatchState.STORED])
         storage.first.set()  # now both are published in one call
         await until(lambda: queue.asked)
         queue.down = False

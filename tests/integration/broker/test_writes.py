@@ -166,7 +166,7 @@ async def test_bad_write_is_refused_by_name_and_the_connection_lives(
         with pytest.raises(error, match=text):
             await c.write(0, **fields)
         assert (await c.write(0)).offset == 0
-        assert b.services.memory.used_bytes == 0
+        assert b.context.memory.used_bytes == 0
 
 
 async def test_body_that_is_not_arrow_is_refused(tmp_path) -> None:
@@ -186,7 +186,7 @@ async def test_message_over_the_topics_limit_is_refused(tmp_path) -> None:
         await c.create(message_bytes="1KiB")
         with pytest.raises(MessageTooLargeError, match="takes up to 1024"):
             await c.write(0, bytes(4096))
-        assert b.services.memory.used_bytes == 0
+        assert b.context.memory.used_bytes == 0
 
 
 async def test_topic_of_another_broker_is_redirected_with_its_address(tmp_path) -> None:
@@ -286,11 +286,11 @@ async def test_batch_that_fails_with_another_may_still_be_uploading(tmp_path) ->
         writes = [asyncio.ensure_future(c.write(sequence)) for sequence in range(2)]
         failures = await asyncio.gather(*writes, return_exceptions=True)
         assert [type(failure) for failure in failures] == [InvalidRequestError, SequenceGapError]
-        assert b.services.memory.used_bytes > 0, "the upload still has the buffers"
+        assert b.context.memory.used_bytes > 0, "the upload still has the buffers"
         storage.gate.set()
-        await until(lambda: b.services.memory.used_bytes == 0)
+        await until(lambda: b.context.memory.used_bytes == 0)
         assert [(await c.write(sequence)).offset for sequence in range(2)] == [0, 1]
-        assert not b.services.bugs.failure.done()
+        assert not b.context.fatal_errors.failure.done()
 
 
 async def test_message_that_cannot_be_stored_by_its_deadline_is_nacked(tmp_path) -> None:
@@ -303,7 +303,7 @@ async def test_message_that_cannot_be_stored_by_its_deadline_is_nacked(tmp_path)
         assert caught.value.retriable
         storage.failures = 0
         assert (await c.write(0)).offset == 0, "a retry is a new Message"
-        assert b.services.memory.used_bytes == 0
+        assert b.context.memory.used_bytes == 0
 
 
 async def test_stop_stores_and_acks_what_was_accepted(tmp_path) -> None:
@@ -325,7 +325,7 @@ async def test_unexpected_error_in_a_handler_costs_only_its_request(tmp_path, mo
         async def broken(topic, partition):
             raise KeyError("planted")
 
-        monkeypatch.setattr(b.services.queue, "offsets", broken)
+        monkeypatch.setattr(b.context.queue, "offsets", broken)
         with pytest.raises(MemqError, match="KeyError: 'planted'"):
             await c.ask(m.FetchOffsets(topic="t"))
         monkeypatch.undo()
@@ -362,7 +362,7 @@ async def test_a_shorter_batch_age_holds_for_the_open_batch_too(tmp_path) -> Non
     async with broker(tmp_path) as b, client(b) as c:
         await c.create(batch_age="10m")
         writes = [asyncio.ensure_future(c.write(0))]
-        await until(lambda: b.services.memory.used_bytes > 0)
+        await until(lambda: b.context.memory.used_bytes > 0)
         await c.ask(m.AlterTopic(topic="t", options={"batch_age": "1ms"}))
         writes.append(asyncio.ensure_future(c.write(1)))
         answers = await asyncio.wait_for(asyncio.gather(*writes), 10)

@@ -10,6 +10,7 @@ from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from memq import AdminClient, read_range
 from memq.errors import MemqError, SchemaMismatchError, TopicRecreatedError
+from memq.spark.options import parse_write_options
 from memq.spark.write_plan import plan_write
 from memq.spark.write_rows import Identity, write_rows
 
@@ -25,7 +26,7 @@ def plan(broker):
     with AdminClient(broker.address) as admin:
         admin.create_topic(name, batch_age="1ms", write_partitions=1, read_partitions=1)
     where = {"bootstrap": broker.address, "topic": name, "messageBytes": "1KiB"}
-    return plan_write(where, ROWS, overwrite=False, now_us=None)
+    return plan_write(parse_write_options(where), ROWS, overwrite=False, now_us=None)
 
 
 def batches(*values):

@@ -35,7 +35,7 @@ from memq.errors import (
     TopicRecreatedError,
 )
 from memq.spark.app import one_line, run
-from memq.spark.audit import FINDINGS, Place, deep_on, findings
+from memq.spark.audit import FINDINGS, TopicAddress, deep_on, findings
 from memq.spark.compaction import Compaction, compact
 from memq.spark.folders import Folders
 from memq.spark.parquet import PATH_COLUMNS, RangeJob, range_to_parquet
@@ -414,7 +414,7 @@ def test_the_deep_audit_on_a_cluster_finds_what_the_other_finds(spark, broker, c
     data[data.index(b"7 of 3")] ^= 1
     paths[3].chmod(0o600)
     paths[3].write_bytes(data)
-    place = Place(broker.address, clicks, "")
+    place = TopicAddress(broker.address, clicks, "")
 
     alone = asyncio.run(audit_topic(broker.address, clicks, deep=True))
     cluster = asyncio.run(

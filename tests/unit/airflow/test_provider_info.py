@@ -17,8 +17,8 @@ import jsonschema
 import pytest
 
 from airflow_provider_memq import get_provider_info as module
-from airflow_provider_memq.get_provider_info import get_provider_info
-from airflow_provider_memq.settings import CONN_TYPE, EXTRAS
+from airflow_provider_memq.get_provider_info import EXTRAS, get_provider_info
+from memq.core.options import DEFAULT_ADMIN_PORT, DEFAULT_PORT
 
 INFO = get_provider_info()
 ROOT = Path(__file__).parents[3]
@@ -84,12 +84,15 @@ def test_classes_are_there(name):
     assert callable(getattr(import_module(path), attribute))
 
 
-def test_the_form_has_the_fields_of_the_connection():
-    """Every extra field that is read can be filled in, and no other."""
+def test_the_form_names_the_ports_of_brokers():
+    """The module imports nothing, so it cannot take the ports from where they are defined."""
     (connection,) = INFO["connection-types"]
+    hints = connection["ui-field-behaviour"]["placeholders"]
 
-    assert connection["connection-type"] == CONN_TYPE
-    assert set(connection["conn-fields"]) == set(EXTRAS)
+    assert hints["port"] == str(DEFAULT_PORT)
+    assert hints["bootstrap"].count(f":{DEFAULT_PORT}") == 2
+    assert hints["admin_url"].endswith(f":{DEFAULT_ADMIN_PORT}")
+    assert f":{DEFAULT_ADMIN_PORT} " in EXTRAS["admin_url"]["description"]
 
 
 def test_what_a_dag_imports_is_light():

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from airflow.sdk import Connection
 
+from airflow_provider_memq.get_provider_info import REQUEST_TIMEOUT_S
 from airflow_provider_memq.hooks.memq import MemqHook
-from airflow_provider_memq.settings import DEFAULT_REQUEST_TIMEOUT_S, explain, settings_of
+from airflow_provider_memq.settings import explain, settings_of
 from memq.errors import ConfigError, InvalidRequestError, UnauthorizedError, UnavailableError
 
 
@@ -42,7 +43,7 @@ def test_the_rest_of_it():
     full = settings("memq://a:1?request_timeout_s=2.5&admin_url=http%3A%2F%2Fx:9/")
 
     assert plain.token == "s ecret"  # noqa: S105 - it protects nothing
-    assert plain.request_timeout_s == DEFAULT_REQUEST_TIMEOUT_S
+    assert plain.request_timeout_s == REQUEST_TIMEOUT_S
     assert plain.admin_url == "http://a:6368"
     assert (full.token, full.request_timeout_s, full.admin_url) == ("", 2.5, "http://x:9")
     assert "ecret" not in repr(plain)

@@ -9,10 +9,9 @@ import pytest
 from airflow.providers.apache.spark.hooks import spark_submit
 from airflow.sdk.exceptions import AirflowException
 
-from airflow_provider_memq.audited import Window
 from airflow_provider_memq.operators.memq import MemqAuditOperator, MemqSparkSubmitOperator
 from airflow_provider_memq.submitting import TOKEN_VARIABLE
-from memq.core.ranges import OffsetRange
+from memq.core.ranges import Interval, OffsetRange
 from memq.errors import ConfigError
 
 TOKEN = "s3cr3t"  # noqa: S105 - it protects nothing
@@ -151,7 +150,7 @@ def test_a_failed_audit_does_not_tell_the_token(submitted, tmp_path):
     )
 
     with pytest.raises(AirflowException, match=r"--token-env MEMQ_TOKEN") as raised:
-        audit._audit_by_spark(Window(0, 1))
+        audit._audit_by_spark(Interval(0, 1))
 
     assert TOKEN not in str(raised.value)
     assert TOKEN not in started_with()[0]

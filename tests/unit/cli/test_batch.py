@@ -8,8 +8,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from memq.cli.batch import verify_object
 from memq.cli.main import main
-from memq.cli.verify import verify_object
 from memq.core.notification.notification import Notification
 from tests.unit.format.builders import START_US, joined, records, seal
 
@@ -122,7 +122,7 @@ def test_notification_that_disagrees(path, sealed, name, value):
 
 def test_notification_that_agrees(path, sealed):
     """Nothing is found where there is nothing."""
-    assert verify_object(path.as_uri(), notification(sealed)).findings == []
+    assert verify_object(path.as_uri(), notification(sealed)).ok
 
 
 def test_cat(path, capsys):

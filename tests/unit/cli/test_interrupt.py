@@ -6,7 +6,7 @@ import subprocess
 import sys
 import textwrap
 
-from memq.cli.main import _interrupt_behind
+from memq.cli.main import _interrupt_that_caused
 
 
 def test_interrupt_is_known_behind_the_error_of_a_lock():
@@ -18,10 +18,10 @@ def test_interrupt_is_known_behind_the_error_of_a_lock():
             raise RuntimeError("release unlocked lock")
     except RuntimeError as exc:
         hidden = exc
-    assert _interrupt_behind(hidden) is hidden.__context__
+    assert _interrupt_that_caused(hidden) is hidden.__context__
     alone = KeyboardInterrupt()
-    assert _interrupt_behind(alone) is alone
-    assert _interrupt_behind(RuntimeError("a bug")) is None
+    assert _interrupt_that_caused(alone) is alone
+    assert _interrupt_that_caused(RuntimeError("a bug")) is None
 
 
 def test_work_that_was_never_begun_makes_no_noise():

@@ -58,7 +58,7 @@ def test_variable(monkeypatch, capsys):
 
     assert main(["consume", "topic"]) == 2
 
-    assert "'nonsense' is no offset range" in capsys.readouterr().err
+    assert "'nonsense' is not a range of offsets" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.client.producer.accumulator import MAX_WAIT_S, TICK_S, Accumulator
+from memq.client.producer.accumulator import (
+    ENVELOPE_BYTES,
+    MAX_WAIT_S,
+    RECORD_BYTES,
+    TICK_S,
+    Accumulator,
+)
 from memq.client.producer.memory import ByteBudget
-from memq.client.producer.records import ENVELOPE_BYTES, RECORD_BYTES
 from memq.core.checksum import crc32c
 from memq.core.format.message import open_message
 from memq.core.format.schema import DEFAULT_SCHEMA
@@ -154,7 +159,7 @@ def test_no_room_is_none_and_changes_nothing():
     rig = Rig(buffer_bytes=4 * MESSAGE_BYTES)
     while rig.write(b"x" * 1_000) is not None:
         assert rig.budget.used_bytes <= 4 * MESSAGE_BYTES
-    assert rig.accumulator.wanted_bytes == MESSAGE_BYTES
+    assert rig.budget.refused_bytes == MESSAGE_BYTES
     count = sum(message.records for message in rig.sealed)
     assert rig.write(b"x" * 1_000) is None
     rig.budget.give(rig.sealed[0].size_bytes)
@@ -266,7 +271,7 @@ def test_batch_without_room_is_none():
     rig = Rig(buffer_bytes=MESSAGE_BYTES)
     batch = pa.RecordBatch.from_pylist([{"n": 1}] * 1_000, pa.schema([("n", pa.int64())]))
     assert rig.accumulator.write_batch(batch, "typed") is None
-    assert rig.accumulator.wanted_bytes > MESSAGE_BYTES
+    assert rig.budget.refused_bytes > MESSAGE_BYTES
     assert rig.budget.used_bytes == 0
 
 

@@ -9,7 +9,7 @@ from memq.client.consumer.fetcher import Fetcher
 from memq.client.topic import Page
 from memq.core.notification.notification import encode_notification
 from memq.core.wire.messages import NotificationEntry
-from tests.unit.test_consumption import notification
+from tests.unit.audit.test_consumed import notification
 
 OFFSETS = (2, 3, 7, 8)
 
@@ -33,11 +33,11 @@ class Queue:
 class Source:
     """Batches that are as good as any."""
 
-    async def fetch(self, _, place):
-        return SimpleNamespace(offset=place.offset, size_bytes=1)
+    async def fetch(self, published):
+        return SimpleNamespace(offset=published.offset, size_bytes=1)
 
 
-async def test_a_gap_belongs_to_the_batch_behind_it():
+async def test_a_gap_belongs_to_the_batch_after_it():
     """Each Batch is taken from where the one before ended; after a move from where that led."""
     woken = asyncio.Event()
     fetcher = Fetcher(

@@ -12,8 +12,14 @@ import pytest
 
 from memq.client.producer.accumulator import SealedMessage
 from memq.client.producer.delivery import Delivery
-from memq.client.producer.state import Connect, CoreOptions, Drop, Refresh, Send
-from memq.client.producer.state_machine import ProducerCore
+from memq.client.producer.state_machine import (
+    ConnectToBroker,
+    DropConnection,
+    ProducerStateMachine,
+    RefreshHosts,
+    SendMessage,
+    StateMachineOptions,
+)
 from memq.core.wire.messages import WriteAnswer
 from memq.errors import SequenceGapError, UnavailableError
 
@@ -35,8 +41,8 @@ class World:
         self._store_s, self._park_s = store_s, park_s
         self._life, self._pipe, self._flying = 0, deque(), {}
         self._slot, self._held, self._accepted = None, None, 0
-        self.core = ProducerCore(
-            CoreOptions("t", "", "p", 0, -1, True, False, max_in_flight, 1e6, 1e6),
+        self.core = ProducerStateMachine(
+            StateMachineOptions("t", "", "p", 0, -1, True, False, max_in_flight, 1e6, 1e6),
             ["a:1"],
             release=lambda _: None,
             on_submitted=lambda _: None,
@@ -55,15 +61,15 @@ class World:
                 self.core.submit(SealedMessage(b"x", 1, "s", 1, 0, 0, self.now, Delivery()))
             for effect in self.core.poll(self.now):
                 match effect:
-                    case Connect(address):
+                    case ConnectToBroker(address):
                         self._at(WAY_S, self.core.connected, address)
-                    case Send():
+                    case SendMessage():
                         self.sent += 1
-                        self._flying[effect.entry] = self._life
+                        self._flying[effect.message] = self._life
                         self._at(WAY_S, self._arrive, effect, self._life)
-                    case Refresh():
+                    case RefreshHosts():
                         self.core.refreshed(["a:1"], self.now)
-                    case Drop():
+                    case DropConnection():
                         raise AssertionError("the broker always answers")
             wake_s = self.core.wake_at_s()
             if self._events and self._events[0][0] <= wake_s:
@@ -128,15 +134,15 @@ class World:
             self._read()
 
     def _answer(self, send, error):
-        self._at(WAY_S, self._answered, send, error, self._flying.get(send.entry))
+        self._at(WAY_S, self._answered, send, error, self._flying.get(send.message))
 
     def _answered(self, send, error, life):
-        if life != self._life or self._flying.pop(send.entry, None) is None:
+        if life != self._life or self._flying.pop(send.message, None) is None:
             return
         if error is None:
-            self.core.acked(send.entry, WriteAnswer())
+            self.core.acked(send.message, WriteAnswer())
         else:
-            self.core.failed(send.entry, error, self.now)
+            self.core.failed(send.message, error, self.now)
 
     def _cut(self, every_s):
         self._life += 1

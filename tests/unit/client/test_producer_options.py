@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
-from memq.client.producer.options import ProducerArguments, ProducerOptions, answer_timeout_s
+from memq.client.producer.options import (
+    PRODUCER_OPTIONS,
+    ProducerArguments,
+    ProducerOptions,
+    answer_timeout_s,
+)
 from memq.core.topic import TopicConfig
 from memq.errors import ConfigError
 
@@ -18,9 +25,10 @@ def test_defaults():
 
 
 def test_every_argument_is_parsed():
-    """The typed arguments and the parser know the same names."""
-    parsed = set(ProducerOptions.parse.__annotations__) - {"return", "topic"}
-    assert parsed == set(ProducerArguments.__annotations__)
+    """Each typed argument is an option, and has its field in plain units."""
+    assert [option.name for option in PRODUCER_OPTIONS] == list(ProducerArguments.__annotations__)
+    fields = ["topic", *(option.field for option in PRODUCER_OPTIONS)]
+    assert [field.name for field in dataclasses.fields(ProducerOptions)] == fields
 
 
 def test_sizes_may_be_numbers_of_bytes():

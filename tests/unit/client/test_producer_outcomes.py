@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from memq.client.producer.accumulator import SealedMessage
-from memq.client.producer.delivery import Delivery, StoredAt
-from memq.client.producer.state import Entry, Partition
-from memq.client.producer.stats import MAX_FAILED, Outcomes
+from memq.client.producer.delivery import MAX_FAILED, Delivery, Outcomes, StoredAt
 from memq.errors import DeliveryTimeoutError
 
 
 def settle(outcomes, error=None):
     """Settle a Message of 3 records and 5 bytes; returns its delivery."""
     delivery = Delivery()
-    message = SealedMessage(b"12345", 0, "schema", 3, 0, 0, 0.0, delivery)
-    outcomes.settled(Entry(message, Partition(0, "a:1"), 0, 0.0), error)
+    if error is None:
+        outcomes.acked(3, 5)
+    else:
+        outcomes.failed(3, delivery)
     delivery.settle(error or StoredAt("t", 0, 0, "b", 0, 0, duplicate=False))
     return delivery
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from memq.client.producer.records import HEADER_BYTES, RECORD_BYTES, check_record
+from memq.client.producer.accumulator import HEADER_BYTES, RECORD_BYTES, check_record
 from memq.errors import InvalidRequestError
 
 

@@ -203,17 +203,17 @@ def test_view_buffers_are_refused() -> None:
 @given(
     place=st.integers(0, len(Patient().data) - 1), byte=st.integers(0, 255), extra=st.integers(0, 9)
 )
-def test_mold_changes_no_verdict(place, byte, extra):
-    """A damaged envelope gets the same verdict whether or not a sound one left its mold."""
+def test_template_changes_no_verdict(place, byte, extra):
+    """A damaged envelope gets the same verdict whether or not a sound one left its template."""
     sound = bytes(Patient().data)
     damaged = bytearray(sound + bytes(extra))
     damaged[place] = byte
     layout = layout_of(BATCH.schema)
-    layout.molds.clear()
+    layout.templates.clear()
     parsed = _verdict(damaged, layout)
-    layout.molds.clear()
+    layout.templates.clear()
     check_record_batch(memoryview(sound), layout, LIMIT)
-    assert len(layout.molds) == 1
+    assert len(layout.templates) == 1
     assert _verdict(damaged, layout) == parsed
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memq.core.clock import Times
+from memq.core.clock import SavedTimes
 from memq.core.notification.embedded import EmbeddedQueue
 from memq.core.notification.queue import Publication
 from memq.errors import MemqError
@@ -42,7 +42,7 @@ CALLS = st.one_of(
     st.tuples(st.just("offset_at"), TOPICS, PARTITIONS, st.integers(0, 60)),
     st.tuples(st.just("offset_since"), TOPICS, PARTITIONS, st.integers(-1, 60)),
     st.tuples(st.just("times")),
-    st.tuples(st.just("save_times"), st.builds(Times, st.integers(0, 60), st.integers(0, 60))),
+    st.tuples(st.just("save_times"), st.builds(SavedTimes, st.integers(0, 60), st.integers(0, 60))),
     st.tuples(st.just("truncate"), TOPICS, PARTITIONS, OFFSETS),
     st.tuples(
         st.just("commit"),

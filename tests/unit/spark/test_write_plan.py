@@ -7,14 +7,16 @@ import pytest
 
 from memq.core.format.schema import DEFAULT_SCHEMA
 from memq.errors import ConfigError, SchemaMismatchError
-from memq.spark.write_plan import WritePlan, check_rows, given_options, lacks_timestamp
+from memq.spark.options import parse_write_options
+from memq.spark.write_plan import WritePlan, check_rows, lacks_timestamp
 from memq.spark.write_rows import timed
 
 
 def test_options_have_any_case_and_those_of_spark_are_left_out():
     """Options come under their own names; what Spark adds for itself is not one of them."""
     options = {"TOPIC": "t", "jobid": "j", "checkpointLocation": "x", "queryName": "q"}
-    assert given_options(options) == {"topic": "t", "jobId": "j"}
+    parsed = parse_write_options(options)
+    assert (parsed.topic, parsed.job_id) == ("t", "j")
 
 
 @pytest.mark.parametrize(
@@ -29,7 +31,7 @@ def test_options_have_any_case_and_those_of_spark_are_left_out():
 def test_wrong_options_are_named(options, message):
     """What is missing, unknown or out of its limits is named."""
     with pytest.raises(Exception, match=message) as caught:
-        given_options(options)
+        parse_write_options(options)
     assert type(caught.value).__module__ == "memq.errors"
 
 
@@ -71,6 +73,6 @@ def test_rows_without_a_time_get_the_one_of_the_plan():
 
 def test_a_missing_job_id_is_no_error():
     """Without a jobId a write is one of its own."""
-    assert "jobId" not in given_options({"topic": "t"})
+    assert parse_write_options({"topic": "t"}).job_id is None
     with pytest.raises(ConfigError):
-        given_options({"topic": "t", "jobId": "x" * 129})
+        parse_write_options({"topic": "t", "jobId": "x" * 129})

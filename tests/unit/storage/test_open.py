@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
-from memq.core.storage import open_storage, open_uri
+from memq.core.storage.open import local_folder, open_storage, open_uri
 from memq.errors import ConfigError
 
 
@@ -22,6 +24,18 @@ def test_localhost_is_this_machine(tmp_path):
     """The host `localhost` in a file URI is the same as none."""
     storage = open_storage(f"file://localhost{tmp_path}")
     assert storage.uri("a") == (tmp_path / "a").as_uri()
+    assert local_folder(f"file://localhost{tmp_path}") == tmp_path
+
+
+def test_a_writer_removes_what_is_left_of_crashed_puts(tmp_path):
+    """A storage that is opened to be written to holds no unfinished write of long ago."""
+    open_storage(tmp_path.as_uri()).put("a", [b"abc"], timeout_s=30)
+    old, new = tmp_path / ".tmp" / "old", tmp_path / ".tmp" / "new"
+    for file in (old, new):
+        file.write_bytes(b"half")
+    os.utime(old, (0, 0))
+    open_storage(tmp_path.as_uri())
+    assert (old.exists(), new.exists()) == (False, True)
 
 
 @pytest.mark.parametrize(
@@ -39,6 +53,6 @@ def test_localhost_is_this_machine(tmp_path):
 )
 def test_a_bad_uri_says_what_is_expected(uri, expected):
     """An unknown scheme names the known ones; a malformed URI names the right form."""
-    for call in (open_storage, open_uri):
+    for call in (open_storage, open_uri, local_folder):
         with pytest.raises(ConfigError, match=expected):
             call(uri)

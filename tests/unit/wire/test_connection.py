@@ -16,8 +16,13 @@ from memq.core.wire.connection import (
     MAX_ERROR_CHARS,
     MAX_IN_FLIGHT,
     SERVER_MAX_BODY_BYTES,
+    Answer,
+    Failure,
+    HandshakeDone,
+    LateAnswer,
+    Refused,
+    Request,
 )
-from memq.core.wire.events import Answer, Failure, HandshakeDone, LateAnswer, Refused, Request
 from memq.core.wire.frame import ERROR, ONEWAY, RESPONSE, encode_frame
 from memq.core.wire.messages import (
     REQUESTS,

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from memq.core.wire import HandshakeReceived, Refused, Request
-from memq.core.wire.connection import SERVER_MAX_HEADER_BYTES
+from memq.core.wire.connection import SERVER_MAX_HEADER_BYTES, HandshakeReceived, Refused, Request
 from memq.core.wire.frame import FrameReader, encode_frame
 from memq.core.wire.messages import REQUESTS, Handshake
 from memq.errors import ClosedError, MemqError

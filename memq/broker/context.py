@@ -1,0 +1,139 @@
+"""What every part of a broker shares: configuration, seams, clock, bounds and counters."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from memq.broker.data_dir import DiskSpace
+from memq.broker.metrics import Metrics
+from memq.core.notification.notification import decode_notification
+from memq.core.runtime import SYSTEM, Runtime
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from concurrent.futures import Executor
+
+    from memq.broker.config import BrokerConfig
+    from memq.broker.fair_queuing import FairScheduler
+    from memq.broker.fatal_errors import FatalErrors
+    from memq.broker.memory import BodyMemory
+    from memq.broker.timekeeper import Timekeeper
+    from memq.core.clock import ClockReading
+    from memq.core.notification.notification import Notification
+    from memq.core.notification.queue import Entry, NotificationQueue
+    from memq.core.storage.handler import StorageHandler
+
+log = logging.getLogger(__name__)
+
+SCAN_ENTRIES = 1_000  # notifications read at a time when the queue is scanned
+SCAN_BYTES = 4 << 20
+
+
+class RateLimitedLog:
+    """Warnings, at most one a second for each kind; the next one says how many were left out.
+
+    Hostile clients can cause a warning for every frame they send. The log must stay readable and
+    must not become the bottleneck.
+    """
+
+    def __init__(self, logger: logging.Logger, clock_s: Callable[[], float]) -> None:
+        self._logger = logger
+        self._clock_s = clock_s
+        self._next_s: dict[str, float] = {}
+        self._left_out: dict[str, int] = {}
+
+    def __call__(self, kind: str, text: str) -> None:
+        """Log a warning of that kind, or count it."""
+        now_s = self._clock_s()
+        if now_s < self._next_s.get(kind, 0):
+            self._left_out[kind] = self._left_out.get(kind, 0) + 1
+            return
+        left_out = self._left_out.pop(kind, 0)
+        self._next_s[kind] = now_s + 1
+        self._logger.warning("%s%s", text, f" ({left_out} more like it)" if left_out else "")
+
+
+@dataclass
+class BrokerContext:
+    """Configuration, seams, clock, bounds and counters of one broker.
+
+    Attributes:
+        config: of the broker.
+        storage: where Batches go.
+        queue: where notifications go.
+        memory: bounds and lends the memory of bodies.
+        scheduler: admits requests, and bounds what their answers take.
+        executor: worker threads for storage.
+        fatal_errors: errors that no part of the broker expected; the first one stops it.
+        times: running time and wall time, and what is kept of them for the next life.
+        runtime: clocks, chance and threads.
+        disk: room on the disks of storage and queue.
+        metrics: counters.
+        listens_at: `host:port` of its socket; also while it drains, when it listens no more.
+        ready: it serves, and does not stop.
+        now: the broker's clock.
+        warn: the log for what clients can cause, and cause again.
+    """
+
+    config: BrokerConfig
+    storage: StorageHandler
+    queue: NotificationQueue
+    memory: BodyMemory
+    scheduler: FairScheduler
+    executor: Executor
+    fatal_errors: FatalErrors
+    times: Timekeeper
+    runtime: Runtime = SYSTEM
+    disk: DiskSpace = field(default_factory=DiskSpace)
+    metrics: Metrics = field(default_factory=Metrics)
+    listens_at: str = ""
+    ready: bool = False
+    now: Callable[[], ClockReading] = field(init=False)
+    warn: RateLimitedLog = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.now = self.times.clock
+        self.warn = RateLimitedLog(log, self.runtime.mono_s)
+
+    @property
+    def address(self) -> str:
+        """The `host:port` that clients reach this broker under."""
+        return self.config.advertised or self.listens_at
+
+    def not_ready(self) -> list[str]:
+        """Why the broker should be given nothing to do now; none when it is ready."""
+        if not self.ready:
+            return ["it starts or stops"]
+        return self.disk.reasons(self.now().mono_ms)
+
+    async def entries(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        end: int | None = None,
+        *,
+        at_once_bytes: int = SCAN_BYTES,
+    ) -> AsyncIterator[Entry]:
+        """The queue's entries from `start` to `end` (to the end as of now when None)."""
+        if end is None:
+            _, end = await self.queue.offsets(topic, partition)
+        while start < end:
+            entries = await self.queue.fetch(
+                topic, partition, start, max_entries=SCAN_ENTRIES, max_bytes=at_once_bytes
+            )
+            for entry in entries:
+                if entry.offset >= end:
+                    return
+                yield entry
+            start = entries[-1].offset + 1
+
+    async def notifications_since(
+        self, topic: str, partition: int, running_ms: int, *, at_once_bytes: int = SCAN_BYTES
+    ) -> AsyncIterator[tuple[Entry, Notification]]:
+        """What was published to a read partition at that running time or later."""
+        start = await self.queue.offset_since(topic, partition, running_ms)
+        async for entry in self.entries(topic, partition, start, at_once_bytes=at_once_bytes):
+            yield entry, decode_notification(entry.payload)

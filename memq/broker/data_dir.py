@@ -1,0 +1,152 @@
+"""The data directory and its disks: whether all of it is there, and whether there is room.
+
+*What is missing is not empty.* Opening makes what is not there, as a first start needs it. After
+the first start that would be the worst that can be done: a queue whose disk is not mounted would
+begin anew, with offsets from 0 for other data. So what the parts of the directory know of each
+other is compared before anything is opened.
+
+*Room.* Two signs, as neither sees everything. Free space below what the next Batch may take says so
+before anything fails; a write that failed for want of room says so where free space does not, as
+with a quota. Both pass by themselves.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from typing import TYPE_CHECKING
+
+from memq.core.units import format_size_bytes
+from memq.errors import DataLossError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+HOLD_MS = 10_000  # how long a failed write counts: longer than the pause between two attempts
+_NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT))
+
+
+def check_nothing_missing(directory: Path, objects: Path | None) -> None:
+    """Refuse a data directory of which a part is missing that others know of.
+
+    Objects that are missing are only logged: what is left can be served, and readers are told of
+    each object.
+
+    Args:
+        directory: of the broker.
+        objects: folder of its storage; None where that is no folder of this machine.
+
+    Raises:
+        DataLossError: naming what is missing, and the way back.
+    """
+    in_catalog = _names(directory / "topics", files=True)
+    # Also what is announced and does not exist yet is a sign of a catalog, but not of a queue.
+    topics = [name.removesuffix(".json") for name in in_catalog if name.endswith(".json")]
+    in_queue = _names(directory / "queue" / "topics", files=False)
+    if topics and not in_queue:
+        raise DataLossError(
+            f"{directory / 'queue'} is missing or empty, but {directory / 'topics'} knows "
+            f"{len(topics)} topics, such as {topics[0]}: nothing was started. Put the folder back "
+            "(is its disk mounted?), or rebuild it from the objects with `memq recover "
+            f"{directory}`"
+        )
+    if in_queue and not in_catalog:
+        raise DataLossError(
+            f"{directory / 'topics'} is missing or empty, but {directory / 'queue'} holds "
+            f"{len(in_queue)} topics, such as {in_queue[0]}: nothing was started. Put the folder "
+            f"back, or make it again from queue and objects with `memq recover {directory}`"
+        )
+    if objects is None or _has_any(objects):
+        return
+    if _holds_notifications(directory / "queue" / "topics"):
+        log.error(
+            "%s is missing or empty, but there are notifications: readers get DataLossError until "
+            "the objects are put back (is their disk mounted?)",
+            objects,
+        )
+
+
+def _names(folder: Path, *, files: bool) -> list[str]:
+    """The files, or the folders, in a folder; none when it is missing."""
+    if not folder.is_dir():
+        return []
+    return sorted(path.name for path in folder.iterdir() if path.is_dir() != files)
+
+
+def _holds_notifications(topics: Path) -> bool:
+    """Whether any read partition has ever had a notification: then it has a data page."""
+    return next(topics.glob("*/*/data/*.page"), None) is not None
+
+
+def _has_any(folder: Path) -> bool:
+    return folder.is_dir() and next(folder.iterdir(), None) is not None
+
+
+def free_bytes(folder: Path) -> int:
+    """What a user may still write on the file system of a folder. Raises OSError."""
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize
+
+
+class DiskSpace:
+    """What is known of the room on the disks of one broker.
+
+    Args:
+        folders: on the disks that it writes to; those of seams that are elsewhere are left out.
+        free: bytes that are free at a folder.
+    """
+
+    def __init__(
+        self, folders: Sequence[Path] = (), *, free: Callable[[Path], int] = free_bytes
+    ) -> None:
+        self._folders = folders
+        self._free = free
+        self._short: list[str] = []
+        self._failure = ""
+        self._failed_ms: int | None = None
+
+    def __repr__(self) -> str:
+        return f"<DiskSpace [{'; '.join(self._short) or 'enough'}] {self._failure}>"
+
+    def look(self, needed_bytes: int) -> list[str]:
+        """Where less than that is free, in words. It asks the file system, which may hang."""
+        short = []
+        for folder in self._folders:
+            try:
+                free = self._free(folder)
+            except FileNotFoundError:
+                continue  # made by the first write
+            except OSError as exc:
+                short.append(f"the disk of {folder} does not answer: {exc.strerror or exc}")
+                continue
+            if free < needed_bytes:
+                short.append(
+                    f"the disk of {folder} has {format_size_bytes(free)} free, and the next Batch "
+                    f"may need {format_size_bytes(needed_bytes)}: free some space"
+                )
+        return short
+
+    def seen(self, short: list[str]) -> None:
+        """Take over what `look` has found."""
+        if short and not self._short:
+            log.error("not ready, as room is short: %s", "; ".join(short))
+        elif self._short and not short:
+            log.warning("there is room on the disks again")
+        self._short = short
+
+    def failed(self, error: BaseException, now_ms: int) -> None:
+        """A write has failed; it counts when that was for want of room."""
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, OSError) and cause.errno in _NO_ROOM:
+                self._failure, self._failed_ms = f"a write failed: {error}", now_ms
+            cause = cause.__cause__
+
+    def reasons(self, now_ms: int) -> list[str]:
+        """Why the broker should be given nothing to store; none when there is room."""
+        failed = self._failed_ms is not None and now_ms - self._failed_ms < HOLD_MS
+        return [*self._short, *([self._failure] if failed else [])]

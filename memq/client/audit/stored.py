@@ -1,0 +1,401 @@
+"""Reading what is stored, for the audit: the Batches of a topic, and the reports about it.
+
+Both are objects of Batches that the notifications of a topic name: for the Messages of the topic an
+index alone, or every byte; for reports the LogMessages of the audit topic that are about the topic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from memq.client.objects import FallbackReader, decode, map_ahead
+from memq.client.topic import published_batch
+from memq.core.audit.reports import (
+    ConsumedReport,
+    ProducedReport,
+    ProducerName,
+    StoredReport,
+    consumed_key,
+    decode_report,
+    report_key,
+)
+from memq.core.format.batch import producer_runs
+from memq.core.format.index import decode_tail
+from memq.core.format.reader import check_crc32c, message_from_range, read_index, schema_from_range
+from memq.core.format.verify import verify
+from memq.core.notification.notification import PublishedBatch
+from memq.errors import (
+    CorruptDataError,
+    InvalidRequestError,
+    MemqError,
+    ObjectNotFoundError,
+    StorageError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from concurrent.futures import Executor
+
+    from memq.client.topic import TopicClient
+    from memq.core.audit.produced import ProducedReconciliation
+    from memq.core.audit.reports import Report
+    from memq.core.format.batch import ProducerRun
+    from memq.core.format.index import BatchIndex, IndexEntry
+    from memq.core.notification.notification import Notification
+    from memq.core.ranges import OffsetRange
+    from memq.core.wire.messages import NotificationEntry
+
+IN_FLIGHT = 16  # indexes, or objects of reports, read at a time: small, and storage answers slowly
+DEEP_IN_FLIGHT = 4  # whole objects read at a time: each is held in memory
+MAX_RUNS_SHOWN = 5  # of a Batch that cannot be read, in its sentence
+MAX_DAMAGE = 10_000  # sentences of a few hundred bytes; more is a storage that is gone as a whole
+MAX_REPORTS = 1_000_000  # in memory at a time, about 1 KB each
+
+GetRange = Callable[[int, int], Any]
+"""The bytes of an object from a start on, of a length; fewer where it ends sooner."""
+
+
+class Damage:
+    """Collects what could not be read, as sentences; past `MAX_DAMAGE` it only counts."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._more = 0
+
+    def add(self, line: str) -> None:
+        """Keep a sentence about a Batch."""
+        if len(self._lines) < MAX_DAMAGE:
+            self._lines.append(line)
+        else:
+            self._more += 1
+
+    def lines(self) -> list[str]:
+        """What was kept, and how much more there is."""
+        more = [f"and {self._more} more objects that could not be read"] if self._more else []
+        return [*self._lines, *more]
+
+
+# -- one Batch ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What was found in one Batch.
+
+    Attributes:
+        sound: Messages that are there, as far as was looked.
+        damaged: Messages that cannot be read, as runs.
+        findings: what does not hold, in plain sentences.
+        gone: the object does not exist.
+    """
+
+    sound: Sequence[IndexEntry] = ()
+    damaged: Sequence[ProducerRun] = ()
+    findings: Sequence[str] = ()
+    gone: bool = False
+
+
+def inspect(notification: Notification, get_range: GetRange, *, deep: bool) -> Inspection:
+    """Look into the object that a notification names.
+
+    Args:
+        notification: the notification.
+        get_range: reads the object.
+        deep: check every byte, in place of the index alone.
+
+    Raises:
+        MemqError: neither storage nor broker could be asked, so nothing is known.
+    """
+    look = _look_deep if deep else _look
+    try:
+        return look(notification, get_range)
+    except ObjectNotFoundError:
+        return Inspection(findings=["the object does not exist"], gone=True)
+    except (CorruptDataError, StorageError) as exc:
+        return Inspection(damaged=notification.producers, findings=[str(exc)])
+
+
+def _look(notification: Notification, get_range: GetRange) -> Inspection:
+    index = read_index(get_range, notification.size_bytes)
+    return Inspection(index.entries, findings=_disagreements(notification, index))
+
+
+def _look_deep(notification: Notification, get_range: GetRange) -> Inspection:
+    size = notification.size_bytes
+    data = memoryview(get_range(0, size + 1)).cast("B")
+    if len(data) != size:
+        there = "more" if len(data) > size else str(len(data))
+        raise CorruptDataError(f"its notification says {size} bytes, but {there} are there")
+    index = decode_tail(data, size)
+    disagreements = _disagreements(notification, index)
+    report = verify(data)
+    if report.ok:
+        return Inspection(index.entries, findings=disagreements)
+    schema = _schema(data, index)
+    sound: list[IndexEntry] = []
+    damaged: list[IndexEntry] = []
+    for entry in index.entries:
+        (sound if _is_sound(data, entry, schema) else damaged).append(entry)
+    return Inspection(sound, producer_runs(damaged), [*disagreements, *report.findings])
+
+
+def _disagreements(notification: Notification, index: BatchIndex) -> list[str]:
+    """How notification and index contradict each other; both have their own checksum.
+
+    Raises:
+        CorruptDataError: the object is another Batch.
+    """
+    if index.metadata.batch_id != notification.batch_id:
+        raise CorruptDataError(f"the object holds another Batch, {index.metadata.batch_id}")
+    if producer_runs(index.entries) != notification.producers:
+        return ["its notification and its index name different Messages"]
+    return []
+
+
+def _schema(data: memoryview, index: BatchIndex) -> pa.Schema | None:
+    """The schema of a Batch, or None when it is damaged; `verify` has named how."""
+    try:
+        return schema_from_range(data[: index.schema_length], index)
+    except MemqError:
+        return None
+
+
+def _is_sound(data: memoryview, entry: IndexEntry, schema: pa.Schema | None) -> bool:
+    """Whether a Message is as it was sent; without a schema, as far as its CRC32C says."""
+    part = data[max(0, entry.offset) : max(0, entry.offset + entry.length)]
+    try:
+        check_crc32c(part, entry)
+        if schema is not None:
+            message_from_range(part, entry, schema)
+    except MemqError:
+        return False
+    return True
+
+
+# -- the Batches of a topic -----------------------------------------------------------------
+
+InspectBatches = Callable[
+    [AsyncIterator[PublishedBatch]], AsyncGenerator[tuple[PublishedBatch, Inspection], None]
+]
+"""Looks deep into Batches, in their order, wherever that is done."""
+
+
+class BatchInspector:
+    """Looks into the Batches that matter, and tells a reconciliation what is there.
+
+    Args:
+        topic: whose Batches they are.
+        reconciliation: told what is there.
+        executor: whose threads read objects.
+        damage: told what cannot be read.
+        in_window: whether a time is in the window; only what was published then may be unreported.
+        deep: read every byte of every Batch in the window, and not only the indexes of those that
+            reports name.
+        progress: told how many Batches were looked at, and of how many.
+        inspect_batches: looks into the Batches; None for the threads of the executor.
+    """
+
+    def __init__(
+        self,
+        topic: TopicClient,
+        reconciliation: ProducedReconciliation,
+        executor: Executor,
+        damage: Damage,
+        *,
+        in_window: Callable[[int], bool],
+        deep: bool,
+        progress: Callable[[int, int], None] | None,
+        inspect_batches: InspectBatches | None = None,
+    ) -> None:
+        self._topic = topic
+        self._reconciliation = reconciliation
+        self._executor = executor
+        self._damage = damage
+        self._in_window = in_window
+        self._deep = deep
+        self._progress = progress
+        self._loop = asyncio.get_running_loop()
+        self._objects = FallbackReader(topic, self._loop)
+        in_flight = DEEP_IN_FLIGHT if deep else IN_FLIGHT
+        self._inspect_batches = inspect_batches or partial(map_ahead, self._inspect, most=in_flight)
+        self._done = self._total = 0
+        self._starts: dict[int, int] = {}  # first offset that is retained, when an object was gone
+
+    async def look(self, ranges: Sequence[OffsetRange]) -> None:
+        """Look at the Batches of some ranges."""
+        self._total += sum(each.size for each in ranges)
+        found = self._inspect_batches(self._needed(ranges))
+        async with aclosing(found):
+            async for batch, inspection in found:
+                if not inspection.gone or not await self._is_removed(batch):
+                    self._take_in(batch, inspection)
+
+    async def _needed(self, ranges: Sequence[OffsetRange]) -> AsyncIterator[PublishedBatch]:
+        """The Batches that must be looked into."""
+        async for entry in self._topic.entries(ranges):
+            self._done += 1
+            if self._progress is not None:
+                self._progress(self._done, self._total)
+            try:
+                batch = published_batch(self._topic.topic, entry)
+            except CorruptDataError as exc:
+                self._damage.add(str(exc))
+                continue
+            in_window = self._in_window(batch.timestamp_ms)
+            write_partition = batch.notification.write_partition
+            needs = partial(self._reconciliation.needs, write_partition, in_window=in_window)
+            if (self._deep and in_window) or any(map(needs, batch.notification.producers)):
+                yield batch
+
+    async def _inspect(self, batch: PublishedBatch) -> Inspection:
+        get_range = partial(self._objects.get_range, batch.notification.uri)
+        work = partial(inspect, batch.notification, get_range, deep=self._deep)
+        return await self._loop.run_in_executor(self._executor, work)
+
+    async def _is_removed(self, batch: PublishedBatch) -> bool:
+        """Whether retention has removed a Batch meanwhile: its notification goes first."""
+        if batch.offset >= self._starts.get(batch.partition, 0):
+            self._starts = await self._topic.starts()
+        return batch.offset < self._starts[batch.partition]
+
+    def _take_in(self, batch: PublishedBatch, inspection: Inspection) -> None:
+        check, in_window = self._reconciliation, self._in_window(batch.timestamp_ms)
+        write_partition = batch.notification.write_partition
+        for entry in inspection.sound:
+            name = ProducerName(write_partition, entry.producer_id, entry.epoch)
+            check.stored(name, entry.sequence, entry.records, entry.crc32c, in_window=in_window)
+        unreadable = batch.notification.producers if inspection.gone else inspection.damaged
+        for run in unreadable:
+            check.unreadable(write_partition, run, gone=inspection.gone, in_window=in_window)
+        concerns = f"; it concerns {_shown(unreadable)}" if unreadable else ""
+        for finding in inspection.findings:
+            self._damage.add(f"{batch}: {finding}{concerns}")
+
+
+def _shown(runs: Sequence[ProducerRun]) -> str:
+    """Runs of sequences for a sentence."""
+    more = [f"{len(runs) - MAX_RUNS_SHOWN} more runs"] if len(runs) > MAX_RUNS_SHOWN else []
+    return ", ".join([*map(_shown_run, runs[:MAX_RUNS_SHOWN]), *more])
+
+
+def _shown_run(run: ProducerRun) -> str:
+    several = f"sequences {run.first} to {run.last}"
+    sequences = several if run.messages > 1 else f"sequence {run.first}"
+    return f"producer {run.producer_id} epoch {run.epoch} {sequences} ({run.records} LogMessages)"
+
+
+# -- the reports about a topic --------------------------------------------------------------
+
+
+class StoredReports(NamedTuple):
+    """The reports about a topic that were read."""
+
+    produced: list[StoredReport[ProducedReport]]
+    consumed: list[StoredReport[ConsumedReport]]
+
+
+class ReportReader:
+    """Reads reports about one topic. One of a kind that it does not know is left out.
+
+    Args:
+        audit_topic: where they are.
+        topic: what they are about.
+        executor: whose threads read and decode.
+        damage: told of what cannot be read.
+    """
+
+    def __init__(
+        self, audit_topic: TopicClient, topic: str, executor: Executor, damage: Damage
+    ) -> None:
+        self._audit_topic = audit_topic
+        self._topic = topic
+        self._keys = [topic.encode(), consumed_key(topic)]
+        self._objects = FallbackReader(audit_topic, asyncio.get_running_loop())
+        self._executor = executor
+        self._damage = damage
+
+    async def read(self, start_ms: int | None, produced_end_ms: int | None) -> StoredReports:
+        """The reports that were stored from a time on.
+
+        Args:
+            start_ms: milliseconds since 1970 UTC; None for all that is retained.
+            produced_end_ms: those of producers that were stored later are left out; None for none.
+
+        Raises:
+            InvalidRequestError: they are more than `MAX_REPORTS`.
+            MemqError: the broker failed until the deadline.
+        """
+        found = StoredReports([], [])
+        ranges = await self._audit_topic.ranges_between(start_ms, None)
+        work = partial(self._read_batch, produced_end_ms)
+        batches = map_ahead(work, self._audit_topic.entries(ranges), IN_FLIGHT)
+        async with aclosing(batches):
+            async for entry, reports in batches:
+                for report in reports:
+                    if isinstance(report, ConsumedReport):
+                        found.consumed.append(StoredReport(report, entry.timestamp_ms))
+                    else:
+                        found.produced.append(StoredReport(report, entry.timestamp_ms))
+                if len(found.produced) + len(found.consumed) > MAX_REPORTS:
+                    raise InvalidRequestError(
+                        f"there are more than {MAX_REPORTS} reports about {self._topic!r} in this "
+                        "window; choose a shorter one"
+                    )
+        return found
+
+    async def _read_batch(
+        self, produced_end_ms: int | None, entry: NotificationEntry
+    ) -> list[Report]:
+        try:
+            batch = published_batch(self._audit_topic.topic, entry)
+        except CorruptDataError as exc:
+            self._damage.add(str(exc))
+            return []
+        late = produced_end_ms is not None and entry.timestamp_ms >= produced_end_ms
+        keys = self._keys[1:] if late else self._keys
+        try:
+            values = await asyncio.get_running_loop().run_in_executor(
+                self._executor, self._values, batch, keys
+            )
+        except (CorruptDataError, StorageError, ObjectNotFoundError) as exc:
+            removed = isinstance(exc, ObjectNotFoundError) and (
+                batch.offset < (await self._audit_topic.starts())[batch.partition]
+            )
+            if not removed:
+                self._damage.add(
+                    f"{batch} held reports that cannot be read, so what they name cannot be "
+                    f"judged: {exc}"
+                )
+            return []
+        return [report for key, value in values if (report := self._decode(batch, key, value))]
+
+    def _values(
+        self, batch: PublishedBatch, keys: list[bytes]
+    ) -> Iterable[tuple[bytes, bytes | None]]:
+        """Key and value of the LogMessages of the Batch with one of some keys."""
+        notification = batch.notification
+        data = self._objects.get_range(notification.uri, 0, notification.size_bytes)
+        table = decode(data, batch, "none").batch.to_arrow()
+        about = table.filter(pc.is_in(table["key"], pa.array(keys, pa.binary())))
+        return zip(about["key"].to_pylist(), about["value"].to_pylist(), strict=True)
+
+    def _decode(self, batch: PublishedBatch, key: bytes, value: bytes | None) -> Report | None:
+        try:
+            report = decode_report(value or b"")
+        except CorruptDataError as exc:
+            self._damage.add(f"{batch}: {exc}")
+            return None
+        if report is not None and report_key(report) != key:
+            self._damage.add(
+                f"{batch}: audit report about {report.topic!r} under the name of {key.decode()!r}"
+            )
+            return None
+        return report

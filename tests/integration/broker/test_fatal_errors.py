@@ -1,0 +1,209 @@
+"""An error that nothing expected stops the broker, in whatever callback it shows itself."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+
+import pytest
+
+from memq.broker.connection import BrokerConnection
+from memq.broker.write_partition import WritePartition
+from memq.core.notification.embedded import EmbeddedQueue
+from memq.core.notification.queue import Waiters
+from memq.core.wire import messages as m
+from memq.errors import MemqError, UnknownTopicError
+from tests.integration.broker.support import TIMEOUT_S, GatedStorage, broker, client, until
+
+
+class PlantedError(Exception):
+    """A bug."""
+
+
+def _fail(*_: object) -> None:
+    raise PlantedError
+
+
+async def stopped(b) -> BaseException:
+    """The error that stops the broker."""
+    return await asyncio.wait_for(b.failed(), TIMEOUT_S)
+
+
+async def test_a_bug_in_the_timer_of_a_write_partition(tmp_path, monkeypatch) -> None:
+    """The timer that seals an open Batch."""
+    async with broker(tmp_path) as b, client(b) as c:
+        await c.create(batch_age="50ms")
+        processor = b.topics.get("t").partitions[0].processor
+        monkeypatch.setattr(processor, "tick", _fail)
+        write = asyncio.ensure_future(c.write(0))
+        assert isinstance(await stopped(b), PlantedError)
+        monkeypatch.undo()
+        write.cancel()
+
+
+@pytest.mark.parametrize(
+    "callback", ["buffer_updated", "get_buffer", "_flush", "_flush_unless_busy", "connection_lost"]
+)
+async def test_a_bug_in_a_callback_of_a_connection(tmp_path, monkeypatch, callback) -> None:
+    """What asyncio calls when bytes come, when answers leave, and when a client has gone."""
+    async with broker(tmp_path) as b:
+        async with client(b) as c:
+            monkeypatch.setattr(BrokerConnection, callback, _fail)
+            asking = asyncio.ensure_future(c.ask(m.Metadata(topics=[])))
+            if callback == "connection_lost":
+                await asking
+            else:
+                assert isinstance(await stopped(b), PlantedError)
+            asking.cancel()
+        assert isinstance(await stopped(b), PlantedError)
+        monkeypatch.undo()
+
+
+async def test_a_bug_while_a_connection_rests(tmp_path, monkeypatch) -> None:
+    """The callback that reads a connection on after its rest."""
+    async with broker(tmp_path) as b, client(b) as c:
+        await c.create(batch_age="1ms")
+        monkeypatch.setattr(BrokerConnection, "_rest_on", _fail)
+        writes = [asyncio.ensure_future(c.write(n, bytes(300 << 10))) for n in range(20)]
+        assert isinstance(await stopped(b), PlantedError)
+        monkeypatch.undo()
+        for write in writes:
+            write.cancel()
+
+
+async def test_a_bug_in_a_task_of_a_write_partition(tmp_path, monkeypatch) -> None:
+    """An upload."""
+    async with broker(tmp_path, drain_timeout="0ms") as b, client(b) as c:
+        await c.create(batch_age="1ms")
+        monkeypatch.setattr(WritePartition, "_release", _fail)
+        write = asyncio.ensure_future(c.write(0))
+        assert isinstance(await stopped(b), PlantedError)
+        monkeypatch.undo()
+        write.cancel()
+
+
+async def test_a_bug_in_the_callback_of_a_future(tmp_path) -> None:
+    """What runs when something else is done."""
+    async with broker(tmp_path) as b:
+        done = asyncio.get_running_loop().create_future()
+        done.add_done_callback(_fail)
+        done.set_result(None)
+        assert isinstance(await stopped(b), PlantedError)
+
+
+async def test_a_bug_in_a_thread_of_storage(tmp_path, monkeypatch) -> None:
+    """A put that hangs past its deadline gives its memory back from its own thread."""
+    storage = GatedStorage()
+    async with broker(tmp_path, storage=storage, upload_threads=1) as b, client(b) as c:
+        await c.create(batch_messages=1, upload_deadline="100ms")
+        storage.gate.clear()
+        with pytest.raises(MemqError):
+            await c.write(0)
+        loop = asyncio.get_running_loop()
+        with monkeypatch.context() as patch:
+            patch.setattr(loop, "is_closed", _fail)
+            storage.gate.set()
+            assert isinstance(await stopped(b), PlantedError)
+
+
+async def test_a_bug_where_a_body_ends(tmp_path, monkeypatch) -> None:
+    """The memory of a body comes back in whatever thread let go of it last."""
+    async with broker(tmp_path) as b:
+        monkeypatch.setattr(b.context.memory, "_returned", None)
+        body = b.context.memory.lend(300 << 10)
+        thread = threading.Thread(target=list.clear, args=([body],))
+        del body
+        thread.start()
+        del thread
+        assert isinstance(await stopped(b), AttributeError)
+        monkeypatch.undo()
+
+
+async def test_a_bug_in_the_background(tmp_path, monkeypatch) -> None:
+    """The sweep of timeouts."""
+    async with broker(tmp_path) as b:
+        monkeypatch.setattr(b.groups, "tick", _fail)
+        assert isinstance(await stopped(b), PlantedError)
+        monkeypatch.undo()
+
+
+async def test_a_bug_in_a_handler_that_changes_something(tmp_path, monkeypatch) -> None:
+    """A group's state that was left half-way is not gone on from; the client is told as well."""
+    async with broker(tmp_path) as b, client(b) as c:
+        await c.create()
+        monkeypatch.setattr(b.groups, "leave", _fail)
+        with pytest.raises(MemqError, match="PlantedError"):
+            await c.ask(m.LeaveGroup(group="g", topic="t", member_id="a"))
+        assert isinstance(await stopped(b), PlantedError)
+
+
+async def test_a_bug_in_a_handler_that_only_reads(tmp_path, monkeypatch) -> None:
+    """It costs its request, and the broker serves on."""
+    async with broker(tmp_path) as b, client(b) as c:
+        await c.create()
+        monkeypatch.setattr(b.context.queue, "offset_at", _fail)
+        with pytest.raises(MemqError, match="PlantedError"):
+            await c.ask(m.FetchOffsets(topic="t", at_ms=1))
+        assert (await c.write(0)).offset == 0
+        assert not b.context.fatal_errors.failure.done()
+
+
+async def test_a_waiter_that_fails_wakes_the_broker(tmp_path, monkeypatch) -> None:
+    """A bug in what a publication wakes shows in the thread's done callback, not in an ack."""
+    queue = EmbeddedQueue(tmp_path / "queue")
+    async with broker(tmp_path, queue=queue, drain_timeout="0ms") as b, client(b) as c:
+        await c.create(batch_age="1ms")
+        monkeypatch.setattr(Waiters, "wake", _fail)
+        write = asyncio.ensure_future(c.write(0))
+        assert isinstance(await stopped(b), PlantedError)
+        monkeypatch.undo()
+        write.cancel()
+
+
+async def test_an_error_that_came_when_nobody_waited_any_more_is_no_bug(tmp_path) -> None:
+    """A typed error of something that was given up in the same moment is logged, not more."""
+    async with broker(tmp_path) as b:
+        given_up = asyncio.get_running_loop().create_future()
+        given_up.set_exception(UnknownTopicError("deleted"))
+        del given_up
+        await asyncio.sleep(0)
+        assert not b.context.fatal_errors.failure.done()
+        forgotten = asyncio.get_running_loop().create_future()
+        forgotten.set_exception(PlantedError())
+        del forgotten
+        assert isinstance(await stopped(b), PlantedError)
+
+
+async def test_a_client_that_is_gone_at_once_is_no_bug(tmp_path) -> None:
+    """Connections that are reset while they are accepted stop nothing."""
+    async with broker(tmp_path) as b:
+        host, _, port = b.address.rpartition(":")
+        for _ in range(50):
+            sock = socket.create_connection((host, int(port)))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            sock.close()
+        await until(lambda: len(b.connections) == 0)
+        async with client(b) as c:
+            await c.create()
+        assert not b.context.fatal_errors.failure.done()
+
+
+async def test_the_loop_is_as_it_was_when_brokers_have_stopped(tmp_path) -> None:
+    """Brokers of one loop that stop in any order leave its handler of errors alone."""
+    seen: list[dict] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: seen.append(context))
+    try:
+        async with broker(tmp_path / "a") as a, broker(tmp_path / "b") as b:
+            await a.stop()
+            loop.call_soon(_fail)
+            assert isinstance(await stopped(b), PlantedError)
+            assert not a.context.fatal_errors.failure.done()
+        loop.call_soon(_fail)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert isinstance(seen[-1]["exception"], PlantedError)
+        assert not a.context.fatal_errors.failure.done()
+    finally:
+        loop.set_exception_handler(None)

@@ -1,0 +1,392 @@
+"""What was consumed of what is stored: every history against a plain model of the rules."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memq.core.audit import consumed
+from memq.core.audit.consumed import ConsumedReconciliation
+from memq.core.audit.reports import CRC_MODULUS, ConsumedReport, StoredReport
+from memq.core.audit.result import LocatedRun, Verdict
+from memq.core.format.batch import ProducerRun
+from memq.core.notification.notification import Notification, PublishedBatch
+from memq.core.ranges import OffsetRange
+
+END = 30  # of the offsets in the histories
+DUE_MS = 50
+FINDINGS = ("consumed", "mismatched", "missed", "unreported", "behind")
+
+
+def notification(offset):
+    """The Batch at an offset: producer `a` in each, `b` in every third; figures of its own."""
+    runs = [ProducerRun("a", 0, 2 * offset, 2 * offset + 1, 10 + offset, 2**63 + offset)]
+    if offset % 3 == 0:
+        runs.append(ProducerRun("b", 1, offset, offset, 1, offset))
+    return Notification(
+        version=1,
+        topic="t",
+        incarnation="0" * 16,
+        write_partition=offset % 2,
+        batch_id=f"batch-{offset}",
+        uri="file:///x",
+        size_bytes=1,
+        index_offset=0,
+        messages=sum(run.messages for run in runs),
+        records=sum(run.records for run in runs),
+        min_timestamp_us=0,
+        max_timestamp_us=0,
+        producers=runs,
+        schema_id="s",
+        broker_id="b",
+        sealed_ms=0,
+        stored_through_ms=0,
+    )
+
+
+def published(offset):
+    return PublishedBatch(0, offset, 0, notification(offset))
+
+
+def told(start, end, *, stored_ms=0, offsets=range(END), consumer="c", **fields):
+    """A report that is right about the Batches at some offsets."""
+    there = [notification(offset) for offset in offsets if start <= offset < end]
+    values = {
+        "topic": "t",
+        "consumer": consumer,
+        "partition": 0,
+        "start": start,
+        "end": end,
+        "batches": len(there),
+        "messages": sum(each.messages for each in there),
+        "records": sum(each.records for each in there),
+        "crc_sum": sum(run.crc_sum for each in there for run in each.producers) % CRC_MODULUS,
+        "window_start_ms": 0,
+        "window_end_ms": 0,
+    }
+    return StoredReport(ConsumedReport(**(values | fields)), stored_ms)
+
+
+class Audit:
+    """Goes through the Notifications as the client does."""
+
+    def __init__(
+        self, reports, *, offsets=range(END), window=(0, END), retained=(0, END), named=()
+    ):
+        retained = OffsetRange(0, *retained)
+        self.offsets = [offset for offset in offsets if retained.start <= offset < retained.end]
+        self.window = OffsetRange(0, *window)
+        self.check = ConsumedReconciliation(
+            "t", reports, named=named, retained=[retained], due_ms=DUE_MS
+        )
+        self.read = self._at(self.check.ranges([self.window]))
+        for offset in self.read:
+            self.check.add(published(offset), in_window=self.within(offset))
+        self.read_again = self._at(self.check.doubtful())
+        for offset in self.read_again:
+            if self.within(offset):
+                self.check.add_doubtful(published(offset))
+        self.result = self.check.result()
+
+    def _at(self, ranges):
+        return [
+            offset for each in ranges for offset in self.offsets if each.start <= offset < each.end
+        ]
+
+    def within(self, offset):
+        return self.window.start <= offset < self.window.end
+
+    def found(self, consumer="c"):
+        """LogMessages of every finding that there is."""
+        (audit,) = [each for each in self.result if each.consumer == consumer]
+        totals = {finding: audit.total(finding).records for finding in ("stored", *FINDINGS)}
+        return {finding: count for finding, count in totals.items() if count}
+
+
+def records(*offsets):
+    """LogMessages at some offsets."""
+    return sum(notification(offset).records for offset in offsets)
+
+
+# -- the rules, one by one ------------------------------------------------------------------
+
+
+def test_what_reports_cover_is_consumed():
+    """Ranges in any order that cover everything leave nothing open."""
+    audit = Audit([told(20, END), told(0, 7), told(7, 20)])
+    assert audit.found() == {"stored": records(*range(END)), "consumed": records(*range(END))}
+    assert audit.result[0].clean
+    assert audit.read_again == []
+
+
+def test_gap_below_the_progress_is_missed():
+    """Offsets that no report covers, below one that is covered, are named."""
+    audit = Audit([told(0, 3), told(5, END)])
+    assert audit.found()["missed"] == records(3, 4)
+    by_name = {each.name: each.missed.parts for each in audit.result[0].producers}
+    assert by_name[(1, "a", 0)] == [LocatedRun(0, 3, 4, 6, 7)]
+    assert by_name[(0, "a", 0)] == [LocatedRun(0, 4, 5, 8, 9)]
+    assert by_name[(1, "b", 1)] == [LocatedRun(0, 3, 4, 3, 3)]
+    assert by_name[(0, "b", 1)] == []
+    assert not audit.result[0].clean
+
+
+def test_what_lies_before_the_first_report_was_not_meant_for_it():
+    """A consumer that began in the middle answers for what follows."""
+    assert Audit([told(25, 28)]).found() == {
+        "stored": records(*range(25, END)),
+        "consumed": records(25, 26, 27),
+        "behind": records(28, 29),
+    }
+
+
+def test_gap_after_a_report_that_was_not_the_last_is_unreported():
+    """A member that went on and never told how far was killed; its successor shows the gap."""
+    audit = Audit([told(0, 3, final=False), told(5, END)])
+    assert audit.found()["unreported"] == records(3, 4)
+    assert audit.result[0].verdict is Verdict.PARTLY
+    assert audit.result[0].producers[0].unreported.parts == [LocatedRun(0, 4, 5, 8, 9)]
+
+
+def test_what_is_only_stepped_over_makes_no_consumer():
+    """A group that reports nothing itself is not judged by what an administrator says of it."""
+    skip = told(5, 5, skipped=3, final=False, window_start_ms=1)
+    assert Audit([skip]).result == []
+    (named,) = Audit([skip], named=["c"]).result
+    assert (named.reports, named.verdict) == (0, Verdict.PARTLY)
+    read = [told(0, 2, final=False), told(5, END)]
+    assert Audit([*read, skip]).found()["missed"] == records(2, 3, 4)
+
+
+def test_what_a_member_says_it_stepped_over_is_missed():
+    """A jump is certain, whatever the report before it says; what is left is unreported."""
+    audit = Audit([told(0, 3, final=False), told(7, END, skipped=2)])
+    assert audit.found()["missed"] == records(5, 6)
+    assert audit.found()["unreported"] == records(3, 4)
+
+
+def test_jump_over_what_others_read_is_none():
+    """Offsets that are covered are consumed, though somebody else stepped over them."""
+    assert Audit([told(0, 10), told(10, END, skipped=5)]).result[0].clean
+
+
+def test_gap_is_not_due_at_once():
+    """Until the reports after it have stood for a while, a gap is lag."""
+    young = Audit([told(0, 3), told(5, END, stored_ms=DUE_MS + 1)])
+    assert young.found()["behind"] == records(3, 4)
+    assert Audit([told(0, 3), told(5, END, stored_ms=DUE_MS)]).found()["missed"] == records(3, 4)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"batches": 6}, {"messages": 1}, {"records": 999}, {"crc_sum": 1}, {"duplicates": 1}]
+)
+def test_report_that_differs_covers_nothing(wrong):
+    """What only a wrong report covers is mismatched, and no more of the partition."""
+    audit = Audit([told(0, 5), told(5, 9, **wrong), told(9, END)])
+    assert audit.found()["mismatched"] == records(5, 6, 7, 8)
+    assert audit.read_again == [5, 6, 7, 8]
+    assert not audit.result[0].clean
+    assert len(audit.result[0].mismatches) == 1
+    assert "t/0 offsets 5 to 8" in audit.result[0].mismatches[0]
+
+
+def test_right_report_settles_what_a_wrong_one_covers():
+    """A job that was run again and counted right leaves nothing to say."""
+    audit = Audit([told(0, END), told(4, 8, records=0, window_start_ms=1)])
+    assert audit.result[0].clean
+    assert audit.result[0].mismatches == []
+
+
+def test_dropped_duplicates_are_counted_as_messages():
+    """With duplicates the Messages must add up, and there are no more LogMessages than stored."""
+    whole = told(0, END).report
+    less = {"messages": whole.messages - 2, "duplicates": 2, "crc_sum": 0}
+    assert Audit([told(0, END, **less)]).result[0].clean
+    assert Audit([told(0, END, **less, records=whole.records - 5)]).result[0].clean
+    assert not Audit([told(0, END, **less, records=whole.records + 1)]).result[0].clean
+
+
+def test_report_over_what_retention_removed_is_believed():
+    """What is gone as planned cannot be compared."""
+    audit = Audit([told(0, 10, records=1), told(10, END)], retained=(5, END), window=(5, END))
+    assert audit.result[0].clean
+
+
+def test_report_over_what_was_never_published_is_wrong():
+    """Offsets past the end prove that a report is not of this topic."""
+    audit = Audit([told(0, END + 1)])
+    assert audit.found()["mismatched"] == records(*range(END))
+
+
+def test_report_over_a_notification_that_cannot_be_read_is_believed():
+    """Nobody knows what it named."""
+    there = [OffsetRange(0, 0, 3)]
+    check = ConsumedReconciliation(
+        "t", [told(0, 3, offsets=[0, 1, 2])], retained=there, due_ms=DUE_MS
+    )
+    check.ranges(there)
+    check.add(published(0), in_window=True)
+    check.add_unreadable(0, 1)
+    check.add(published(2), in_window=True)
+    assert check.doubtful() == []
+
+
+def test_gaps_in_the_numbering_are_no_batches():
+    """A queue whose offsets have gaps is read in full by reports across them."""
+    offsets = [1, 2, 6, 9]
+    audit = Audit([told(0, 5, offsets=offsets), told(5, 10, offsets=offsets)], offsets=offsets)
+    assert audit.found() == {"stored": records(*offsets), "consumed": records(*offsets)}
+
+
+def test_report_told_again_counts_once():
+    """One that stands there twice, alone and joined to what followed, was not consumed twice."""
+    audit = Audit([told(0, 5), told(0, 9), told(9, END)])
+    assert audit.result[0].total("again").records == 0
+    assert audit.found() == {"stored": records(*range(END)), "consumed": records(*range(END))}
+    again = Audit([told(0, 9), told(0, 5, window_start_ms=7), told(9, END)])
+    assert again.result[0].total("again").records == records(*range(5))
+    assert again.result[0].clean
+
+
+def test_consumers_are_judged_apart():
+    """What one has left out another may have read."""
+    audit = Audit([told(0, END), told(0, 3, consumer="d"), told(4, END, consumer="d")])
+    assert [(each.consumer, each.clean) for each in audit.result] == [("c", True), ("d", False)]
+    assert audit.found("d")["missed"] == records(3)
+
+
+def test_named_consumer_that_never_reported_is_behind():
+    """Who is asked about is shown, reports or not; others are not."""
+    audit = Audit([told(0, 3)], named=["x"])
+    assert [(each.consumer, each.reports) for each in audit.result] == [("x", 0)]
+    assert audit.found("x")["behind"] == records(*range(END))
+
+
+def test_only_what_must_be_is_read():
+    """Beside the window the ranges of the reports that reach into it, and nothing else."""
+    audit = Audit([told(0, 3), told(3, 12), told(18, 25), told(26, END)], window=(10, 20))
+    assert audit.read == list(range(3, 25))
+    assert audit.found() == {
+        "stored": records(*range(10, 20)),
+        "consumed": records(10, 11, 18, 19),
+        "missed": records(*range(12, 18)),
+    }
+
+
+def test_named_parts_are_bounded(monkeypatch):
+    """Past the bound findings are counted, not named."""
+    monkeypatch.setattr(consumed, "MAX_PARTS", 3)
+    audit = Audit([told(0, 1), told(END - 1, END)]).result[0]
+    assert sum(len(each.missed.parts) for each in audit.producers) == 3
+    assert audit.unnamed_parts > 0
+    assert audit.total("missed").records == records(*range(1, END - 1))
+
+
+def test_repr_shows_what_there_is():
+    """The state is readable in a debugger."""
+    assert repr(Audit([told(0, 3)]).check) == "<ConsumedReconciliation t [1 consumers, 1 reports]>"
+
+
+# -- any history ----------------------------------------------------------------------------
+
+
+@st.composite
+def reports(draw, offsets):
+    """A report of any range, mostly right."""
+    start = draw(st.integers(0, END))
+    end = draw(st.integers(start, min(END + 1, start + 12)))
+    wrong = draw(st.sampled_from([{}, {}, {}, {"records": 7}, {"crc_sum": 3}]))
+    return told(
+        start,
+        end,
+        offsets=offsets,
+        stored_ms=draw(st.integers(0, 70)),
+        skipped=draw(st.one_of(st.just(0), st.integers(0, start))),
+        final=draw(st.booleans()),
+        window_start_ms=draw(st.integers(0, 2)),
+        **wrong,
+    )
+
+
+def model(history, offset, offsets, window, retained):
+    """The finding at an offset, straight from the rules; None where the consumer has no part."""
+    longest = {}
+    for stored in history:
+        key = (stored.report.start, stored.report.window_start_ms)
+        if key not in longest or longest[key].report.end < stored.report.end:
+            longest[key] = stored
+    known = list(longest.values())
+    covering = [each for each, _ in known if each.start <= offset < each.end]
+    if covering:
+        sound = any(is_sound(each, offsets, window, retained) for each in covering)
+        return "consumed" if sound else "mismatched"
+    behind = [stored for stored in known if stored.report.start > offset]
+    if offset < min((each.start - each.skipped for each, _ in known), default=0):
+        return None
+    if not behind or min(stored_ms for _, stored_ms in behind) > DUE_MS:
+        return "behind"
+    if any(each.start - each.skipped <= offset < each.start for each, _ in known):
+        return "missed"
+    edge = max((each.end for each, _ in known if each.end <= offset), default=None)
+    goes_on = any(each.end == edge and not each.final for each, _ in known)
+    return "unreported" if goes_on else "missed"
+
+
+def is_sound(report, offsets, window, retained):
+    """Whether a report says what is stored, or cannot be compared."""
+    reaches_in = report.start < window[1] and window[0] < report.end
+    if not reaches_in or report.start < retained[0]:
+        return True
+    there = [offset for offset in offsets if retained[0] <= offset < retained[1]]
+    right = told(report.start, report.end, offsets=there).report
+    same = (right.batches, right.messages, right.records, right.crc_sum) == (
+        report.batches,
+        report.messages,
+        report.records,
+        report.crc_sum,
+    )
+    return same and report.end <= retained[1]
+
+
+@st.composite
+def histories(draw):
+    """Which offsets have Batches, what is retained, what the window is, and some reports."""
+    offsets = sorted(draw(st.sets(st.integers(0, END - 1), min_size=1)))
+    low = draw(st.integers(0, 10))
+    begin = draw(st.integers(low, 20))
+    window = (begin, draw(st.integers(begin, END)))
+    return offsets, (low, END), window, draw(st.lists(reports(offsets), min_size=1, max_size=8))
+
+
+@given(histories())
+def test_findings_are_those_of_the_rules(history):
+    """Every Batch of the window has the finding that the rules give it, in full and by name."""
+    offsets, retained, window, told_reports = history
+    audit = Audit(told_reports, offsets=offsets, window=window, retained=retained)
+    if all(each.start == each.end for each, _ in told_reports):
+        assert audit.result == []
+        return
+    expected = Counter()
+    named = Counter()
+    for offset in audit.offsets:
+        finding = model(told_reports, offset, offsets, window, retained)
+        if audit.within(offset) and finding:
+            expected[finding] += records(offset)
+            if finding in ("missed", "mismatched", "unreported"):
+                named[finding] += notification(offset).messages
+    (found,) = audit.result
+    assert {
+        finding: found.total(finding).records
+        for finding in FINDINGS
+        if found.total(finding).records
+    } == expected
+    assert found.total("stored").records == sum(expected.values())
+    for finding in ("missed", "mismatched", "unreported"):
+        parts = [part for each in found.producers for part in getattr(each, finding).parts]
+        assert sum(part.last - part.first + 1 for part in parts) == named[finding]
+    assert bool(found.mismatches) >= bool(expected["mismatched"])
+    assert (found.verdict is Verdict.UNCLEAN) == bool(expected["missed"] or found.mismatches)
+    assert found.clean <= (not expected["unreported"])

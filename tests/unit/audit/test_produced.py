@@ -1,0 +1,358 @@
+"""Reconciliation of what was produced with what is stored."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memq.core.audit import produced
+from memq.core.audit.produced import ProducedReconciliation
+from memq.core.audit.reports import (
+    REPORT_VERSION,
+    ProducedReport,
+    ProducerName,
+    SequenceRun,
+    runs_of,
+)
+from memq.core.audit.result import AuditResult, Verdict
+from memq.core.format.batch import ProducerRun
+from memq.errors import InvalidRequestError
+
+NAME = ProducerName(0, "p", 0)
+ALL = range(60)
+
+
+def crc(sequence: int) -> int:
+    return (sequence * 2_654_435_761) % 2**32
+
+
+def records(sequence: int) -> int:
+    return sequence + 1
+
+
+def report(first: int, last: int, *, failed: set[int] = frozenset(), **fields) -> ProducedReport:
+    delivered = [s for s in range(first, last + 1) if s not in failed]
+    values = {
+        "version": REPORT_VERSION,
+        "topic": "t",
+        "write_partition": 0,
+        "producer_id": "p",
+        "epoch": 0,
+        "first": first,
+        "last": last,
+        "records": sum(map(records, delivered)),
+        "size_bytes": 8 * len(delivered),
+        "crc_sum": sum(map(crc, delivered)),
+        "failed": runs_of(failed),
+        "window_start_ms": 0,
+        "window_end_ms": 10,
+    }
+    return ProducedReport(**(values | fields))
+
+
+def run_of(first: int, last: int) -> ProducerRun:
+    sequences = range(first, last + 1)
+    return ProducerRun("p", 0, first, last, sum(map(records, sequences)), sum(map(crc, sequences)))
+
+
+def finish(check: ProducedReconciliation):
+    return AuditResult("t", check.producers(), expired_reports=check.expired_reports())
+
+
+def reconcile(reports, stored, **known):
+    check = ProducedReconciliation("t", reports, **known)
+    for sequence in stored:
+        check.stored(NAME, sequence, records(sequence), crc(sequence))
+    return finish(check)
+
+
+def sequences(found: list[SequenceRun]) -> set[int]:
+    return {s for first, last in found for s in range(first, last + 1)}
+
+
+def inside(values: set[int], first: int, last: int) -> set[int]:
+    return {value for value in values if first <= value <= last}
+
+
+sets = st.sets(st.sampled_from(ALL))
+
+
+@given(produced=st.integers(1, 60), cuts=sets, gone=sets, failed=sets)
+def test_exactly_what_is_gone_is_named(produced, cuts, gone, failed) -> None:
+    """Whatever is removed, and however reports are cut, exactly that is named as lost."""
+    failed = inside(failed, 0, produced - 1)
+    edges = [0, *sorted(inside(cuts, 1, produced - 1)), produced]
+    reports = [
+        report(a, b - 1, failed=inside(failed, a, b - 1)) for a, b in itertools.pairwise(edges)
+    ]
+    stored = set(range(produced)) - gone
+
+    audit = reconcile(reports, stored).producers[0]
+
+    given_up = failed
+    lost = inside(gone, 0, produced - 1) - given_up
+    assert audit.lost == runs_of(lost)
+    assert audit.lost_records == sum(map(records, lost))
+    assert audit.recovered == runs_of(given_up - gone)
+    assert audit.produced_messages == produced - len(given_up)
+    assert audit.produced_records == sum(map(records, set(range(produced)) - given_up))
+    assert audit.stored_messages == len(stored - given_up)
+    assert audit.stored_records == sum(map(records, stored - given_up))
+    assert audit.clean == (not lost)
+
+
+@given(
+    spans=st.lists(st.tuples(st.sampled_from(ALL), st.sampled_from(ALL)), min_size=1, max_size=8),
+    gone=sets,
+    failed=sets,
+)
+def test_reports_that_overlap_say_each_thing_once(spans, gone, failed) -> None:
+    """Reports that were sent again, joined to others, change neither what is named nor how much."""
+    spans = [(min(span), max(span)) for span in spans]
+    reports = [report(a, b, failed=inside(failed, a, b)) for a, b in spans]
+    produced = {s for a, b in spans for s in range(a, b + 1)}
+    stored = produced - gone
+
+    audit = reconcile(reports, stored).producers[0]
+
+    lost = (produced & gone) - failed
+    assert audit.lost == runs_of(lost)
+    assert sum(map(records, lost)) <= audit.lost_records
+    assert audit.duplicated == audit.changed == []
+    assert audit.produced_messages == len(produced - failed)
+    assert audit.stored_records == sum(map(records, stored - failed))
+    if not lost:
+        assert audit.lost_records == 0
+        assert audit.produced_records == sum(map(records, produced - failed))
+
+
+@given(
+    produced=st.integers(1, 60),
+    gone=sets,
+    damaged=sets,
+    repeated=sets,
+)
+def test_each_message_has_one_finding(produced, gone, damaged, repeated) -> None:
+    """A sound copy wins over a damaged one, and that over a missing one."""
+    everything = set(range(produced))
+    sound = everything - gone - damaged
+    check = ProducedReconciliation("t", [report(0, produced - 1)])
+    for sequence in sorted(damaged):
+        check.unreadable(0, run_of(sequence, sequence), gone=False, in_window=False)
+    for sequence in sorted(gone):
+        check.unreadable(0, run_of(sequence, sequence), gone=True, in_window=False)
+    for sequence in [*sound, *(sound & repeated)]:
+        check.stored(NAME, sequence, records(sequence), crc(sequence))
+
+    assert not check.any_unseen()
+    audit = finish(check).producers[0]
+
+    spoilt = everything & damaged
+    assert audit.damaged == runs_of(spoilt)
+    assert audit.damaged_records == sum(map(records, spoilt))
+    assert audit.lost == runs_of((everything & gone) - spoilt)
+    assert audit.lost_records == sum(map(records, (everything & gone) - spoilt))
+    assert audit.duplicated == runs_of(sound & repeated)
+    assert audit.stored_records == sum(map(records, sound))
+
+
+def test_report_sent_again_with_what_came_after_it_counts_once() -> None:
+    """An ack that was lost makes the reporter join the report to the next; losses stay exact."""
+    audit = reconcile([report(0, 9), report(0, 19)], set(range(20)) - {3, 15}).producers[0]
+    assert audit.lost_records == records(3) + records(15)
+    assert audit.produced_records == sum(map(records, range(20)))
+
+
+def test_message_that_a_rerun_gave_up_is_still_expected() -> None:
+    """What one run of a job delivered must be there, whatever a later run says about it."""
+    first_run = report(0, 9)
+    second_run = report(0, 19, failed={5})
+    audit = reconcile([first_run, second_run], set(range(20)) - {5}).producers[0]
+    assert audit.lost == [SequenceRun(5, 5)]
+    assert audit.produced_messages == 20
+
+
+def test_message_stored_twice_is_named() -> None:
+    """A duplicate in the Batches is named, and counted once."""
+    result = reconcile([report(0, 3)], [0, 1, 2, 2, 2, 3])
+    assert result.producers[0].duplicated == [SequenceRun(2, 2)]
+    assert result.producers[0].stored_messages == 4
+    assert not result.clean
+
+
+@pytest.mark.parametrize("fields", [{"crc_sum": 1}, {"records": 11}, {"records": 9}])
+def test_other_content_is_reported_as_changed(fields) -> None:
+    """All sequences there but another sum: the report is named as changed."""
+    result = reconcile([report(0, 3, **fields)], range(4))
+    assert result.producers[0].changed == [SequenceRun(0, 3)]
+    assert result.producers[0].lost_records == 0
+    assert not result.clean
+
+
+def test_stored_messages_without_a_report_are_counted_not_blamed() -> None:
+    """A producer that died before its report leaves unreported Messages, which are no loss."""
+    result = reconcile([report(0, 3)], range(6))
+    assert (result.total("unreported_messages"), result.total("unreported_records")) == (2, 5 + 6)
+    assert result.verdict is Verdict.PARTLY
+
+
+def test_messages_that_another_report_names_are_not_unreported() -> None:
+    """What a report outside the window names belongs there."""
+    result = reconcile([report(0, 3)], range(8), others=[report(4, 6)])
+    assert result.total("unreported_messages") == 1
+    assert result.producers[0].produced_messages == 4
+
+
+def test_only_batches_that_can_change_something_are_needed() -> None:
+    """What judged reports name is needed, and in the window what no report names whole."""
+    check = ProducedReconciliation("t", [report(0, 3)], others=[report(4, 6)])
+    assert check.needs(0, run_of(3, 9), in_window=False)
+    assert check.needs(0, run_of(6, 7), in_window=True)
+    assert not check.needs(0, run_of(6, 7), in_window=False)
+    assert not check.needs(0, run_of(5, 6), in_window=True)
+    assert check.needs(0, run_of(7, 9), in_window=True)
+    assert not check.needs(0, run_of(7, 9), in_window=False)
+    assert check.needs(1, run_of(0, 3), in_window=True)
+
+
+def test_messages_outside_the_window_are_not_unreported() -> None:
+    """A Batch read for a Message of the window may hold others that are none of its concern."""
+    check = ProducedReconciliation("t", [report(0, 3)])
+    for sequence in range(6):
+        check.stored(NAME, sequence, records(sequence), crc(sequence), in_window=False)
+    assert finish(check).total("unreported_messages") == 0
+
+
+def test_report_that_was_delivered_twice_counts_once() -> None:
+    """The same report stored twice changes nothing."""
+    result = reconcile([report(0, 3), report(0, 3)], range(4))
+    assert result.producers[0].produced_messages == 4
+    assert result.clean
+
+
+def test_write_partitions_and_epochs_are_apart() -> None:
+    """Sequences of another epoch or write partition do not stand in for lost ones."""
+    check = ProducedReconciliation("t", [report(0, 1)])
+    check.stored(ProducerName(0, "p", 1), 0, 1, crc(0))
+    check.stored(ProducerName(1, "p", 0), 1, 1, crc(1))
+    check.unreadable(1, run_of(0, 1), gone=False, in_window=False)
+    result = finish(check)
+    assert [producer.name for producer in result.producers] == [
+        NAME,
+        ProducerName(0, "p", 1),
+        ProducerName(1, "p", 0),
+    ]
+    assert result.producers[0].lost == [SequenceRun(0, 1)]
+
+
+@given(
+    judged=st.lists(st.tuples(st.sampled_from(ALL), st.sampled_from(ALL)), max_size=3),
+    others=st.lists(st.tuples(st.sampled_from(ALL), st.sampled_from(ALL)), max_size=3),
+    cuts=sets,
+    in_window=st.booleans(),
+)
+def test_what_is_not_looked_at_changes_nothing(judged, others, cuts, in_window) -> None:
+    """Reading only the Batches that are needed gives the result of reading all of them."""
+    judged = [report(min(span), max(span)) for span in judged]
+    others = [report(min(span), max(span)) for span in others]
+    edges = [0, *sorted(inside(cuts, 1, 59)), 60]
+    batches = [run_of(a, b - 1) for a, b in itertools.pairwise(edges)]
+    lazy = ProducedReconciliation("t", judged, others=others)
+    thorough = ProducedReconciliation("t", judged, others=others)
+
+    for run in batches:
+        needed = lazy.needs(0, run, in_window=in_window)
+        for check in [thorough, lazy] if needed else [thorough]:
+            for sequence in range(run.first, run.last + 1):
+                check.stored(NAME, sequence, records(sequence), crc(sequence), in_window=in_window)
+
+    assert finish(lazy) == finish(thorough)
+
+
+def test_a_loss_is_not_claimed_before_everything_was_looked_at() -> None:
+    """Whoever reads can tell that a Message was named nowhere yet, and look further."""
+    check = ProducedReconciliation("t", [report(0, 2)])
+    assert check.any_unseen()
+    check.stored(NAME, 0, 1, crc(0))
+    check.unreadable(0, run_of(1, 1), gone=True)
+    assert check.any_unseen()
+    check.unreadable(0, run_of(2, 2), gone=False)
+    assert not check.any_unseen()
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_what_nobody_reported_is_lost_all_the_same_when_its_object_is(gone) -> None:
+    """A notification of the window says what was stored; no report is needed to miss it."""
+    check = ProducedReconciliation("t", [report(0, 3)])
+    check.unreadable(0, run_of(2, 6), gone=gone)
+    check.unreadable(0, run_of(8, 9), gone=gone)
+    check.unreadable(0, run_of(20, 29), gone=gone, in_window=False)
+    for sequence in range(2):
+        check.stored(NAME, sequence, records(sequence), crc(sequence))
+    (audit,) = finish(check).producers
+    named = (audit.lost, audit.lost_records) if gone else (audit.damaged, audit.damaged_records)
+    assert named[0] == [SequenceRun(2, 6), SequenceRun(8, 9)]
+    assert named[1] == sum(map(records, [2, 3, 8, 9]))  # of the run at the edge, what is reported
+    assert audit.verdict is Verdict.UNCLEAN
+
+
+@given(produced=st.integers(1, 60), cuts=sets, gone=sets, removed=sets, old=sets)
+def test_what_retention_may_have_removed_is_neither_lost_nor_clean(
+    produced, cuts, gone, removed, old
+) -> None:
+    """Without a trace and old: expired. Without a trace and young, or without its object: lost."""
+    edges = [0, *sorted(inside(cuts, 1, produced - 1)), produced]
+    reports = [report(a, b - 1) for a, b in itertools.pairwise(edges)]
+    old_reports = [each for each in reports if each.first in old]
+    everything = set(range(produced))
+    gone, removed = everything & gone, everything & removed - gone
+    check = ProducedReconciliation("t", reports)
+    for sequence in sorted(everything - removed):
+        if sequence in gone:
+            check.unreadable(0, run_of(sequence, sequence), gone=True)
+        else:
+            check.stored(NAME, sequence, records(sequence), crc(sequence))
+
+    check.expire(old_reports)
+    result = finish(check)
+
+    may = {s for each in old_reports for s in range(each.first, each.last + 1)}
+    (audit,) = result.producers
+    assert audit.expired == runs_of(removed & may)
+    assert audit.expired_records == sum(map(records, removed & may))
+    assert audit.lost == runs_of(gone | (removed - may))
+    assert audit.lost_records == sum(map(records, gone | (removed - may)))
+    assert audit.stored_messages == len(everything - gone - removed)
+    assert result.expired_reports == sum(
+        bool(inside(removed, each.first, each.last)) for each in old_reports
+    )
+    assert audit.clean == (not (gone or removed))
+
+
+def test_damage_across_the_end_of_a_report_is_counted_by_what_is_short() -> None:
+    """A damaged Batch may hold Messages of two reports; each counts its own."""
+    check = ProducedReconciliation("t", [report(0, 3)], others=[report(4, 9)])
+    for sequence in range(2):
+        check.stored(NAME, sequence, records(sequence), crc(sequence))
+    check.unreadable(0, run_of(2, 5), gone=False)
+    audit = finish(check).producers[0]
+    assert audit.damaged == [SequenceRun(2, 3)]
+    assert audit.damaged_records == records(2) + records(3)
+    assert audit.lost_records == 0
+
+
+def test_window_that_names_too_many_messages_is_refused(monkeypatch) -> None:
+    """The memory of an audit is bounded, and the error says what to do."""
+    monkeypatch.setattr(produced, "MAX_MESSAGES", 10)
+    assert ProducedReconciliation("t", [report(0, 9), report(3, 9)])
+    with pytest.raises(InvalidRequestError, match=r"11 Messages.*shorter window"):
+        ProducedReconciliation("t", [report(0, 4), report(6, 11)])
+
+
+def test_state_shows() -> None:
+    """A reconciliation says how much it holds."""
+    check = ProducedReconciliation("t", [report(0, 3), report(4, 5), report(9, 9)])
+    assert repr(check) == "<ProducedReconciliation t [1 producers, 2 stretches]>"

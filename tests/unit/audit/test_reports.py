@@ -1,0 +1,182 @@
+"""Reports of what was produced and consumed: their JSON, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memq.core.audit.reports import (
+    REPORT_VERSION,
+    ConsumedReport,
+    ProducedReport,
+    SequenceRun,
+    check_consumed,
+    consumed_key,
+    decode_report,
+    encode_report,
+    merged_runs,
+    report_key,
+    runs_of,
+)
+from memq.core.topic import check_topic_name
+from memq.errors import CorruptDataError, InvalidRequestError
+
+REPORT = ProducedReport(
+    version=REPORT_VERSION,
+    topic="t",
+    write_partition=0,
+    producer_id="p",
+    epoch=0,
+    first=0,
+    last=9,
+    records=50,
+    size_bytes=500,
+    crc_sum=2**63,
+    failed=[(1, 1), (3, 4), (5, 5)],
+    window_start_ms=0,
+    window_end_ms=10,
+)
+
+
+def test_report_survives_its_json() -> None:
+    """A report is read back as it was written."""
+    assert decode_report(encode_report(REPORT)) == REPORT
+
+
+@pytest.mark.parametrize("value", [b"", b"{}", b"[1]", b"\xff", b'{"version": 1}'])
+def test_what_is_no_report_is_refused(value) -> None:
+    """Anything that is not a report is refused by name."""
+    with pytest.raises(CorruptDataError, match="not an audit report"):
+        decode_report(value)
+
+
+def test_report_of_another_version_is_refused() -> None:
+    """A version that this reader does not know is refused with the way out."""
+    with pytest.raises(CorruptDataError, match=r"version 9.*upgrade memq"):
+        decode_report(encode_report(msgspec.structs.replace(REPORT, version=9)))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"first": -1},
+        {"last": -1, "failed": []},
+        {"last": 2**60},
+        {"records": -1},
+        {"window_start_ms": 2**63},
+        {"window_end_ms": 2**70},
+        {"window_start_ms": -1},
+        {"epoch": -1},
+        {"write_partition": -1},
+        {"first": 2**63, "last": 2**63 + 1, "failed": []},
+        {"failed": [(0, 10)]},
+        {"failed": [(2, 1)]},
+        {"failed": [(3, 4), (1, 2)]},
+        {"failed": [(3, 5), (5, 6)]},
+        {"failed": [(-1, 0)]},
+        {"failed": [(9, 10)]},
+        {"failed": [(11, 12)]},
+    ],
+)
+def test_report_with_impossible_ranges_is_refused(fields) -> None:
+    """A report that lies about its ranges cannot make the audit fail or run out of memory."""
+    with pytest.raises(CorruptDataError, match="audit report"):
+        decode_report(encode_report(msgspec.structs.replace(REPORT, **fields)))
+
+
+@given(sequences=st.sets(st.integers(0, 50)))
+def test_runs_are_sequences_without_gaps(sequences) -> None:
+    """Sequences become the fewest runs that hold them and nothing else."""
+    result = runs_of(sequences)
+    assert {s for first, last in result for s in range(first, last + 1)} == sequences
+    pairs = itertools.pairwise(result)
+    assert all(before.last + 1 < after.first for before, after in pairs)
+    assert sum(run.messages for run in result) == len(sequences)
+
+
+def test_runs_that_meet_or_overlap_are_merged() -> None:
+    """Merged runs stand apart from each other."""
+    parts = [
+        SequenceRun(0, 3),
+        SequenceRun(1, 2),
+        SequenceRun(4, 5),
+        SequenceRun(7, 9),
+        SequenceRun(8, 12),
+    ]
+    assert merged_runs(parts) == [SequenceRun(0, 5), SequenceRun(7, 12)]
+
+
+# -- what was consumed ----------------------------------------------------------------------
+
+CONSUMED = ConsumedReport(
+    topic="t",
+    consumer="g",
+    partition=3,
+    start=5,
+    end=9,
+    batches=4,
+    messages=40,
+    records=400,
+    crc_sum=2**64 - 1,
+    window_start_ms=1,
+    window_end_ms=2,
+)
+
+
+def test_consumed_report_survives_its_json() -> None:
+    """It is read back as it was written, and names its kind for other readers."""
+    assert decode_report(encode_report(CONSUMED)) == CONSUMED
+    assert msgspec.json.decode(encode_report(CONSUMED))["kind"] == "consumed"
+    assert CONSUMED.version == REPORT_VERSION
+
+
+def test_reports_of_the_first_readers_have_no_kind() -> None:
+    """What producers write is what they wrote before there were kinds."""
+    assert "kind" not in msgspec.json.decode(encode_report(REPORT))
+
+
+def test_kind_that_is_not_known_is_left_out() -> None:
+    """A report of a later kind is no report for this reader, whatever its fields are."""
+    assert decode_report(b'{"kind": "forgotten", "version": "x"}') is None
+
+
+def test_kinds_have_keys_of_their_own() -> None:
+    """A reader that knows only producers' reports never sees the others: no topic has that key."""
+    assert report_key(REPORT) == b"t"
+    assert report_key(CONSUMED) == consumed_key("t") == b"consumed:t"
+    with pytest.raises(InvalidRequestError):
+        check_topic_name(consumed_key("t").decode())
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"start": 10},
+        {"partition": -1},
+        {"start": -1},
+        {"end": 2**62 + 1},
+        {"messages": -1},
+        {"duplicates": -1},
+        {"crc_sum": -1},
+        {"skipped": 6},
+        {"window_end_ms": -1},
+    ],
+)
+def test_consumed_report_with_numbers_that_make_no_sense_is_refused(fields) -> None:
+    """Such a report is neither sent nor read."""
+    wrong = msgspec.structs.replace(CONSUMED, **fields)
+    with pytest.raises(CorruptDataError, match="make no sense"):
+        decode_report(encode_report(wrong))
+    with pytest.raises(InvalidRequestError, match="numbers must be 0 or more"):
+        check_consumed(wrong)
+
+
+def test_job_without_a_name_cannot_report() -> None:
+    """Nobody could ask about it."""
+    check_consumed(CONSUMED)
+    with pytest.raises(InvalidRequestError, match="name its consumer"):
+        check_consumed(msgspec.structs.replace(CONSUMED, consumer=""))

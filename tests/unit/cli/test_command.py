@@ -1,0 +1,197 @@
+"""Flags are made from the tables of options, and values mean what they say."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import click
+import hypothesis
+import pytest
+from click.testing import CliRunner
+from hypothesis import strategies as st
+
+from memq.broker.config import BROKER_OPTIONS
+from memq.cli.command import RangeType, TimeType, parse_time, table_options, to_us
+from memq.cli.serve import broker, dev
+from memq.core.options import Option
+from memq.core.ranges import OffsetRange
+from memq.core.topic import TOPIC_OPTIONS
+from memq.core.units import iso_ms, iso_us
+from memq.errors import ConfigError
+
+# -- flags are made from the tables of options ----------------------------------------------
+
+
+TABLE = (
+    Option("duration", "5s", 1, 10_000, name="wait_time", doc="How long to wait."),
+    Option("text", "red", choices=("red", "blue"), name="color", doc="Which one."),
+    Option("flag", default=False, name="loud", doc="Whether to shout."),
+    Option("text", "", name="name", doc="Any name."),
+    Option("duration", None, 1, 10_000, name="patience", doc="Longest wait."),
+)
+
+
+def run(*arguments, variables=None, **options):
+    """What a command with the table is given."""
+
+    @click.command()
+    @table_options(TABLE, variable_prefix="MEMQ_", **options)
+    def command(given):
+        click.echo(json.dumps(given))
+
+    return CliRunner(env={"COLUMNS": "200"} | (variables or {})).invoke(command, arguments)
+
+
+def given(*arguments, **variables):
+    """The options that were given."""
+    result = run(*arguments, variables=variables)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.output)
+
+
+def test_only_what_was_given_is_given():
+    """An option that nobody gave is left to what stands behind it."""
+    assert given() == {}
+    assert given("--wait-time", "1s", "--loud") == {"wait_time": "1s", "loud": "true"}
+    assert given("--no-loud", "--name", "") == {"loud": "false", "name": ""}
+
+
+def test_two_tables():
+    """A command may have options of two tables."""
+
+    @click.command()
+    @table_options(TABLE[:2], variable_prefix="MEMQ_")
+    @table_options(TABLE[2:], show_default=False)
+    def command(given):
+        click.echo(json.dumps(given))
+
+    result = CliRunner().invoke(command, ["--loud", "--color", "blue"])
+
+    assert json.loads(result.output) == {"color": "blue", "loud": "true"}
+
+
+def test_flag_wins_over_variable():
+    """A variable counts where there is no flag."""
+    assert given(MEMQ_COLOR="blue", MEMQ_LOUD="true") == {"color": "blue", "loud": "true"}
+    assert given("--color", "red", "--no-loud", MEMQ_COLOR="blue", MEMQ_LOUD="true") == {
+        "color": "red",
+        "loud": "false",
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--wait-time", "11s"], "must be at most 10s"),
+        (["--wait-time", "soon"], "is not a duration"),
+        (["--color", "green"], "must be one of red, blue"),
+    ],
+)
+def test_bad_value_is_wrong_usage(arguments, reason):
+    """The table checks a value before anything is done."""
+    result = run(*arguments)
+
+    assert result.exit_code == 2
+    assert reason in result.output
+
+
+def test_bad_variable_is_wrong_usage():
+    """A variable is checked like a flag, and the error names it."""
+    result = run(variables={"MEMQ_COLOR": "green"})
+
+    assert result.exit_code == 2
+    assert "MEMQ_COLOR" in result.output
+
+
+def test_help_shows_default_and_variable():
+    """Help says all that there is to know about an option."""
+    text = " ".join(run("--help").output.split()).replace("no- ", "no-")
+
+    assert "--wait-time DURATION How long to wait. [env var: MEMQ_WAIT_TIME; default: 5s]" in text
+    assert "--color [red|blue] Which one. [env var: MEMQ_COLOR; default: red]" in text
+    assert "--loud / --no-loud Whether to shout. [env var: MEMQ_LOUD; default: no-loud]" in text
+    assert "--name TEXT Any name. [env var: MEMQ_NAME]" in text
+    assert "--patience DURATION Longest wait. [env var: MEMQ_PATIENCE]" in text
+
+
+def test_help_without_defaults():
+    """Where leaving out an option means no change, no default is shown."""
+    assert "default" not in run("--help", show_default=False).output
+
+
+@pytest.mark.parametrize("command", [dev, broker], ids=lambda command: command.name)
+def test_broker_options_are_all_there(command):
+    """Every row of the table is a flag and the variable that the reference promises."""
+    flags = {option.name: option for option in command.params}
+
+    for row in BROKER_OPTIONS:
+        assert f"--{row.name.replace('_', '-')}" in flags[row.name].opts
+        assert flags[row.name].envvar == f"MEMQ_{row.name.upper()}"
+
+
+def test_range():
+    """An offset range is a partition and two offsets, the second not included."""
+    convert = RangeType().convert
+
+    assert convert("2:5-9", None, None) == OffsetRange(2, 5, 9)
+    for text in ("", "5-9", "0:9", "0:9-5", "a:1-2", "0:1-2x", "-1:0-1"):
+        with pytest.raises(click.BadParameter, match="like 0:100-200"):
+            convert(text, None, None)
+
+
+def test_time():
+    """A time has its zone; anything else is wrong usage."""
+    assert TimeType().convert("1970-01-01T00:00:01Z", None, None).timestamp() == 1
+    with pytest.raises(click.BadParameter, match="not a time"):
+        TimeType().convert("soon", None, None)
+
+
+def test_topic_options_are_all_there():
+    """`topic create` has every option of a topic, and `alter` too."""
+    from memq.cli.topic import alter, create
+
+    for command in (create, alter):
+        assert {row.name for row in TOPIC_OPTIONS} <= {option.name for option in command.params}
+
+
+# -- times are written in iso 8601, or as so long ago ---------------------------------------
+
+
+NOW = datetime(1970, 1, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("text", "time_ms"),
+    [
+        ("1970-01-01T00:00:01Z", 1_000),
+        ("1970-01-01T02:00:00.250+02:00", 250),
+        ("1970-01-02", 86_400_000),
+        ("1970-01-01 00:01", 60_000),
+        ("15m", 2_700_000),
+        ("1.5s", 3_598_500),
+    ],
+)
+def test_parse(text, time_ms):
+    """A time has any zone, UTC when it names none; a duration counts back from now."""
+    assert to_us(parse_time(text, NOW)) == time_ms * 1_000
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "12", "2025-13-01", "-5m", "9999999999d"])
+def test_parse_refuses(text):
+    """What is no time is refused with an example of one."""
+    with pytest.raises(ConfigError, match="2025-06-30T12:00:00Z, or 15m"):
+        parse_time(text, NOW)
+
+
+@hypothesis.given(st.datetimes(timezones=st.just(UTC)))
+def test_round_trip(moment):
+    """What is printed is read as the same time, over the whole calendar."""
+    assert parse_time(iso_us(to_us(moment)), NOW) == moment
+    assert moment - parse_time(iso_ms(to_us(moment) // 1_000), NOW) < timedelta(milliseconds=1)
+
+
+def test_beyond_the_calendar():
+    """Any 64 bits can be printed, since anybody can send them as a timestamp."""
+    assert iso_us(1_500_000) == "1970-01-01T00:00:01.500000Z"
+    assert iso_us(2**63 - 1) == f"{2**63 - 1} microseconds since 1970"

@@ -1,0 +1,107 @@
+"""The bound on memory that writers share, and waiting for room in it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from memq.client.producer.memory import ByteBudget, MemoryWait
+from memq.core.runtime import SYSTEM
+from memq.errors import BufferFullError
+
+
+def test_never_more_than_the_limit():
+    """Bytes are taken while they last."""
+    budget = ByteBudget(10)
+    assert budget.take(6)
+    assert not budget.take(5)
+    assert budget.take(4)
+    assert budget.used_bytes == 10
+
+
+def test_waiters_are_woken_when_their_size_is_free():
+    """Only those for whom there is room are woken, once."""
+    budget = ByteBudget(10)
+    budget.take(10)
+    woken = []
+    budget.when_free(3, lambda: woken.append(3))
+    budget.when_free(8, lambda: woken.append(8))
+    budget.give(5)
+    assert woken == [3]
+    budget.give(5)
+    budget.give(0)
+    assert woken == [3, 8]
+
+
+def test_waiter_that_need_not_wait_is_woken_at_once():
+    """With room, or after the close, there is nothing to wait for."""
+    budget = ByteBudget(10)
+    woken = []
+    budget.when_free(10, lambda: woken.append("room"))
+    budget.close()
+    budget.when_free(11, lambda: woken.append("closed"))
+    assert woken == ["room", "closed"]
+
+
+def test_close_wakes_everybody():
+    """Nobody waits for a budget that is closed."""
+    budget = ByteBudget(10)
+    budget.take(10)
+    event = threading.Event()
+    budget.when_free(1, event.set)
+    budget.close()
+    assert event.is_set()
+
+
+def test_forgotten_waiter_is_not_woken():
+    """Who gave up is not woken; bound methods are told apart by what they are bound to."""
+    budget = ByteBudget(10)
+    budget.take(10)
+    first, second = threading.Event(), threading.Event()
+    budget.when_free(1, first.set)
+    budget.when_free(1, second.set)
+    budget.forget(first.set)
+    assert repr(budget) == "<ByteBudget 10 of 10 bytes used | 1 waiting>"
+    budget.give(10)
+    assert (first.is_set(), second.is_set()) == (False, True)
+
+
+def full_budget():
+    """Ten bytes, all taken; and a write of three that says whether it found room."""
+    budget = ByteBudget(10)
+    budget.take(10)
+    return budget, lambda: "written" if budget.take(3) else None
+
+
+def test_thread_waits_until_its_write_finds_room():
+    """A thread that waits goes on when there is room, however often it is too little at first."""
+    budget, write = full_budget()
+    assert write() is None
+    for _ in range(3):
+        threading.Timer(0.01, budget.give, [1]).start()
+    assert MemoryWait(budget, 30, SYSTEM.mono_s).block(write) == "written"
+
+
+async def test_task_waits_until_its_write_finds_room():
+    """A task that waits lets others run, and goes on when there is room."""
+    budget, write = full_budget()
+    assert write() is None
+    waiting = asyncio.ensure_future(MemoryWait(budget, 30, SYSTEM.mono_s).until(write))
+    await asyncio.sleep(0)
+    assert "1 waiting" in repr(budget)
+    budget.give(3)
+    assert await waiting == "written"
+
+
+async def test_wait_without_room_is_an_error():
+    """Who finds no room in time is told the limits, and does not wait any more."""
+    budget, write = full_budget()
+    assert write() is None
+    wait = MemoryWait(budget, 0.01, SYSTEM.mono_s)
+    with pytest.raises(BufferFullError, match=r"10 of buffer_bytes = 10 .* max_block = 0\.01 s"):
+        wait.block(write)
+    with pytest.raises(BufferFullError):
+        await wait.until(write)
+    assert "0 waiting" in repr(budget)

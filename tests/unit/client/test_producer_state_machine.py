@@ -1,0 +1,694 @@
+"""The producer's state machine against a model of the brokers, and rule by rule."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from memq.client.producer.accumulator import SealedMessage
+from memq.client.producer.delivery import Delivery
+from memq.client.producer.state_machine import (
+    REFRESH_INTERVAL_S,
+    ConnectToBroker,
+    DropConnection,
+    ProducerStateMachine,
+    RefreshHosts,
+    SendMessage,
+    StateMachineOptions,
+)
+from memq.core.wire.messages import WriteAnswer
+from memq.errors import (
+    ClosedError,
+    DeliveryTimeoutError,
+    InvalidRequestError,
+    MemqError,
+    NotHostedError,
+    ProducerFencedError,
+    SequenceConflictError,
+    SequenceGapError,
+    StorageError,
+    UnauthorizedError,
+    UnavailableError,
+    UnknownTopicError,
+)
+
+DEADLINE_S = 60.0
+ANSWER_S = 20.0
+
+
+class Rig:
+    """A core with a clock, and what it did with its Messages."""
+
+    def __init__(self, hosts=("a:1",), *, ordered=False, fixed=False, max_in_flight=4, acks=-1):
+        self.now = 100.0
+        self.held = 0
+        self.submitted = []
+        self.errors = {}
+        self.core = ProducerStateMachine(
+            StateMachineOptions(
+                topic="events",
+                incarnation="0" * 16,
+                producer_id="p",
+                epoch=3,
+                acks=acks,
+                ordered=ordered,
+                fixed_partitions=fixed,
+                max_in_flight=max_in_flight,
+                delivery_timeout_s=DEADLINE_S,
+                answer_timeout_s=ANSWER_S,
+            ),
+            list(hosts),
+            release=self._release,
+            on_submitted=self.submitted.append,
+            on_settled=self._settled,
+            randomness=lambda: 0.5,
+        )
+
+    def submit(self, body=b"body"):
+        delivery = Delivery()
+        self.held += len(body)
+        self.core.submit(SealedMessage(body, 7, "schema", 1, 5, 6, self.now, delivery))
+        return delivery
+
+    def poll(self):
+        return self.core.poll(self.now)
+
+    def sends(self):
+        """Poll and connect until there is nothing more to do; returns what was sent."""
+        sent = []
+        while effects := self.poll():
+            for effect in effects:
+                if isinstance(effect, ConnectToBroker):
+                    self.core.connected(effect.address)
+                elif isinstance(effect, RefreshHosts):
+                    self.core.refreshed([p.host for p in self.core._partitions], self.now)
+                elif isinstance(effect, SendMessage):
+                    sent.append(effect)
+        return sent
+
+    def fail(self, send, error):
+        self.core.failed(send.message, error, self.now)
+
+    def ack(self, send, **answer):
+        self.core.acked(send.message, WriteAnswer(**answer))
+
+    def _release(self, size):
+        self.held -= size
+        assert self.held >= 0
+
+    def _settled(self, entry, outcome):
+        assert entry not in self.errors, "settled twice"
+        self.errors[entry] = outcome if isinstance(outcome, MemqError) else None
+
+
+def sequences(sends):
+    return [send.header.sequence for send in sends]
+
+
+def test_acked_message_tells_where_it_is_stored():
+    """An ack settles the delivery with the place that the broker told, and frees the memory."""
+    rig = Rig()
+    delivery = rig.submit()
+    (send,) = rig.sends()
+    assert (send.address, send.header.epoch, send.header.schema_id) == ("a:1", 3, "schema")
+    rig.ack(send, partition=2, offset=9, batch_id="b")
+    stored = delivery.result(0)
+    assert (stored.topic, stored.partition, stored.offset, stored.batch_id) == ("events", 2, 9, "b")
+    assert (stored.write_partition, stored.sequence, stored.duplicate) == (0, 0, False)
+    assert rig.held == 0
+    assert rig.core.unsettled_count == rig.core.in_flight == rig.core.unsent == 0
+
+
+def test_connects_once_before_it_sends():
+    """Nothing is sent before there is a connection, and one connection is asked for at a time."""
+    rig = Rig()
+    rig.submit()
+    assert rig.poll() == [ConnectToBroker("a:1")]
+    assert rig.poll() == []
+    rig.core.connected("a:1")
+    assert [type(effect) for effect in rig.poll()] == [SendMessage]
+
+
+def test_failed_connect_backs_off_and_asks_for_hosts():
+    """A broker that cannot be reached is tried again after a back-off, and the hosts are asked."""
+    rig = Rig()
+    rig.submit()
+    rig.poll()
+    rig.core.connect_failed("a:1", UnavailableError("refused"), rig.now)
+    assert rig.poll() == [RefreshHosts()]
+    assert rig.core.wake_at_s() == pytest.approx(rig.now + 0.025)
+    rig.now += 0.025
+    assert rig.poll() == [ConnectToBroker("a:1")]
+
+
+def test_refresh_moves_messages_to_the_new_host():
+    """Messages that wait go to the host that a refresh told."""
+    rig = Rig()
+    rig.submit()
+    rig.poll()
+    rig.core.connect_failed("a:1", UnavailableError("refused"), rig.now)
+    assert rig.poll() == [RefreshHosts()]
+    rig.core.refreshed(["b:2"], rig.now)
+    assert rig.poll() == [ConnectToBroker("b:2")]
+
+
+def test_refresh_is_not_repeated_at_once():
+    """After a refresh that failed the next one waits for the interval."""
+    rig = Rig([""])
+    rig.submit()
+    assert rig.poll() == [RefreshHosts()]
+    rig.core.refresh_failed(UnavailableError("no broker"), rig.now)
+    assert rig.poll() == []
+    assert rig.core.wake_at_s() == rig.now + REFRESH_INTERVAL_S
+    rig.now += REFRESH_INTERVAL_S
+    assert rig.poll() == [RefreshHosts()]
+
+
+def test_in_flight_is_bounded_per_broker():
+    """Never more than max_in_flight Messages wait for the answer of one broker."""
+    rig = Rig(["a:1", "b:2"], max_in_flight=2)
+    for _ in range(10):
+        rig.submit()
+    sends = rig.sends()
+    assert sorted(send.address for send in sends) == ["a:1", "a:1", "b:2", "b:2"]
+    assert rig.core.unsent == 6
+    rig.ack(sends[0])
+    (more,) = rig.sends()
+    assert more.address == sends[0].address
+
+
+def test_messages_go_round_robin_over_write_partitions():
+    """Unordered Messages spread evenly, and each write partition counts its own sequences."""
+    rig = Rig(["a:1"] * 3, max_in_flight=100)
+    for _ in range(6):
+        rig.submit()
+    names = sorted((send.header.write_partition, send.header.sequence) for send in rig.sends())
+    assert names == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]
+
+
+def test_ordered_producer_uses_one_write_partition():
+    """With producer ordering all Messages have one write partition."""
+    rig = Rig(["a:1"] * 3, ordered=True, max_in_flight=100)
+    for _ in range(6):
+        rig.submit()
+    sends = rig.sends()
+    assert len({send.header.write_partition for send in sends}) == 1
+    assert sequences(sends) == list(range(6))
+
+
+def test_retry_sends_the_same_name_and_bytes_after_a_back_off():
+    """A retriable error makes the very same Message go again, but not at once."""
+    rig = Rig()
+    delivery = rig.submit(b"same")
+    (first,) = rig.sends()
+    rig.fail(first, StorageError("slow down"))
+    assert rig.sends() == []
+    rig.now += 0.025
+    (again,) = rig.sends()
+    assert again.header == first.header
+    assert again.message.sealed.body == b"same"
+    rig.ack(again)
+    assert delivery.result(0).sequence == 0
+
+
+def test_waiting_retry_does_not_hold_up_others():
+    """In an unordered topic a Message in back-off blocks no other."""
+    rig = Rig()
+    rig.submit()
+    (first,) = rig.sends()
+    rig.fail(first, StorageError("slow down"))
+    rig.submit()
+    assert sequences(rig.sends()) == [1]
+
+
+def test_ordered_retry_goes_before_what_is_behind_it():
+    """In an ordered topic nothing overtakes a Message in back-off, and a gap is resent in order."""
+    rig = Rig(ordered=True)
+    for _ in range(4):
+        rig.submit()
+    sends = rig.sends()
+    assert sequences(sends) == [0, 1, 2, 3]
+    rig.fail(sends[1], UnavailableError("draining"))
+    rig.fail(sends[3], SequenceGapError("3 before 1"))
+    rig.fail(sends[2], SequenceGapError("2 before 1"))
+    rig.submit()
+    assert rig.sends() == []
+    rig.ack(sends[0])
+    assert sequences(rig.sends()) == [1, 2]
+
+
+def test_ordered_message_does_not_wait_for_what_its_neighbour_did():
+    """Refused for the sake of the one before it, a Message goes at once when that one is acked."""
+    rig = Rig(ordered=True)
+    for _ in range(3):
+        rig.submit()
+    for send in rig.sends():
+        rig.fail(send, UnavailableError("cut"))
+    assert rig.sends() == []
+    rig.now += 0.025
+    (first,) = rig.sends()
+    assert first.header.sequence == 0
+    rig.ack(first)
+    assert sequences(rig.sends()) == [1, 2]
+
+
+def test_ordered_gap_is_nobodys_failure():
+    """However often a Message comes too early, its own back-off stays what it was."""
+    rig = Rig(ordered=True)
+    rig.submit()
+    for _ in range(20):
+        (send,) = rig.sends()
+        rig.fail(send, SequenceGapError("a Batch before this one failed"))
+        rig.now += 0.025
+
+
+def test_ordered_topic_sends_few_after_a_failure_and_more_with_each_ack():
+    """What is refused was sent for nothing: after a failure one is in flight, then more again."""
+    rig = Rig(ordered=True, max_in_flight=8)
+    for _ in range(12):
+        rig.submit()
+    sends = rig.sends()
+    rig.fail(sends[0], UnavailableError("no room"))
+    for send in sends[1:]:
+        rig.fail(send, SequenceGapError("gap"))
+    rig.now += 0.025
+    flying = rig.sends()
+    for window in (1, 2, 3, 4):
+        assert len(flying) == window
+        rig.ack(flying.pop(0))
+        flying += rig.sends()
+
+
+def test_ordered_move_waits_for_the_old_host():
+    """In an ordered topic nothing is sent to a new host while the old one has something."""
+    rig = Rig(ordered=True)
+    rig.submit()
+    rig.submit()
+    first, second = rig.sends()
+    rig.fail(first, NotHostedError("moved", "b:2"))
+    assert rig.sends() == []
+    rig.fail(second, SequenceGapError("gap"))
+    rig.now += 1
+    assert [(s.header.sequence, s.address) for s in rig.sends()] == [(0, "b:2"), (1, "b:2")]
+
+
+def test_first_unsettled_passes_what_was_given_up():
+    """`first_unsettled` is the least sequence that may still be sent."""
+    rig = Rig(max_in_flight=100)
+    for _ in range(3):
+        rig.submit()
+    sends = rig.sends()
+    rig.ack(sends[1])
+    rig.submit()
+    (send,) = rig.sends()
+    assert send.header.first_unsettled == 0
+    rig.fail(sends[0], InvalidRequestError("bad"))
+    rig.submit()
+    (send,) = rig.sends()
+    assert (send.header.sequence, send.header.first_unsettled) == (4, 2)
+
+
+def test_redirect_is_followed_at_once_and_then_backs_off():
+    """A named host is tried at once; a second redirect in a row waits."""
+    rig = Rig()
+    rig.submit()
+    (send,) = rig.sends()
+    rig.fail(send, NotHostedError("moved", "b:2"))
+    (send,) = rig.sends()
+    assert send.address == "b:2"
+    rig.fail(send, NotHostedError("moved", "a:1"))
+    assert rig.sends() == []
+    rig.now += 0.025
+    (send,) = rig.sends()
+    assert send.address == "a:1"
+
+
+def test_redirect_without_address_asks_for_the_hosts():
+    """`NotHostedError` that names nobody leads to a refresh."""
+    rig = Rig()
+    rig.submit()
+    (send,) = rig.sends()
+    rig.fail(send, NotHostedError("not mine"))
+    assert RefreshHosts() in rig.poll()
+
+
+def test_deadline_fails_what_waits():
+    """A Message that cannot be sent by its deadline fails with the last error in the text."""
+    rig = Rig()
+    delivery = rig.submit()
+    rig.poll()
+    rig.core.connect_failed("a:1", UnavailableError("connection refused"), rig.now)
+    rig.now += DEADLINE_S - 0.001
+    rig.poll()
+    assert not delivery.done()
+    rig.now += 0.001
+    rig.poll()
+    assert isinstance(delivery.exception(0), DeliveryTimeoutError)
+    assert "connection refused" in str(delivery.exception(0))
+    assert rig.held == 0
+
+
+def test_deadline_in_flight_frees_memory_with_the_answer():
+    """In flight the deadline fails the delivery, but the memory waits for the connection."""
+    rig = Rig()
+    delivery = rig.submit(b"12345")
+    rig.now += DEADLINE_S - 1
+    (send,) = rig.sends()
+    rig.now += 1
+    rig.poll()
+    assert isinstance(delivery.exception(0), DeliveryTimeoutError)
+    assert (rig.held, rig.core.in_flight) == (5, 1)
+    rig.ack(send)
+    assert (rig.held, rig.core.in_flight) == (0, 0)
+    assert isinstance(delivery.exception(0), DeliveryTimeoutError)
+
+
+def test_silent_broker_is_dropped_once():
+    """A broker that does not answer has its connection dropped, once, and is tried anew."""
+    rig = Rig()
+    rig.submit()
+    (send,) = rig.sends()
+    assert rig.core.wake_at_s() == rig.now + ANSWER_S
+    rig.now += ANSWER_S
+    assert rig.poll() == [DropConnection("a:1")]
+    assert rig.poll() == []
+    rig.fail(send, UnavailableError("connection broke"))
+    rig.now += 0.025
+    assert [type(effect) for effect in rig.poll()] == [ConnectToBroker, RefreshHosts]
+
+
+def test_lost_connection_is_opened_again():
+    """After a disconnect the next Message asks for a connection."""
+    rig = Rig()
+    rig.submit()
+    (send,) = rig.sends()
+    rig.core.disconnected("a:1")
+    rig.fail(send, UnavailableError("broke"))
+    rig.now += 0.025
+    assert ConnectToBroker("a:1") in rig.poll()
+
+
+@pytest.mark.parametrize("error", [InvalidRequestError("x"), SequenceConflictError("y")])
+def test_refused_message_fails_alone(error):
+    """An error about one Message fails that Message and no other."""
+    rig = Rig()
+    deliveries = [rig.submit(), rig.submit()]
+    sends = rig.sends()
+    rig.fail(sends[0], error)
+    rig.ack(sends[1])
+    assert deliveries[0].exception(0) is error
+    assert deliveries[1].result(0).sequence == 1
+    assert rig.core.error is None
+
+
+@pytest.mark.parametrize(
+    "error", [ProducerFencedError("x"), UnknownTopicError("y"), UnauthorizedError("z")]
+)
+def test_fatal_error_fails_everything(error):
+    """A fatal error fails what is in flight, what waits and what comes later."""
+    rig = Rig(max_in_flight=1)
+    deliveries = [rig.submit(), rig.submit()]
+    (send,) = rig.sends()
+    rig.fail(send, error)
+    deliveries.append(rig.submit())
+    assert [delivery.exception(0) for delivery in deliveries] == [error] * 3
+    assert rig.sends() == []
+    assert rig.held == 0
+    assert rig.core.wake_at_s() == math.inf
+
+
+def test_end_keeps_memory_that_connections_still_read():
+    """Ended with Messages in flight, the memory comes back with their connections' end."""
+    rig = Rig()
+    delivery = rig.submit(b"123")
+    (send,) = rig.sends()
+    rig.core.end(ClosedError("closed"))
+    assert isinstance(delivery.exception(0), ClosedError)
+    assert rig.held == 3
+    rig.fail(send, ClosedError("connection closed"))
+    assert rig.held == 0
+
+
+def test_nothing_is_done_after_the_end():
+    """Once it is over nothing is connected to, refreshed or waited for."""
+    rig = Rig()
+    rig.submit()
+    rig.poll()
+    rig.core.connect_failed("a:1", UnavailableError("refused"), rig.now)
+    rig.core.end(ClosedError("closed"))
+    rig.now += 100
+    assert rig.poll() == []
+    assert rig.core.wake_at_s() == math.inf
+
+
+def test_new_write_partitions_are_used():
+    """Write partitions that were added are used by producers with a random id."""
+    rig = Rig(["a:1"], max_in_flight=100)
+    rig.core.refreshed(["a:1", "a:1"], rig.now)
+    for _ in range(4):
+        rig.submit()
+    assert {send.header.write_partition for send in rig.sends()} == {0, 1}
+
+
+@pytest.mark.parametrize("options", [{"ordered": True}, {"fixed": True}])
+def test_new_write_partitions_are_left_alone(options):
+    """A producer whose Messages belong to fixed write partitions does not take new ones."""
+    rig = Rig(["a:1"], max_in_flight=100, **options)
+    rig.core.refreshed(["a:1", "a:1"], rig.now)
+    for _ in range(4):
+        rig.submit()
+    assert {send.header.write_partition for send in rig.sends()} == {0}
+
+
+def test_repr_shows_the_state():
+    """The repr counts what is unsettled, in flight and never sent."""
+    rig = Rig(max_in_flight=1)
+    rig.submit()
+    rig.submit()
+    rig.sends()
+    assert repr(rig.core) == "<ProducerStateMachine p [2 unsettled | 1 in flight | 1 never sent]>"
+
+
+# -- against a model ------------------------------------------------------------------------
+
+ADDRESSES = ("a:1", "b:2", "c:3")
+RETRIABLE = (
+    UnavailableError("u"),
+    StorageError("s"),
+    NotHostedError("n"),
+    *(NotHostedError("n", address) for address in ADDRESSES),
+)
+
+
+class CoreMachine(RuleBasedStateMachine):
+    """Random events; brokers that accept each name once, and in order where that is promised."""
+
+    ordered = False
+
+    def __init__(self):
+        super().__init__()
+        self.rig = Rig(["a:1", "b:2", "a:1"], ordered=self.ordered, max_in_flight=3)
+        self.core = self.rig.core
+        self.deliveries = []
+        self.in_flight = []
+        self.connecting = []
+        self.refreshing = 0
+        self.up = set()
+        self.content = {}
+        self.accepted = {}
+        self.expected = {}
+        self.least = {}
+
+    @rule(count=st.integers(1, 4))
+    def submit(self, count):
+        for _ in range(count):
+            body = b"%d" % len(self.deliveries)
+            self.deliveries.append(self.rig.submit(body))
+
+    @rule()
+    def poll(self):
+        for effect in self.core.poll(self.rig.now):
+            match effect:
+                case ConnectToBroker(address):
+                    assert address not in self.connecting
+                    assert address not in self.up
+                    self.connecting.append(address)
+                case RefreshHosts():
+                    self.refreshing += 1
+                    assert self.refreshing == 1
+                case DropConnection(address):
+                    self.lose(address)
+                case SendMessage():
+                    self.check_send(effect)
+                    self.in_flight.append(effect)
+
+    def check_send(self, send):
+        header, entry = send.header, send.message
+        assert send.address in self.up
+        assert not entry.settled
+        assert entry.deadline_s > self.rig.now
+        name = (header.write_partition, header.sequence)
+        assert self.content.setdefault(name, entry.sealed.body) == entry.sealed.body
+        unsettled = [e.sequence for e in self.core.unsettled() if e.partition is entry.partition]
+        assert header.first_unsettled == min(unsettled)
+        assert header.first_unsettled >= self.least.get(header.write_partition, 0)
+        self.least[header.write_partition] = header.first_unsettled
+        if self.ordered:
+            flying = {s.header.sequence for s in self.in_flight if s.address == send.address}
+            assert {s for s in unsettled if s < header.sequence} <= flying
+
+    @precondition(lambda self: self.connecting)
+    @rule(data=st.data(), works=st.booleans())
+    def connect(self, data, works):
+        address = data.draw(st.sampled_from(self.connecting))
+        self.connecting.remove(address)
+        if works:
+            self.up.add(address)
+            self.core.connected(address)
+        else:
+            self.core.connect_failed(address, UnavailableError("refused"), self.rig.now)
+
+    @precondition(lambda self: self.refreshing)
+    @rule(hosts=st.lists(st.sampled_from((*ADDRESSES, "")), min_size=3, max_size=4))
+    def refresh(self, hosts):
+        self.refreshing -= 1
+        self.core.refreshed(hosts, self.rig.now)
+
+    @precondition(lambda self: self.refreshing)
+    @rule()
+    def refresh_fails(self):
+        self.refreshing -= 1
+        self.core.refresh_failed(UnavailableError("nobody"), self.rig.now)
+
+    @precondition(lambda self: self.in_flight)
+    @rule(data=st.data())
+    def answer(self, data):
+        send = data.draw(st.sampled_from(self.in_flight))
+        self.in_flight.remove(send)
+        self.serve(send)
+
+    @precondition(lambda self: self.in_flight)
+    @rule(data=st.data(), error=st.sampled_from(RETRIABLE), accept_first=st.booleans())
+    def fail(self, data, error, accept_first):
+        send = data.draw(st.sampled_from(self.in_flight))
+        self.in_flight.remove(send)
+        if accept_first:  # it was published, and only the answer was lost
+            self.accept(send.header)
+        self.core.failed(send.message, error, self.rig.now)
+
+    @precondition(lambda self: self.in_flight)
+    @rule(data=st.data())
+    def refuse(self, data):
+        send = data.draw(st.sampled_from(self.in_flight))
+        self.in_flight.remove(send)
+        self.core.failed(send.message, InvalidRequestError("no"), self.rig.now)
+
+    @precondition(lambda self: self.up)
+    @rule(data=st.data())
+    def disconnect(self, data):
+        address = data.draw(st.sampled_from(sorted(self.up)))
+        self.core.disconnected(address)
+        self.lose(address)
+
+    @rule(seconds=st.sampled_from([0.01, 0.5, 3.0, 25.0]))
+    def wait(self, seconds):
+        self.rig.now += seconds
+
+    def lose(self, address):
+        self.up.discard(address)
+        for send in [send for send in self.in_flight if send.address == address]:
+            self.in_flight.remove(send)
+            self.core.failed(send.message, UnavailableError("broke"), self.rig.now)
+
+    def accept(self, header):
+        """Whether the broker has the Message after this request."""
+        name = (header.write_partition, header.sequence)
+        if name in self.accepted:
+            return True
+        expected = max(self.expected.get(name[0], 0), header.first_unsettled)
+        if self.ordered and header.sequence != expected:
+            return False
+        self.expected[name[0]] = header.sequence + 1
+        self.accepted[name] = len(self.accepted)
+        return True
+
+    def serve(self, send):
+        if self.accept(send.header):
+            self.core.acked(send.message, WriteAnswer(offset=0))
+        else:
+            self.core.failed(send.message, SequenceGapError("gap"), self.rig.now)
+
+    @invariant()
+    def bounds_hold(self):
+        per_link = [sum(s.address == a for s in self.in_flight) for a in ADDRESSES]
+        assert max(per_link) <= 3
+        assert self.core.in_flight == len(self.in_flight)
+        held = {entry: len(entry.sealed.body) for entry in self.core.unsettled()}
+        held |= {send.message: len(send.message.sealed.body) for send in self.in_flight}
+        assert self.rig.held == sum(held.values())
+        assert self.core.unsent == sum(entry.sent_s == -math.inf for entry in self.core.unsettled())
+
+    @invariant()
+    def acked_is_accepted(self):
+        for delivery in self.deliveries:
+            if delivery.done() and delivery.exception(0) is None:
+                stored = delivery.result(0)
+                assert (stored.write_partition, stored.sequence) in self.accepted
+
+    def teardown(self):
+        """When faults stop, all that has time left is acked; what has not has failed."""
+        start = self.rig.now
+        for _ in range(2_000):
+            if not self.core.unsettled_count and not self.in_flight:
+                break
+            self.calm_step()
+            self.rig.now = max(self.rig.now, min(self.core.wake_at_s(), self.rig.now + 1))
+        assert all(delivery.done() for delivery in self.deliveries)
+        assert self.rig.held == 0
+        assert self.core.wake_at_s() == math.inf or not self.core.unsettled_count
+        for entry, error in self.rig.errors.items():
+            late = entry.deadline_s < start + 10
+            assert error is None or late or not isinstance(error, DeliveryTimeoutError)
+        order = sorted(self.accepted, key=self.accepted.__getitem__)
+        if self.ordered:
+            assert order == sorted(order)
+
+    def calm_step(self):
+        self.poll()
+        while self.connecting:
+            address = self.connecting.pop()
+            self.up.add(address)
+            self.core.connected(address)
+        if self.refreshing:
+            self.refreshing = 0
+            self.core.refreshed(["a:1", "b:2", "c:3", "a:1"], self.rig.now)
+        for send in self.in_flight[:]:
+            self.in_flight.remove(send)
+            self.serve(send)
+
+
+class OrderedCoreMachine(CoreMachine):
+    """The same in an ordered topic."""
+
+    ordered = True
+
+
+SETTINGS = settings(stateful_step_count=40)
+TestAnyOrder = CoreMachine.TestCase
+TestAnyOrder.settings = SETTINGS
+TestOrdered = OrderedCoreMachine.TestCase
+TestOrdered.settings = SETTINGS
+
+
+def test_unexpected_error_type_is_still_an_outcome():
+    """Even the root error, which nobody expects, fails the Message and leaves the rest alone."""
+    rig = Rig()
+    delivery = rig.submit()
+    (send,) = rig.sends()
+    rig.fail(send, MemqError("internal: boom"))
+    assert type(delivery.exception(0)) is MemqError
+    assert rig.core.error is None

@@ -1,0 +1,143 @@
+"""The pool of receive memory: nobody finds other bytes in a body, and idle memory is bounded."""
+
+from __future__ import annotations
+
+import threading
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memq.broker.memory import POOLED_BYTES, STEP_BYTES, BodyMemory
+
+MIB = 1 << 20
+
+
+def memory_of(limit_bytes: int = 64 * MIB) -> BodyMemory:
+    return BodyMemory(limit_bytes)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["lend", "lend", "lend", "drop", "slice", "arrow", "tidy", "clear"]),
+            st.integers(0, 5),
+            st.sampled_from([POOLED_BYTES + 1, POOLED_BYTES + STEP_BYTES, POOLED_BYTES, 100]),
+        ),
+        min_size=3,
+        max_size=40,
+    )
+)
+def test_a_body_keeps_its_bytes_for_as_long_as_anyone_looks_at_it(steps) -> None:
+    """Whatever is lent, cut and let go in any order, no view ever sees bytes of another loan."""
+    memory = memory_of(4 * MIB)
+    held: list[tuple[int, memoryview | pa.Buffer]] = []
+    for number, (step, which, size) in enumerate(steps, 1):
+        if step == "lend":
+            body = memory.lend(size).cast("B")
+            assert (len(body), body.readonly) == (size, False)
+            body[:] = bytes([number]) * size
+            held.append((number, body))
+            del body
+        elif step in ("tidy", "clear"):
+            getattr(memory, step)()
+        elif held:
+            mark, view = held.pop(which % len(held))
+            if step == "slice":
+                held.append((mark, memoryview(view)[1:]))
+            elif step == "arrow":
+                held.append((mark, pa.py_buffer(view).slice(1)))
+            del view
+        for mark, view in held:
+            assert set(memoryview(view)[:100]) <= {mark}
+            assert memoryview(view)[-1:] in (b"", bytes([mark]))
+        assert 0 <= memory.idle_bytes <= memory.limit_bytes // 4
+    held.clear()
+    memory.clear()
+    assert memory.idle_bytes == 0
+
+
+def test_what_came_back_last_is_lent_first() -> None:
+    """The caches are most likely to hold the block that was used last."""
+    memory = memory_of()
+    first, second = memory.lend(MIB), memory.lend(MIB)
+    first[0], second[0] = 1, 2
+    del first
+    del second
+    assert memory.lend(MIB)[0] == 2
+
+
+def test_bodies_of_about_one_size_share_blocks() -> None:
+    """A body that is a little shorter takes a block that is idle, not a new one."""
+    memory = memory_of()
+    memory.lend(MIB)[0] = 7
+    again = memory.lend(MIB - STEP_BYTES + 1)
+    assert (len(again), again[0], memory.idle_bytes) == (MIB - STEP_BYTES + 1, 7, 0)
+
+
+def test_a_body_may_end_in_any_thread() -> None:
+    """The thread that stores a Batch may be the last that looks at its bodies."""
+    memory = memory_of()
+    held = [memory.lend(MIB)]
+    held[0][0] = 9
+    thread = threading.Thread(target=held.clear)
+    thread.start()
+    thread.join()
+    assert memory.lend(MIB)[0] == 9
+
+
+def test_small_bodies_are_not_pooled() -> None:
+    """The allocator serves them as well, and nothing of them is kept."""
+    memory = memory_of()
+    memory.lend(POOLED_BYTES - 1)
+    memory.tidy()
+    assert memory.idle_bytes == 0
+
+
+def test_idle_blocks_and_bodies_stay_within_the_limit_together() -> None:
+    """A block that comes back when bodies take all the memory is freed, not kept."""
+    memory = memory_of(16 * MIB)
+    bodies = [memory.lend(MIB) for _ in range(8)]
+    memory.admit(int(13.5 * MIB))
+    bodies.clear()
+    memory.tidy()
+    assert memory.idle_bytes == 2 * MIB
+
+
+def test_a_quarter_of_the_limit_is_kept_at_most() -> None:
+    """A burst of large bodies leaves no more than that behind."""
+    memory = memory_of(16 * MIB)
+    bodies = [memory.lend(MIB) for _ in range(8)]
+    bodies.clear()
+    memory.tidy()
+    assert memory.idle_bytes == 4 * MIB
+
+
+def test_bodies_push_idle_blocks_out_and_wait_only_when_that_was_not_enough() -> None:
+    """Memory that is merely kept never makes a producer wait."""
+    memory = memory_of(12 * MIB)
+    turns: list[bool] = []
+    memory.on_change = lambda: turns.append(memory.full)
+    bodies = [memory.lend(MIB) for _ in range(3)]
+    bodies.clear()
+    memory.tidy()
+    assert memory.idle_bytes == 3 * MIB
+    memory.admit(10 * MIB)
+    assert (memory.idle_bytes, turns) == (0, [])
+    memory.admit(2 * MIB)
+    assert turns == [True]
+
+
+def test_blocks_that_nobody_needed_for_a_while_are_freed() -> None:
+    """`tidy` frees what was idle for all the time since the last one, and keeps what was used."""
+    memory = memory_of()
+    bodies = [memory.lend(MIB) for _ in range(4)]
+    bodies.clear()
+    memory.tidy()
+    assert memory.idle_bytes == 4 * MIB
+    bodies = [memory.lend(MIB) for _ in range(3)]
+    bodies.clear()
+    memory.tidy()
+    assert memory.idle_bytes == 3 * MIB
+    memory.tidy()
+    assert memory.idle_bytes == 0
