@@ -77,8 +77,8 @@ demo: $(INSTALLED) ## Run the main job from end to end; INPUT=file your own line
 	$(BIN)/python -m demo $(if $(INPUT),--input "$(INPUT)") $(if $(KEEP),--keep)
 
 docs: $(INSTALLED) ## Write the reference pages that are generated from the code
-	$(BIN)/python -m memq.cli.reference docs/configuration.md
-	$(BIN)/python -m memq.core.wire.spec docs/protocol.md
+	$(BIN)/python -m docs.generate.configuration docs/configuration.md
+	$(BIN)/python -m docs.generate.protocol docs/protocol.md
 
 clean: ## Remove .venv, caches and build output; data in memq-data stays
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

@@ -4,9 +4,9 @@ An hour may go unaudited for many reasons: its wait for the watermark timed out 
 brokers did not answer the audit, Airflow was down, the DAG was paused, or Airflow left out runs at
 its limit. A scheduled run audits its own window, and then every one before it that none has
 audited, back to the first that any run began to audit. What was judged counts as audited, whatever
-was found: a finding has failed its task, and is not told again every hour.
+was found: a finding has failed its task, and is not reported again every hour.
 
-The record stands in the state store of an asset. That is not part of the transaction which ends the
+The record is in the state store of an asset. That is not part of the transaction which ends the
 task: a run that dies after it audited may leave its window out of the record, and then it is
 audited once more.
 """

@@ -12,7 +12,7 @@ the watermark has not passed the end of an hour within `memq_audit_wait`, or bro
 No hour goes unaudited. Hours that wait for the watermark, in an outage, cost no worker slot, and
 are audited when it moves on. One whose wait or audit failed, and one that passed while Airflow was
 down or the DAG was paused, is audited by the next run whose own hour is complete, back to the first
-hour that a run began to audit. Which were stands in the state store of the asset
+hour that a run began to audit. The record is in the state store of the asset
 `memq_audited.<topic>`.
 
 All findings are kept as a table (CSV), one file per window. To audit another stretch of time,

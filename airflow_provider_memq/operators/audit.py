@@ -193,30 +193,30 @@ class MemqAuditOperator(MemqTopicOperator):
         return plain
 
     def _settle(self, judged: Sequence[_Judged], record: AuditedWindows | None) -> None:
-        """Fail with what was found, and keep that it was: what failed a task is not told again.
+        """Fail with what was found, and keep that it was: what failed a task is not reported again.
 
         Not sooner: had a later window failed the task, another try would not look at these again.
         """
         for each in judged:
             if record:
                 record.add(each.window)
-        told = [each for each in judged if each.verdict is not Verdict.CLEAN]
+        reported = [each for each in judged if each.verdict is not Verdict.CLEAN]
         if parse_flag("allow_partly", self.allow_partly):
-            partly = [each for each in told if each.verdict is Verdict.PARTLY]
+            partly = [each for each in reported if each.verdict is Verdict.PARTLY]
             for each in partly:
                 self.log.warning("%s", self._text([each]))
-            told = [each for each in told if each not in partly]
-        if not told:
+            reported = [each for each in reported if each not in partly]
+        if not reported:
             return
         # Another try judges the run's own window again, and may find reports that came late.
-        if told == [judged[0]] and judged[0].verdict is Verdict.PARTLY:
-            raise AirflowException(self._text(told))
-        raise AirflowFailException(self._text(told))
+        if reported == [judged[0]] and judged[0].verdict is Verdict.PARTLY:
+            raise AirflowException(self._text(reported))
+        raise AirflowFailException(self._text(reported))
 
-    def _text(self, told: Sequence[_Judged]) -> str:
-        most = max(1, MAX_FINDINGS // len(told))  # of each: no window is told of again
-        lines = "; ".join(line for each in told for line in each.lines[:most])
-        windows = " and ".join(_in_words(each.window) for each in told)
+    def _text(self, reported: Sequence[_Judged]) -> str:
+        most = max(1, MAX_FINDINGS // len(reported))  # of each: no window is reported again
+        lines = "; ".join(line for each in reported for line in each.lines[:most])
+        windows = " and ".join(_in_words(each.window) for each in reported)
         return f"topic {self.topic!r}, {windows}: {lines}"
 
     def _judge(self, window: Interval) -> _Judged:

@@ -29,7 +29,6 @@ from memq.errors import MemqError, ProtocolError, TopicRecreatedError, UnknownTo
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from datetime import datetime
-    from types import TracebackType
     from typing import Self
 
     import pyarrow as pa
@@ -86,12 +85,7 @@ class AsyncAdminClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
     async def close(self) -> None:

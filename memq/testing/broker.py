@@ -15,7 +15,6 @@ from memq.errors import MemqError, RequestTimeoutError
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from types import TracebackType
     from typing import Self
 
 START_TIMEOUT_S = 30.0  # a start takes less than 1 s; a busy machine and a long recovery, more
@@ -67,12 +66,7 @@ class BrokerProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     @property

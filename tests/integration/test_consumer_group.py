@@ -44,8 +44,8 @@ async def balance(*consumers, partitions):
                 return found
 
 
-async def test_goes_on_behind_the_last_commit(tmp_path):
-    """A group begins at `start` the first time, and then behind what was committed."""
+async def test_goes_on_after_the_last_commit(tmp_path):
+    """A group begins at `start` the first time, and then after what was committed."""
     async with world(tmp_path) as w:
         for n in range(4):
             await w.write(b"%d" % n)

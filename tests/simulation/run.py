@@ -250,7 +250,7 @@ class Run:
             self._machine.disk.cut_after(int(deed.amount))
 
     def _stop(self, deed: Deed) -> None:
-        if not self._machine.up or self.broker is None or not self.broker.ready:
+        if not self._machine.up or self.broker is None or not self.broker.context.ready:
             return
         self.world.happened("stop")
         process, broker = self._machine.process, self.broker
@@ -389,7 +389,7 @@ class Run:
         """Look at the broker's memory, again and again."""
         if self.over:
             return
-        if self._machine.up and self.broker is not None and self.broker.ready:
+        if self._machine.up and self.broker is not None and self.broker.context.ready:
             memory = self.broker.context.memory
             name = self._machine.process.name
             bound = memory.limit_bytes

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import click
 import pytest
 
+from docs.generate.configuration import SECTIONS
 from memq.broker.config import BrokerConfig
 from memq.broker.metrics import Metrics
 from memq.cli.main import cli
-from memq.cli.reference import SECTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

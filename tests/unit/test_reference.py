@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from memq.cli.reference import SECTIONS, main, render
+from docs.generate.configuration import SECTIONS, main, render
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 

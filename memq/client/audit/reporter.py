@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 REPORT_INTERVAL_S = 10.0  # what a client that is killed leaves unreported at most, about
 SEND_TIMEOUT_S = 30.0  # of one Message of reports; far less than the audit topic's dedup_window
-CLOSE_TIMEOUT_S = 3.0  # a report takes half a second; nobody shall wait long for an audit
+CLOSE_TIMEOUT_S = 3.0  # a report takes half a second; nobody should wait long for an audit
 MAX_MESSAGE_BYTES = 512 << 10  # of reports in one Message; the topic takes 4 MiB
 MAX_WEIGHT = 100_000  # reports and failed runs that wait; about 10 MB
 _ACKS_ALL = -1

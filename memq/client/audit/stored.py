@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from memq.core.wire.messages import NotificationEntry
 
 IN_FLIGHT = 16  # indexes, or objects of reports, read at a time: small, and storage answers slowly
-DEEP_IN_FLIGHT = 4  # whole objects read at a time: each is held in memory
+DEEP_IN_FLIGHT = 4  # whole objects read at a time: each is in memory
 MAX_RUNS_SHOWN = 5  # of a Batch that cannot be read, in its sentence
 MAX_DAMAGE = 10_000  # sentences of a few hundred bytes; more is a storage that is gone as a whole
 MAX_REPORTS = 1_000_000  # in memory at a time, about 1 KB each

@@ -196,7 +196,8 @@ class AsyncProducer:
             clock=runtime.mono_s,
             wall_us=runtime.wall_us,
         )
-        if config.audited:
+        self._audited = config.audited
+        if self._audited:
             self._reporter.start()
         self._started = True
 
@@ -440,11 +441,11 @@ class AsyncProducer:
         self._poll_soon()
 
     def _submitted(self, message: NamedMessage) -> None:
-        if self._reporter.started:
+        if self._audited:
             self._audit.submitted(message)
 
     def _settled(self, message: NamedMessage, outcome: StoredAt | MemqError) -> None:
-        if self._reporter.started:
+        if self._audited:
             self._audit.settled(message, outcome)
         sealed = message.sealed
         if isinstance(outcome, MemqError):

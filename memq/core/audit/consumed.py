@@ -29,7 +29,7 @@ alone, which covers nothing, makes nobody a consumer that reports: not every gro
 
 Batches that are covered more than once are counted as consumed *again*. That is a fact and no
 fault: a group delivers at least once, and a job that is run again replaces its output. A report
-that stands in the audit topic twice, alone or joined to what came after it, begins at the same
+that is in the audit topic twice, alone or joined to what came after it, begins at the same
 offset and the same time, and counts once.
 
 A report over offsets that retention has removed in part cannot be compared, and is believed. One
@@ -47,7 +47,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from memq.core.audit.reports import (
@@ -120,11 +120,15 @@ class _Coverage:
 
     Attributes:
         reports: each once, sorted by where they begin.
+        checked: those of them that are compared with what is stored.
+        doubtful: offsets of the window that only reports cover which differ.
     """
 
     def __init__(self, stored: Iterable[StoredReport[ConsumedReport]], due_ms: int) -> None:
         each_once = _each_once(stored)
         self.reports = [report for report, _ in each_once]
+        self.checked: list[ConsumedReport] = []
+        self.doubtful: list[Interval] = []
         self._twice = union(_overlaps(self.reports))
         skips = (Interval(each.start - each.skipped, each.start) for each in self.reports)
         self._skips = union(sorted(skips))
@@ -209,10 +213,8 @@ class ConsumedReconciliation:
                 groups[name].append(stored)
                 self._counts[name.consumer] = self._counts.get(name.consumer, 0) + 1
         self._coverage = {name: _Coverage(group, due_ms) for name, group in groups.items()}
-        self._checked: dict[ReaderName, list[ConsumedReport]] = {}
         self._totals: dict[int, _RunningTotals] = {}
         self._unreadable: defaultdict[int, list[int]] = defaultdict(list)
-        self._doubtful: dict[ReaderName, list[Interval]] = {}
         self._audits: dict[str, dict[ProducerName, ConsumedAudit]] = {
             consumer: {} for consumer in self._counts
         }
@@ -236,17 +238,13 @@ class ConsumedReconciliation:
             window: offsets of the window, of each read partition.
         """
         self._window = _by_partition(window)
-        wanted: dict[int, list[Interval]] = {}
-        for partition, in_window in self._window.items():
-            edges: list[Interval] = []
-            for name, coverage in self._coverage.items():
-                if name.partition == partition:
-                    checked = [each for each in coverage.reports if self._matters(each)]
-                    self._checked[name] = checked
-                    edges += [each.interval for each in checked]
-            if edges:
-                self._totals[partition] = _RunningTotals(edge for each in edges for edge in each)
-            wanted[partition] = [in_window, *edges]
+        wanted = {partition: [self._window[partition]] for partition in self._retained}
+        for name, coverage in self._coverage.items():
+            coverage.checked = [each for each in coverage.reports if self._matters(each)]
+            wanted[name.partition] += [each.interval for each in coverage.checked]
+        for partition, (_, *checked) in wanted.items():
+            if checked:
+                self._totals[partition] = _RunningTotals(chain.from_iterable(checked))
         return self._ranges(wanted)
 
     def _matters(self, report: ConsumedReport) -> bool:
@@ -300,24 +298,21 @@ class ConsumedReconciliation:
         Their Batches must be gone through again, with `add_doubtful`.
         """
         wanted: defaultdict[int, list[Interval]] = defaultdict(list)
-        for name, checked in self._checked.items():
-            differing = [report for report in checked if not self._agrees(report)]
-            if differing:
-                wrong = set(map(id, differing))
-                reports = self._coverage[name].reports
-                sound = union(each.interval for each in reports if id(each) not in wrong)
-                only = difference(union(each.interval for each in differing), sound)
-                doubtful = intersection(only, self._window[name.partition])
-                self._doubtful[name] = doubtful
-                wanted[name.partition] += doubtful
-                self._explain(differing, doubtful)
+        for name, coverage in self._coverage.items():
+            differing = [report for report in coverage.checked if not self._agrees(report)]
+            wrong = set(map(id, differing))
+            sound = union(each.interval for each in coverage.reports if id(each) not in wrong)
+            only = difference(union(each.interval for each in differing), sound)
+            coverage.doubtful = intersection(only, self._window[name.partition])
+            wanted[name.partition] += coverage.doubtful
+            self._explain(differing, coverage.doubtful)
         return self._ranges(wanted)
 
     def add_doubtful(self, batch: PublishedBatch) -> None:
         """Take in a Batch of the window that is doubtful: it was not consumed after all."""
         for consumer in self._audits:
-            name = ReaderName(consumer, batch.partition)
-            if contains(self._doubtful.get(name, ()), batch.offset):
+            coverage = self._coverage.get(ReaderName(consumer, batch.partition))
+            if coverage is not None and contains(coverage.doubtful, batch.offset):
                 for run, audit in self._audits_of(consumer, batch.notification):
                     _add(audit.consumed, run, sign=-1)
                     _add(audit.mismatched, run)
@@ -425,14 +420,13 @@ def _overlaps(reports: Iterable[ConsumedReport]) -> list[Interval]:
 
 def _sentence(report: ConsumedReport, there: _Totals) -> str:
     """How a report differs from what its offsets hold."""
-    messages = report.messages + report.duplicates
-    said = (report.batches, messages, report.records)
+    counts = (report.batches, report.messages + report.duplicates, report.records)
     differences = [
-        f"{told} {name} where {stored} are stored"
-        for name, told, stored in zip(
-            ("Batches", "Messages", "LogMessages"), said, there[:3], strict=True
+        f"{said} {name} where {stored} are stored"
+        for name, said, stored in zip(
+            ("Batches", "Messages", "LogMessages"), counts, there[:3], strict=True
         )
-        if told != stored
+        if said != stored
     ]
     return (
         f"{report.consumer} reports about {report.topic}/{report.partition} offsets "

@@ -1,7 +1,7 @@
 """Comparing what was reported as produced with what is stored (see `memq.core.audit.reports`).
 
-The reports about one producer cover *stretches* of sequences with no gap, each with one byte of
-state per Message. What is found in Batches is marked there. At the end each finding is a class of
+The reports about one producer cover runs of sequences with no gap; each run has one byte of state
+per Message. What is found in Batches is marked there. At the end each finding is a class of
 states, and its sequences are the runs of bytes of that class.
 
 State is one byte for each Message that the reports name, and some hundred for each report.
@@ -103,8 +103,11 @@ class _ReportTally:
             self.shared_records += records
 
 
-class _Stretch:
-    """Sequences without a gap, and the reports that cover them, sorted by where they begin."""
+class _MessageStates:
+    """What is known of the Messages of a run without a gap, and of the reports that cover it.
+
+    The reports come sorted by where they begin.
+    """
 
     def __init__(self, sequences: Interval, reports: Iterable[ProducedReport]) -> None:
         self.start, self.end = sequences
@@ -202,14 +205,14 @@ class _Stretch:
         """Where the states of some sequences are."""
         return slice(start - self.start, end - self.start)
 
-    def _any(self, states: re.Pattern[bytes], start: int, end: int) -> bool:
+    def _any(self, kind: re.Pattern[bytes], start: int, end: int) -> bool:
         """Whether one of some sequences is in a class of states."""
-        return states.search(self._state, start - self.start, end - self.start) is not None
+        return kind.search(self._state, start - self.start, end - self.start) is not None
 
-    def _runs(self, states: re.Pattern[bytes]) -> list[SequenceRun]:
+    def _runs(self, kind: re.Pattern[bytes]) -> list[SequenceRun]:
         return [
             SequenceRun(self.start + match.start(), self.start + match.end() - 1)
-            for match in states.finditer(self._state)
+            for match in kind.finditer(self._state)
         ]
 
     def _covering(self, sequences: Interval) -> Iterator[_ReportTally]:
@@ -249,8 +252,8 @@ class ProducedReconciliation:
                 f"the reports about {topic!r} in this window name {messages} Messages; one audit "
                 f"compares up to {MAX_MESSAGES}: choose a shorter window"
             )
-        self._stretches = {
-            name: [_Stretch(each, _within(judged[name], each)) for each in intervals]
+        self._states = {
+            name: [_MessageStates(each, _within(judged[name], each)) for each in intervals]
             for name, intervals in covered.items()
         }
         everything = _by_name([*chain.from_iterable(judged.values()), *others])
@@ -258,11 +261,9 @@ class ProducedReconciliation:
         self._unreported: dict[ProducerName, ProducerAudit] = {}
 
     def __repr__(self) -> str:
-        stretches = sum(map(len, self._stretches.values()))
-        producers = len(self._stretches)
-        return (
-            f"<ProducedReconciliation {self._topic} [{producers} producers, {stretches} stretches]>"
-        )
+        runs = sum(map(len, self._states.values()))
+        producers = len(self._states)
+        return f"<ProducedReconciliation {self._topic} [{producers} producers, {runs} runs]>"
 
     # -- what notifications say -------------------------------------------------------------
 
@@ -297,8 +298,8 @@ class ProducedReconciliation:
             in_window: whether the Batch is in the window.
         """
         name, sequences = _name(write_partition, run), Interval(run.first, run.last + 1)
-        for stretch in self._overlapping(name, sequences):
-            stretch.unreadable(sequences, run.records, _GONE if gone else _DAMAGED)
+        for states in self._overlapping(name, sequences):
+            states.unreadable(sequences, run.records, _GONE if gone else _DAMAGED)
         reported = intersection(self._reported.get(name, ()), sequences)
         missing = difference([sequences], reported)
         if in_window and missing:
@@ -322,8 +323,8 @@ class ProducedReconciliation:
     ) -> None:
         """Count one sound stored Message."""
         one = Interval(sequence, sequence + 1)
-        for stretch in self._overlapping(name, one):
-            stretch.stored(sequence, records, crc32c)
+        for states in self._overlapping(name, one):
+            states.stored(sequence, records, crc32c)
             return
         if in_window and not self._is_reported(name, one):
             audit = self._unreported_of(name)
@@ -332,47 +333,47 @@ class ProducedReconciliation:
 
     def any_unseen(self) -> bool:
         """Whether a Message is expected that nothing has named so far."""
-        return any(stretch.any_unseen() for stretch in self._all())
+        return any(states.any_unseen() for states in self._all())
 
     # -- findings ---------------------------------------------------------------------------
 
     def expire(self, reports: Iterable[ProducedReport]) -> None:
         """Retention may have removed what these reports name."""
         for report in reports:
-            for stretch in self._overlapping(report.name, report.interval):
-                stretch.expire(report)
+            for states in self._overlapping(report.name, report.interval):
+                states.expire(report)
 
     def expired_reports(self) -> int:
         """How many reports name Messages that are nowhere and that retention may have removed."""
-        return sum(stretch.expired_reports() for stretch in self._all())
+        return sum(states.expired_reports() for states in self._all())
 
     def producers(self) -> list[ProducerAudit]:
         """The findings, sorted by name."""
-        return [self._audit(name) for name in sorted(self._stretches.keys() | self._unreported)]
+        return [self._audit(name) for name in sorted(self._states.keys() | self._unreported)]
 
     def _audit(self, name: ProducerName) -> ProducerAudit:
         audit = copy.deepcopy(self._unreported.get(name)) or ProducerAudit(name)
-        for stretch in self._stretches.get(name, ()):
-            stretch.judge(audit)
+        for states in self._states.get(name, ()):
+            states.judge(audit)
         audit.lost = merged_runs(sorted(audit.lost))
         audit.damaged = merged_runs(sorted(audit.damaged))
         return audit
 
-    def _all(self) -> Iterable[_Stretch]:
-        return chain.from_iterable(self._stretches.values())
+    def _all(self) -> Iterable[_MessageStates]:
+        return chain.from_iterable(self._states.values())
 
-    def _overlapping(self, name: ProducerName, sequences: Interval) -> Sequence[_Stretch]:
-        """The stretches of a producer that have one of some sequences."""
-        stretches = self._stretches.get(name, ())
-        begin = bisect_right(stretches, sequences.start, key=_end)
-        return stretches[begin : bisect_left(stretches, sequences.end, key=_start)]
+    def _overlapping(self, name: ProducerName, sequences: Interval) -> Sequence[_MessageStates]:
+        """What is known of a producer's Messages where reports cover some of these sequences."""
+        covered = self._states.get(name, ())
+        begin = bisect_right(covered, sequences.start, key=_end)
+        return covered[begin : bisect_left(covered, sequences.end, key=_start)]
 
     def _is_reported(self, name: ProducerName, sequences: Interval) -> bool:
         """Whether reports name all of it."""
         return intersection(self._reported.get(name, ()), sequences) == [sequences]
 
     def _unreported_of(self, name: ProducerName) -> ProducerAudit:
-        """What the Batches of the window hold, or held, that no report names."""
+        """What the Batches of the window have, or had, that no report names."""
         return self._unreported.setdefault(name, ProducerAudit(name))
 
 

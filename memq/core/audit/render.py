@@ -152,7 +152,7 @@ def unjudged(result: AuditResult) -> list[str]:
 
 
 def notes(result: AuditResult) -> list[str]:
-    """What stands below the tables: what cannot be read, what differs, what should be known."""
+    """The lines below the tables: what cannot be read, what differs, what should be known."""
     lines = [f"cannot be read: {line}" for line in result.damage]
     if not result.total("produced_messages"):
         lines.append("No report in this window could be judged.")

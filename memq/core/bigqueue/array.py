@@ -60,7 +60,6 @@ from memq.errors import (
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Sequence
-    from types import TracebackType
 
 _Result = TypeVar("_Result")
 _log = logging.getLogger("memq.bigqueue")
@@ -509,12 +508,7 @@ class BigArray:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

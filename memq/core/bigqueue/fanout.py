@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
     from pathlib import Path
-    from types import TracebackType
 
     from memq.core.bigqueue.array import ArrayOptions
     from memq.core.bigqueue.recovery import Recovery
@@ -275,12 +274,7 @@ class FanOutQueue:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

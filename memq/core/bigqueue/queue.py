@@ -18,7 +18,6 @@ from memq.errors import ConfigError
 if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
-    from types import TracebackType
 
     from memq.core.bigqueue.array import ArrayOptions
     from memq.core.bigqueue.recovery import Recovery
@@ -132,12 +131,7 @@ class BigQueue:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

@@ -17,10 +17,6 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 # Tries before sleeping on the lock. One is enough when two threads compete; each further thread
 # may get the interpreter first, and needs another.
@@ -67,12 +63,7 @@ class Turn:
         if not self.try_acquire(False):
             self.wait()
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.release()
         if self.wanted:
             self.pass_on()

@@ -355,4 +355,4 @@ def test_window_that_names_too_many_messages_is_refused(monkeypatch) -> None:
 def test_state_shows() -> None:
     """A reconciliation says how much it holds."""
     check = ProducedReconciliation("t", [report(0, 3), report(4, 5), report(9, 9)])
-    assert repr(check) == "<ProducedReconciliation t [1 producers, 2 stretches]>"
+    assert repr(check) == "<ProducedReconciliation t [1 producers, 2 runs]>"

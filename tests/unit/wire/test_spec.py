@@ -8,7 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from memq.core.wire import connection, spec
+from docs.generate import protocol as spec
+from memq.core.wire import connection
 from memq.core.wire.connection import BAD_HEADER
 from memq.core.wire.messages import REQUESTS, Handshake, Write
 from memq.errors import NotHostedError

@@ -1,4 +1,4 @@
-"""Stretches of notifications, and work done ahead on them."""
+"""Work done ahead on items, such as the notifications of a range."""
 
 from __future__ import annotations
 
@@ -6,27 +6,8 @@ import asyncio
 from contextlib import aclosing
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from memq.client.notifications import Stretch, map_ahead, stretches_beside
-
-offsets = st.integers(0, 20)
-
-
-def stretch(partition):
-    return st.tuples(offsets, offsets).map(lambda ends: Stretch(partition, min(ends), max(ends)))
-
-
-@given(held=st.tuples(stretch(0), stretch(1)), without=st.tuples(stretch(0), stretch(1)))
-def test_stretches_beside_are_all_that_was_left_out(held, without):
-    """What is beside some stretches is everything held but these, once."""
-
-    def places(stretches):
-        return [(part, offset) for part, start, end in stretches for offset in range(start, end)]
-
-    beside = places(stretches_beside(held, without))
-    assert sorted(beside) == sorted(set(places(held)) - set(places(without)))
+from memq.client.objects import map_ahead
 
 
 async def numbers(count):
