@@ -18,9 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documen
 
 from memq import AdminClient, read_range
 from memq.client.cluster import Cluster
-from memq.client.notifications import entries_of, stretches_between
 from memq.client.topic import TopicClient
-from memq.core.notification.notification import decode_notification
 from memq.errors import SequenceConflictError
 from memq.spark.write_plan import plan_write
 from memq.spark.write_rows import Identity, write_rows
@@ -70,11 +68,9 @@ class Topic:
     async def _published(self):
         cluster = Cluster(self.address)
         try:
-            queue = TopicClient(cluster, self.name)
-            stretches = await stretches_between(queue, None, None)
-            return [
-                decode_notification(entry.payload) async for entry in entries_of(queue, stretches)
-            ]
+            topic = TopicClient(cluster, self.name)
+            retained = await topic.ranges_between(None, None)
+            return [batch.notification async for batch in topic.batches(retained)]
         finally:
             await cluster.close()
 
