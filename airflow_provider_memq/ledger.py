@@ -15,9 +15,9 @@ retries.
 
 Two things are refused rather than guessed at. Retention may have removed offsets before they were
 planned: that is lost data, unless the caller chooses to skip it, and then the ledger says so. And a
-topic may have been deleted and made again: it is of another incarnation, and its offsets begin
-again at 0 and name other data. Who chooses to begin anew with it gets a ledger of another *life*,
-beside which those of the ones before do not count any more.
+topic may have been deleted and recreated: it is of another incarnation, and its offsets begin again
+at 0 and name other data. Whoever chooses to begin anew with it gets a ledger of another *life*, and
+those of earlier lives no longer count.
 """
 
 from __future__ import annotations
@@ -115,14 +115,14 @@ def ledger_of(extra: object) -> Ledger | None:
     """The ledger in an event's extra; None in one that a plan did not emit.
 
     Raises:
-        CorruptDataError: there is one, and it makes no sense.
+        CorruptDataError: there is one, and it is damaged.
     """
     if not isinstance(extra, dict) or "memq_plan" not in extra:
         return None
     try:
         ledger = msgspec.convert(extra["memq_plan"], Ledger, strict=True, str_keys=True)
     except msgspec.ValidationError as exc:
-        raise CorruptDataError(f"an asset event has a plan that makes no sense: {exc}") from exc
+        raise CorruptDataError(f"an asset event has a plan that is damaged: {exc}") from exc
     if ledger.version != LEDGER_VERSION:
         raise CorruptDataError(
             f"an asset event has a plan of version {ledger.version}; this planner knows "
@@ -191,7 +191,7 @@ def check_same_topic(last: Ledger, topic: TopicState) -> None:
     """Make sure that what was planned is about the topic that there is.
 
     Raises:
-        TopicRecreatedError: the topic was deleted and made again, or it is another one.
+        TopicRecreatedError: the topic was deleted and recreated, or it is another one.
     """
     if not is_same_topic(last, topic):
         raise TopicRecreatedError(
@@ -266,7 +266,7 @@ class StoredPlan(NamedTuple):
 def last_ledger(inlet_events: Any, plan: Asset) -> Ledger | None:
     """How far is planned, by the newest events of a plan's asset; None before the first plan.
 
-    Events that somebody made by hand carry no ledger and are passed over.
+    Events that a person created carry no ledger and are passed over.
     """
     for page in _pages(inlet_events, plan, LEDGER_EVENTS):
         found = newest(_ledgers(page))
@@ -276,7 +276,7 @@ def last_ledger(inlet_events: Any, plan: Asset) -> Ledger | None:
 
 
 def planned_ranges(inlet_events: Any, plan: Asset) -> set[OffsetRange]:
-    """Every range that was planned of the topic as it is now, and is still remembered."""
+    """Every range planned of the topic in its present incarnation, as far as Airflow remembers."""
     ledgers = [each for page in _pages(inlet_events, plan, PAGE_EVENTS) for each in _ledgers(page)]
     last = newest(ledgers)
     return {
@@ -345,7 +345,7 @@ def unstored_ranges(
 def _settled_since(
     inlet_events: Any, plan: Asset, ledger: Ledger, starts: Mapping[int, int]
 ) -> datetime | None:
-    """Before which time no range beyond some offsets was planned; None when nobody remembers."""
+    """A time before which no range beyond some offsets was planned; None where none is known."""
     for page in _pages(inlet_events, plan, PLAN_EVENTS):
         for event in page:
             found = ledger_of(event.extra)

@@ -17,10 +17,10 @@ that there are, and emits again what has no run. It does so once for each range:
   dies has emitted nothing; after a success it is judged anew only when those minutes are over.
 - While the DAG is paused nothing is emitted again: it would be lost again.
 
-How far everything has its run is kept in the state store of the plan's asset, so that a look reads
-only what is newer. That is a shortcut, and nothing depends on it: where it is lost, ranges from
-before the oldest run that Airflow remembers are taken for done, since `airflow db clean` removes
-runs.
+Up to when everything has its run is kept in the state store of the plan's asset, so that a look
+reads only what is newer. That is a shortcut, and nothing depends on it: where it is lost, ranges
+from before the oldest run that Airflow remembers are taken for done, since `airflow db clean`
+removes runs.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class MissedRanges:
         kept: Any = self._store.get(MARK)
         known = isinstance(kept, dict) and kept.get("dag_id") == self._dag_id
         mark: dict[str, str] = kept if known else {}
-        if last is None:  # nothing is planned yet, so that nothing was missed before this plan
+        if last is None:  # nothing is planned yet, so nothing was missed
             self._keep(_BEGIN, _BEGIN)
         if last is None or _time(mark, "looked") > self._now - self._after:
             return RangesWithoutRun([], [], None)

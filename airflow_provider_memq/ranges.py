@@ -207,14 +207,14 @@ class RangeCutter:
         return RangeContents(offsets._replace(start=start, end=start))
 
     def _is_due(self, tail: RangeContents, now_ms: int) -> bool:
-        """Whether a range that more may come to is planned as it is."""
+        """Whether the last range is planned as it is, though more may come to it."""
         limits = self._limits
         at_limit = (
             tail.batches >= limits.offsets
             or tail.size_bytes >= limits.size_bytes
             or tail.records >= limits.records
         )
-        # A broker's clock may be ahead of ours: who need not linger does not depend on clocks.
+        # A broker's clock may be ahead of ours: without lingering, clocks do not matter.
         lingered = not limits.linger_ms or now_ms - tail.first_ms >= limits.linger_ms
         return at_limit or lingered
 

@@ -50,7 +50,7 @@ class TopicState(NamedTuple):
 
 
 async def topic_state(client: TopicClient) -> TopicState:
-    """A topic as it is now.
+    """What a topic has now, and how far it is stored.
 
     Raises:
         TopicRecreatedError: it is of another incarnation than the client's.
@@ -126,7 +126,7 @@ def contents_of(client: SyncTopicClient, wanted: OffsetRange) -> RangeContents:
 
 
 def check_closed(topic: str, client: SyncTopicClient, end_ms: int) -> None:
-    """Make sure that a window of time has all its Batches, so that it names them for ever.
+    """Make sure that a window of time has all its Batches, so that it names them forever.
 
     Raises:
         UnavailableError: the watermark has not passed its end yet; try again later.
@@ -144,7 +144,7 @@ def check_retained_since(
 ) -> None:
     """Make sure that retention has removed nothing of a window of time.
 
-    To be asked after the offsets of the window: then nothing is removed in between.
+    Call it after the offsets of the window were asked for: then nothing is removed in between.
 
     Raises:
         OffsetOutOfRangeError: it may have; the message names a read partition, and since when it is

@@ -1,9 +1,9 @@
-"""What can be waited for, and the loop that waits: looking again and again, through outages.
+"""What can be waited for, and the loop that waits: it polls a topic, through outages.
 
 A condition is made from the values that a user wrote, or that a template became, and looks at a
 topic through a client of it. Sensors look in a worker, triggers in the triggerer; both look with
-the same condition. A value that makes no sense is a `ConfigError` when the condition is made, at
-the first look: before it, templates are not rendered.
+the same condition. A wrong value is a `ConfigError` when the condition is made, at the first
+look: before it, templates are not rendered.
 
 Nothing is open between two looks. The connection is read for each, so that a new token is taken. Of
 every look-up that fails, also by an outage of a secrets backend or of its own API, Airflow says
@@ -86,7 +86,7 @@ class Condition(ABC):
             client: of this incarnation of the topic.
 
         Raises:
-            MemqError: the cluster did not answer, or the condition makes no sense.
+            MemqError: the cluster did not answer, or the condition can never hold.
         """
 
     async def _state(self, client: TopicClient) -> TopicState:
@@ -303,7 +303,7 @@ async def wait_until(
         randomness: evenly spread over [0, 1).
 
     Raises:
-        MemqError: what no waiting mends: a refused token, an unknown topic, a wrong value.
+        MemqError: what waiting cannot mend: a refused token, an unknown topic, a wrong value.
         AirflowNotFoundException: there is no such connection, and was none before.
     """
     known = False
@@ -324,7 +324,7 @@ async def wait_until(
             if not pace.silent_fail:
                 raise
             delay_s = pace.wait_s(look, randomness)
-            log.exception("a look failed; silent_fail is set, so it is made again")
+            log.exception("a look failed; trying again, because silent_fail is set")
         else:
             known = True
             if failures:

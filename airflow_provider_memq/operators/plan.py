@@ -59,7 +59,7 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         ranges: the asset; one planner emits to it, for one topic.
         start: where the first plan begins: "earliest", "latest" or offsets by read partition
             (templated). Without meaning once something is planned.
-        on_recreated: "fail" when the topic was deleted and made again, or "begin" to plan the new
+        on_recreated: "fail" when the topic was deleted and recreated, or "begin" to plan the new
             one from its `start` on (templated). Ranges that were planned before are not processed
             any more: their runs fail.
         on_removed: "fail", or "skip" to go on after offsets that retention removed before they
@@ -84,7 +84,7 @@ class MemqPlanRangesOperator(MemqTopicOperator):
     Raises:
         TopicRecreatedError: the topic is another one than was planned.
         DataLossError: offsets were removed before they were planned; or the topic went back.
-        ConfigError: an argument makes no sense.
+        ConfigError: an argument is wrong.
     """
 
     template_fields: Sequence[str] = (

@@ -36,7 +36,7 @@ class MemqCommitOperator(MemqTopicOperator):
     those events, and moves each read partition's offset over the ranges that meet, from where it
     stands. A range that is still missing holds the offset back, however many after it are done,
     so nothing is ever committed that was not processed. Offsets never move back. Keys of
-    ranges name the incarnation of the topic, so that those of one that was deleted and made again
+    ranges name the incarnation of the topic, so that those of one that was deleted and recreated
     do not count; a key that somebody wrote without it counts for whichever there is.
 
     It reads back to the plan of the oldest range that is missing: while one stays unprocessed, each
@@ -57,7 +57,7 @@ class MemqCommitOperator(MemqTopicOperator):
         skipped when nothing is to be moved.
 
     Raises:
-        TopicRecreatedError: the topic was made again since it was planned.
+        TopicRecreatedError: the topic was recreated since it was planned.
         ConfigError: nothing was planned yet.
     """
 
@@ -165,7 +165,7 @@ class MemqRetentionOperator(MemqTopicOperator):
 
     Raises:
         DataLossError: Batches were removed unprocessed, or soon will be; the message names them.
-        TopicRecreatedError: the topic was made again since it was planned.
+        TopicRecreatedError: the topic was recreated since it was planned.
     """
 
     template_fields: Sequence[str] = (*MemqTopicOperator.template_fields, "group", "warn_before")

@@ -45,8 +45,8 @@ class MemqSparkSubmitOperator(SparkSubmitOperator):
     Before the submit, the brokers are asked what the range holds: a range that retention has
     removed fails at once; and the place of the manifest is read: what cannot be read now could not
     be read afterwards. After it, the manifest must be of this range, written since the submit, and
-    its counts and CRC sum those of the notifications. One that then cannot be read, or makes no
-    sense, fails the task without another try, for that would submit the same again. Killing the
+    its counts and CRC sum those of the notifications. One that then cannot be read, or is
+    damaged, fails the task without another try, for that would submit the same again. Killing the
     task kills the submitted program. A range of another incarnation of the topic is refused: its
     offsets name other data. The events of its outlets say, in their extra, which one their range is
     of (`memq_incarnation`).
@@ -79,10 +79,10 @@ class MemqSparkSubmitOperator(SparkSubmitOperator):
     Raises:
         DataLossError: the manifest is missing, or of an earlier run or another range, or its counts
             differ.
-        StorageError: before the submit: nobody can tell whether there is a manifest.
+        StorageError: before the submit: the place of the manifest cannot be read.
         AirflowFailException: after the submit: its manifest cannot be read, or is none.
         OffsetOutOfRangeError: some of the range is not retained.
-        ConfigError: the key names no range, or an argument makes no sense.
+        ConfigError: the key names no range, or an argument is wrong.
     """
 
     operator_extra_links = (MemqTopicLink(), MemqManifestLink())

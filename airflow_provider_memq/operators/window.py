@@ -136,10 +136,10 @@ class MemqReplayOperator(MemqTopicOperator):
         "bytes"}, …], "batches", "bytes", "dry_run"}`.
 
     Raises:
-        TopicRecreatedError: the topic was made again since the ranges were planned.
+        TopicRecreatedError: the topic was recreated since the ranges were planned.
         OffsetOutOfRangeError: retention removed some of the Batches, or may have removed some of
             the window; the message names a read partition, and since when it is retained.
-        ConfigError: nothing or too much is asked for, or an argument makes no sense.
+        ConfigError: nothing or too much is asked for, or an argument is wrong.
     """
 
     template_fields: Sequence[str] = (

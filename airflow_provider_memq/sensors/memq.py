@@ -55,7 +55,7 @@ class MemqSensor(BaseSensorOperator):
     Args:
         topic: the topic (templated).
         incarnation: of the topic that is meant, from the XCom of another sensor (templated); empty
-            for whichever there is at the first look. When the topic is made again, the task fails;
+            for whichever there is at the first look. When the topic is recreated, the task fails;
             with `mode="reschedule"` only if it is given, for each look is a first one there.
         memq_conn_id: connection to the brokers (templated).
         deferrable: wait in the triggerer; the default is `[operators] default_deferrable`.

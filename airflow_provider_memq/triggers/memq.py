@@ -2,13 +2,14 @@
 
 They run in the triggerer, which runs thousands of triggers in one event loop: all they do is
 awaited. Between two looks they hold no connection. An outage is waited through, whatever it takes;
-the sensor's timeout is what ends it. An error that no waiting mends is an event too, so that the
+the sensor's timeout is what ends it. An error that waiting cannot mend is an event too, so that the
 task fails at once and says why; so is a connection that the first look of a triggerer cannot get.
 """
 
 from __future__ import annotations
 
 import asyncio
+from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.exceptions import AirflowNotFoundException
@@ -49,7 +50,11 @@ class MemqTrigger(BaseTrigger):
     """
 
     condition_type: ClassVar[Callable[..., Condition]]
-    condition_fields: ClassVar[tuple[str, ...]] = ("topic", "incarnation")
+    condition_fields: ClassVar[tuple[str, ...]]  # the arguments of the condition
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.condition_fields = tuple(signature(cls.condition_type).parameters)
 
     def __init__(
         self,
@@ -117,7 +122,6 @@ class MemqOffsetTrigger(MemqTrigger):
     """
 
     condition_type = waiting.OffsetsReached
-    condition_fields = ("topic", "incarnation", "offsets")
 
     def __init__(self, *, offsets: Offsets, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -133,7 +137,6 @@ class MemqWatermarkTrigger(MemqTrigger):
     """
 
     condition_type = waiting.WatermarkPassed
-    condition_fields = ("topic", "incarnation", "at")
 
     def __init__(self, *, at: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -152,14 +155,6 @@ class MemqNewDataTrigger(MemqTrigger):
     """
 
     condition_type = waiting.NewData
-    condition_fields = (
-        "topic",
-        "incarnation",
-        "since",
-        "min_notifications",
-        "min_bytes",
-        "min_records",
-    )
 
     def __init__(
         self,
@@ -187,7 +182,6 @@ class MemqLagTrigger(MemqTrigger):
     """
 
     condition_type = waiting.LagBelow
-    condition_fields = ("topic", "incarnation", "group", "max_lag")
 
     def __init__(self, *, group: str, max_lag: int | str = 0, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -4,17 +4,17 @@ Theory of operation
 -------------------
 An asset event is a wake-up and nothing more. Airflow merges events, drops them for paused DAGs and
 may lose one when a triggerer dies; so what there is to do is never taken from an event, but planned
-by the DAG that is woken (`MemqPlanRangesOperator`). The watcher's duty is only that after something
-was published there is an event, soon.
+by the DAG that is woken (`MemqPlanRangesOperator`). All that the watcher must do is fire an event
+soon after something was published.
 
-It looks at the ends of the read partitions. When they moved it waits until they rest, so that a
+It looks at the ends of the read partitions. When they moved, it waits until they rest, so that a
 burst is one event, but no longer than `max_linger`; then it fires. What was announced is kept in
 the asset's state store, so that a restarted triggerer does not announce it again. It is stored
 `CONFIRM_S` after the event was handed over, not with it: Airflow stores the two apart, and a
 triggerer that is killed in between must announce twice rather than never.
 
-It never raises: Airflow starts a watcher that failed again after 2 s, for ever, and shows it to
-nobody. Instead it backs off up to a minute, and says what is wrong in `last_error`.
+It never raises: Airflow would restart a watcher that failed every 2 s, forever, and show it
+nowhere. Instead it backs off up to a minute, and says what is wrong in `last_error`.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class MemqWatchTrigger(BaseEventTrigger):
         return path, {name: getattr(self, name) for name in names}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Watch for ever."""
+        """Watch until it is cancelled."""
         from memq.core.runtime import SYSTEM  # noqa: PLC0415 - loads the client
 
         poll_s = self.poll_interval
@@ -213,8 +213,8 @@ class _Watch:
         self._head = ends
 
     def news(self, now: TopicEnds) -> int:
-        """Notifications that were not announced. Of a topic that was made again these are all, and
-        one if it has none: that it was made again is news, too.
+        """Notifications that were not announced. Of a topic that was recreated these are all, and
+        one if it has none: that it was recreated is news, too.
         """
         known = self._announced
         if known.incarnation not in ("", now.incarnation):

@@ -1,4 +1,4 @@
-"""A topic that was deleted and made again: what was processed of the old one does not count."""
+"""A topic that was deleted and recreated: what was processed of the old one does not count."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def test_the_record_of_gaps_is_bounded():
 
 
 def test_another_topic_of_the_same_name_is_refused():
-    """A topic that was made again has other data at the same offsets."""
+    """A topic that was recreated has other data at the same offsets."""
     again = topic(p0=(0, 50))._replace(incarnation=NEW)
     with pytest.raises(TopicRecreatedError, match="on_recreated='begin'"):
         carried_on(ledger(), again, skip_removed=True)

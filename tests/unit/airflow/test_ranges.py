@@ -152,7 +152,7 @@ def test_a_full_tail_does_not_wait(limits):
 
 @pytest.mark.parametrize("bad", [Limits(offsets=0), Limits(ranges=0), Limits(linger_ms=-1)])
 def test_impossible_limits_are_refused(bad):
-    """Limits that no range fits would plan nothing for ever."""
+    """Limits that no range fits would plan nothing forever."""
     with pytest.raises(ConfigError, match="must be a whole number"):
         bad.check()
 

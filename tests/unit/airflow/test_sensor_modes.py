@@ -52,7 +52,7 @@ STORIES = {
     "a bug": [BUG],
     "a bug later": [NOT_YET, NOT_YET, BUG],
 }
-"""What looks give, in turn; the last one for ever."""
+"""What looks give, in turn; the last one forever."""
 
 EXPECTED = {
     #                       plain         soft_fail    never_fail   silent_fail
