@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memq.broker.config import ALLOCATOR, BrokerConfig
-from memq.broker.main import serve
-from memq.broker.server import Broker
+from memq.broker.server import Broker, serve
 from memq.core.storage.local import LocalStorage
 from memq.errors import ObjectNotFoundError
 

@@ -60,7 +60,7 @@ MIN_RATE_BYTES_S = 64 << 10  # a frame that comes slower than this, for long, is
 SEND_SLICE_BYTES = 256 << 10  # what a large answer adds to the transport's buffer at a time
 
 MAX_BEGUN = 64  # requests of a connection that are served, or wait for their turn or for news
-MAX_QUEUED = 64  # requests behind those; the client is not read until half of them are begun
+MAX_QUEUED = 64  # requests after those; the client is not read until half of them are begun
 
 ACK_DELAY_S = 0.001  # answers wait this long for others, while the client goes on sending
 ACKS_AT_ONCE = 64  # or until there are so many

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from memq.broker.fair_queuing import FairScheduler
     from memq.broker.fatal_errors import FatalErrors
     from memq.broker.memory import BodyMemory
-    from memq.broker.timekeeper import Timekeeper
-    from memq.core.clock import ClockReading
+    from memq.core.clock import ClockReading, Timekeeper
     from memq.core.notification.notification import Notification
     from memq.core.notification.queue import Entry, NotificationQueue
     from memq.core.storage.handler import StorageHandler

@@ -265,8 +265,8 @@ class Handlers:
         """The topic that the request means, in the incarnation that it means."""
         return self._topics.get(request.topic, request.incarnation).topic
 
-    async def _held(self, topic: Topic, partition: int) -> tuple[int, int]:
-        """Start and end of a read partition."""
+    async def _retained(self, topic: Topic, partition: int) -> tuple[int, int]:
+        """Start and end of what is retained of a read partition."""
         count = topic.config.read_partitions
         if not 0 <= partition < count:
             raise InvalidRequestError(
@@ -279,10 +279,11 @@ class Handlers:
         topic = self._topic(request)
         positions = {position.partition: position.offset for position in request.positions}
         for partition, offset in positions.items():
-            start, end = await self._held(topic, partition)
+            start, end = await self._retained(topic, partition)
             if not start <= offset <= end:
                 raise OffsetOutOfRangeError(
-                    f"offset {offset} of {topic.name}/{partition} is not held: {start} to {end} are"
+                    f"offset {offset} of {topic.name}/{partition} is not retained: {start} to "
+                    f"{end} are"
                 )
         if not positions:
             raise InvalidRequestError("FetchNotifications without a position; name partitions")
@@ -292,7 +293,7 @@ class Handlers:
         topic, positions = await self._positions(request)
         entries = await self._entries(request, topic, positions)
         ends = [
-            m.Position(partition, (await self._held(topic, partition))[1])
+            m.Position(partition, (await self._retained(topic, partition))[1])
             for partition in positions
         ]
         return m.FetchNotificationsAnswer(ends=ends), _encode(entries)
@@ -328,7 +329,7 @@ class Handlers:
         queue, topic = self._context.queue, self._topic(request)
         partitions: list[m.PartitionOffsets] = []
         for partition in range(topic.config.read_partitions):
-            start, end = await self._held(topic, partition)
+            start, end = await self._retained(topic, partition)
             at = None
             if request.at_ms is not None:
                 at = await queue.offset_at(topic.queue_topic, partition, request.at_ms)
@@ -372,7 +373,7 @@ class Handlers:
     async def _commit_offsets(self, request: m.CommitOffsets) -> m.Done:
         topic = self._topic(request)
         for position in request.offsets:
-            _, end = await self._held(topic, position.partition)
+            _, end = await self._retained(topic, position.partition)
             if not 0 <= position.offset <= end:  # below the start: retention overtook the consumer
                 raise OffsetOutOfRangeError(
                     f"cannot commit offset {position.offset} of {topic.name}/{position.partition}, "

@@ -14,7 +14,7 @@ by then it would have been deleted whatever it is.
 *Age* is running time (`memq.core.clock`): a wall clock that steps, or is wrong at the start,
 deletes nothing early. Time during which no broker ran does not count.
 
-A scan holds the keys and batch ids of one topic in memory, about 300 bytes for each Batch held.
+A scan holds the keys and batch ids of one topic in memory, about 300 bytes for each Batch retained.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Broker: one process, one event loop; everything it runs is made and unmade here.
+"""Broker: one process, one event loop; everything it runs is made, run and unmade here.
 
 Start: lock the data directory, take over the topics (fence, rebuild), clean what a crash left,
 and only then listen. Stop: stop listening, refuse new Messages, store and ack what was accepted,
@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
+import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,9 +25,8 @@ from memq.broker.fatal_errors import FatalErrors
 from memq.broker.handlers import Handlers
 from memq.broker.memory import BodyMemory
 from memq.broker.retention import expire, scan_orphans
-from memq.broker.timekeeper import Timekeeper
 from memq.broker.topics import Topics
-from memq.core.clock import BrokerClock
+from memq.core.clock import BrokerClock, Timekeeper
 from memq.core.files import explain, make_folders
 from memq.core.governor.catalog import Catalog
 from memq.core.group import GroupCoordinator
@@ -36,6 +37,8 @@ from memq.core.storage.open import local_folder, open_storage
 from memq.errors import MemqError, StorageError, UnavailableError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from memq.broker.config import BrokerConfig
     from memq.core.notification.queue import NotificationQueue
     from memq.core.storage.handler import StorageHandler
@@ -48,6 +51,7 @@ QUEUE_BYTES = PAGE_BYTES + (1 << 20)  # a data page of the queue, an index page,
 TIDY_MS = 2_000  # memory that no body needed for so long, or twice as long, is freed
 TIDY_GROUPS_S = 1.0  # a group that has ended is stored as ended so much later
 LISTEN_BACKLOG = 4_096
+LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
 
 class Broker:
@@ -263,3 +267,44 @@ class Broker:
             if self.context.now().mono_ms >= next_scan_ms:
                 next_scan_ms = self.context.now().mono_ms + self.config.orphan_interval_ms
             await asyncio.sleep(self.config.retention_interval_ms / 1000)
+
+
+def run(config: BrokerConfig, on_ready: Callable[[Broker], None] | None = None) -> int:
+    """Run a broker in this process until SIGTERM or SIGINT.
+
+    Args:
+        config: of the broker.
+        on_ready: called once, when the broker serves.
+
+    Returns:
+        Exit code: 0 when it drained whole, 1 when it did not or failed.
+
+    Raises:
+        MemqError: it could not start.
+    """
+    logging.basicConfig(
+        level=config.log_level.upper(), format=LOG_FORMAT, stream=sys.stderr, force=True
+    )
+    return asyncio.run(serve(Broker(config), on_ready))
+
+
+async def serve(broker: Broker, on_ready: Callable[[Broker], None] | None) -> int:
+    """Start a broker, serve until SIGTERM, SIGINT or an unexpected error, and stop it.
+
+    Returns and raises as `run` does.
+    """
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await broker.start()
+    if on_ready is not None:
+        on_ready(broker)
+    stopping = loop.create_task(stop.wait())
+    failing = loop.create_task(broker.failed())
+    await asyncio.wait([stopping, failing], return_when=asyncio.FIRST_COMPLETED)
+    failed = failing.done()
+    stopping.cancel()
+    failing.cancel()
+    drained = await broker.stop()
+    return 0 if drained and not failed else 1

@@ -84,12 +84,13 @@ class ReceivedWrite:
         memory: to which it is charged.
 
     Attributes:
+        client: as given.
         header: what the client asks for.
         body: the Message; empty when it is released.
         crc: its CRC32C.
     """
 
-    __slots__ = ("_client", "_correlation_id", "_memory", "_oneway", "body", "crc", "header")
+    __slots__ = ("_correlation_id", "_memory", "_oneway", "body", "client", "crc", "header")
 
     def __init__(self, request: Request, client: Client, memory: BodyMemory) -> None:
         self.header = cast("Write", request.header)
@@ -97,7 +98,7 @@ class ReceivedWrite:
         self.crc = request.body_crc
         self._correlation_id = request.correlation_id
         self._oneway = request.oneway
-        self._client = client
+        self.client = client
         self._memory = memory
 
     def __repr__(self) -> str:
@@ -113,27 +114,19 @@ class ReceivedWrite:
     def answer(self, answer: WriteAnswer) -> None:
         """Ack it."""
         if not self._oneway:
-            self._client.answer(self._correlation_id, answer)
+            self.client.answer(self._correlation_id, answer)
 
     def fail(self, error: MemqError) -> None:
         """Say why it is not published."""
         if self._oneway:
-            self._client.refused(error)
+            self.client.refused(error)
         else:
-            self._client.fail(self._correlation_id, error)
+            self.client.fail(self._correlation_id, error)
 
     def refuse(self, error: MemqError) -> None:
         """Say why it is not accepted; its body is needed no more."""
         self.release()
         self.fail(error)
-
-    def hold(self) -> None:
-        """Stop reading from its client: there is no room for it."""
-        self._client.hold()
-
-    def unhold(self) -> None:
-        """There is, or it is refused: read on."""
-        self._client.unhold()
 
 
 class _Parked(NamedTuple):
@@ -296,11 +289,11 @@ class WritePartition:
             return
         deadline_ms = self._context.now().mono_ms + self._context.config.park_timeout_ms
         self._parked.append(_Parked(write, deadline_ms))
-        write.hold()
+        write.client.hold()
 
     def _unpark_first(self) -> ReceivedWrite:
         write = self._parked.popleft().write
-        write.unhold()
+        write.client.unhold()
         return write
 
     def _perform(self) -> None:

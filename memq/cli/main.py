@@ -5,7 +5,7 @@ that `memq --help` and a mistyped flag answer at once.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 143 terminated. An error is one line
 on stderr. SIGTERM ends a command as Ctrl-C does: what it has written is committed or sent, and a
-member leaves its group. (A broker drains instead, see `memq.broker.main`.)
+member leaves its group. (A broker drains instead, see `memq.broker.server`.)
 """
 
 from __future__ import annotations

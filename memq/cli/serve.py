@@ -54,7 +54,7 @@ def broker(ctx: click.Context, given: dict[str, str], config: Path | None, outpu
 def _run(config: BrokerConfig, output: str) -> int:
     for name, value in ALLOCATOR.items():
         os.environ.setdefault(name, value)
-    from memq.broker.main import run  # noqa: PLC0415 - loads Arrow and HTTP
+    from memq.broker.server import run  # noqa: PLC0415 - loads Arrow and HTTP
 
     return run(config, _print_json if output == "json" else _print_welcome)
 

@@ -22,21 +22,30 @@ Rule 3. So it is at a start as well: a clock that stands before the time that wa
     more than `MOST_DOWN_MS` after it, has stepped; time runs on from what was saved.
 
 What a wrong clock that is believed leads to, `TopicProcessor` says.
+
+*What is kept for the next life.* Running time is saved every so often, so that a topic to which
+nobody writes grows old as well; what a crash loses of it only makes things be kept for longer.
+
+A watermark that was told closes a stretch of time for good, so the next life must not write
+anything down as earlier, whatever its wall clock shows. Therefore the wall time is saved before a
+watermark is told, a little ahead, so that it costs one flush a second at most however many ask.
+After a crash, what comes within that little is written down as that much later.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
 log = logging.getLogger(__name__)
 
 DRIFT_MS = 500  # more than a clock drifts between two looks; what NTP corrects by slewing
 CONFIRM_MS = 60_000  # a clock that was set by mistake, or a flat battery, is mended sooner
-AHEAD_MS = 1_000  # how far ahead wall time is saved; see `memq.broker.timekeeper`
+AHEAD_MS = 1_000  # how far ahead wall time is saved, so that many watermarks need one flush
 MOST_DOWN_MS = 86_400_000  # of what a broker is down for longer, the first minute has older times
 
 
@@ -114,3 +123,66 @@ class BrokerClock:
         elif running_ms - self._doubt[1] >= CONFIRM_MS:
             self._ahead_ms, self._doubt = ahead_ms, None
             log.warning("the wall clock's step of %+.1f s is believed", step_ms / 1000)
+
+
+class Timekeeper:
+    """Saves how far time has come.
+
+    Args:
+        clock: the broker's.
+        saved: by the life before.
+        save: keeps times durably.
+
+    Attributes:
+        clock: as given.
+        saved: what was saved last; no watermark may be told that is later.
+    """
+
+    def __init__(
+        self, clock: BrokerClock, saved: SavedTimes, save: Callable[[SavedTimes], Awaitable[None]]
+    ) -> None:
+        self.clock = clock
+        self.saved = saved
+        self._save = save
+        self._told_ms = saved.wall_ms
+        self._lock = asyncio.Lock()
+
+    def __repr__(self) -> str:
+        return f"<Timekeeper [{self.clock!r} | saved {self.saved}]>"
+
+    async def promise(self, now: ClockReading) -> None:
+        """See to it that a watermark up to now may be told.
+
+        Raises:
+            QueueError: it cannot be saved.
+        """
+        async with self._lock:
+            if now.wall_ms > self.saved.wall_ms:
+                await self._store(now, now.wall_ms + AHEAD_MS)
+
+    def told(self, wall_ms: int) -> None:
+        """A watermark was told; it is not later than what is saved."""
+        self._told_ms = max(self._told_ms, wall_ms)
+
+    async def keep(self, now: ClockReading) -> None:
+        """Save the time now.
+
+        Raises:
+            QueueError: it cannot be saved.
+        """
+        async with self._lock:
+            await self._store(now, max(self.saved.wall_ms, now.wall_ms))
+
+    async def close(self, now: ClockReading) -> None:
+        """Save the time now, and no more than was told: nobody is told anything any more.
+
+        Raises:
+            QueueError: it cannot be saved.
+        """
+        async with self._lock:
+            await self._store(now, max(self._told_ms, now.wall_ms))
+
+    async def _store(self, now: ClockReading, wall_ms: int) -> None:
+        times = SavedTimes(now.mono_ms, wall_ms)
+        await self._save(times)
+        self.saved = times

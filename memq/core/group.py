@@ -251,7 +251,7 @@ class GroupCoordinator:
                 raise NotOwnerError(
                     f"member {request.member_id!r} of group {request.group!r} does not hold "
                     f"partition {position.partition} of {request.topic!r}; "
-                    f"{repr(holder) if holder else 'nobody'} does. Who holds it goes on behind "
+                    f"{repr(holder) if holder else 'nobody'} does. Who holds it goes on after "
                     "the last commit; to keep it, poll more often or raise max_poll_interval"
                 )
 

@@ -181,19 +181,19 @@ class TopicProcessor:
             return True
         return len(self._ring) + (self._open is not None) < self.config.ring_slots
 
-    def check_no_gap(self, request: Write, held: int = -1) -> None:
+    def check_no_gap(self, request: Write, parked: int = -1) -> None:
         """Refuse a Message of an ordered topic that came before the one that precedes it.
 
         Args:
             request: of the Message.
-            held: greatest sequence of its producer that the caller holds back; -1 for none.
+            parked: greatest sequence of its producer that the caller has parked; -1 for none.
 
         Raises:
             SequenceGapError: room would not help it.
         """
         if self.config.ordering != "producer":
             return
-        expected = max(self._expected(request), held + 1)
+        expected = max(self._expected(request), parked + 1)
         if request.sequence > expected:
             raise SequenceGapError(
                 f"sequence {request.sequence} of producer {request.producer_id!r} came before "

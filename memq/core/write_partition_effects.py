@@ -142,7 +142,7 @@ class Accepted(NamedTuple):
     """What became of a Message that was not refused.
 
     Attributes:
-        kept: the body is held until its Batch is released; False when an equal Message is on its
+        kept: the body is kept until its Batch is released; False when an equal Message is on its
             way already and this one waits with it.
     """
 

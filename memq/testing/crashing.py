@@ -30,8 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memq.broker.config import BrokerConfig
-from memq.broker.main import LOG_FORMAT, serve
-from memq.broker.server import Broker
+from memq.broker.server import LOG_FORMAT, Broker, serve
 from memq.core.notification.embedded import EmbeddedQueue
 from memq.core.storage.local import LocalStorage
 from memq.errors import ConfigError, MemqError
@@ -132,7 +131,7 @@ def run(
         queue: makes its notification queue from a folder.
 
     Returns:
-        Exit code, as `memq.broker.main.run`.
+        Exit code, as `memq.broker.server.run`.
 
     Raises:
         MemqError: it could not start.

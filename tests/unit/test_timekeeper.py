@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 
-from memq.broker.timekeeper import Timekeeper
-from memq.core.clock import AHEAD_MS, BrokerClock, ClockReading, SavedTimes
+from memq.core.clock import AHEAD_MS, BrokerClock, ClockReading, SavedTimes, Timekeeper
 from memq.errors import QueueError
 
 START = SavedTimes(running_ms=5_000, wall_ms=1_000_000)

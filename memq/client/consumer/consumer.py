@@ -55,7 +55,6 @@ if TYPE_CHECKING:
 
     from memq.client.batch import Batch
     from memq.client.consumer.options import ConsumerArguments, OnPartitions
-    from memq.client.objects import FetchedBatch
     from memq.client.start import Start
     from memq.core.wire.messages import TopicInfo
 
@@ -235,7 +234,15 @@ class AsyncConsumer:
 
     def _next(self) -> Batch | None:
         while (fetched := self._fetcher.take()) is not None:
-            batch, duplicates = self._without_duplicates(fetched)
+            batch = fetched.batch
+            duplicates = self._window.find(
+                (batch.partition, batch.offset),
+                batch.notification.write_partition,
+                fetched.entries,
+            )
+            if duplicates:
+                self._duplicates += len(duplicates)
+                batch = self._source.without(fetched, duplicates)
             next_offset = batch.offset + 1
             self._commits.moved(batch.partition, next_offset)
             if self._reporter.started:
@@ -250,15 +257,6 @@ class AsyncConsumer:
             if len(batch):
                 return batch
         return None
-
-    def _without_duplicates(self, fetched: FetchedBatch) -> tuple[Batch, list[int]]:
-        batch = fetched.batch
-        place = (batch.partition, batch.offset)
-        duplicates = self._window.find(place, batch.notification.write_partition, fetched.entries)
-        if not duplicates:
-            return batch, duplicates
-        self._duplicates += len(duplicates)
-        return self._source.without(fetched, duplicates), duplicates
 
     async def _wait(self, deadline_s: float) -> bool:
         """Wait until something has changed; False when it has not by the deadline."""

@@ -215,20 +215,24 @@ class ProducerStats(NamedTuple):
 
 
 class Outcomes:
-    """Counts settled Messages, and remembers the failed ones until they are raised."""
+    """Counts settled Messages, and remembers the failed ones until they are raised.
+
+    Attributes:
+        counts: so far.
+    """
 
     def __init__(self) -> None:
-        self._counts = ProducerStats()
+        self.counts = ProducerStats()
         self._failed: list[Delivery] = []
 
     def __repr__(self) -> str:
-        counts = self._counts
+        counts = self.counts
         return f"<Outcomes [{counts.acked_messages} acked | {counts.failed_messages} failed]>"
 
     def acked(self, records: int, size_bytes: int) -> None:
         """A Message was acked."""
-        counts = self._counts
-        self._counts = counts._replace(
+        counts = self.counts
+        self.counts = counts._replace(
             acked_messages=counts.acked_messages + 1,
             acked_records=counts.acked_records + records,
             acked_bytes=counts.acked_bytes + size_bytes,
@@ -236,8 +240,8 @@ class Outcomes:
 
     def failed(self, records: int, delivery: Delivery) -> None:
         """A Message was given up."""
-        counts = self._counts
-        self._counts = counts._replace(
+        counts = self.counts
+        self.counts = counts._replace(
             failed_messages=counts.failed_messages + 1,
             failed_records=counts.failed_records + records,
         )
@@ -256,9 +260,3 @@ class Outcomes:
         if unseen:
             unseen[0].add_note(f"{len(unseen)} Messages failed and nobody had looked at them")
             raise unseen[0]
-
-    def stats(self, *, in_flight: int, unsettled: int, buffer_bytes: int) -> ProducerStats:
-        """The counts, with what is going on now."""
-        return self._counts._replace(
-            in_flight=in_flight, unsettled=unsettled, buffer_bytes=buffer_bytes
-        )

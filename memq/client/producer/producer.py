@@ -249,7 +249,7 @@ class AsyncProducer:
     def stats(self) -> ProducerStats:
         """What this producer did so far; exact when read on its event loop."""
         self._check_started()
-        return self._outcomes.stats(
+        return self._outcomes.counts._replace(
             in_flight=self._state_machine.in_flight,
             unsettled=self._state_machine.unsettled_count,
             buffer_bytes=self._budget.used_bytes,

@@ -57,7 +57,13 @@ from memq.core.audit.reports import (
     ReaderName,
     StoredReport,
 )
-from memq.core.audit.result import ConsumedAudit, ConsumerAudit, LocatedRun, MessageCount
+from memq.core.audit.result import (
+    CONSUMER_FINDINGS,
+    ConsumedAudit,
+    ConsumerAudit,
+    LocatedRun,
+    MessageCount,
+)
 from memq.core.ranges import Interval, OffsetRange, contains, difference, intersection, union
 
 if TYPE_CHECKING:
@@ -68,7 +74,6 @@ if TYPE_CHECKING:
 
 MAX_PARTS = 10_000  # named in one audit, about 200 bytes each; counts go on beyond
 MAX_MISMATCHES = 1_000  # sentences of one consumer
-NAMED = ("missed", "mismatched", "unreported")  # findings whose parts are named
 
 
 class _Totals(NamedTuple):
@@ -287,7 +292,7 @@ class ConsumedReconciliation:
             _add(count, run)
             if again:
                 _add(audit.again, run)
-            if finding in NAMED:
+            if finding in CONSUMER_FINDINGS:
                 self._name(consumer, count, batch, run)
 
     # -- reports that differ ----------------------------------------------------------------

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from memq.core.audit.reports import SequenceRun
-from memq.core.audit.result import ProducerAudit, Verdict
+from memq.core.audit.result import (
+    CONSUMER_FAULTS,
+    CONSUMER_FINDINGS,
+    PRODUCER_FAULTS,
+    PRODUCER_FINDINGS,
+    ProducerAudit,
+    Verdict,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -27,12 +34,6 @@ if TYPE_CHECKING:
         MessageCount,
     )
 
-PRODUCER_FAULTS = ("lost", "damaged", "duplicated", "changed")
-"""What is wrong between produced and stored."""
-CONSUMER_FAULTS = ("missed", "mismatched")
-"""What is wrong between stored and consumed."""
-PRODUCER_FINDINGS = (*PRODUCER_FAULTS, "expired", "recovered")
-CONSUMER_FINDINGS = (*CONSUMER_FAULTS, "unreported")
 CONSUMER_COUNTS = ("stored", "consumed", *CONSUMER_FINDINGS, "behind", "again")
 
 COLUMNS = (

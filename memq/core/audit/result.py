@@ -18,6 +18,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
+PRODUCER_FAULTS = ("lost", "damaged", "duplicated", "changed")
+"""What is wrong between produced and stored."""
+CONSUMER_FAULTS = ("missed", "mismatched")
+"""What is wrong between stored and consumed."""
+PRODUCER_FINDINGS = (*PRODUCER_FAULTS, "expired", "recovered")
+CONSUMER_FINDINGS = (*CONSUMER_FAULTS, "unreported")
+"""What is named, fault or not: attributes of `ProducerAudit` and `ConsumedAudit`."""
+
+
 class Verdict(StrEnum):
     """What an audit comes to, the best first."""
 
@@ -95,7 +104,7 @@ class ProducerAudit(_Judged):
     @property
     def verdict(self) -> Verdict:
         """Unclean with anything lost, damaged, duplicated or changed."""
-        if self.lost or self.damaged or self.duplicated or self.changed:
+        if any(getattr(self, finding) for finding in PRODUCER_FAULTS):
             return Verdict.UNCLEAN
         return Verdict.PARTLY if self.expired or self.unreported_messages else Verdict.CLEAN
 
@@ -151,7 +160,7 @@ class ConsumedAudit(_Judged):
     @property
     def verdict(self) -> Verdict:
         """Unclean with anything missed or mismatched; what is unreported cannot be judged."""
-        if self.missed.messages or self.mismatched.messages:
+        if any(getattr(self, finding).messages for finding in CONSUMER_FAULTS):
             return Verdict.UNCLEAN
         return Verdict.PARTLY if self.unreported.messages else Verdict.CLEAN
 

@@ -15,7 +15,7 @@ that whatever there is of this incarnation is to be removed:
    `forget` (the doomed file). Up to the third step nothing exists; after it, the doomed file means
    nothing. Who gives up in between calls `doom`.
 2. To delete: `delete` (its own file becomes the doomed file), remove what belongs to it, `forget`.
-3. To remove what is doomed: `withdraw` (its own file, should a creation have failed behind it), and
+3. To remove what is doomed: `withdraw` (its own file, should a creation have failed after it), and
    only then what belongs to it.
 
 `doomed` names what is left to remove, after a crash as well. An incarnation never comes back, so
@@ -71,7 +71,7 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             use these and none that were added.
         request_id: of the request that created it, so that a request sent again is recognised.
         retained_since_ms: how far retention had come when it was altered last: what was published
-            at this time or later was all held then.
+            at this time or later was all retained then.
     """
 
     config: TopicConfig

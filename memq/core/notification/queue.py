@@ -135,7 +135,7 @@ class NotificationQueue(Protocol):
         """
 
     async def offsets(self, topic: str, partition: int) -> tuple[int, int]:
-        """Start (first offset still held) and end (one past the last) of a partition."""
+        """Start (first offset still retained) and end (one past the last) of a partition."""
 
     async def offset_at(self, topic: str, partition: int, timestamp_ms: int) -> int:
         """First offset whose entry has that timestamp or a later one; the end when none has."""

@@ -76,9 +76,9 @@ class Partition:
         clock_s: monotonic seconds; pages that were not used for long are unmapped.
 
     Attributes:
-        start: first offset still held; 0 until the partition is opened.
+        start: first offset still retained; 0 until the partition is opened.
         end: one past the last offset that is durable; 0 until the partition is opened.
-        last_running_ms: of the last entry held; -1 for none, and until the partition is opened.
+        last_running_ms: of the last entry retained; -1 for none, and until the partition is opened.
     """
 
     def __init__(
@@ -251,9 +251,9 @@ class Partition:
     def _search(self, time_ms: int, time_of: Callable[[bytes], int]) -> int:
         with self._lock:
             array = self._opened()
-            held = range(self.start, self.end)
-            return held.start + bisect_left(
-                held, time_ms, key=lambda index: time_of(self._item_at(array, index))
+            retained = range(self.start, self.end)
+            return retained.start + bisect_left(
+                retained, time_ms, key=lambda index: time_of(self._item_at(array, index))
             )
 
     def truncate(self, offset: int) -> None:
@@ -334,7 +334,7 @@ def times_of(item: bytes) -> tuple[int, int]:
 
 
 def _last_running(array: BigArray) -> int:
-    """Of the last entry that can be read; -1 when none is held."""
+    """Of the last entry that can be read; -1 when none is retained."""
     for index in reversed(range(array.start, array.end)):
         with contextlib.suppress(CorruptDataError):
             return times_of(array.get(index))[1]

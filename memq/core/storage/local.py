@@ -86,7 +86,7 @@ class LocalStorage:
         with self._errors("write", key):
             try:
                 if path.exists() or not self._create(path, views, deadline_s):
-                    self._accept_repeat(path, views)
+                    self._accept_retry(path, views)
             except OSError:
                 # A folder that was known may have been removed by hand: look again next time.
                 self._durable_folders.clear()
@@ -215,7 +215,7 @@ class LocalStorage:
         sync_folder(path.parent)
         return True
 
-    def _accept_repeat(self, path: Path, views: Sequence[memoryview]) -> None:
+    def _accept_retry(self, path: Path, views: Sequence[memoryview]) -> None:
         """Take the object that is there for our own, durable now, if it has the same bytes."""
         with opened(path) as (fd, size_bytes):
             if not same_bytes(fd, size_bytes, views):

@@ -61,8 +61,8 @@ MAX_IN_FLIGHT = 32_768
 needs this many while Batches of 200 ms age fill; an entry costs about 100 bytes on either side."""
 
 HANDSHAKE_MAX_HEADER_BYTES = 4 << 10
-"""Longest header of a handshake, which has no body: all that a stranger can make a server hold. A
-signed token takes 1 to 2 KiB."""
+"""Longest header of a handshake, which has no body: all that an unauthenticated client can make a
+server hold. A signed token takes 1 to 2 KiB."""
 
 SERVER_MAX_HEADER_BYTES = 64 << 10
 """Longest header of a request unless the broker says another. The largest are schemas and the

@@ -27,7 +27,7 @@ How `FrameReader` receives, made for `asyncio.BufferedProtocol`:
   and an idle connection holds no memory.
 - When the head of a frame is complete, its checksum holds and its body is not all there, the body's
   final memory is allocated, and a long rest of it is received straight into that. A little more is
-  allocated behind it, so that the next frame's head comes along.
+  allocated after it, so that the next frame's head comes along.
 - A length is compared with its limit before a byte is allocated for it.
 - Each byte is copied at most twice and looked at a fixed number of times, however it is cut.
 """

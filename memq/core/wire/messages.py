@@ -223,7 +223,7 @@ class WriteAnswer(Struct):
 
     Attributes:
         partition: read partition of the Batch's notification; -1 while it is not published
-            (`acks=1`) or no longer known (an old repeat).
+            (`acks=1`) or no longer known (an old duplicate).
         offset: of that notification; -1 likewise.
         batch_id: of the Batch; empty likewise.
         duplicate: the Message had been published before and was not published again.

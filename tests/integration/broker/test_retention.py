@@ -35,7 +35,9 @@ async def test_expired_batches_are_forgotten_first_and_deleted_then(tmp_path) ->
         assert await expire(b.topics.get("t"), b.context) == 1
         assert len(list(storage.list(""))) == 1
         assert await b.context.queue.offsets(await queue_topic(b.context.queue), 0) == (1, 2)
-        with pytest.raises(OffsetOutOfRangeError, match="offset 0 of t/0 is not held: 1 to 2 are"):
+        with pytest.raises(
+            OffsetOutOfRangeError, match="offset 0 of t/0 is not retained: 1 to 2 are"
+        ):
             await c.ask(m.FetchNotifications(topic="t", positions=[m.Position(0, 0)]))
 
 

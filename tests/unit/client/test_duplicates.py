@@ -13,7 +13,7 @@ def message(sequence, *, producer="p", epoch=0, crc=None):
     return IndexEntry(producer, epoch, sequence, 0, 8, 1, 0, 0, crc)
 
 
-def test_first_sight_is_no_repeat():
+def test_first_sight_is_no_duplicate():
     """Messages that were never handed out pass."""
     window = DuplicateWindow()
     assert window.find((0, 0), 0, [message(0), message(1), message(0, producer="q")]) == []
@@ -21,8 +21,8 @@ def test_first_sight_is_no_repeat():
     assert repr(window) == "<DuplicateWindow [4 runs of 2 Batches]>"
 
 
-def test_same_name_elsewhere_is_a_repeat():
-    """A Message at another offset or partition is a repeat; its neighbours are not."""
+def test_same_name_elsewhere_is_a_duplicate():
+    """A Message at another offset or partition is a duplicate; its neighbours are not."""
     window = DuplicateWindow()
     window.find((0, 0), 0, [message(0), message(1), message(2)])
     assert window.find((0, 1), 0, [message(3), message(1)]) == [1]
@@ -31,7 +31,7 @@ def test_same_name_elsewhere_is_a_repeat():
 
 
 def test_same_name_in_one_batch():
-    """Of a Message that is in a Batch twice the second is a repeat."""
+    """Of a Message that is in a Batch twice the second is a duplicate."""
     window = DuplicateWindow()
     assert window.find((0, 0), 0, [message(5), message(6), message(5)]) == [2]
 
@@ -43,8 +43,8 @@ def test_other_write_partition_is_another_message():
     assert window.find((0, 1), 1, [message(0)]) == []
 
 
-def test_reading_again_is_no_repeat():
-    """After a seek back the same Batches pass again, and their repeats are repeats again."""
+def test_reading_again_is_no_duplicate():
+    """After a seek back the same Batches pass again, and their duplicates are duplicates again."""
     window = DuplicateWindow()
     batches = {(0, 0): [message(0), message(1)], (0, 1): [message(1), message(2)]}
     for _ in range(3):
@@ -105,6 +105,6 @@ def test_each_message_passes_once(batches):
     passed = []
     for offset, sequences in enumerate(batches):
         entries = [message(sequence) for sequence in sequences]
-        repeats = window.find((0, offset), 0, entries)
-        passed += [s for position, s in enumerate(sequences) if position not in repeats]
+        duplicates = window.find((0, offset), 0, entries)
+        passed += [s for position, s in enumerate(sequences) if position not in duplicates]
     assert passed == list(dict.fromkeys(s for sequences in batches for s in sequences))
