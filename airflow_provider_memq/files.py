@@ -5,8 +5,8 @@ which the extra `memq[airflow]` brings: endpoint and credentials are those of an
 or else what boto3 finds by itself (`AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`, a profile, a role).
 Anything else is opened as an `ObjectStoragePath`, by the provider that knows its scheme.
 
-There is one thing that must not be mixed up: a file that *is not there*, which is None, and a file
-that *cannot be read*, which is an error. Who takes the second for the first runs a job again that
+Two things must not be confused: a file that *is not there*, which is None, and a file
+that *cannot be read*, which is an error. Taking the second for the first would run a job again that
 has done its work.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 DEFAULT_AWS_CONN_ID = "aws_default"
-S3_SCHEMES = ("s3", "s3a", "s3n")  # what Hadoop and others call it
+S3_SCHEMES = ("s3", "s3a", "s3n")  # as Hadoop and others call it
 _NO_OBJECT = ("NoSuchKey", "404")  # a missing bucket is an error: nothing can be written there
 
 

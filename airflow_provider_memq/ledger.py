@@ -1,4 +1,4 @@
-"""How far a topic is planned: where the next plan begins, with neither Airflow nor a broker.
+"""How far a topic is planned: where the next plan begins, and what Airflow remembers of it.
 
 Theory of operation
 -------------------
@@ -8,41 +8,44 @@ Airflow stores them all in the transaction that makes the planning task a succes
 truth:
 
 - a try that dies before its success has emitted nothing, and the next try plans the same offsets;
-- a try that succeeded has emitted ranges *and* ledger, and the next plan goes on behind them.
+- a try that succeeded has emitted ranges *and* ledger, and the next plan goes on after them.
 
 So no offset is planned twice, and none is left out, whatever the order of wake-ups, crashes and
 retries.
 
 Two things are refused rather than guessed at. Retention may have removed offsets before they were
 planned: that is lost data, unless the caller chooses to skip it, and then the ledger says so. And a
-topic may have been deleted and made again: it is of another incarnation, and its offsets begin
-again at 0 and name other data. Who chooses to begin anew with it gets a ledger of another *life*,
-beside which those of the ones before do not count any more.
+topic may have been deleted and recreated: it is of another incarnation, and its offsets begin again
+at 0 and name other data. Whoever chooses to begin anew with it gets a ledger of another *life*, and
+those of earlier lives no longer count.
 """
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+from airflow.sdk import Asset
 
-from airflow_provider_memq.ranges import PlannedRange, contiguous_end
+from airflow_provider_memq.ranges import RangeRow, contiguous_end, parse_key, to_row
+from memq.core.ranges import OffsetRange
 from memq.errors import ConfigError, CorruptDataError, DataLossError, TopicRecreatedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from airflow_provider_memq.topics import TopicState
 
 LEDGER_VERSION = 1
 MAX_GAPS = 100  # each stands in every event; one means lost data, so there are few
 
-
-class Gap(msgspec.Struct, frozen=True):
-    """Offsets that retention had removed before they were planned, and that were skipped."""
-
-    partition: int
-    start: int
-    end: int
+CLOCKS_APART = timedelta(minutes=10)  # how far the clocks of API servers may be
+LEDGER_EVENTS = 20  # looked at for the last plan: clocks of API servers may be a little apart
+PLAN_EVENTS = 100  # asked for at a time of a plan: each holds up to some hundred ranges
+PAGE_EVENTS = 1_000  # asked for at a time
+INCARNATION_KEY = "memq_incarnation"  # in the extra of an event about a processed range
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +60,8 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         cuts: where the ranges of this plan begin and end, by read partition.
         again: keys of ranges of earlier plans that had got no run, and were emitted again with
             this one.
-        skipped: what was left out because retention had removed it; the newest `MAX_GAPS` of it.
+        skipped: what was left out because retention had removed it before it was planned; the
+            newest `MAX_GAPS` of it.
         version: of this format.
     """
 
@@ -68,7 +72,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     ends: dict[int, int]
     cuts: dict[int, list[int]] = {}
     again: list[str] = []
-    skipped: list[Gap] = []
+    skipped: list[RangeRow] = []
     version: int = LEDGER_VERSION
 
     def to_extra(self) -> dict[str, Any]:
@@ -77,20 +81,20 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         return {"memq_plan": plain}
 
     @property
-    def ranges(self) -> list[PlannedRange]:
+    def ranges(self) -> list[OffsetRange]:
         """The ranges of this plan."""
         return [
-            PlannedRange(partition, *bounds, self.incarnation)
+            OffsetRange(partition, *bounds, self.incarnation)
             for partition, cuts in self.cuts.items()
             for bounds in pairwise(cuts)
         ]
 
     @property
-    def gaps(self) -> list[PlannedRange]:
+    def gaps(self) -> list[OffsetRange]:
         """What was skipped, as ranges in which there is nothing to process."""
-        return [PlannedRange(gap.partition, gap.start, gap.end) for gap in self.skipped]
+        return [OffsetRange(**row) for row in self.skipped]
 
-    def advanced(self, ranges: Iterable[PlannedRange], again: Iterable[str] = ()) -> Ledger:
+    def advanced(self, ranges: Iterable[OffsetRange], again: Iterable[str] = ()) -> Ledger:
         """The ledger when these ranges are planned as well, and those keys emitted again.
 
         Raises:
@@ -111,14 +115,14 @@ def ledger_of(extra: object) -> Ledger | None:
     """The ledger in an event's extra; None in one that a plan did not emit.
 
     Raises:
-        CorruptDataError: there is one, and it makes no sense.
+        CorruptDataError: there is one, and it is damaged.
     """
     if not isinstance(extra, dict) or "memq_plan" not in extra:
         return None
     try:
         ledger = msgspec.convert(extra["memq_plan"], Ledger, strict=True, str_keys=True)
     except msgspec.ValidationError as exc:
-        raise CorruptDataError(f"an asset event has a plan that makes no sense: {exc}") from exc
+        raise CorruptDataError(f"an asset event has a plan that is damaged: {exc}") from exc
     if ledger.version != LEDGER_VERSION:
         raise CorruptDataError(
             f"an asset event has a plan of version {ledger.version}; this planner knows "
@@ -132,22 +136,10 @@ def newest(ledgers: Iterable[Ledger]) -> Ledger | None:
     return max(ledgers, key=lambda each: (each.life, sum(each.ends.values())), default=None)
 
 
-class Held(NamedTuple):
-    """The offsets that a read partition holds: from `start` up to, not including, `end`."""
-
-    start: int
-    end: int
+# -- from one plan to the next --------------------------------------------------------------
 
 
-class Topic(NamedTuple):
-    """A topic as the broker describes it now."""
-
-    name: str
-    incarnation: str
-    held: Mapping[int, Held]
-
-
-def first_ledger(topic: Topic, start: str | Mapping[int, int], life: int = 0) -> Ledger:
+def first_ledger(topic: TopicState, start: str | Mapping[int, int], life: int = 0) -> Ledger:
     """The ledger of a topic of which nothing is planned yet.
 
     Args:
@@ -156,10 +148,12 @@ def first_ledger(topic: Topic, start: str | Mapping[int, int], life: int = 0) ->
         life: how many incarnations of it were planned before.
 
     Raises:
-        ConfigError: `start` is none of these, or names what the topic does not hold.
+        ConfigError: `start` is none of these, or names what the topic does not retain.
     """
-    if start in ("earliest", "latest"):
-        origins = {p: held[start == "latest"] for p, held in topic.held.items()}
+    if start == "earliest":
+        origins = topic.starts
+    elif start == "latest":
+        origins = topic.ends
     elif isinstance(start, str):
         raise ConfigError(
             f"start = {start!r}: must be 'earliest', 'latest' or offsets by partition"
@@ -167,9 +161,9 @@ def first_ledger(topic: Topic, start: str | Mapping[int, int], life: int = 0) ->
     else:
         for partition, offset in start.items():
             _check_start(topic, partition, offset)
-        origins = {p: start.get(p, held.start) for p, held in topic.held.items()}
+        origins = topic.starts | dict(start)
     return Ledger(
-        topic=topic.name,
+        topic=topic.topic,
         incarnation=topic.incarnation,
         life=life,
         origins=origins,
@@ -177,39 +171,39 @@ def first_ledger(topic: Topic, start: str | Mapping[int, int], life: int = 0) ->
     )
 
 
-def _check_start(topic: Topic, partition: int, offset: int) -> None:
-    held = topic.held.get(partition)
-    if held is None:
-        raise ConfigError(f"start: topic {topic.name!r} has no read partition {partition}")
-    if not held.start <= offset <= held.end:
+def _check_start(topic: TopicState, partition: int, offset: int) -> None:
+    if partition not in topic.starts:
+        raise ConfigError(f"start: topic {topic.topic!r} has no read partition {partition}")
+    start, end = topic.starts[partition], topic.ends[partition]
+    if not start <= offset <= end:
         raise ConfigError(
-            f"start: partition {partition} of {topic.name!r} holds [{held.start}, {held.end}), "
-            f"not {offset}"
+            f"start: partition {partition} of {topic.topic!r} retains [{start}, {end}), not "
+            f"{offset}"
         )
 
 
-def is_same_topic(last: Ledger, topic: Topic) -> bool:
+def is_same_topic(last: Ledger, topic: TopicState) -> bool:
     """Whether what was planned is about the topic that there is."""
-    return (last.topic, last.incarnation) == (topic.name, topic.incarnation)
+    return (last.topic, last.incarnation) == (topic.topic, topic.incarnation)
 
 
-def check_same_topic(last: Ledger, topic: Topic) -> None:
+def check_same_topic(last: Ledger, topic: TopicState) -> None:
     """Make sure that what was planned is about the topic that there is.
 
     Raises:
-        TopicRecreatedError: the topic was deleted and made again, or it is another one.
+        TopicRecreatedError: the topic was deleted and recreated, or it is another one.
     """
     if not is_same_topic(last, topic):
         raise TopicRecreatedError(
             f"what was planned belongs to topic {last.topic!r} of incarnation {last.incarnation}, "
-            f"and there is {topic.name!r} of incarnation {topic.incarnation}: its offsets name "
+            f"and there is {topic.topic!r} of incarnation {topic.incarnation}: its offsets name "
             "other data. To begin anew with it, run the planner once with on_recreated='begin'; "
             "runs of the ranges planned before fail, and nothing of them is committed"
         )
 
 
-def carried_on(last: Ledger, topic: Topic, *, skip_removed: bool) -> Ledger:
-    """The ledger that the next plan goes on from, checked against what the topic holds now.
+def carried_on(last: Ledger, topic: TopicState, *, skip_removed: bool) -> Ledger:
+    """The ledger that the next plan goes on from, checked against what the topic retains now.
 
     Raises:
         TopicRecreatedError: the topic is not the one that was planned.
@@ -218,39 +212,178 @@ def carried_on(last: Ledger, topic: Topic, *, skip_removed: bool) -> Ledger:
     """
     check_same_topic(last, topic)
     ends, origins = dict(last.ends), dict(last.origins)
-    gaps: list[Gap] = []
-    for partition, held in topic.held.items():
+    gaps: list[OffsetRange] = []
+    for partition, start in topic.starts.items():
         # One that was added since the last plan is planned from its very first offset.
         end = ends.setdefault(partition, 0)
         origins.setdefault(partition, 0)
-        if held.end < end:
+        if topic.ends[partition] < end:
             raise DataLossError(
-                f"partition {partition} of {topic.name!r} is planned up to {end}, and ends at "
-                f"{held.end}: its queue lost notifications"
+                f"partition {partition} of {topic.topic!r} is planned up to {end}, and ends at "
+                f"{topic.ends[partition]}: its queue lost notifications"
             )
-        if held.start > end:
-            gaps.append(Gap(partition, end, held.start))
-            ends[partition] = held.start
+        if start > end:
+            gaps.append(OffsetRange(partition, end, start))
+            ends[partition] = start
     if gaps and not skip_removed:
-        named = ", ".join(f"partition {gap.partition} [{gap.start}, {gap.end})" for gap in gaps)
         raise DataLossError(
-            f"retention removed offsets of {topic.name!r} that were never planned: {named}. They "
-            "are gone. Set on_removed='skip' to go on behind them, which the plan records"
+            f"retention removed offsets of {topic.topic!r} that were never planned: "
+            f"{', '.join(map(str, gaps))}. They are gone. Set on_removed='skip' to go on after "
+            "them, which the plan records"
         )
-    skipped = [*last.skipped, *gaps][-MAX_GAPS:]
+    skipped = [*last.skipped, *map(to_row, gaps)][-MAX_GAPS:]
     return msgspec.structs.replace(last, ends=ends, origins=origins, skipped=skipped)
 
 
-def settled(ledger: Ledger, stored: Mapping[int, int]) -> dict[int, int]:
+def settled(
+    ledger: Ledger, stored: Mapping[int, int], done: Iterable[OffsetRange] = ()
+) -> dict[int, int]:
     """Up to where nothing is left to process, by read partition.
 
-    That is what is stored as processed, what lies before the first plan, and the gaps behind them
-    that a plan has skipped.
+    That is what lies before the first plan and what is stored as processed; and after them the gaps
+    that a plan has skipped and the ranges that are done, as far as they meet.
     """
+    passed = [*done, *ledger.gaps]
     return {
         partition: contiguous_end(
             max(origin, stored.get(partition, 0)),
-            (gap for gap in ledger.gaps if gap.partition == partition),
+            (each for each in passed if each.partition == partition),
         )
         for partition, origin in ledger.origins.items()
     }
+
+
+# -- the asset events that Airflow remembers ------------------------------------------------
+
+
+class StoredPlan(NamedTuple):
+    """A plan, and when Airflow stored it."""
+
+    at: datetime
+    ledger: Ledger
+
+
+def last_ledger(inlet_events: Any, plan: Asset) -> Ledger | None:
+    """How far is planned, by the newest events of a plan's asset; None before the first plan.
+
+    Events that a person created carry no ledger and are passed over.
+    """
+    for page in _pages(inlet_events, plan, LEDGER_EVENTS):
+        found = newest(_ledgers(page))
+        if found is not None:
+            return found
+    return None
+
+
+def planned_ranges(inlet_events: Any, plan: Asset) -> set[OffsetRange]:
+    """Every range planned of the topic in its present incarnation, as far as Airflow remembers."""
+    ledgers = [each for page in _pages(inlet_events, plan, PAGE_EVENTS) for each in _ledgers(page)]
+    last = newest(ledgers)
+    return {
+        found
+        for ledger in ledgers
+        if last is not None and ledger.incarnation == last.incarnation
+        for found in ledger.ranges
+    }
+
+
+def plans_since(inlet_events: Any, plan: Asset, since: datetime) -> list[StoredPlan]:
+    """The plans that were stored since a time, the oldest first."""
+    found: dict[datetime, Ledger] = {}
+    for page in _pages(inlet_events, plan, PLAN_EVENTS):
+        for event in page:
+            ledger = ledger_of(event.extra)
+            if ledger is not None and event.timestamp >= since:
+                found[event.timestamp] = ledger
+        if page[-1].timestamp < since:
+            break
+    return [StoredPlan(at, found[at]) for at in sorted(found)]
+
+
+def mark_events(outlet_events: Any, outlets: Iterable[Any], incarnation: str) -> None:
+    """Have the events of a task say which incarnation of the topic its range is of."""
+    for asset in outlets:
+        if isinstance(asset, Asset):
+            accessor = outlet_events[asset]
+            accessor.extra = {**accessor.extra, INCARNATION_KEY: incarnation}
+
+
+def unstored_ranges(
+    inlet_events: Any, plan: Asset, done: Asset, ledger: Ledger, stored: Mapping[int, int]
+) -> set[OffsetRange]:
+    """The processed ranges that reach beyond what is stored and what is left out on purpose.
+
+    A range may be processed long after those that follow it, and an old one once more. So it looks
+    back to the last plan that had nothing beyond: what was processed before that plan was planned
+    before it. Events about an earlier topic of the same name are passed over.
+
+    A range that stays unprocessed makes it look at more events, `PAGE_EVENTS` at a time, as far
+    as Airflow remembers.
+
+    Args:
+        inlet_events: of the task.
+        plan: asset of the plan.
+        done: asset of processed ranges.
+        ledger: how far is planned.
+        stored: next offsets by read partition.
+    """
+    starts = settled(ledger, stored)
+    since = _settled_since(inlet_events, plan, ledger, starts)
+    found: set[OffsetRange] = set()
+    for page in _pages(inlet_events, done, PAGE_EVENTS):
+        for event in page:
+            each = _range_of(event)
+            if each is None or not _is_of(event, each, ledger.incarnation):
+                continue
+            if each.end > starts.get(each.partition, 0):
+                found.add(each._replace(incarnation=ledger.incarnation))
+        if since is not None and page[-1].timestamp < since:
+            break
+    return found
+
+
+def _settled_since(
+    inlet_events: Any, plan: Asset, ledger: Ledger, starts: Mapping[int, int]
+) -> datetime | None:
+    """A time before which no range beyond some offsets was planned; None where none is known."""
+    for page in _pages(inlet_events, plan, PLAN_EVENTS):
+        for event in page:
+            found = ledger_of(event.extra)
+            if found is None or found.incarnation != ledger.incarnation:
+                continue
+            if all(end <= starts.get(partition, 0) for partition, end in found.ends.items()):
+                time: datetime = event.timestamp
+                return time - CLOCKS_APART
+    return None
+
+
+def _is_of(event: Any, found: OffsetRange, incarnation: str) -> bool:
+    """Whether an event is about an incarnation of the topic, by its key or else by its mark; one
+    that says neither is about whichever there is.
+    """
+    marked = event.extra.get(INCARNATION_KEY, "") if isinstance(event.extra, dict) else ""
+    return (found.incarnation or marked or incarnation) == incarnation
+
+
+def _range_of(event: Any) -> OffsetRange | None:
+    """The range that an event's partition key names; None in an event about no range."""
+    try:
+        return parse_key(event.partition_key)
+    except ConfigError:
+        return None
+
+
+def _ledgers(page: list[Any]) -> Iterator[Ledger]:
+    return (ledger for event in page if (ledger := ledger_of(event.extra)) is not None)
+
+
+def _pages(inlet_events: Any, asset: Asset, size: int) -> Iterator[list[Any]]:
+    """The events of an asset, the newest first; those at the seam of two pages may come twice."""
+    accessor = inlet_events[asset].ascending(False).limit(size)
+    oldest = None
+    while page := list(accessor):
+        yield page
+        if len(page) < size or page[-1].timestamp == oldest:
+            return
+        oldest = page[-1].timestamp
+        accessor = inlet_events[asset].ascending(False).limit(size).before(oldest)

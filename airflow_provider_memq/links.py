@@ -8,13 +8,9 @@ import attrs
 from airflow.sdk import BaseOperatorLink
 from airflow.sdk.exceptions import AirflowNotFoundException
 
+from airflow_provider_memq.hooks.memq import MemqHook
 from airflow_provider_memq.settings import DEFAULT_CONN_ID
 from memq.errors import MemqError
-
-
-def topic_url(admin_url: str, topic: str) -> str:
-    """The page of a broker's admin HTTP that shows a topic's offsets."""
-    return f"{admin_url}/topics/{topic}"
 
 
 @attrs.define()
@@ -28,14 +24,12 @@ class MemqTopicLink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow's signature
         """The address; empty when the connection is wrong, which the task itself says louder."""
-        from airflow_provider_memq.hooks.memq import MemqHook  # noqa: PLC0415 - DAGs parse sooner
-
         conn_id = getattr(operator, "memq_conn_id", DEFAULT_CONN_ID)
         try:
             settings = MemqHook(conn_id).settings()
         except (MemqError, AirflowNotFoundException):
             return ""
-        return topic_url(settings.admin_url, operator.topic)
+        return f"{settings.admin_url}/topics/{operator.topic}"
 
 
 @attrs.define()

@@ -17,9 +17,10 @@ that there are, and emits again what has no run. It does so once for each range:
   dies has emitted nothing; after a success it is judged anew only when those minutes are over.
 - While the DAG is paused nothing is emitted again: it would be lost again.
 
-How far everything has its run is kept in the state store of the plan's asset, so that a look reads
-only what is newer. It is a shortcut and no truth: where it is lost, ranges from before the oldest
-run that Airflow remembers are taken for done, since `airflow db clean` removes runs.
+Up to when everything has its run is kept in the state store of the plan's asset, so that a look
+reads only what is newer. That is a shortcut, and nothing depends on it: where it is lost, ranges
+from before the oldest run that Airflow remembers are taken for done, since `airflow db clean`
+removes runs.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from airflow_provider_memq.emitted import CLOCKS_APART, ledgers_since
+from airflow_provider_memq.ledger import CLOCKS_APART, plans_since
+from airflow_provider_memq.ranges import range_key
 from memq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Asset, Context
 
-    from airflow_provider_memq.ledger import Ledger
+    from airflow_provider_memq.ledger import Ledger, StoredPlan
 
 MAX_AGAIN = 1_000  # ranges that one plan emits again; the next look goes on
 MARK = "all_have_runs"  # key in the state store
@@ -45,14 +47,7 @@ _BEGIN = datetime(1970, 1, 1, tzinfo=UTC)
 _RUN_TIME = re.compile(r"__(\d{4}-\d\d-\d\dT[0-9:.]+(?:\+00:00|Z))")
 
 
-class Emitted(NamedTuple):
-    """A plan, and when it was stored."""
-
-    at: datetime
-    ledger: Ledger
-
-
-class Judged(NamedTuple):
+class RangesWithoutRun(NamedTuple):
     """What a look found.
 
     Attributes:
@@ -66,33 +61,35 @@ class Judged(NamedTuple):
     until: datetime | None
 
 
-def judge(emitted: Iterable[Emitted], with_run: Collection[str], settled: datetime) -> Judged:
+def ranges_without_run(
+    plans: Iterable[StoredPlan], with_run: Collection[str], settled: datetime
+) -> RangesWithoutRun:
     """Which ranges have no run.
 
     Args:
-        emitted: plans of one topic, the oldest first.
+        plans: of one topic, the oldest first.
         with_run: partition keys of the DAG's runs.
         settled: what was emitted before this time has its run, or never gets one.
     """
     first: dict[str, datetime] = {}
     last: dict[str, datetime] = {}
     until = None
-    for at, ledger in emitted:
+    for at, ledger in plans:
         until = at + timedelta(microseconds=1)  # the plan itself included
-        for key in (*(each.key for each in ledger.ranges), *ledger.again):
+        for key in (*map(range_key, ledger.ranges), *ledger.again):
             first.setdefault(key, at)
             last[key] = at
     missing = [key for key in first if key not in with_run]
     if missing:
         until = min(first[key] for key in missing) - timedelta(microseconds=1)
-    return Judged(
+    return RangesWithoutRun(
         [key for key in missing if last[key] <= settled][:MAX_AGAIN],
         [key for key in missing if last[key] > settled],
         until,
     )
 
 
-class Missed:
+class MissedRanges:
     """Looks for the ranges of one planner that have no run.
 
     Args:
@@ -113,9 +110,9 @@ class Missed:
         self._plan, self._dag_id, self._after, self._now = plan, dag_id, after, now
 
     def __repr__(self) -> str:
-        return f"<Missed {self._dag_id}>"
+        return f"<MissedRanges {self._dag_id}>"
 
-    def look(self, last: Ledger | None) -> Judged:
+    def look(self, last: Ledger | None) -> RangesWithoutRun:
         """What is to be emitted again; nothing where the last look was a short time ago.
 
         Raises:
@@ -124,24 +121,24 @@ class Missed:
         kept: Any = self._store.get(MARK)
         known = isinstance(kept, dict) and kept.get("dag_id") == self._dag_id
         mark: dict[str, str] = kept if known else {}
-        if last is None:  # nothing is planned yet, so that nothing was missed before this plan
+        if last is None:  # nothing is planned yet, so nothing was missed
             self._keep(_BEGIN, _BEGIN)
         if last is None or _time(mark, "looked") > self._now - self._after:
-            return Judged([], [], None)
+            return RangesWithoutRun([], [], None)
         since = _time(mark, "until") if mark else None
         runs = self._runs(since)
         if since is None:
             # What was planned for another DAG has had that one's runs.
             since = min(runs.values(), default=_BEGIN if kept is None else self._now)
-        plans = [Emitted(*each) for each in ledgers_since(self._events, self._plan, since)]
+        plans = plans_since(self._events, self._plan, since)
         mine = [each for each in plans if each.ledger.incarnation == last.incarnation]
-        judged = judge(mine, runs, self._now - self._after)
-        if judged.again and self._is_paused():
-            judged = judged._replace(again=[])
+        found = ranges_without_run(mine, runs, self._now - self._after)
+        if found.again and self._is_paused():
+            found = found._replace(again=[])
         # Looked at again soon where there is more than one plan takes.
-        looked = _BEGIN if len(judged.again) == MAX_AGAIN else self._now
-        self._keep(looked, judged.until or since)
-        return judged
+        looked = _BEGIN if len(found.again) == MAX_AGAIN else self._now
+        self._keep(looked, found.until or since)
+        return found
 
     def _keep(self, looked: datetime, until: datetime) -> None:
         times = {"looked": looked.isoformat(), "until": until.isoformat()}

@@ -1,4 +1,4 @@
-"""The assets that carry ranges: one name each, so that every DAG of a topic means the same."""
+"""The assets that carry ranges, each under one name, so that all DAGs of a topic share them."""
 
 from __future__ import annotations
 

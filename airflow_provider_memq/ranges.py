@@ -1,19 +1,23 @@
-"""Ranges of offsets: their names, how notifications are cut into them, and which of them meet.
+"""Ranges of offsets: their names, what is in them, and how a plan cuts a partition into them.
 
 Ranges of a partition meet: none is planned twice, none is left out. A range is cut when one more
-notification would pass one of the `Limits`; how it is cut never moves where the next one begins.
-Where a plan begins is said by its `ledger`.
+Batch would pass one of the `Limits`; how it is cut never moves where the next one begins. Where a
+plan begins is said by its `ledger`.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
+from memq.core.audit.reports import CRC_MODULUS
+from memq.core.ranges import OffsetRange
 from memq.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from memq.core.notification.notification import PublishedBatch
 
 UNBOUNDED = 2**62  # no topic has as many offsets, bytes, records or milliseconds
 MAX_PARTITION = 99_999  # five digits, so that keys sort as numbers do
@@ -22,41 +26,18 @@ MAX_OFFSET = 10**12 - 1  # twelve digits: 30,000 Batches a second for a year
 _KEY = re.compile(r"(\d{5}):(\d{12})-(\d{12})(?:@([0-9a-f]{16}))?")
 
 
-class PlannedRange(NamedTuple):
-    """Offsets of one read partition from `start` up to, not including, `end`.
+# -- names ----------------------------------------------------------------------------------
 
-    Offsets name data of one incarnation of a topic: when it is made again, they begin anew.
 
-    Attributes:
-        partition: read partition.
-        start: first offset.
-        end: one past the last offset.
-        incarnation: of the topic; empty for whichever there is.
+def range_key(offsets: OffsetRange) -> str:
+    """The name of a range as an asset partition key, such as
+    `00000:000000000005-000000000009@0123456789abcdef`.
     """
-
-    partition: int
-    start: int
-    end: int
-    incarnation: str = ""
-
-    @property
-    def key(self) -> str:
-        """Its name as an asset partition key, such as
-        `00000:000000000005-000000000009@0123456789abcdef`.
-        """
-        of = f"@{self.incarnation}" if self.incarnation else ""
-        return f"{self.partition:05d}:{self.start:012d}-{self.end:012d}{of}"
-
-    @property
-    def offsets(self) -> int:
-        """How many offsets it spans."""
-        return self.end - self.start
-
-    def __str__(self) -> str:
-        return f"partition {self.partition} [{self.start}, {self.end})"
+    of = f"@{offsets.incarnation}" if offsets.incarnation else ""
+    return f"{offsets.partition:05d}:{offsets.start:012d}-{offsets.end:012d}{of}"
 
 
-def parse_key(key: str | None) -> PlannedRange:
+def parse_key(key: str | None) -> OffsetRange:
     """The range that a key names.
 
     Raises:
@@ -70,38 +51,37 @@ def parse_key(key: str | None) -> PlannedRange:
             "incarnation"
         )
     partition, start, end = map(int, match.groups()[:3])
-    found = PlannedRange(partition, start, end, match[4] or "")
-    if found.end <= found.start:
+    if end <= start:
         raise ConfigError(f"{key!r}: the range is empty")
-    return found
+    return OffsetRange(partition, start, end, match[4] or "")
 
 
-class Facts(NamedTuple):
-    """What a plan needs to know of one notification.
+class RangeRow(TypedDict):
+    """A range as asset events, XComs and lineage hold it."""
 
-    Attributes:
-        offset: of the notification.
-        timestamp_ms: when it was published, milliseconds since 1970 UTC.
-        size_bytes: of the Batch's object.
-        records: LogMessages in the Batch.
-    """
+    partition: int
+    start: int
+    end: int
 
-    offset: int
-    timestamp_ms: int
-    size_bytes: int
-    records: int
+
+def to_row(offsets: OffsetRange) -> RangeRow:
+    """A range as plain JSON."""
+    return {"partition": offsets.partition, "start": offsets.start, "end": offsets.end}
+
+
+# -- what is in a range ---------------------------------------------------------------------
 
 
 class Limits(NamedTuple):
-    """How large a range may get. One notification is taken however large it is.
+    """How large a range may get. One Batch is taken however large it is.
 
     Attributes:
-        offsets: notifications at most.
+        offsets: Batches at most.
         size_bytes: bytes of objects at most.
         records: LogMessages at most.
-        age_ms: time between its first and its last notification at most.
+        age_ms: time between its first and its last Batch at most.
         linger_ms: the last range of a partition, which reached no limit, waits until its first
-            notification is this old: more may still come to it.
+            Batch is this old: more may still come to it.
         ranges: per read partition and plan at most; the next plan goes on there.
     """
 
@@ -124,25 +104,41 @@ class Limits(NamedTuple):
                 raise ConfigError(f"limit {name} = {value!r}: must be a whole number from {least}")
 
 
-class Sized(NamedTuple):
-    """A range and what its notifications say about it."""
+class RangeContents(NamedTuple):
+    """A range, and what the notifications of its Batches say of them.
 
-    range: PlannedRange
-    batches: int
-    size_bytes: int
-    records: int
-    first_ms: int
-    last_ms: int
+    Attributes:
+        range: the range.
+        batches: Batches.
+        messages: Messages, duplicates among them.
+        records: LogMessages in them.
+        size_bytes: of the objects.
+        crc_sum: sum of the CRC32C of the Messages, modulo 2**64.
+        first_ms: when its first Batch was published, milliseconds since 1970 UTC.
+        last_ms: when its last one was.
+    """
 
-    def with_one(self, facts: Facts) -> Sized:
-        """The range with one more notification at its end."""
-        return Sized(
-            self.range._replace(end=facts.offset + 1),
+    range: OffsetRange
+    batches: int = 0
+    messages: int = 0
+    records: int = 0
+    size_bytes: int = 0
+    crc_sum: int = 0
+    first_ms: int = 0
+    last_ms: int = 0
+
+    def with_batch(self, batch: PublishedBatch) -> RangeContents:
+        """The range with the next Batch, up to which it reaches at least."""
+        it = batch.notification
+        return RangeContents(
+            self.range._replace(end=max(self.range.end, batch.offset + 1)),
             self.batches + 1,
-            self.size_bytes + facts.size_bytes,
-            self.records + facts.records,
-            self.first_ms,
-            facts.timestamp_ms,
+            self.messages + it.messages,
+            self.records + it.records,
+            self.size_bytes + it.size_bytes,
+            (self.crc_sum + sum(run.crc_sum for run in it.producers)) % CRC_MODULUS,
+            self.first_ms if self.batches else batch.timestamp_ms,
+            batch.timestamp_ms,
         )
 
     def fits(self, limits: Limits) -> bool:
@@ -154,90 +150,101 @@ class Sized(NamedTuple):
             and self.last_ms - self.first_ms <= limits.age_ms
         )
 
+    def to_row(self) -> dict[str, Any]:
+        """As plain JSON, for XComs and logs."""
+        amounts = {"batches": self.batches, "bytes": self.size_bytes, "records": self.records}
+        return {"key": range_key(self.range)} | amounts
 
-class Cutter:
-    """Cuts the notifications of one read partition into ranges that meet.
 
-    Offsets may have gaps, as Kafka's have; a gap belongs to the range behind it.
+# -- planning -------------------------------------------------------------------------------
+
+
+class RangeCutter:
+    """Cuts the Batches of one read partition into ranges that meet.
+
+    Offsets may have gaps, as Kafka's have; a gap belongs to the range after it.
 
     Args:
-        partition: read partition.
-        start: first offset that is not planned yet.
+        unplanned: what is not planned yet.
         limits: of each range.
-        incarnation: of the topic.
+
+    Attributes:
+        ranges: that are cut.
     """
 
-    def __init__(self, partition: int, start: int, limits: Limits, incarnation: str = "") -> None:
+    def __init__(self, unplanned: OffsetRange, limits: Limits) -> None:
         self._limits = limits
-        self._empty = PlannedRange(partition, start, start, incarnation)
-        self._open: Sized | None = None
-        self.ranges: list[Sized] = []
+        self._open = self._empty_at(unplanned, unplanned.start)
+        self.ranges: list[RangeContents] = []
 
     def __repr__(self) -> str:
-        return f"<Cutter {self._empty} [{len(self.ranges)} ranges, open: {self._open}]>"
+        return f"<RangeCutter [{len(self.ranges)} ranges, open: {self._open}]>"
 
     @property
     def full(self) -> bool:
         """As many ranges are cut as one plan may have."""
         return len(self.ranges) >= self._limits.ranges
 
-    def add(self, facts: Facts) -> None:
-        """Take the next notification, in the order of offsets; not when it is full."""
-        alone = Sized(self._empty, 0, 0, 0, facts.timestamp_ms, facts.timestamp_ms)
-        grown = (self._open or alone).with_one(facts)
-        if self._open is not None and not grown.fits(self._limits):
-            self._cut(self._open)
-            alone = alone._replace(range=self._empty)
-            grown = alone.with_one(facts)
+    def add(self, batch: PublishedBatch) -> None:
+        """Take the next Batch, in the order of offsets; not when it is full."""
+        grown = self._open.with_batch(batch)
+        if self._open.batches and not grown.fits(self._limits):
+            self._cut()
+            grown = self._open.with_batch(batch)
         self._open = grown
 
-    def finish(self, now_ms: int) -> list[Sized]:
-        """All ranges, when there are no more notifications now; the last one only if it is due."""
-        if self._open is not None and not self.full and self._is_due(self._open, now_ms):
-            self._cut(self._open)
+    def finish(self, now_ms: int) -> list[RangeContents]:
+        """All ranges, when there are no more Batches now; the last one only if it is due."""
+        if self._open.batches and not self.full and self._is_due(self._open, now_ms):
+            self._cut()
         return self.ranges
 
-    def _cut(self, done: Sized) -> None:
-        self.ranges.append(done)
-        self._empty = done.range._replace(start=done.range.end)
-        self._open = None
+    def _cut(self) -> None:
+        self.ranges.append(self._open)
+        self._open = self._empty_at(self._open.range, self._open.range.end)
 
-    def _is_due(self, tail: Sized, now_ms: int) -> bool:
-        """Whether a range that more may come to is planned as it is."""
+    def _empty_at(self, offsets: OffsetRange, start: int) -> RangeContents:
+        return RangeContents(offsets._replace(start=start, end=start))
+
+    def _is_due(self, tail: RangeContents, now_ms: int) -> bool:
+        """Whether the last range is planned as it is, though more may come to it."""
         limits = self._limits
         at_limit = (
             tail.batches >= limits.offsets
             or tail.size_bytes >= limits.size_bytes
             or tail.records >= limits.records
         )
-        # A broker's clock may be ahead of ours: who need not linger does not depend on clocks.
+        # A broker's clock may be ahead of ours: without lingering, clocks do not matter.
         lingered = not limits.linger_ms or now_ms - tail.first_ms >= limits.linger_ms
         return at_limit or lingered
 
 
-def touching(ranges: Iterable[PlannedRange], wanted: Iterable[PlannedRange]) -> list[PlannedRange]:
+# -- replay and commit ----------------------------------------------------------------------
+
+
+def touching(ranges: Iterable[OffsetRange], wanted: Iterable[OffsetRange]) -> list[OffsetRange]:
     """The ranges that share an offset with a wanted one of their topic, sorted, each once.
 
     A replay runs whole ranges as they were planned: then each run replaces its own output, and no
     other output holds the same rows.
     """
-    stretches = list(wanted)
+    wanted = list(wanted)
     return sorted(
         {
             each
             for each in ranges
             if any(
-                each.partition == s.partition
-                and each.start < s.end
-                and s.start < each.end
-                and s.incarnation in ("", each.incarnation)
-                for s in stretches
+                each.partition == other.partition
+                and each.start < other.end
+                and other.start < each.end
+                and other.incarnation in ("", each.incarnation)
+                for other in wanted
             )
         }
     )
 
 
-def contiguous_end(start: int, done: Iterable[PlannedRange]) -> int:
+def contiguous_end(start: int, done: Iterable[OffsetRange]) -> int:
     """How far ranges of one partition reach from `start` on without a gap."""
     end = start
     for each in sorted(done, key=lambda r: r.start):

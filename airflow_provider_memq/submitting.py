@@ -75,7 +75,7 @@ def prepare(
 def check_writable(hook: SparkSubmitHook, uris: Iterable[str]) -> None:
     """Refuse what the Spark of this machine has no file system for; a cluster has its own Spark.
 
-    `pip install pyspark` brings no S3A. Whoever gives jars, packages, a class path or a
+    `pip install pyspark` brings no S3A. A user who gives jars, packages, a class path or a
     configuration of Spark's own is trusted to know.
 
     Raises:

@@ -1,7 +1,7 @@
-"""Values as users write them, or as templates make them: text, mostly, or nothing at all.
+"""Values as users write them, or as templates render them: text, mostly, or nothing at all.
 
-Each is read here and nowhere else, so that sensors and operators take the same things and refuse
-them in the same words. "Nothing" is None, and what templates make of it: an empty text, or "None".
+All are parsed here, so that sensors and operators take the same values and refuse others with the
+same messages. "Nothing" is None, and what templates render it as: an empty text, or "None".
 """
 
 from __future__ import annotations

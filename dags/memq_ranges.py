@@ -80,7 +80,7 @@ with DAG(
         "on_recreated": Param(
             "fail",
             enum=["fail", "begin"],
-            description="When the topic was deleted and made again: fail, or begin anew.",
+            description="When the topic was deleted and recreated: fail, or begin anew.",
         ),
         "on_removed": Param(
             "fail",

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow.sdk import BaseHook
 
 from airflow_provider_memq.get_provider_info import CONN_TYPE
 from airflow_provider_memq.settings import DEFAULT_CONN_ID, explain, settings_of
+from airflow_provider_memq.topics import read_state
+from memq.core.ranges import OffsetRange
 from memq.errors import MemqError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from collections.abc import Callable, Coroutine, Iterator
     from datetime import datetime
 
-    from airflow_provider_memq.session import Found, Session, TopicState
     from airflow_provider_memq.settings import ClientSettings
+    from airflow_provider_memq.topics import TopicState
     from memq.client.admin import AdminClient, AsyncAdminClient
+    from memq.client.cluster import Cluster
+    from memq.client.topic import SyncTopicClient, TopicClient
+    from memq.core.notification.notification import PublishedBatch
     from memq.core.wire.messages import PartitionOffsets
 
 T = TypeVar("T")
@@ -26,9 +30,9 @@ T = TypeVar("T")
 class MemqHook(BaseHook):
     """Asks a MemQ cluster, over a connection of type `memq`.
 
-    Methods without a prefix may be called from tasks; those that begin with `a`, and `session`, are
-    for triggers and other async code. All may raise `MemqError`; a connection that is malformed is
-    a `ConfigError` before anything is asked.
+    Methods without a prefix may be called from tasks; those that begin with `a` are for triggers
+    and other async code. All may raise `MemqError`; a connection that is malformed is a
+    `ConfigError` before anything is asked. Nothing is kept open between two calls.
 
     Args:
         memq_conn_id: id of the Airflow connection.
@@ -71,56 +75,82 @@ class MemqHook(BaseHook):
         """What the connection says; as `settings`."""
         return settings_of(await self.aget_connection(self.memq_conn_id))
 
+    # Function-level imports from here on: loading the client is for those who ask something.
+
     def get_conn(self) -> AdminClient:
         """A client that administers the cluster; close it, or use it with `with`."""
-        from memq.client.admin import AdminClient  # noqa: PLC0415 - loads the client
+        from memq.client.admin import AdminClient  # noqa: PLC0415
 
-        settings = self.settings()
-        return AdminClient(
-            settings.bootstrap,
-            token=settings.token,
-            client="airflow",
-            request_timeout_s=settings.request_timeout_s,
-        )
+        return AdminClient(**_client_options(self.settings()))
 
     async def aget_conn(self) -> AsyncAdminClient:
         """A client that administers the cluster from an event loop; use it with `async with`."""
-        from airflow_provider_memq.session import admin_client  # noqa: PLC0415 - loads the client
+        from memq.client.admin import AsyncAdminClient  # noqa: PLC0415
 
-        return admin_client(await self.asettings())
+        return AsyncAdminClient(**_client_options(await self.asettings()))
 
-    @asynccontextmanager
-    async def session(self) -> AsyncIterator[Session]:
-        """Connections for one look, closed at its end."""
-        from airflow_provider_memq.session import Session  # noqa: PLC0415 - loads the client
+    def topic(self, topic: str, incarnation: str = "") -> SyncTopicClient:
+        """A client of one topic; close it, or use it with `with`.
 
-        async with Session(await self.asettings()) as session:
-            yield session
+        Args:
+            topic: the topic.
+            incarnation: of it; empty for the one that is met first. Another one is a
+                `TopicRecreatedError`.
+        """
+        from memq.client.topic import SyncTopicClient  # noqa: PLC0415
+
+        options = _client_options(self.settings())
+        return SyncTopicClient(topic=topic, incarnation=incarnation, **options)
+
+    async def atopic(self, topic: str, incarnation: str = "") -> TopicClient:
+        """A client of one topic for an event loop, as `topic`; use it with `async with`."""
+        from memq.client.cluster import Cluster  # noqa: PLC0415
+        from memq.client.topic import TopicClient  # noqa: PLC0415
+
+        cluster = Cluster(**_client_options(await self.asettings()))
+        return TopicClient(cluster, topic, incarnation)
+
+    def ask(self, question: Callable[[Cluster], Coroutine[Any, Any, T]]) -> T:
+        """Await what an async function of the cluster returns, over connections of its own."""
+        from memq.client.cluster import Cluster  # noqa: PLC0415
+        from memq.client.sync import EventLoopThread  # noqa: PLC0415
+
+        async def run() -> T:
+            cluster = Cluster(**options)
+            try:
+                return await question(cluster)
+            finally:
+                await cluster.close()
+
+        options = _client_options(self.settings())
+        # A thread of its own: a caller may run inside an event loop, as `dags test` does.
+        loop = EventLoopThread("memq-airflow")
+        try:
+            return loop.run(run())
+        finally:
+            loop.close()
 
     def test_connection(self) -> tuple[bool, str]:
         """What *Test connection* shows: whether a broker answers, or why not."""
-
-        async def look(session: Session) -> str:
-            answer = await session.metadata()
-            return (
-                f"Connected to cluster {answer.cluster_id}: {len(answer.brokers)} broker(s), "
-                f"{len(answer.topics)} topic(s)"
-            )
-
         try:
-            return True, self.ask(look)
+            answer = self.ask(lambda cluster: cluster.metadata(None))
         except MemqError as exc:
             return False, explain(self.memq_conn_id, exc)
+        return True, (
+            f"Connected to cluster {answer.cluster_id}: {len(answer.brokers)} broker(s), "
+            f"{len(answer.topics)} topic(s)"
+        )
 
     # -- what is asked ----------------------------------------------------------------------
 
     def state(self, topic: str) -> TopicState:
-        """What a topic holds now, and how far it is stored.
+        """What a topic retains now, and how far it is stored.
 
         Raises:
             UnknownTopicError: there is no such topic.
         """
-        return self.ask(lambda session: session.state(topic))
+        with self.topic(topic) as client:
+            return read_state(topic, client)
 
     def offsets(self, topic: str, at: datetime | None = None) -> list[PartitionOffsets]:
         """Start and end of each read partition; with `at` also the first offset since then.
@@ -129,7 +159,8 @@ class MemqHook(BaseHook):
             UnknownTopicError: there is no such topic.
             ConfigError: `at` has no time zone.
         """
-        return self.ask(lambda session: session.offsets(topic, at))
+        with self.get_conn() as admin:
+            return admin.offsets(topic, at)
 
     def offsets_for_time(self, topic: str, at: datetime) -> dict[int, int]:
         """The first offset published at a time or later, by read partition.
@@ -159,51 +190,30 @@ class MemqHook(BaseHook):
         Raises:
             UnknownTopicError: there is no such topic.
         """
-        return self.ask(lambda session: session.committed(group, topic))
+        with self.get_conn() as admin:
+            return admin.committed(group, topic)
 
-    def notifications(self, topic: str, partition: int, start: int, end: int) -> Iterator[Found]:
+    def notifications(
+        self, topic: str, partition: int, start: int, end: int
+    ) -> Iterator[PublishedBatch]:
         """The notifications of a range with their offsets, a page in memory at a time.
 
         Raises:
             InvalidRequestError: the topic has no such partition, or the range is none.
-            OffsetOutOfRangeError: some of the range is not held.
+            OffsetOutOfRangeError: some of the range is not retained.
             UnknownTopicError: there is no such topic.
         """
-        from airflow_provider_memq.session import Session  # noqa: PLC0415 - loads the client
-        from memq.client.sync import EventLoopThread  # noqa: PLC0415 - likewise
+        wanted = OffsetRange(partition, start, end)
+        with self.topic(topic) as client:
+            client.check_retained(wanted)
+            yield from client.batches([wanted])
 
-        async def open_session() -> Session:
-            return Session(settings)
 
-        async def next_page() -> list[Found] | None:
-            return await anext(pages, None)
-
-        settings = self.settings()
-        loop = EventLoopThread("memq-airflow")
-        try:
-            session = loop.run(open_session())
-            pages = session.pages(topic, partition, start, end)
-            try:
-                while (page := loop.run(next_page())) is not None:
-                    yield from page
-            finally:
-                loop.run(session.__aexit__(None, None, None))
-        finally:
-            loop.close()
-
-    def ask(self, question: Callable[[Session], Awaitable[T]]) -> T:
-        """Open a session, await what a function of it returns, and close it."""
-        from airflow_provider_memq.session import Session  # noqa: PLC0415 - loads the client
-        from memq.client.sync import EventLoopThread  # noqa: PLC0415 - likewise
-
-        async def run() -> T:
-            async with Session(settings) as session:
-                return await question(session)
-
-        settings = self.settings()
-        # A thread of its own: a caller may run inside an event loop, as `dags test` does.
-        loop = EventLoopThread("memq-airflow")
-        try:
-            return loop.run(run())
-        finally:
-            loop.close()
+def _client_options(settings: ClientSettings) -> dict[str, Any]:
+    """How every client is opened."""
+    return {
+        "bootstrap": settings.bootstrap,
+        "client": "airflow",  # in the brokers' logs
+        "token": settings.token,
+        "request_timeout_s": settings.request_timeout_s,
+    }

@@ -272,7 +272,7 @@ class MemqAuditOperator(MemqTopicOperator):
     def _audit(self, window: Interval) -> AuditResult:
         from memq.client.audit.audit import audit_topic  # noqa: PLC0415 - DAGs parse sooner
 
-        return self.ask(
+        return self.hook.ask(
             lambda cluster: audit_topic(
                 cluster,
                 self.topic,

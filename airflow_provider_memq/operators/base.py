@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
+from airflow_provider_memq.hooks.memq import MemqHook
 from airflow_provider_memq.links import MemqTopicLink
 from airflow_provider_memq.settings import DEFAULT_CONN_ID
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
-
-    from memq.client.cluster import Cluster
-
-T = TypeVar("T")
-
-
-def ask_brokers(conn_id: str, work: Callable[[Cluster], Coroutine[Any, Any, T]]) -> T:
-    """Ask the brokers of a connection, and wait for the answer.
-
-    Raises:
-        MemqError: what `work` raises; brokers that do not answer are tried until the deadline.
-    """
-    from airflow_provider_memq.hooks.memq import MemqHook  # noqa: PLC0415 - DAGs parse sooner
-    from airflow_provider_memq.published import ask  # noqa: PLC0415 - likewise
-
-    return ask(MemqHook(conn_id).settings(), work)
+    from collections.abc import Sequence
 
 
 class MemqTopicOperator(BaseOperator):
@@ -47,9 +32,10 @@ class MemqTopicOperator(BaseOperator):
         self.topic = topic
         self.memq_conn_id = memq_conn_id
 
-    def ask(self, work: Callable[[Cluster], Coroutine[Any, Any, T]]) -> T:
-        """Ask the brokers of the connection, and wait for the answer."""
-        return ask_brokers(self.memq_conn_id, work)
+    @property
+    def hook(self) -> MemqHook:
+        """Of the connection."""
+        return MemqHook(self.memq_conn_id)
 
 
 def now_ms() -> int:

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from airflow_provider_memq.operators.audit import MemqAuditOperator
-    from airflow_provider_memq.operators.commit import MemqCommitOperator
     from airflow_provider_memq.operators.plan import MemqPlanRangesOperator
-    from airflow_provider_memq.operators.replay import MemqReplayOperator
-    from airflow_provider_memq.operators.retention import MemqRetentionOperator
+    from airflow_provider_memq.operators.progress import MemqCommitOperator, MemqRetentionOperator
     from airflow_provider_memq.operators.spark import MemqSparkSubmitOperator
-    from airflow_provider_memq.operators.window import MemqWindowRangesOperator
+    from airflow_provider_memq.operators.window import MemqReplayOperator, MemqWindowRangesOperator
 
 __all__ = [
     "MemqAuditOperator",
@@ -29,10 +27,10 @@ __all__ = [
 
 _MODULES = {
     "MemqAuditOperator": "audit",
-    "MemqCommitOperator": "commit",
+    "MemqCommitOperator": "progress",
     "MemqPlanRangesOperator": "plan",
-    "MemqReplayOperator": "replay",
-    "MemqRetentionOperator": "retention",
+    "MemqReplayOperator": "window",
+    "MemqRetentionOperator": "progress",
     "MemqSparkSubmitOperator": "spark",
     "MemqWindowRangesOperator": "window",
 }

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowSkipException
 
-from airflow_provider_memq.emitted import last_ledger
-from airflow_provider_memq.ledger import Ledger, carried_on, first_ledger, is_same_topic
-from airflow_provider_memq.missed import Missed
+from airflow_provider_memq.ledger import carried_on, first_ledger, is_same_topic, last_ledger
+from airflow_provider_memq.missed import MissedRanges
 from airflow_provider_memq.operators.base import MemqTopicOperator, now_ms
 from airflow_provider_memq.range_assets import plan_asset
-from airflow_provider_memq.ranges import UNBOUNDED, Limits, Sized
+from airflow_provider_memq.ranges import UNBOUNDED, Limits, range_key
+from airflow_provider_memq.topics import next_ranges, read_state
 from airflow_provider_memq.values import (
     bytes_or,
     count_or,
@@ -28,17 +28,12 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Asset, Context
 
+    from airflow_provider_memq.ledger import Ledger
+    from airflow_provider_memq.ranges import RangeContents
+    from airflow_provider_memq.topics import TopicState
     from airflow_provider_memq.values import Offsets
-    from memq.client.cluster import Cluster
 
 DEFAULT_RANGES = 100  # per read partition and plan; each becomes a DAG run
-
-
-class _Plan(NamedTuple):
-    """Where a plan goes on, and the ranges that come next."""
-
-    begin: Ledger
-    ranges: list[Sized]
 
 
 class MemqPlanRangesOperator(MemqTopicOperator):
@@ -64,10 +59,10 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         ranges: the asset; one planner emits to it, for one topic.
         start: where the first plan begins: "earliest", "latest" or offsets by read partition
             (templated). Without meaning once something is planned.
-        on_recreated: "fail" when the topic was deleted and made again, or "begin" to plan the new
+        on_recreated: "fail" when the topic was deleted and recreated, or "begin" to plan the new
             one from its `start` on (templated). Ranges that were planned before are not processed
             any more: their runs fail.
-        on_removed: "fail", or "skip" to go on behind offsets that retention removed before they
+        on_removed: "fail", or "skip" to go on after offsets that retention removed before they
             were planned, which the event's extra and the result record (templated).
         max_offsets: notifications of a range at most (templated, as all limits).
         max_bytes: bytes of its objects at most, such as "512MiB".
@@ -89,7 +84,7 @@ class MemqPlanRangesOperator(MemqTopicOperator):
     Raises:
         TopicRecreatedError: the topic is another one than was planned.
         DataLossError: offsets were removed before they were planned; or the topic went back.
-        ConfigError: an argument makes no sense.
+        ConfigError: an argument is wrong.
     """
 
     template_fields: Sequence[str] = (
@@ -152,17 +147,20 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         """Plan, and emit."""
         limits, dry_run = self._limits(), parse_flag("preview", self.preview)
         last = last_ledger(context["inlet_events"], plan_asset(self.ranges))
-        begin, ranges = self.ask(lambda cluster: self._plan(cluster, last, limits))
+        with self.hook.topic(self.topic) as client:
+            state = read_state(self.topic, client)
+            begin = self._begin(last, state)
+            ranges = next_ranges(client, state, begin.ends, limits, now_ms())
         again = [] if dry_run else self._again(context, last, begin)
         ledger = begin.advanced((each.range for each in ranges), again)
         result = _result(last, ledger, ranges, dry_run=dry_run)
         self._tell(result)
-        moved = last is None or (ledger.life, ledger.ends) != (last.life, last.ends)
-        if dry_run or not (moved or again):
+        is_new = last is None or (ledger.life, ledger.ends) != (last.life, last.ends)
+        if dry_run or not (is_new or again):
             context["ti"].xcom_push("return_value", result)
             raise AirflowSkipException("a preview emits nothing" if dry_run else "nothing is new")
         context["outlet_events"][plan_asset(self.ranges)].extra = ledger.to_extra()
-        keys = [each.range.key for each in ranges]
+        keys = [range_key(each.range) for each in ranges]
         context["outlet_events"][self.ranges].add_partitions([*again, *keys])
         return result
 
@@ -172,23 +170,18 @@ class MemqPlanRangesOperator(MemqTopicOperator):
             return []
         after = timedelta(milliseconds=duration_ms_or(0, self.missed_after))
         plan, now = plan_asset(self.ranges), datetime.now(UTC)
-        judged = Missed(context, plan, self.process_dag_id, after, now).look(last)
-        for key in judged.again:
+        again = MissedRanges(context, plan, self.process_dag_id, after, now).look(last).again
+        for key in again:
             self.log.warning("range %s got no run of %s: emitted again", key, self.process_dag_id)
-        return judged.again
+        return again
 
-    async def _plan(self, cluster: Cluster, last: Ledger | None, limits: Limits) -> _Plan:
-        from airflow_provider_memq.published import look_up, plan  # noqa: PLC0415 - parse sooner
-
-        topic = (await look_up(cluster, self.topic)).topic
+    def _begin(self, last: Ledger | None, state: TopicState) -> Ledger:
+        """The ledger that this plan goes on from."""
         if last is None:
-            begin = first_ledger(topic, start_of(self.start))
-        elif self._begins_anew() and not is_same_topic(last, topic):
-            begin = first_ledger(topic, start_of(self.start), last.life + 1)
-        else:
-            skip_removed = skips_removed(self.on_removed)
-            begin = carried_on(last, topic, skip_removed=skip_removed)
-        return _Plan(begin, await plan(cluster, topic, begin, limits, now_ms()))
+            return first_ledger(state, start_of(self.start))
+        if self._begins_anew() and not is_same_topic(last, state):
+            return first_ledger(state, start_of(self.start), last.life + 1)
+        return carried_on(last, state, skip_removed=skips_removed(self.on_removed))
 
     def _begins_anew(self) -> bool:
         if self.on_recreated not in ("fail", "begin"):
@@ -234,26 +227,14 @@ def start_of(value: Offsets) -> str | dict[int, int]:
 
 
 def _result(
-    last: Ledger | None, ledger: Ledger, ranges: list[Sized], *, dry_run: bool
+    last: Ledger | None, ledger: Ledger, ranges: list[RangeContents], *, dry_run: bool
 ) -> dict[str, Any]:
     """A plan as plain JSON, with what it skipped itself."""
     earlier = last.skipped if last is not None else []
     return {
         "topic": ledger.topic,
-        "ranges": [
-            {
-                "key": each.range.key,
-                "batches": each.batches,
-                "bytes": each.size_bytes,
-                "records": each.records,
-            }
-            for each in ranges
-        ],
+        "ranges": [each.to_row() for each in ranges],
         "again": ledger.again,
-        "skipped": [
-            {"partition": gap.partition, "start": gap.start, "end": gap.end}
-            for gap in ledger.skipped
-            if gap not in earlier
-        ],
+        "skipped": [gap for gap in ledger.skipped if gap not in earlier],
         "dry_run": dry_run,
     }

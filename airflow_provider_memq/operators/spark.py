@@ -9,12 +9,14 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_memq import files
-from airflow_provider_memq.emitted import mark_events
+from airflow_provider_memq.assets import range_lineage
+from airflow_provider_memq.hooks.memq import MemqHook
+from airflow_provider_memq.ledger import mark_events
 from airflow_provider_memq.links import MemqManifestLink, MemqTopicLink
-from airflow_provider_memq.operators.base import ask_brokers
 from airflow_provider_memq.ranges import parse_key
 from airflow_provider_memq.settings import DEFAULT_CONN_ID
 from airflow_provider_memq.submitting import prepare, program_arguments
+from airflow_provider_memq.topics import contents_of
 from memq.errors import ConfigError, CorruptDataError, DataLossError, StorageError
 
 if TYPE_CHECKING:
@@ -23,10 +25,9 @@ if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.sdk import Context
 
-    from airflow_provider_memq.published import Expected
-    from airflow_provider_memq.ranges import PlannedRange
-    from memq.client.cluster import Cluster
+    from airflow_provider_memq.ranges import RangeContents
     from memq.core.manifest import Manifest
+    from memq.core.ranges import OffsetRange
 
 MODES = ("failfast", "permissive")
 
@@ -44,8 +45,8 @@ class MemqSparkSubmitOperator(SparkSubmitOperator):
     Before the submit, the brokers are asked what the range holds: a range that retention has
     removed fails at once; and the place of the manifest is read: what cannot be read now could not
     be read afterwards. After it, the manifest must be of this range, written since the submit, and
-    its counts and CRC sum those of the notifications. One that then cannot be read, or makes no
-    sense, fails the task without another try, for that would submit the same again. Killing the
+    its counts and CRC sum those of the notifications. One that then cannot be read, or is
+    damaged, fails the task without another try, for that would submit the same again. Killing the
     task kills the submitted program. A range of another incarnation of the topic is refused: its
     offsets name other data. The events of its outlets say, in their extra, which one their range is
     of (`memq_incarnation`).
@@ -78,10 +79,10 @@ class MemqSparkSubmitOperator(SparkSubmitOperator):
     Raises:
         DataLossError: the manifest is missing, or of an earlier run or another range, or its counts
             differ.
-        StorageError: before the submit: nobody can tell whether there is a manifest.
+        StorageError: before the submit: the place of the manifest cannot be read.
         AirflowFailException: after the submit: its manifest cannot be read, or is none.
-        OffsetOutOfRangeError: some of the range is not held.
-        ConfigError: the key names no range, or an argument makes no sense.
+        OffsetOutOfRangeError: some of the range is not retained.
+        ConfigError: the key names no range, or an argument is wrong.
     """
 
     operator_extra_links = (MemqTopicLink(), MemqManifestLink())
@@ -135,13 +136,14 @@ class MemqSparkSubmitOperator(SparkSubmitOperator):
 
         if self.mode not in MODES:
             raise ConfigError(f"mode = {self.mode!r}: must be one of {', '.join(MODES)}")
-        planned = parse_key(self.range_key)
-        expected = ask_brokers(self.memq_conn_id, lambda cluster: self._expect(cluster, planned))
-        self.log.info("%s %s holds %s", self.topic, planned, expected.to_row())
+        wanted = parse_key(self.range_key)
+        with MemqHook(self.memq_conn_id).topic(self.topic, wanted.incarnation) as client:
+            expected = contents_of(client, wanted)
+        self.log.info("%s %s holds %s", self.topic, wanted, expected.to_row())
         path = self.manifest_url = self.manifest or default_manifest(
-            self.output_dir, self.topic, expected
+            self.output_dir, self.topic, expected.range
         )
-        self._prepare(planned, expected.incarnation, path)
+        self._prepare(expected.range, path)
         # It is not removed: a run of the same range that has just ended may not have checked it.
         earlier = files.read_if_any(path, self.aws_conn_id)
         super().execute(context)
@@ -150,7 +152,7 @@ class MemqSparkSubmitOperator(SparkSubmitOperator):
         self.log.info("%d records in %s", manifest.records, manifest.output)
         if left_out := describe_left_out(manifest):
             self.log.warning("not in the files: %s", left_out)
-        mark_events(context["outlet_events"], self.outlets, expected.incarnation)
+        mark_events(context["outlet_events"], self.outlets, expected.range.incarnation)
         return _result(manifest, path)
 
     def _manifest(self, path: str, earlier: bytes | None) -> Manifest:
@@ -164,20 +166,12 @@ class MemqSparkSubmitOperator(SparkSubmitOperator):
                 "range again"
             ) from exc
 
-    async def _expect(self, cluster: Cluster, planned: PlannedRange) -> Expected:
-        """What the range holds."""
-        from airflow_provider_memq.published import expect  # noqa: PLC0415 - DAGs parse sooner
-
-        return await expect(cluster, self.topic, planned)
-
-    def _prepare(self, planned: PlannedRange, incarnation: str, manifest: str) -> None:
+    def _prepare(self, planned: OffsetRange, manifest: str) -> None:
         """Fill in what `SparkSubmitOperator` submits; every argument is text."""
-        from airflow_provider_memq.hooks.memq import MemqHook  # noqa: PLC0415 - parse sooner
-
         settings = MemqHook(self.memq_conn_id).settings()
         arguments = {
             "--topic": self.topic,
-            "--incarnation": incarnation,
+            "--incarnation": planned.incarnation,
             "--partition": str(planned.partition),
             "--start": str(planned.start),
             "--end": str(planned.end),
@@ -192,8 +186,6 @@ class MemqSparkSubmitOperator(SparkSubmitOperator):
         ]
 
     def _get_hook(self) -> SparkSubmitHook:
-        from airflow_provider_memq.hooks.memq import MemqHook  # noqa: PLC0415 - parse sooner
-
         settings = MemqHook(self.memq_conn_id).settings()
         hook = super()._get_hook()
         prepare(hook, settings, self.default_master, [self.output_dir, self.manifest_url])
@@ -201,18 +193,15 @@ class MemqSparkSubmitOperator(SparkSubmitOperator):
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ARG002
         """The exact range that was read, and the folder that was written."""
-        from airflow_provider_memq.hooks.memq import MemqHook  # noqa: PLC0415 - parse sooner
-        from airflow_provider_memq.lineage import Range, range_lineage  # noqa: PLC0415 - optional
-
-        cluster = MemqHook(self.memq_conn_id).settings().bootstrap.partition(",")[0]
-        planned = Range(*parse_key(self.range_key)[:3])
-        return range_lineage(cluster, self.topic, [planned], output=self.output_dir)
+        cluster = MemqHook(self.memq_conn_id).bootstrap.partition(",")[0]
+        ranges = [parse_key(self.range_key)]
+        return range_lineage(cluster, self.topic, ranges, output=self.output_dir)
 
 
-def default_manifest(output: str, topic: str, expected: Expected) -> str:
+def default_manifest(output: str, topic: str, planned: OffsetRange) -> str:
     """Where a range's manifest stands when nothing else is said: apart for each incarnation."""
-    partition, start, end, _ = expected.range
-    folder = f"{output.rstrip('/')}/_manifests/topic={topic}/incarnation={expected.incarnation}"
+    partition, start, end, incarnation = planned
+    folder = f"{output.rstrip('/')}/_manifests/topic={topic}/incarnation={incarnation}"
     return f"{folder}/partition={partition}/{start:012d}-{end:012d}.json"
 
 
@@ -245,7 +234,7 @@ def read_manifest(
     return decode_manifest(payload)
 
 
-def check(manifest: Manifest, topic: str, expected: Expected) -> None:
+def check(manifest: Manifest, topic: str, expected: RangeContents) -> None:
     """Make sure that a manifest accounts for all that the notifications of its range promise.
 
     Raises:
@@ -258,8 +247,7 @@ def check(manifest: Manifest, topic: str, expected: Expected) -> None:
         check_totals,
     )
 
-    planned, incarnation, *totals = expected
-    partition, start, end, _ = planned
+    partition, start, end, incarnation = expected.range
     check_manifest(
         manifest,
         topic=topic,
@@ -268,7 +256,14 @@ def check(manifest: Manifest, topic: str, expected: Expected) -> None:
         start=start,
         end=end,
     )
-    check_totals(manifest, Totals(*totals))
+    totals = Totals(
+        expected.batches,
+        expected.messages,
+        expected.records,
+        expected.size_bytes,
+        expected.crc_sum,
+    )
+    check_totals(manifest, totals)
 
 
 def _result(manifest: Manifest, path: str) -> dict[str, Any]:

@@ -1,21 +1,28 @@
-"""`MemqWindowRangesOperator`: from a window of time to the ranges published in it."""
+"""Ranges of what was published before: `MemqWindowRangesOperator` and `MemqReplayOperator`."""
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk.exceptions import AirflowSkipException
+
+from airflow_provider_memq.ledger import planned_ranges
 from airflow_provider_memq.operators.base import MemqTopicOperator
-from airflow_provider_memq.values import iso, skips_removed, time_ms_or_none
-from memq.errors import ConfigError
+from airflow_provider_memq.range_assets import plan_asset
+from airflow_provider_memq.ranges import parse_key, range_key, to_row, touching
+from airflow_provider_memq.topics import check_closed, check_retained_since, contents_of
+from airflow_provider_memq.values import iso, parse_flag, skips_removed, time_ms_or_none
+from memq.errors import ConfigError, TopicRecreatedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from airflow.sdk import Context
+    from airflow.sdk import Asset, Context
 
-    from airflow_provider_memq.published import Expected
-    from memq.client.cluster import Cluster
+    from airflow_provider_memq.ranges import RangeContents
+    from memq.core.ranges import OffsetRange
 
 
 class MemqWindowRangesOperator(MemqTopicOperator):
@@ -46,7 +53,7 @@ class MemqWindowRangesOperator(MemqTopicOperator):
     Raises:
         UnavailableError: the topic is not stored through the end of the window.
         OffsetOutOfRangeError: retention removed Batches of the window, or may have; the message
-            names a read partition, and since when it is held.
+            names a read partition, and since when it is retained.
         ConfigError: the run has no data interval and no window was given, or it is none.
     """
 
@@ -68,27 +75,19 @@ class MemqWindowRangesOperator(MemqTopicOperator):
     def execute(self, context: Context) -> list[str]:
         """Ask the brokers for the offsets of the times."""
         start_ms, end_ms = window_of(context, self.start, self.end)
-        skips_removed(self.on_removed)
-        found = self.ask(lambda cluster: self._find(cluster, start_ms, end_ms))
+        skip_removed = skips_removed(self.on_removed)
+        with self.hook.topic(self.topic) as client:
+            check_closed(self.topic, client, end_ms)
+            ranges = [each for each in client.ranges_between(start_ms, end_ms) if each.size > 0]
+            if not skip_removed:
+                check_retained_since(self.topic, client, start_ms, end_ms)
+            found = [contents_of(client, each) for each in ranges]
         self.log.info("window %s to %s of %s", iso(start_ms), iso(end_ms), self.topic)
         for each in found:
             self.log.info(
-                "%s: %d Batches, %d records, %d bytes",
-                each.range.key,
-                each.batches,
-                each.records,
-                each.bytes,
+                "%(key)s: %(batches)d Batches, %(records)d records, %(bytes)d bytes", each.to_row()
             )
-        return [each.range.key for each in found]
-
-    async def _find(self, cluster: Cluster, start_ms: int, end_ms: int) -> list[Expected]:
-        from airflow_provider_memq import published  # noqa: PLC0415 - DAGs parse sooner
-
-        await published.check_closed(cluster, self.topic, end_ms)
-        ranges = await published.between(cluster, self.topic, start_ms, end_ms)
-        if not skips_removed(self.on_removed):
-            await published.check_held_since(cluster, self.topic, start_ms, end_ms)
-        return await published.expect_all(cluster, self.topic, ranges)
+        return [range_key(each.range) for each in found]
 
 
 def window_of(
@@ -112,3 +111,120 @@ def window_of(
             "CronDataIntervalTimetable makes intervals that have a width"
         )
     return start_ms, end_ms
+
+
+class MemqReplayOperator(MemqTopicOperator):
+    """Emits planned ranges to their asset again, so that each is processed once more.
+
+    What is wanted may be any offsets or any window of time. What is replayed are the whole ranges
+    that touch it, as they were planned: so each run replaces its own output, and no other output
+    holds the same rows. What was never planned is not replayed. The plan itself does not move.
+
+    Args:
+        ranges: the asset to which the ranges were emitted.
+        keys: offsets wanted, as range keys: a list, or its text with commas or as JSON (templated).
+        start: or else a window of time: its start, with a time zone (templated). Without one, it
+            begins with what is retained.
+        end: and its end, not included (templated).
+        preview: a dry run: only list what would be replayed, and skip (templated). It is the
+            default, since a replay costs as much as the first run.
+        topic: the topic (templated).
+        memq_conn_id: connection to the brokers (templated).
+
+    Returns:
+        `{"topic", "ranges": [{"key", "partition", "start", "end", "batches", "records",
+        "bytes"}, …], "batches", "bytes", "dry_run"}`.
+
+    Raises:
+        TopicRecreatedError: the topic was recreated since the ranges were planned.
+        OffsetOutOfRangeError: retention removed some of the Batches, or may have removed some of
+            the window; the message names a read partition, and since when it is retained.
+        ConfigError: nothing or too much is asked for, or an argument is wrong.
+    """
+
+    template_fields: Sequence[str] = (
+        *MemqTopicOperator.template_fields,
+        "keys",
+        "start",
+        "end",
+        "preview",
+    )
+
+    def __init__(
+        self,
+        *,
+        ranges: Asset,
+        keys: Sequence[str] | str | None = None,
+        start: Any = None,
+        end: Any = None,
+        preview: bool | str = True,
+        **kwargs: Any,
+    ) -> None:
+        inlets, outlets = kwargs.pop("inlets", None) or [], kwargs.pop("outlets", None) or []
+        super().__init__(inlets=[*inlets, plan_asset(ranges)], outlets=[*outlets, ranges], **kwargs)
+        self.ranges = ranges
+        self.keys = keys
+        self.start = start
+        self.end = end
+        self.preview = preview
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Find the ranges, list them, and emit them."""
+        dry_run = parse_flag("preview", self.preview)
+        planned = planned_ranges(context["inlet_events"], plan_asset(self.ranges))
+        found = self._find(planned)
+        rows = [each.to_row() | to_row(each.range) for each in found]
+        result = {
+            "topic": self.topic,
+            "ranges": rows,
+            "batches": sum(each.batches for each in found),
+            "bytes": sum(each.size_bytes for each in found),
+            "dry_run": dry_run,
+        }
+        for row in rows:
+            self.log.info("%(key)s: %(batches)d Batches, %(bytes)d bytes", row)
+        self.log.info("%d Batches, %d bytes in all", result["batches"], result["bytes"])
+        if dry_run or not found:
+            context["ti"].xcom_push("return_value", result)
+            raise AirflowSkipException(
+                "a preview emits nothing" if dry_run else "nothing to replay"
+            )
+        outlet = context["outlet_events"][self.ranges]
+        outlet.extra = {"memq_replay": True}
+        outlet.add_partitions([range_key(each.range) for each in found])
+        return result
+
+    def _find(self, planned: set[OffsetRange]) -> list[RangeContents]:
+        """The planned ranges that touch what is asked for, with what they hold."""
+        wanted = keys_of(self.keys)
+        start_ms, end_ms = time_ms_or_none("start", self.start), time_ms_or_none("end", self.end)
+        timed = start_ms is not None or end_ms is not None
+        if timed == bool(wanted):
+            raise ConfigError("give either keys of ranges, or a window with start, end or both")
+        with self.hook.topic(self.topic) as client:
+            if timed:
+                wanted = [each for each in client.ranges_between(start_ms, end_ms) if each.size > 0]
+            if start_ms is not None:
+                check_retained_since(self.topic, client, start_ms, end_ms)
+            incarnation = client.info().incarnation
+            for each in (*planned, *wanted):
+                if each.incarnation not in ("", incarnation):
+                    raise TopicRecreatedError(
+                        f"{range_key(each)} is of another incarnation of {self.topic!r} than "
+                        f"{incarnation}, which there is now: its Batches are gone"
+                    )
+            return [contents_of(client, each) for each in touching(planned, wanted)]
+
+
+def keys_of(keys: Sequence[str] | str | None) -> list[OffsetRange]:
+    """The ranges that a list of keys names, or the text of one.
+
+    Raises:
+        ConfigError: one of them names no range.
+    """
+    if keys is None or (isinstance(keys, str) and keys.strip() in ("", "None")):
+        return []
+    if isinstance(keys, str):
+        text = keys.strip()
+        keys = json.loads(text) if text.startswith("[") else text.split(",")
+    return [parse_key(key.strip()) for key in keys]

@@ -24,12 +24,12 @@ from airflow.sdk.exceptions import (
 )
 from airflow.triggers.base import StartTriggerArgs
 
-from airflow_provider_memq import conditions
+from airflow_provider_memq import waiting
 from airflow_provider_memq.hooks.memq import MemqHook
 from airflow_provider_memq.links import MemqTopicLink
-from airflow_provider_memq.polling import PASSING, may_pass
 from airflow_provider_memq.settings import DEFAULT_CONN_ID, explain
 from airflow_provider_memq.triggers import memq as triggers
+from airflow_provider_memq.waiting import PASSING, may_pass
 from memq.errors import MemqError, UnavailableError
 
 if TYPE_CHECKING:
@@ -38,8 +38,9 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from airflow_provider_memq.conditions import Condition, Outcome
     from airflow_provider_memq.values import Offsets
+    from airflow_provider_memq.waiting import Condition, Outcome
+    from memq.client.cluster import Cluster
 
 RESCHEDULE_LEAST_S = 60.0  # Airflow 3.3 may fail a task that it starts again sooner
 
@@ -54,7 +55,7 @@ class MemqSensor(BaseSensorOperator):
     Args:
         topic: the topic (templated).
         incarnation: of the topic that is meant, from the XCom of another sensor (templated); empty
-            for whichever there is at the first look. When the topic is made again, the task fails;
+            for whichever there is at the first look. When the topic is recreated, the task fails;
             with `mode="reschedule"` only if it is given, for each look is a first one there.
         memq_conn_id: connection to the brokers (templated).
         deferrable: wait in the triggerer; the default is `[operators] default_deferrable`.
@@ -180,7 +181,13 @@ class MemqSensor(BaseSensorOperator):
         return value
 
     def _look(self, condition: Condition) -> Outcome:
-        return MemqHook(self.memq_conn_id).ask(condition.look)
+        async def look(cluster: Cluster) -> Outcome:
+            from memq.client.topic import TopicClient  # noqa: PLC0415 - DAGs parse sooner
+
+            client = TopicClient(cluster, condition.topic, condition.incarnation)
+            return await condition.look(client)
+
+        return MemqHook(self.memq_conn_id).ask(look)
 
     def _make_condition(self) -> Condition:
         fields = {name: getattr(self, name) for name in self.trigger_type.condition_fields}
@@ -226,9 +233,9 @@ class MemqOffsetSensor(MemqSensor):
         **kwargs: as `MemqSensor`.
     """
 
-    condition_type = conditions.OffsetsReached
+    condition_type = waiting.OffsetsReached
     trigger_type = triggers.MemqOffsetTrigger
-    template_fields = ("topic", "incarnation", "offsets", "memq_conn_id")
+    template_fields = (*MemqSensor.template_fields, "offsets")
 
     def __init__(self, *, offsets: Offsets, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -246,9 +253,9 @@ class MemqWatermarkSensor(MemqSensor):
         **kwargs: as `MemqSensor`.
     """
 
-    condition_type = conditions.WatermarkPassed
+    condition_type = waiting.WatermarkPassed
     trigger_type = triggers.MemqWatermarkTrigger
-    template_fields = ("topic", "incarnation", "at", "memq_conn_id")
+    template_fields = (*MemqSensor.template_fields, "at")
 
     def __init__(self, *, at: datetime | str = "{{ data_interval_end }}", **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -263,23 +270,21 @@ class MemqNewDataSensor(MemqSensor):
 
     Args:
         since: first offset that counts, by read partition, as a mapping or JSON; of partitions not
-            named all that is held counts (templated).
+            named all that is retained counts (templated).
         min_notifications: so many Batches (templated).
         min_bytes: so many bytes of objects (templated).
         min_records: so many LogMessages (templated).
         **kwargs: as `MemqSensor`.
     """
 
-    condition_type = conditions.NewData
+    condition_type = waiting.NewData
     trigger_type = triggers.MemqNewDataTrigger
     template_fields = (
-        "topic",
-        "incarnation",
+        *MemqSensor.template_fields,
         "since",
         "min_notifications",
         "min_bytes",
         "min_records",
-        "memq_conn_id",
     )
 
     def __init__(
@@ -312,9 +317,9 @@ class MemqLagSensor(MemqSensor):
         **kwargs: as `MemqSensor`.
     """
 
-    condition_type = conditions.LagBelow
+    condition_type = waiting.LagBelow
     trigger_type = triggers.MemqLagTrigger
-    template_fields = ("topic", "incarnation", "group", "max_lag", "memq_conn_id")
+    template_fields = (*MemqSensor.template_fields, "group", "max_lag")
 
     def __init__(self, *, group: str, max_lag: int | str = 0, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -2,29 +2,30 @@
 
 They run in the triggerer, which runs thousands of triggers in one event loop: all they do is
 awaited. Between two looks they hold no connection. An outage is waited through, whatever it takes;
-the sensor's timeout is what ends it. An error that no waiting mends is an event too, so that the
+the sensor's timeout is what ends it. An error that waiting cannot mend is an event too, so that the
 task fails at once and says why; so is a connection that the first look of a triggerer cannot get.
 """
 
 from __future__ import annotations
 
 import asyncio
+from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 
-from airflow_provider_memq import conditions
+from airflow_provider_memq import waiting
 from airflow_provider_memq.hooks.memq import MemqHook
-from airflow_provider_memq.polling import Pace, wait_until
 from airflow_provider_memq.settings import DEFAULT_CONN_ID, explain
+from airflow_provider_memq.waiting import Pace, wait_until
 from memq.errors import MemqError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from airflow_provider_memq.conditions import Condition
     from airflow_provider_memq.values import Offsets
+    from airflow_provider_memq.waiting import Condition
 
 DEFAULT_POLL_INTERVAL_S = 10.0
 PACE = ("poll_interval", "exponential_backoff", "max_wait", "silent_fail")  # how it looks
@@ -49,7 +50,11 @@ class MemqTrigger(BaseTrigger):
     """
 
     condition_type: ClassVar[Callable[..., Condition]]
-    condition_fields: ClassVar[tuple[str, ...]] = ("topic", "incarnation")
+    condition_fields: ClassVar[tuple[str, ...]]  # the arguments of the condition
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.condition_fields = tuple(signature(cls.condition_type).parameters)
 
     def __init__(
         self,
@@ -116,8 +121,7 @@ class MemqOffsetTrigger(MemqTrigger):
         **kwargs: as `MemqTrigger`.
     """
 
-    condition_type = conditions.OffsetsReached
-    condition_fields = ("topic", "incarnation", "offsets")
+    condition_type = waiting.OffsetsReached
 
     def __init__(self, *, offsets: Offsets, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -132,8 +136,7 @@ class MemqWatermarkTrigger(MemqTrigger):
         **kwargs: as `MemqTrigger`.
     """
 
-    condition_type = conditions.WatermarkPassed
-    condition_fields = ("topic", "incarnation", "at")
+    condition_type = waiting.WatermarkPassed
 
     def __init__(self, *, at: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -144,22 +147,14 @@ class MemqNewDataTrigger(MemqTrigger):
     """Fires when so much was published since some offsets; give one of the three.
 
     Args:
-        since: first offset that counts, by read partition; all that is held for those not named.
+        since: first offset that counts, by read partition; the first retained for those not named.
         min_notifications: so many Batches.
         min_bytes: so many bytes of objects.
         min_records: so many LogMessages.
         **kwargs: as `MemqTrigger`.
     """
 
-    condition_type = conditions.NewData
-    condition_fields = (
-        "topic",
-        "incarnation",
-        "since",
-        "min_notifications",
-        "min_bytes",
-        "min_records",
-    )
+    condition_type = waiting.NewData
 
     def __init__(
         self,
@@ -186,8 +181,7 @@ class MemqLagTrigger(MemqTrigger):
         **kwargs: as `MemqTrigger`.
     """
 
-    condition_type = conditions.LagBelow
-    condition_fields = ("topic", "incarnation", "group", "max_lag")
+    condition_type = waiting.LagBelow
 
     def __init__(self, *, group: str, max_lag: int | str = 0, **kwargs: Any) -> None:
         super().__init__(**kwargs)

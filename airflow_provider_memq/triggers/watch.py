@@ -4,17 +4,17 @@ Theory of operation
 -------------------
 An asset event is a wake-up and nothing more. Airflow merges events, drops them for paused DAGs and
 may lose one when a triggerer dies; so what there is to do is never taken from an event, but planned
-by the DAG that is woken (`MemqPlanRangesOperator`). The watcher's duty is only that after something
-was published there is an event, soon.
+by the DAG that is woken (`MemqPlanRangesOperator`). All that the watcher must do is fire an event
+soon after something was published.
 
-It looks at the ends of the read partitions. When they moved it waits until they rest, so that a
+It looks at the ends of the read partitions. When they moved, it waits until they rest, so that a
 burst is one event, but no longer than `max_linger`; then it fires. What was announced is kept in
 the asset's state store, so that a restarted triggerer does not announce it again. It is stored
 `CONFIRM_S` after the event was handed over, not with it: Airflow stores the two apart, and a
 triggerer that is killed in between must announce twice rather than never.
 
-It never raises: Airflow starts a watcher that failed again after 2 s, for ever, and shows it to
-nobody. Instead it backs off up to a minute, and says what is wrong in `last_error`.
+It never raises: Airflow would restart a watcher that failed every 2 s, forever, and show it
+nowhere. Instead it backs off up to a minute, and says what is wrong in `last_error`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from airflow.sdk import conf
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from airflow_provider_memq.hooks.memq import MemqHook
-from airflow_provider_memq.polling import backoff_s, interval_s
 from airflow_provider_memq.settings import DEFAULT_CONN_ID, explain
+from airflow_provider_memq.waiting import OUTAGE_BACKOFF, interval_s
 from memq.errors import MemqError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ REFRESH_S = 60.0  # how old `last_poll` may get while nothing happens: each writ
 Ends = dict[int, int]
 
 
-class State(NamedTuple):
+class TopicEnds(NamedTuple):
     """Incarnation of a topic, and one past the last offset of each read partition."""
 
     incarnation: str
@@ -95,7 +95,7 @@ class MemqWatchTrigger(BaseEventTrigger):
         return path, {name: getattr(self, name) for name in names}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Watch for ever."""
+        """Watch until it is cancelled."""
         from memq.core.runtime import SYSTEM  # noqa: PLC0415 - loads the client
 
         poll_s = self.poll_interval
@@ -106,13 +106,13 @@ class MemqWatchTrigger(BaseEventTrigger):
         while True:
             try:
                 await self._load(watch)
-                state = await self._settled(watch)
-                if state is not None:
-                    new = watch.announce(state)
+                seen = await self._settled(watch)
+                if seen is not None:
+                    new = watch.announce(seen)
                     payload = {
                         "topic": self.topic,
-                        "incarnation": state.incarnation,
-                        "offsets": _as_json(state.ends),
+                        "incarnation": seen.incarnation,
+                        "offsets": _to_json(seen.ends),
                         "new": new,
                     }
                     yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
@@ -120,29 +120,30 @@ class MemqWatchTrigger(BaseEventTrigger):
                 await self._save(watch)
                 delay_s = interval_s(poll_s, SYSTEM.random)
             except Exception as exc:  # noqa: BLE001 - see the module: raising would be worse
+                delay_s = OUTAGE_BACKOFF.full_jitter_s(failures, SYSTEM.random)
                 failures += 1
-                delay_s = backoff_s(failures, SYSTEM.random)
                 await self._complain(watch, exc, failures, delay_s)
             await asyncio.sleep(delay_s)
 
-    async def _settled(self, watch: _Watch) -> State | None:
+    async def _settled(self, watch: _Watch) -> TopicEnds | None:
         """The ends once they rest, if they differ from what was announced."""
-        state = await self._state()
-        watch.saw(state)
-        if not watch.news(state):
+        seen = await self._look()
+        watch.saw(seen)
+        if not watch.news(seen):
             return None
         begun_s = time.monotonic()
         while time.monotonic() - begun_s < self.max_linger:
             await asyncio.sleep(self.linger)
-            before, state = state, await self._state()
-            watch.saw(state)
-            if state == before:
+            before, seen = seen, await self._look()
+            watch.saw(seen)
+            if seen == before:
                 break
-        return state
+        return seen
 
-    async def _state(self) -> State:
-        async with MemqHook(self.memq_conn_id).session() as session:
-            return State(*await session.ends(self.topic))
+    async def _look(self) -> TopicEnds:
+        async with await MemqHook(self.memq_conn_id).atopic(self.topic) as client:
+            offsets = await client.offsets()
+            return TopicEnds(client.incarnation, {each.partition: each.end for each in offsets})
 
     # -- the asset's state store ------------------------------------------------------------
 
@@ -158,7 +159,7 @@ class MemqWatchTrigger(BaseEventTrigger):
             self.log.warning("no state is kept: %s; give each asset its own watch_name", exc)
             self.asset_state_store = None
             stored = known = None
-        watch.load(State(known if isinstance(known, str) else "", _from_json(stored)))
+        watch.load(TopicEnds(known if isinstance(known, str) else "", _from_json(stored)))
 
     async def _save(self, watch: _Watch) -> None:
         """Store what changed."""
@@ -187,9 +188,9 @@ class _Watch:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._announced = State("", {})
+        self._announced = TopicEnds("", {})
         self._announced_s = clock()
-        self._head = State("", {})
+        self._head = TopicEnds("", {})
         self._stored: dict[str, object] = {}
         self._stored_s = float("-inf")
         self._pending: dict[str, Any] = {}
@@ -198,41 +199,41 @@ class _Watch:
     def __repr__(self) -> str:
         return f"<_Watch announced {self._announced}, head {self._head}>"
 
-    def load(self, announced: State) -> None:
+    def load(self, announced: TopicEnds) -> None:
         """Begin with what an earlier triggerer announced."""
         self._announced = announced
         self._stored = {
-            "position": _as_json(announced.ends),
+            "position": _to_json(announced.ends),
             "incarnation": announced.incarnation,
         }
         self.loaded = True
 
-    def saw(self, state: State) -> None:
+    def saw(self, ends: TopicEnds) -> None:
         """Take note of what there is."""
-        self._head = state
+        self._head = ends
 
-    def news(self, state: State) -> int:
-        """Notifications that were not announced; all of a topic that was made again, and one more
-        than none, for that it was is news.
+    def news(self, now: TopicEnds) -> int:
+        """Notifications that were not announced. Of a topic that was recreated these are all, and
+        one if it has none: that it was recreated is news, too.
         """
         known = self._announced
-        if known.incarnation not in ("", state.incarnation):
-            return max(1, sum(state.ends.values()))
-        return sum(max(0, end - known.ends.get(p, 0)) for p, end in state.ends.items())
+        if known.incarnation not in ("", now.incarnation):
+            return max(1, sum(now.ends.values()))
+        return sum(max(0, end - known.ends.get(p, 0)) for p, end in now.ends.items())
 
-    def announce(self, state: State) -> int:
+    def announce(self, ends: TopicEnds) -> int:
         """Take note that an event is fired; returns how many notifications are new in it."""
-        new = self.news(state)
-        self._announced = state
+        new = self.news(ends)
+        self._announced = ends
         self._announced_s = self._clock()
         return new
 
     def to_store(self, now: str) -> dict[str, Any]:
         """What should be written to the state store now, by key."""
-        wanted: dict[str, Any] = {"head": _as_json(self._head.ends), "last_error": ""}
+        wanted: dict[str, Any] = {"head": _to_json(self._head.ends), "last_error": ""}
         if self._clock() - self._announced_s >= CONFIRM_S:
-            wanted["position"] = _as_json(self._announced.ends)
-            # Behind it: where the second is not written any more, all is announced again.
+            wanted["position"] = _to_json(self._announced.ends)
+            # After it: where the second is not written any more, all is announced again.
             wanted["incarnation"] = self._announced.incarnation
         changed = {key: value for key, value in wanted.items() if self._stored.get(key) != value}
         if changed or self._clock() - self._stored_s >= REFRESH_S:
@@ -251,12 +252,12 @@ class _Watch:
         self._stored |= self._pending
 
 
-def _as_json(ends: Ends) -> dict[str, int]:
+def _to_json(ends: Ends) -> dict[str, int]:
     return {str(partition): end for partition, end in sorted(ends.items())}
 
 
 def _from_json(stored: object) -> Ends:
-    """What `_as_json` made; nothing for what a person broke: then all is announced again."""
+    """What `_to_json` made; nothing for what a person broke: then all is announced again."""
     if not isinstance(stored, dict):
         return {}
     return {

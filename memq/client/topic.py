@@ -441,6 +441,7 @@ class SyncTopicClient(SyncClient[TopicClient]):
     retained_since = sync(TopicClient.retained_since)
     committed = sync(TopicClient.committed)
     commit = sync(TopicClient.commit)
+    page = sync(TopicClient.page)
     pages = sync_iter(TopicClient.pages)
 
     def batches(self, ranges: Iterable[OffsetRange]) -> Iterator[PublishedBatch]:

@@ -1,8 +1,8 @@
-"""Airflow's REST API as a script wants it: trigger, look, wait until something is so.
+"""Airflow's REST API as a script wants it: trigger, look, wait for something.
 
-A wait ends by what happens: what is waited for comes, or it can come no more, since a run or task
-has ended in another way, or a process of Airflow has died. On a busy machine all may take long; so
-the limit is a backstop against what nobody thought of, and no measure of speed. Each call to the
+A wait ends by what happens: what is waited for comes, or it can no longer come, since a run or
+task has ended in another way, or a process of Airflow has died. On a busy machine anything may take
+long; so the limit is a backstop against the unforeseen, and no measure of speed. Each call to the
 API has a timeout of its own; one that is over counts as nothing seen.
 """
 
@@ -100,7 +100,7 @@ class Rest:
     # -- calls ------------------------------------------------------------------------------
 
     def call(self, method: str, path: str, body: object = None) -> Any:
-        """The answer to a call; `path` begins behind `/api/v2`.
+        """The answer to a call; `path` is what follows `/api/v2`.
 
         Raises:
             RestError: it was refused, or not answered.

@@ -55,7 +55,7 @@ CHROMIUM_FLAGS = (
 )
 
 QUICK = {
-    # What a user leaves at minutes, so that a killed process is noticed while somebody waits.
+    # Minutes by default; shorter here, so that a killed process is noticed soon.
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "30",
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
     "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "10",

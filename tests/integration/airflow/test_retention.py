@@ -43,7 +43,7 @@ async def test_what_was_removed_before_the_first_plan_is_no_loss(tmp_path, monke
 
 
 async def test_what_was_left_out_at_the_start_is_no_loss(tmp_path, monkeypatch):
-    """What lies before the first plan is nobody's to process, whether it is held or removed."""
+    """What lies before the first plan is nobody's to process, whether it is retained or removed."""
     async with world(tmp_path, monkeypatch) as here:
         await here.publish(3)
         await here.run(plan(start="latest"))

@@ -1,4 +1,4 @@
-"""A topic that was deleted and made again: what was processed of the old one does not count."""
+"""A topic that was deleted and recreated: what was processed of the old one does not count."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_provider_memq.hooks.memq import MemqHook
 from airflow_provider_memq.operators.memq import (
     MemqCommitOperator,
     MemqPlanRangesOperator,
@@ -16,10 +17,9 @@ from airflow_provider_memq.operators.memq import (
     MemqSparkSubmitOperator,
 )
 from airflow_provider_memq.range_assets import processed_asset, ranges_asset
-from airflow_provider_memq.ranges import PlannedRange, parse_key
+from airflow_provider_memq.ranges import parse_key
 from airflow_provider_memq.sensors.memq import MemqOffsetSensor
-from airflow_provider_memq.session import Session
-from airflow_provider_memq.settings import ClientSettings
+from airflow_provider_memq.topics import topic_state
 from memq.client.admin import AsyncAdminClient
 from memq.errors import ConfigError, TopicRecreatedError, UnknownTopicError
 from tests.harness.airflow.standalone import ROOT
@@ -51,10 +51,6 @@ def retention():
 
 def replay(key):
     return MemqReplayOperator(task_id="replay", topic=TOPIC, ranges=RANGES, keys=[key])
-
-
-def look(here):
-    return Session(ClientSettings(here.broker.address, "", 10.0, ""))
 
 
 @pytest.fixture
@@ -145,7 +141,7 @@ async def test_a_key_that_names_no_incarnation_counts_for_whichever_there_is(tmp
     async with world(tmp_path, monkeypatch) as here:
         await here.publish(1)
         await here.run(plan())
-        here.store.add(DONE, PlannedRange(0, 0, 1).key, {"by": "hand"})
+        here.store.add(DONE, "00000:000000000000-000000000001", {"by": "hand"})
 
         assert (await here.run(commit()))["committed"] == {"0": 1}
 
@@ -186,26 +182,29 @@ async def test_a_window_of_the_new_topic_is_not_replayed_from_the_old_plan(tmp_p
 
 
 async def test_a_look_is_at_one_topic(tmp_path, monkeypatch):
-    """Whatever a session is asked for after its first answer is of the same topic, or refused."""
+    """Whatever a client is asked after its first answer is of the same topic, or refused."""
+    hook = MemqHook()
     async with world(tmp_path, monkeypatch) as here:
-        async with look(here) as session:
-            old, _ = await session.ends(TOPIC)
-            assert (await session.state(TOPIC, old)).incarnation == old
+        async with await hook.atopic(TOPIC) as topic:
+            old = (await topic_state(topic)).incarnation
+            assert old == topic.incarnation
+        async with await hook.atopic(TOPIC, "f" * 16) as topic:
             with pytest.raises(TopicRecreatedError, match=old):
-                await session.state(TOPIC, "f" * 16)
-        async with look(here) as session:
-            await session.committed("g", TOPIC, old)
+                await topic_state(topic)
+        async with await hook.atopic(TOPIC, old) as topic:
+            await topic.committed("g")
             await here.create_again()
             with pytest.raises(TopicRecreatedError):
-                await session.ends(TOPIC)
-        async with look(here) as session:
+                await topic.offsets()
+        async with await hook.atopic(TOPIC) as topic:
             async with AsyncAdminClient(here.broker.address) as admin:
                 await admin.delete_topic(TOPIC)
             with pytest.raises(UnknownTopicError):
-                await session.ends(TOPIC)
+                await topic.offsets()
+        async with await hook.atopic(TOPIC, old) as topic:
             await here.create()
             with pytest.raises(TopicRecreatedError):
-                await session.state(TOPIC, old)
+                await topic_state(topic)
 
 
 async def test_a_commit_that_comes_late_again_changes_nothing(tmp_path, monkeypatch):

@@ -40,7 +40,7 @@ async def half_removed(here):
 
 
 async def test_a_window_that_retention_removed_is_refused(tmp_path, monkeypatch):
-    """A window with nothing left of it fails, and the error says since when Batches are held."""
+    """A window with nothing left of it fails; the error says since when Batches are retained."""
     async with world(tmp_path, monkeypatch) as here:
         begin, middle, _ = await half_removed(here)
 
@@ -52,7 +52,7 @@ async def test_a_window_that_retention_removed_is_refused(tmp_path, monkeypatch)
 
 
 async def test_a_window_that_retention_cut_is_refused(tmp_path, monkeypatch):
-    """What is left of a window is not taken for all of it; behind what is removed, all is held."""
+    """What is left of a window is not taken for all of it; one after what was removed is whole."""
     async with world(tmp_path, monkeypatch) as here:
         begin, middle, end = await half_removed(here)
 
@@ -88,7 +88,7 @@ async def test_where_nothing_is_left_retention_says_what_is_complete(tmp_path, m
         here.later(2 * RETENTION_S)
         assert await here.expire() == 2
 
-        with pytest.raises(OffsetOutOfRangeError, match="of partition 0 all is held since"):
+        with pytest.raises(OffsetOutOfRangeError, match="of partition 0 all is retained since"):
             await here.run(window(begin, here.at()))
         assert await here.run(window(here.at(-RETENTION_S / 2), here.at())) == []
 

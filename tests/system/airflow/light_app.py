@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 
-from airflow_provider_memq.published import ask, expect
-from airflow_provider_memq.ranges import PlannedRange
-from airflow_provider_memq.settings import ClientSettings
+from airflow_provider_memq.topics import contents_of
 from memq import read_range
 from memq.client.audit.consumed import report_consumed
+from memq.client.topic import SyncTopicClient
 from memq.core.audit.reports import ConsumedReport
 from memq.core.manifest import Manifest, encode_manifest
+from memq.core.ranges import OffsetRange
 
 if TYPE_CHECKING:
-    from airflow_provider_memq.published import Expected
+    from airflow_provider_memq.ranges import RangeContents
 
 APP = "range_to_parquet.py"
 
@@ -48,9 +48,9 @@ def main() -> None:
     given = _arguments()
     started_ms = int(time.time() * 1000)
     time.sleep(float(os.environ.get("LIGHT_DELAY_S", "0")))
-    planned = PlannedRange(given.partition, given.start, given.end)
-    settings = ClientSettings(given.bootstrap, "", 30.0, "")
-    held = ask(settings, lambda cluster: expect(cluster, given.topic, planned))
+    wanted = OffsetRange(given.partition, given.start, given.end)
+    with SyncTopicClient(given.bootstrap, given.topic) as client:
+        contents = contents_of(client, wanted)
     table = read_range(
         given.bootstrap,
         topic=given.topic,
@@ -72,8 +72,8 @@ def main() -> None:
         draft.rename(folder)
     except OSError:  # the other one was faster, and has written the same
         shutil.rmtree(draft)
-    _report(given, held, started_ms)
-    _write_manifest(given, held, str(folder), started_ms)
+    _report(given, contents, started_ms)
+    _write_manifest(given, contents, str(folder), started_ms)
 
 
 def _arguments() -> argparse.Namespace:
@@ -85,17 +85,17 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _report(given: argparse.Namespace, held: Expected, started_ms: int) -> None:
+def _report(given: argparse.Namespace, contents: RangeContents, started_ms: int) -> None:
     report = ConsumedReport(
         topic=given.topic,
         consumer=given.job,
         partition=given.partition,
         start=given.start,
         end=given.end,
-        batches=held.batches,
-        messages=held.messages,
-        records=held.records,
-        crc_sum=held.crc_sum,
+        batches=contents.batches,
+        messages=contents.messages,
+        records=contents.records,
+        crc_sum=contents.crc_sum,
         window_start_ms=started_ms,
         window_end_ms=int(time.time() * 1000),
     )
@@ -103,7 +103,7 @@ def _report(given: argparse.Namespace, held: Expected, started_ms: int) -> None:
 
 
 def _write_manifest(
-    given: argparse.Namespace, held: Expected, output: str, started_ms: int
+    given: argparse.Namespace, contents: RangeContents, output: str, started_ms: int
 ) -> None:
     manifest = Manifest(
         job=given.job,
@@ -112,11 +112,11 @@ def _write_manifest(
         partition=given.partition,
         start=given.start,
         end=given.end,
-        batches=held.batches,
-        messages=held.messages,
-        records=held.records,
-        bytes=held.bytes,
-        crc_sum=held.crc_sum,
+        batches=contents.batches,
+        messages=contents.messages,
+        records=contents.records,
+        bytes=contents.size_bytes,
+        crc_sum=contents.crc_sum,
         output=output,
         files=["part-0.parquet"],
         started_ms=started_ms,

@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import (
     AirflowSkipException,
 )
 
-from airflow_provider_memq.operators.base import ask_brokers
+from airflow_provider_memq.hooks.memq import MemqHook
 from airflow_provider_memq.operators.memq import (
     MemqAuditOperator,
     MemqCommitOperator,
@@ -25,12 +25,12 @@ from airflow_provider_memq.operators.memq import (
     MemqWindowRangesOperator,
 )
 from airflow_provider_memq.range_assets import plan_asset, processed_asset, ranges_asset
-from airflow_provider_memq.ranges import parse_key
+from airflow_provider_memq.ranges import parse_key, range_key
+from airflow_provider_memq.topics import contents_of
 from memq import AdminClient, Producer
 from memq.client.audit.consumed import report_consumed
-from memq.client.topic import TopicClient
 from memq.core.audit.reports import ConsumedReport
-from memq.core.notification.notification import decode_notification
+from memq.core.ranges import OffsetRange
 from memq.errors import ConfigError, DataLossError, OffsetOutOfRangeError, TopicRecreatedError
 from tests.integration.airflow.event_store import EventStore
 
@@ -53,7 +53,7 @@ def publish(broker, topic, batches: int, producer_id: str | None = None) -> None
             producer.flush(timeout=30)
 
 
-def held(broker, topic) -> dict[int, int]:
+def ends_of(broker, topic) -> dict[int, int]:
     with AdminClient(broker.address) as admin:
         return {each.partition: each.end for each in admin.offsets(topic)}
 
@@ -85,7 +85,8 @@ def test_plans_meet_through_crashes_and_retries(broker, topic):
         store.run(planner(topic, **limits), crash=randomness.random() < 0.4)
     store.run(planner(topic))
 
-    assert covered(store, topic) == {p: list(range(end)) for p, end in held(broker, topic).items()}
+    ends = ends_of(broker, topic)
+    assert covered(store, topic) == {p: list(range(end)) for p, end in ends.items()}
 
 
 def test_a_plan_with_nothing_new_emits_nothing(broker, topic):
@@ -115,13 +116,13 @@ def test_latest_begins_where_the_first_plan_ran(broker, topic):
     """What is published after an empty first plan is planned, though "latest" has moved on."""
     store = EventStore()
     publish(broker, topic, 3)
-    first = held(broker, topic)
+    first = ends_of(broker, topic)
     store.run(planner(topic, start="latest"))
     publish(broker, topic, 3)
     store.run(planner(topic, start="latest"))
 
     assert covered(store, topic) == {
-        p: list(range(first[p], end)) for p, end in held(broker, topic).items()
+        p: list(range(first[p], end)) for p, end in ends_of(broker, topic).items()
     }
 
 
@@ -136,7 +137,7 @@ def test_events_of_others_do_not_move_the_plan(broker, topic):
         store.add(plan_asset(ranges_asset(topic)), None, {"by": "hand"})
 
     assert store.run(planner(topic))["ranges"] == []
-    assert planned == {p: list(range(end)) for p, end in held(broker, topic).items()}
+    assert planned == {p: list(range(end)) for p, end in ends_of(broker, topic).items()}
 
 
 def test_a_topic_made_again_is_refused(broker, topic):
@@ -247,7 +248,7 @@ def test_windows_that_meet_hold_each_batch_once(broker, topic):
     found = [window(*times[at : at + 2]) for at in range(3)]
     assert [window(*times[at : at + 2]) for at in range(3)] == found
     ranges = [parse_key(key) for keys in found for key in keys]
-    assert sum(each.offsets for each in ranges) == 9
+    assert sum(each.size for each in ranges) == 9
     assert sorted(window(times[0], times[3])) == sorted(
         key_of([each for each in ranges if each.partition == p])
         for p in {each.partition for each in ranges}
@@ -258,7 +259,7 @@ def key_of(ranges) -> str:
     """The key of ranges that meet, as one."""
     ranges = sorted(ranges)
     assert all(a.end == b.start for a, b in pairwise(ranges))
-    return ranges[0]._replace(end=ranges[-1].end).key
+    return range_key(ranges[0]._replace(end=ranges[-1].end))
 
 
 @pytest.mark.parametrize("minutes", [None, 0, -5])
@@ -375,11 +376,8 @@ def hour(broker, topic):
 
 def consumed(topic, partition, start, end):
     """The report that `job` has read some Batches of one record each."""
-    page = ask_brokers(
-        "memq_default",
-        lambda cluster: TopicClient(cluster, topic).page({partition: start}, max_entries=100),
-    )
-    found = [decode_notification(entry.payload) for entry in page.entries][: end - start]
+    batches = MemqHook().notifications(topic, partition, start, end)
+    found = [batch.notification for batch in batches]
     return ConsumedReport(
         topic=topic,
         consumer="job",
@@ -418,7 +416,8 @@ def test_what_a_named_consumer_has_not_come_to_fails_when_it_had_the_time(broker
     nobody_named = EventStore().run(settled(topic), **later)
     assert nobody_named["verdict"] == "partly judged"
 
-    rest = [(0, 1, held(broker, topic)[0]), (1, 0, held(broker, topic)[1])]
+    ends = ends_of(broker, topic)
+    rest = [(0, 1, ends[0]), (1, 0, ends[1])]
     reports = [consumed(topic, *place) for place in rest]
     report_consumed(broker.address, reports)
     done = EventStore().run(settled(topic, consumers="job"), **later)
@@ -437,8 +436,8 @@ def tmp_path_of(broker):
 
 def test_a_range_that_is_gone_is_refused(broker, topic):
     """Asking what a range holds that was never published is an error that names it."""
-    from airflow_provider_memq.published import expect
-    from airflow_provider_memq.ranges import PlannedRange
-
-    with pytest.raises(OffsetOutOfRangeError, match=r"partition 0 \[0, 5\) is not held"):
-        ask_brokers("memq_default", lambda cluster: expect(cluster, topic, PlannedRange(0, 0, 5)))
+    with (
+        MemqHook().topic(topic) as client,
+        pytest.raises(OffsetOutOfRangeError, match=r"/0 \[0, 5\) is not retained"),
+    ):
+        contents_of(client, OffsetRange(0, 0, 5))

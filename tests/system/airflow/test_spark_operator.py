@@ -19,12 +19,13 @@ import pytest
 from airflow.providers.openlineage.extractors import OperatorLineage
 from airflow.sdk.exceptions import AirflowException
 
-from airflow_provider_memq.operators.base import ask_brokers
+from airflow_provider_memq.hooks.memq import MemqHook
 from airflow_provider_memq.operators.memq import MemqSparkSubmitOperator
 from airflow_provider_memq.operators.spark import check, read_manifest
-from airflow_provider_memq.published import Expected, expect
-from airflow_provider_memq.ranges import PlannedRange
+from airflow_provider_memq.ranges import range_key
+from airflow_provider_memq.topics import contents_of
 from memq import AdminClient, Producer
+from memq.core.ranges import OffsetRange
 from memq.errors import ConfigError, DataLossError, OffsetOutOfRangeError
 from memq.testing.broker import BrokerProcess
 from tests.harness.airflow.rest import until
@@ -39,7 +40,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 TOPIC = "clicks"
 BATCHES = 4
-KEY = PlannedRange(0, 1, 3).key
+KEY = range_key(OffsetRange(0, 1, 3))
 
 # `spark-submit` for a cluster: it names the driver that it started, and can be asked about it.
 CLUSTER_SUBMIT = """#!/bin/sh
@@ -233,10 +234,10 @@ def test_wrong_arguments_are_named(tmp_path, light, options, error):
         EventStore().run(operator(tmp_path, light / light_app.APP, **options))
 
 
-def test_a_range_that_is_not_held_is_not_submitted(tmp_path, light):
+def test_a_range_that_is_not_retained_is_not_submitted(tmp_path, light):
     """What retention removed, or was never published, fails before Spark starts."""
-    task = operator(tmp_path, light / light_app.APP, range_key=PlannedRange(0, 2, 99).key)
-    with pytest.raises(OffsetOutOfRangeError, match="not held"):
+    task = operator(tmp_path, light / light_app.APP, range_key=range_key(OffsetRange(0, 2, 99)))
+    with pytest.raises(OffsetOutOfRangeError, match="not retained"):
         EventStore().run(task)
 
 
@@ -245,9 +246,8 @@ def test_a_manifest_that_differs_from_the_plan_fails(tmp_path, light):
     task = operator(tmp_path, light / light_app.APP)
     EventStore().run(task)
     manifest = read_manifest(task.manifest_url)
-    expected: Expected = ask_brokers(
-        "memq_default", lambda cluster: expect(cluster, TOPIC, PlannedRange(0, 1, 3))
-    )
+    with MemqHook().topic(TOPIC) as client:
+        expected = contents_of(client, OffsetRange(0, 1, 3))
     check(manifest, TOPIC, expected)
 
     for field in ("start", "end", "batches", "messages", "records", "crc_sum", "bytes"):

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
-from airflow_provider_memq.session import Found, TopicState
-from memq.core.notification.notification import Notification
+from memq.core.notification.notification import Notification, PublishedBatch
 from memq.errors import TopicRecreatedError
 
 
-class FakeSession:
-    """One topic with one record of 100 bytes at each offset; counts the notifications it gave."""
+class FakeTopic:
+    """A client of a topic with one record of 100 bytes at each offset; counts the notifications
+    that it gave.
+    """
 
     def __init__(self, ends, *, starts=None, watermark_ms=0, committed=None, incarnation="a" * 16):
+        self.topic = "t"
         self.ends = dict(ends)
         self.starts = starts or dict.fromkeys(ends, 0)
         self.watermark_ms = watermark_ms
@@ -20,53 +22,69 @@ class FakeSession:
         self.read = 0
         self.incarnation = incarnation
 
-    async def state(self, topic, incarnation=""):
-        if incarnation not in ("", self.incarnation):
-            raise TopicRecreatedError(topic)
-        return TopicState(
-            topic, self.incarnation, dict(self.starts), dict(self.ends), self.watermark_ms
-        )
+    async def watermark(self):
+        return SimpleNamespace(stored_through_ms=self.watermark_ms)
 
-    async def committed(self, group, topic, incarnation=""):
+    async def offsets(self):
+        return [
+            SimpleNamespace(partition=p, start=self.starts[p], end=end)
+            for p, end in self.ends.items()
+        ]
+
+    async def committed(self, group):
         return dict(self.group)
 
-    async def pages(self, topic, partition, start, end):
-        for offset in range(start, end):
-            self.read += 1
-            yield [Found(offset, notification(topic))]
+    async def batches(self, ranges):
+        for partition, start, end, _ in ranges:
+            for offset in range(start, end):
+                self.read += 1
+                yield published(offset, partition=partition)
 
 
 class FakeHook:
-    """A hook whose looks do in turn what the test says: an error to raise, or a session."""
+    """A hook whose looks do in turn what the test says: an error to raise, or a topic."""
 
     def __init__(self, *looks):
         self.looks = list(looks)
         self.open = 0
 
-    @asynccontextmanager
-    async def session(self):
+    async def atopic(self, topic, incarnation=""):
         look = self.looks.pop(0)
         if isinstance(look, Exception):
             raise look
-        self.open += 1
-        try:
-            yield look
-        finally:
-            self.open -= 1
+        if incarnation not in ("", look.incarnation):
+            raise TopicRecreatedError(topic)
+        return _Opened(self, look)
 
 
-def notification(topic):
-    return Notification(
+class _Opened:
+    """What a hook gives: a topic that is open for a while."""
+
+    def __init__(self, hook, topic):
+        self.hook = hook
+        self.topic = topic
+
+    async def __aenter__(self):
+        self.hook.open += 1
+        return self.topic
+
+    async def __aexit__(self, *_):
+        self.hook.open -= 1
+
+
+def published(offset, timestamp_ms=0, size_bytes=100, records=1, *, partition=0):
+    """A Batch of one Message."""
+    notification = Notification(
         version=1,
-        topic=topic,
+        topic="t",
         incarnation="0" * 16,
         write_partition=0,
         batch_id="b",
         uri="file:///b",
-        size_bytes=100,
+        size_bytes=size_bytes,
         index_offset=50,
         messages=1,
-        records=1,
+        records=records,
         min_timestamp_us=0,
         max_timestamp_us=0,
         producers=[],
@@ -75,3 +93,4 @@ def notification(topic):
         sealed_ms=0,
         stored_through_ms=0,
     )
+    return PublishedBatch(partition, offset, timestamp_ms, notification)

@@ -14,13 +14,14 @@ from airflow_provider_memq.assets import (
     asset_uri,
     convert_asset_to_openlineage,
     create_asset,
+    range_lineage,
     sanitize_uri,
     watched_asset,
 )
-from airflow_provider_memq.lineage import Range, range_lineage
 from airflow_provider_memq.links import MemqManifestLink, MemqTopicLink
 from airflow_provider_memq.sensors.memq import MemqOffsetSensor
 from airflow_provider_memq.triggers.watch import MemqWatchTrigger
+from memq.core.ranges import OffsetRange
 from memq.core.topic import check_topic_name
 from memq.errors import InvalidRequestError
 
@@ -133,7 +134,9 @@ def test_lineage_of_an_asset():
 )
 def test_lineage_of_ranges(output, namespace, name):
     """The exact offsets that were read stand with the input."""
-    lineage = range_lineage("a:1", "clicks", [Range(0, 5, 9), Range(1, 0, 2)], output=output)
+    lineage = range_lineage(
+        "a:1", "clicks", [OffsetRange(0, 5, 9), OffsetRange(1, 0, 2, "a" * 16)], output=output
+    )
 
     (source,), (target,) = lineage.inputs, lineage.outputs
     assert (source.namespace, source.name) == ("memq://a:1", "clicks")

@@ -10,25 +10,30 @@ from hypothesis import strategies as st
 
 from airflow_provider_memq.ledger import (
     MAX_GAPS,
-    Gap,
-    Held,
     Ledger,
-    Topic,
     carried_on,
     first_ledger,
     ledger_of,
     newest,
     settled,
 )
-from airflow_provider_memq.ranges import MAX_OFFSET, PlannedRange
+from airflow_provider_memq.ranges import MAX_OFFSET
+from airflow_provider_memq.topics import TopicState
+from memq.core.ranges import OffsetRange
 from memq.errors import ConfigError, CorruptDataError, DataLossError, TopicRecreatedError
 
 OLD, NEW = "a" * 16, "b" * 16
 
 
-def topic(**held: tuple[int, int]) -> Topic:
+def topic(**retained: tuple[int, int]) -> TopicState:
     """A topic with read partitions p0, p1 and so on."""
-    return Topic("clicks", OLD, {int(p[1:]): Held(*each) for p, each in held.items()})
+    starts = {int(p[1:]): start for p, (start, _) in retained.items()}
+    ends = {int(p[1:]): end for p, (_, end) in retained.items()}
+    return TopicState("clicks", OLD, starts, ends, 0)
+
+
+def gap(partition, start, end):
+    return {"partition": partition, "start": start, "end": end}
 
 
 def ledger(**changes) -> Ledger:
@@ -74,13 +79,13 @@ def test_the_newest_ledger_is_found_in_any_order():
 
 def test_a_ledger_takes_only_what_meets():
     """A range that leaves a gap or overlaps is a bug, and never becomes part of a plan."""
-    ranges = [PlannedRange(0, 10, 12, OLD), PlannedRange(0, 12, 15, OLD)]
+    ranges = [OffsetRange(0, 10, 12, OLD), OffsetRange(0, 12, 15, OLD)]
     assert ledger().advanced(ranges).ends == {0: 15}
     assert ledger().advanced(ranges).ranges == ranges
     assert ledger().advanced(ranges).advanced([]).ranges == []
     for start in (9, 11):
         with pytest.raises(CorruptDataError, match="does not meet"):
-            ledger().advanced([PlannedRange(0, start, 20)])
+            ledger().advanced([OffsetRange(0, start, 20)])
 
 
 @pytest.mark.parametrize(
@@ -88,7 +93,7 @@ def test_a_ledger_takes_only_what_meets():
     [("earliest", {0: 5, 1: 0}), ("latest", {0: 9, 1: 3}), ({0: 7}, {0: 7, 1: 0})],
 )
 def test_the_first_plan_begins_where_it_is_told(start, ends):
-    """At the oldest held offsets, at the ends, or at given offsets."""
+    """At the oldest retained offsets, at the ends, or at given offsets."""
     first = first_ledger(topic(p0=(5, 9), p1=(0, 3)), start)
 
     assert first.ends == first.origins == ends
@@ -96,7 +101,7 @@ def test_the_first_plan_begins_where_it_is_told(start, ends):
 
 @pytest.mark.parametrize("start", ["newest", {0: 4}, {0: 10}, {7: 0}])
 def test_a_start_that_cannot_be_is_refused(start):
-    """A word that is none, and offsets that are not held, are errors."""
+    """A word that is none, and offsets that are not retained, are errors."""
     with pytest.raises(ConfigError, match="start"):
         first_ledger(topic(p0=(5, 9)), start)
 
@@ -110,7 +115,8 @@ def test_removed_offsets_fail_or_are_recorded():
     skipped = carried_on(ledger(), now, skip_removed=True)
 
     assert skipped.ends == {0: 12}
-    assert [(gap.partition, gap.start, gap.end) for gap in skipped.skipped] == [(0, 10, 12)]
+    assert skipped.skipped == [gap(0, 10, 12)]
+    assert skipped.gaps == [OffsetRange(0, 10, 12)]
     assert carried_on(skipped, now, skip_removed=False).skipped == skipped.skipped
 
 
@@ -121,11 +127,11 @@ def test_the_record_of_gaps_is_bounded():
         last = carried_on(last, topic(p0=(number + 1, 500)), skip_removed=True)
 
     assert len(last.skipped) == MAX_GAPS
-    assert last.skipped[-1].end == MAX_GAPS + 10
+    assert last.gaps[-1].end == MAX_GAPS + 10
 
 
 def test_another_topic_of_the_same_name_is_refused():
-    """A topic that was made again has other data at the same offsets."""
+    """A topic that was recreated has other data at the same offsets."""
     again = topic(p0=(0, 50))._replace(incarnation=NEW)
     with pytest.raises(TopicRecreatedError, match="on_recreated='begin'"):
         carried_on(ledger(), again, skip_removed=True)
@@ -150,6 +156,6 @@ def test_a_new_read_partition_is_planned_whole():
 )
 def test_nothing_is_left_to_process_in_what_was_left_out(stored, expected):
     """What lies before the first plan, and the gaps that meet what is stored, are settled."""
-    gaps = [Gap(0, 12, 14), Gap(0, 10, 12), Gap(1, 14, 90)]
+    gaps = [gap(0, 12, 14), gap(0, 10, 12), gap(1, 14, 90)]
 
     assert settled(ledger(origins={0: 5}, skipped=gaps), stored) == {0: expected}

@@ -7,14 +7,15 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_memq.ledger import Ledger
-from airflow_provider_memq.missed import MAX_AGAIN, Emitted, judge
+from airflow_provider_memq.ledger import Ledger, StoredPlan
+from airflow_provider_memq.missed import MAX_AGAIN, ranges_without_run
+from airflow_provider_memq.ranges import range_key
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 EMPTY = Ledger(topic="t", incarnation="a" * 16, origins={0: 0}, ends={0: 0})
 
 
-def emitted(minute, cuts=(), again=()):
+def stored(minute, cuts=(), again=()):
     ledger = Ledger(
         topic="t",
         incarnation="a" * 16,
@@ -23,41 +24,41 @@ def emitted(minute, cuts=(), again=()):
         cuts={0: [*cuts]},
         again=[*again],
     )
-    return Emitted(BEGIN + timedelta(minutes=minute), ledger)
+    return StoredPlan(BEGIN + timedelta(minutes=minute), ledger)
 
 
 def keys(plans):
-    return [each.key for plan in plans for each in plan.ledger.ranges]
+    return [range_key(each) for plan in plans for each in plan.ledger.ranges]
 
 
 def test_what_has_no_run_is_emitted_again_when_it_is_settled():
     """A range without a run is missing, unless it was emitted a short time ago, first or again."""
-    plans = [emitted(0, [0, 1, 2, 3]), emitted(5, [3, 4])]
+    plans = [stored(0, [0, 1, 2, 3]), stored(5, [3, 4])]
     first, second, third, young = keys(plans)
-    plans.append(emitted(6, again=[second]))
+    plans.append(stored(6, again=[second]))
 
-    judged = judge(plans, {first}, BEGIN + timedelta(minutes=4))
+    found = ranges_without_run(plans, {first}, BEGIN + timedelta(minutes=4))
 
-    assert judged.again == [third]
-    assert judged.waiting == [second, young]
-    assert judged.until < BEGIN
+    assert found.again == [third]
+    assert found.waiting == [second, young]
+    assert found.until < BEGIN
 
 
 def test_all_that_has_its_run_is_left_behind():
-    """With nothing missing the next look begins behind the last plan, whose runs may be cleaned."""
-    plans = [emitted(0, [0, 1]), emitted(1, [1, 2])]
+    """With nothing missing the next look begins after the last plan, whose runs may be cleaned."""
+    plans = [stored(0, [0, 1]), stored(1, [1, 2])]
 
-    assert judge(plans, keys(plans), BEGIN).until > plans[-1].at
-    assert judge([], [], BEGIN) == ([], [], None)
+    assert ranges_without_run(plans, keys(plans), BEGIN).until > plans[-1].at
+    assert ranges_without_run([], [], BEGIN) == ([], [], None)
 
 
 def test_one_plan_emits_so_many_again():
     """A pause of weeks is caught up with in several steps, the oldest ranges first."""
-    plans = [emitted(0, range(3 * MAX_AGAIN))]
+    plans = [stored(0, range(3 * MAX_AGAIN))]
 
-    judged = judge(plans, [], BEGIN)
+    found = ranges_without_run(plans, [], BEGIN)
 
-    assert judged.again == keys(plans)[:MAX_AGAIN]
+    assert found.again == keys(plans)[:MAX_AGAIN]
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.booleans()), max_size=20), st.integers(0, 25))
@@ -66,8 +67,12 @@ def test_each_range_is_run_once(steps, patience):
     plans, runs, start = [], [], 0
     for minute, (count, paused) in enumerate([*steps, *[(0, False)] * (patience + 2)]):
         now = BEGIN + timedelta(minutes=minute)
-        again = [] if paused else judge(plans, runs, now - timedelta(minutes=patience)).again
-        plan = emitted(minute, range(start, start + count + 1) if count else (), again)
+        again = (
+            []
+            if paused
+            else ranges_without_run(plans, runs, now - timedelta(minutes=patience)).again
+        )
+        plan = stored(minute, range(start, start + count + 1) if count else (), again)
         start += count
         plans.append(plan)
         runs += [] if paused else [*keys([plan]), *again]

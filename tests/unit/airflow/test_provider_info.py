@@ -54,7 +54,7 @@ def test_it_follows_the_schema():
 
 
 def test_its_module_imports_nothing():
-    """A broken import there would break `import airflow` for everybody."""
+    """A broken import there would break `import airflow` foreverybody."""
     tree = ast.parse(Path(module.__file__).read_text())
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
 
@@ -96,12 +96,15 @@ def test_the_form_names_the_ports_of_brokers():
 
 
 def test_what_a_dag_imports_is_light():
-    """Beyond Airflow's own start, sensors, triggers and assets load none of the heavy packages."""
+    """Beyond Airflow's own start, nothing heavy is loaded to parse a DAG, and no client."""
     code = (
         "import airflow.sdk.bases.sensor, airflow.triggers.base, sys, time; "
         "before = set(sys.modules); start = time.process_time(); "
         "import airflow_provider_memq.sensors.memq, airflow_provider_memq.triggers.watch; "
         "import airflow_provider_memq.assets, airflow_provider_memq.links; "
+        "from airflow_provider_memq.operators.memq import MemqPlanRangesOperator; "
+        "from airflow_provider_memq.operators.memq import MemqCommitOperator; "
+        "from airflow_provider_memq.operators.memq import MemqWindowRangesOperator; "
         "print(time.process_time() - start, *set(sys.modules) - before)"
     )
     done = subprocess.run(
@@ -110,6 +113,7 @@ def test_what_a_dag_imports_is_light():
     seconds, *loaded = done.stdout.splitlines()[-1].split()
 
     assert {name.partition(".")[0] for name in loaded}.isdisjoint(HEAVY)
+    assert not any(name.startswith("memq.client.") for name in loaded)
     assert float(seconds) < 1.0
 
 

@@ -8,27 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_memq.ledger import (
-    Held,
-    Ledger,
-    Topic,
-    carried_on,
-    first_ledger,
-    ledger_of,
-)
+from airflow_provider_memq.ledger import Ledger, carried_on, first_ledger, ledger_of
 from airflow_provider_memq.ranges import (
     MAX_OFFSET,
     MAX_PARTITION,
     UNBOUNDED,
-    Cutter,
-    Facts,
     Limits,
-    PlannedRange,
+    RangeCutter,
     contiguous_end,
     parse_key,
+    range_key,
     touching,
 )
+from airflow_provider_memq.topics import TopicState
+from memq.core.ranges import OffsetRange
 from memq.errors import ConfigError
+from tests.unit.airflow.fakes import published
 
 CREATED_MS = 1_700_000_000_000
 INCARNATION = "0123456789abcdef"
@@ -44,13 +39,19 @@ limits = st.builds(
 )
 
 
-def facts(start: int, end: int) -> list[Facts]:
-    """Notifications of a busy partition; every one differs."""
-    return [Facts(o, CREATED_MS + 3 * o, 7 * o % 90 + 1, o % 9) for o in range(start, end)]
+def batches(start: int, end: int) -> list:
+    """Batches of a busy partition; every one differs."""
+    return [published(o, CREATED_MS + 3 * o, 7 * o % 90 + 1, o % 9) for o in range(start, end)]
 
 
-def cut(start: int, found: list[Facts], limits: Limits, now_ms: int = CREATED_MS) -> list:
-    cutter = Cutter(0, start, limits)
+def cut(
+    start: int,
+    found: list,
+    limits: Limits,
+    now_ms: int = CREATED_MS,
+    partition: int = 0,
+) -> list:
+    cutter = RangeCutter(OffsetRange(partition, start, UNBOUNDED), limits)
     for each in found:
         if cutter.full:
             break
@@ -66,11 +67,11 @@ def test_a_key_names_its_range(partition, start, data):
     """What is made of a key is the range that it was made of, and keys sort as ranges do."""
     end = data.draw(st.integers(start + 1, MAX_OFFSET - 1))
     for incarnation in ("", INCARNATION):
-        planned = PlannedRange(partition, start, end, incarnation)
+        planned = OffsetRange(partition, start, end, incarnation)
 
-        assert parse_key(planned.key) == planned
-        assert planned.key < planned._replace(partition=partition + 1).key
-        assert planned.key < planned._replace(end=end + 1).key
+        assert parse_key(range_key(planned)) == planned
+        assert range_key(planned) < range_key(planned._replace(partition=partition + 1))
+        assert range_key(planned) < range_key(planned._replace(end=end + 1))
 
 
 @pytest.mark.parametrize(
@@ -97,41 +98,41 @@ def test_what_is_no_key_is_refused(key):
 @given(st.integers(0, 50), st.integers(0, 80), limits, st.integers(0, 400))
 def test_ranges_meet_and_fit(start, length, limits, now):
     """Ranges begin where the last one ended, within all limits unless they hold one Batch."""
-    ranges = cut(start, facts(start, start + length), limits, CREATED_MS + now)
+    ranges = cut(start, batches(start, start + length), limits, CREATED_MS + now)
 
     assert len(ranges) <= limits.ranges
     expected = start
     for each in ranges:
         assert each.range.start == expected
-        assert each.batches == each.range.offsets > 0
+        assert each.batches == each.range.size > 0
         assert each.fits(limits) or each.batches == 1
         expected = each.range.end
 
 
 @given(st.integers(0, 50), st.integers(1, 80), limits)
 def test_a_range_is_as_large_as_it_may_be(start, length, limits):
-    """A range is only cut when one more notification would not fit."""
-    found = facts(start, start + length)
+    """A range is only cut when one more Batch would not fit."""
+    found = batches(start, start + length)
     ranges = cut(start, found, limits._replace(ranges=UNBOUNDED, linger_ms=0), 2 * CREATED_MS)
 
     assert ranges[-1].range.end == start + length
     for each in ranges[:-1]:
-        assert not each.with_one(found[each.range.end - start]).fits(limits)
+        assert not each.with_batch(found[each.range.end - start]).fits(limits)
 
 
 def test_gaps_in_offsets_belong_to_a_range():
     """Offsets that the queue left out, as Kafka's does, are in the range that follows them."""
-    found = [Facts(o, CREATED_MS, 10, 1) for o in (3, 4, 9, 20)]
+    found = [published(o, CREATED_MS, 10, 1) for o in (3, 4, 9, 20)]
     ranges = cut(0, found, Limits(offsets=2))
 
-    assert [each.range for each in ranges] == [PlannedRange(0, 0, 5), PlannedRange(0, 5, 21)]
+    assert [each.range for each in ranges] == [OffsetRange(0, 0, 5), OffsetRange(0, 5, 21)]
     assert [each.batches for each in ranges] == [2, 2]
 
 
-@pytest.mark.parametrize(("age_ms", "planned"), [(999, []), (1000, [PlannedRange(0, 0, 2)])])
+@pytest.mark.parametrize(("age_ms", "planned"), [(999, []), (1000, [OffsetRange(0, 0, 2)])])
 def test_a_small_tail_waits_for_more(age_ms, planned):
-    """A range that reached no limit is planned when its first notification has lingered."""
-    found = [Facts(0, CREATED_MS, 10, 1), Facts(1, CREATED_MS + 900, 10, 1)]
+    """A range that reached no limit is planned when its first Batch has lingered."""
+    found = [published(0, CREATED_MS, 10, 1), published(1, CREATED_MS + 900, 10, 1)]
     ranges = cut(0, found, Limits(offsets=5, linger_ms=1000), CREATED_MS + age_ms)
 
     assert [each.range for each in ranges] == planned
@@ -144,21 +145,21 @@ def test_a_small_tail_waits_for_more(age_ms, planned):
 )
 def test_a_full_tail_does_not_wait(limits):
     """A range that has reached a limit is planned at once."""
-    found = [Facts(o, CREATED_MS, 10, 1) for o in range(2)]
+    found = [published(o, CREATED_MS, 10, 1) for o in range(2)]
 
     assert len(cut(0, found, limits._replace(linger_ms=10_000))) == 1
 
 
 @pytest.mark.parametrize("bad", [Limits(offsets=0), Limits(ranges=0), Limits(linger_ms=-1)])
 def test_impossible_limits_are_refused(bad):
-    """Limits that no range fits would plan nothing for ever."""
+    """Limits that no range fits would plan nothing forever."""
     with pytest.raises(ConfigError, match="must be a whole number"):
         bad.check()
 
 
-def test_a_clock_that_is_behind_holds_nothing_back():
+def test_a_slow_clock_holds_nothing_back():
     """Without lingering, a notification from the future of this clock is planned at once."""
-    assert len(cut(0, facts(0, 3), Limits(), CREATED_MS - 60_000)) == 1
+    assert len(cut(0, batches(0, 3), Limits(), CREATED_MS - 60_000)) == 1
 
 
 # -- plan after plan ------------------------------------------------------------------------
@@ -178,18 +179,19 @@ def test_no_gap_and_no_overlap(steps, partitions):
     """Whatever heads, crashes and retries come: what is emitted is what was published, once."""
     ends = [0] * partitions
     committed: Ledger | None = None
-    emitted: list[PlannedRange] = []
+    emitted: list[OffsetRange] = []
     for number, (more, outcome, limits) in enumerate(steps):
         ends = [end + more * (p + 1) for p, end in enumerate(ends)]
-        now = Topic("clicks", INCARNATION, {p: Held(0, end) for p, end in enumerate(ends)})
+        heads = dict(enumerate(ends))
+        now = TopicState("clicks", INCARNATION, dict.fromkeys(heads, 0), heads, 0)
         if committed is None:
-            begin = first_ledger(now, dict.fromkeys(now.held, 0))
+            begin = first_ledger(now, now.starts)
         else:
             begin = carried_on(committed, now, skip_removed=False)
         ranges = [
             each.range
-            for p, held in now.held.items()
-            for each in plan_of(p, begin.ends[p], held.end, limits, number)
+            for p, end in now.ends.items()
+            for each in plan_of(p, begin.ends[p], end, limits, number)
         ]
         ledger = begin.advanced(ranges)
         if outcome == "crash":  # nothing of this try is stored, whatever it had done
@@ -206,19 +208,14 @@ def test_no_gap_and_no_overlap(steps, partitions):
         last = carried_on(committed, now, skip_removed=False)
         rest = [
             each.range
-            for p, held in now.held.items()
-            for each in plan_of(p, last.ends[p], held.end, Limits(), 0)
+            for p, end in now.ends.items()
+            for each in plan_of(p, last.ends[p], end, Limits(), 0)
         ]
         assert last.advanced(rest).ends == dict(enumerate(ends))
 
 
 def plan_of(partition, start, end, limits, number):
-    cutter = Cutter(partition, start, limits)
-    for each in facts(start, end):
-        if cutter.full:
-            break
-        cutter.add(each)
-    return cutter.finish(CREATED_MS + 50 * number)
+    return cut(start, batches(start, end), limits, CREATED_MS + 50 * number, partition)
 
 
 # -- replay and commit ----------------------------------------------------------------------
@@ -226,19 +223,17 @@ def plan_of(partition, start, end, limits, number):
 
 def test_a_replay_takes_whole_ranges():
     """Ranges that share an offset with what is wanted, of the same partition, each once."""
-    planned = [PlannedRange(0, 0, 5), PlannedRange(0, 5, 9), PlannedRange(1, 0, 9)]
+    planned = [OffsetRange(0, 0, 5), OffsetRange(0, 5, 9), OffsetRange(1, 0, 9)]
 
-    assert touching(planned, [PlannedRange(0, 4, 6), PlannedRange(0, 8, 20)]) == planned[:2]
-    assert touching(planned, [PlannedRange(0, 9, 12)]) == []
+    assert touching(planned, [OffsetRange(0, 4, 6), OffsetRange(0, 8, 20)]) == planned[:2]
+    assert touching(planned, [OffsetRange(0, 9, 12)]) == []
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.sets(st.integers(0, 11)))
 def test_a_commit_stops_at_the_first_missing_range(lengths, missing):
     """Offsets are committed exactly up to the first range that is not done, in any order."""
     bounds = [sum(lengths[:at]) for at in range(len(lengths) + 1)]
-    done = [
-        PlannedRange(0, *bounds[at : at + 2]) for at in range(len(lengths)) if at not in missing
-    ]
+    done = [OffsetRange(0, *bounds[at : at + 2]) for at in range(len(lengths)) if at not in missing]
     expected = next((bounds[at] for at in range(len(lengths)) if at in missing), bounds[-1])
 
     assert contiguous_end(0, reversed(done)) == expected

@@ -15,7 +15,7 @@ from tests.harness.airflow.rest import Rest, RestError, WaitError, until
 
 @pytest.fixture
 def api():
-    """A server that gives one state of a run after the other, and the last one for ever."""
+    """A server that gives one state of a run after the other, and the last one forever."""
     states = []
 
     class Handler(BaseHTTPRequestHandler):

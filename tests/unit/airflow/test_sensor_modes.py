@@ -25,11 +25,11 @@ from airflow.sdk.exceptions import (
 from airflow.sdk.execution_time.comms import ErrorResponse
 from airflow.triggers.base import TaskSuccessEvent
 
-from airflow_provider_memq import polling
-from airflow_provider_memq.conditions import Outcome
-from airflow_provider_memq.polling import grown_interval_s
+from airflow_provider_memq import waiting
 from airflow_provider_memq.sensors.memq import MemqSensor
 from airflow_provider_memq.triggers.memq import MemqTrigger
+from airflow_provider_memq.waiting import Condition, Outcome, grown_interval_s
+from memq.core.retry import Backoff
 from memq.errors import UnavailableError, UnknownTopicError
 
 INTERVAL_S = 0.05
@@ -52,7 +52,7 @@ STORIES = {
     "a bug": [BUG],
     "a bug later": [NOT_YET, NOT_YET, BUG],
 }
-"""What looks give, in turn; the last one for ever."""
+"""What looks give, in turn; the last one forever."""
 
 EXPECTED = {
     #                       plain         soft_fail    never_fail   silent_fail
@@ -83,13 +83,10 @@ ids = count()
 looks: Counter[str] = Counter()
 
 
-class Story:
+class Story(Condition):
     """A condition whose looks do what a story says; its topic is `STORY/ID`."""
 
-    def __init__(self, topic, incarnation=""):
-        self.topic = topic
-
-    async def look(self, session):
+    async def look(self, client):
         story = STORIES[self.topic.partition("/")[0]]
         step = story[min(looks[self.topic], len(story) - 1)]
         looks[self.topic] += 1
@@ -111,14 +108,11 @@ class StorySensor(MemqSensor):
         self.start_trigger_args = self._start_arguments()
 
 
-class Clock:
+class Clock(Condition):
     """A condition that holds from a time on."""
 
-    def __init__(self, topic, incarnation=""):
-        self.at = float(topic)
-
-    async def look(self, session):
-        return Outcome(time.monotonic() >= self.at, {}, "")
+    async def look(self, client):
+        return Outcome(time.monotonic() >= float(self.topic), {}, "")
 
 
 class ClockTrigger(MemqTrigger):
@@ -133,7 +127,7 @@ class ClockSensor(MemqSensor):
 @pytest.fixture(autouse=True)
 def connection(monkeypatch):
     """Nobody is asked: each look is made by a condition of the test. Outages are short."""
-    monkeypatch.setattr(polling, "BACKOFF_BASE_S", INTERVAL_S)
+    monkeypatch.setattr(waiting, "OUTAGE_BACKOFF", Backoff(INTERVAL_S, 60.0))
     monkeypatch.setenv("AIRFLOW_CONN_MEMQ_DEFAULT", "memq://127.0.0.1:1")
 
 

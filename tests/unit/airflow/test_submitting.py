@@ -10,13 +10,12 @@ from airflow.providers.apache.spark.hooks import spark_submit
 from airflow.sdk.exceptions import AirflowException
 
 from airflow_provider_memq.operators.memq import MemqAuditOperator, MemqSparkSubmitOperator
-from airflow_provider_memq.ranges import PlannedRange
 from airflow_provider_memq.submitting import TOKEN_VARIABLE
-from memq.core.ranges import Interval
+from memq.core.ranges import Interval, OffsetRange
 from memq.errors import ConfigError
 
 TOKEN = "s3cr3t"  # noqa: S105 - it protects nothing
-RANGE = PlannedRange(0, 1, 3)
+RANGE = OffsetRange(0, 1, 3, "0123456789abcdef")
 
 # What spark-submit says that the hook looks for, where it looks for something.
 SUBMIT = """#!/bin/sh
@@ -81,7 +80,7 @@ def operator(**options):
 
 
 def hook_of(task):
-    task._prepare(RANGE, "0123456789abcdef", "/manifest.json")
+    task._prepare(RANGE, "/manifest.json")
     return task._get_hook()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_memq.triggers.watch import CONFIRM_S, REFRESH_S, State, _from_json, _Watch
+from airflow_provider_memq.triggers.watch import CONFIRM_S, REFRESH_S, TopicEnds, _from_json, _Watch
 
 A, B = "a" * 16, "b" * 16
 
@@ -24,7 +24,7 @@ def clock():
 
 def loaded(clock, announced=None):
     watch = _Watch(clock)
-    watch.load(State(A if announced else "", announced or {}))
+    watch.load(TopicEnds(A if announced else "", announced or {}))
     return watch
 
 
@@ -46,7 +46,7 @@ def store(watch, now="now"):
 )
 def test_news(clock, announced, ends, new):
     """News is what was not announced, in a new partition too."""
-    assert loaded(clock, announced).news(State(A, ends)) == new
+    assert loaded(clock, announced).news(TopicEnds(A, ends)) == new
 
 
 @pytest.mark.parametrize(("end", "new"), [(9, 9), (12, 12), (2, 2), (0, 1)])
@@ -54,25 +54,25 @@ def test_a_topic_made_again_is_news(clock, end, new):
     """All of it is, whatever its ends are beside those of the one before."""
     watch = loaded(clock, {0: 9})
 
-    assert watch.announce(State(B, {0: end})) == new
-    assert watch.news(State(B, {0: end})) == 0
+    assert watch.announce(TopicEnds(B, {0: end})) == new
+    assert watch.news(TopicEnds(B, {0: end})) == 0
 
 
 def test_what_was_announced_is_no_news(clock):
     """One event tells of all that is there; the next one only of what came after it."""
     watch = loaded(clock)
 
-    assert watch.announce(State(A, {0: 3})) == 3
-    assert watch.news(State(A, {0: 3})) == 0
-    assert watch.announce(State(A, {0: 5})) == 2
+    assert watch.announce(TopicEnds(A, {0: 3})) == 3
+    assert watch.news(TopicEnds(A, {0: 3})) == 0
+    assert watch.announce(TopicEnds(A, {0: 5})) == 2
 
 
 def test_the_position_is_stored_late(clock):
     """A triggerer that dies right after an event announces again: Airflow may not have it yet."""
     watch = loaded(clock)
     clock.now_s = CONFIRM_S
-    watch.saw(State(A, {0: 3}))
-    watch.announce(State(A, {0: 3}))
+    watch.saw(TopicEnds(A, {0: 3}))
+    watch.announce(TopicEnds(A, {0: 3}))
 
     assert store(watch) == {"head": {"0": 3}, "last_error": "", "last_poll": "now"}
     clock.now_s += CONFIRM_S
@@ -82,7 +82,7 @@ def test_the_position_is_stored_late(clock):
 def test_nothing_is_written_while_nothing_happens(clock):
     """The state store is written when something changed, and once a minute to show it is alive."""
     watch = loaded(clock, {0: 3})
-    watch.saw(State(A, {0: 3}))
+    watch.saw(TopicEnds(A, {0: 3}))
     assert store(watch)
 
     clock.now_s = REFRESH_S - 1
@@ -94,7 +94,7 @@ def test_nothing_is_written_while_nothing_happens(clock):
 def test_an_error_is_cleared(clock):
     """After a failure the next look that goes well says so."""
     watch = loaded(clock, {0: 3})
-    watch.saw(State(A, {0: 3}))
+    watch.saw(TopicEnds(A, {0: 3}))
     store(watch)
 
     watch.complained()

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from airflow_provider_memq import emitted
-from airflow_provider_memq.emitted import ranges_behind
-from airflow_provider_memq.ledger import Gap, Ledger
-from airflow_provider_memq.operators.commit import _moved
+from airflow_provider_memq import ledger
+from airflow_provider_memq.ledger import Ledger, unstored_ranges
+from airflow_provider_memq.operators.progress import moved_ends
 from airflow_provider_memq.range_assets import plan_asset, processed_asset, ranges_asset
-from airflow_provider_memq.ranges import PlannedRange
+from airflow_provider_memq.ranges import range_key
+from memq.core.ranges import OffsetRange
 from tests.integration.airflow.event_store import EventStore
 
 PLAN, DONE = plan_asset(ranges_asset("t")), processed_asset("t", "job")
@@ -40,7 +40,7 @@ class World:
         """Emit ranges of these lengths by one plan; returns them."""
         ranges, end = [], self.ledger.ends[partition]
         for length in lengths:
-            ranges.append(PlannedRange(partition, end, end + length, OLD))
+            ranges.append(OffsetRange(partition, end, end + length, OLD))
             end += length
         self.ledger = self.ledger.advanced(ranges)
         self.store.add(PLAN, None, self.ledger.to_extra())
@@ -48,42 +48,42 @@ class World:
 
     def process(self, *ranges):
         for each in ranges:
-            self.store.add(DONE, each.key)
+            self.store.add(DONE, range_key(each))
 
-    def behind(self, stored):
-        return ranges_behind(self.store, PLAN, DONE, self.ledger, stored)
+    def unstored(self, stored):
+        return unstored_ranges(self.store, PLAN, DONE, self.ledger, stored)
 
 
 @pytest.fixture(autouse=True, scope="module")
 def small_pages():
     """Pages of three events, so that few are many."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(emitted, "PAGE_EVENTS", 3)
-        patch.setattr(emitted, "PLAN_EVENTS", 3)
+        patch.setattr(ledger, "PAGE_EVENTS", 3)
+        patch.setattr(ledger, "PLAN_EVENTS", 3)
         yield
 
 
-def test_a_late_range_finds_those_behind_it():
-    """Ranges behind one that was missing are found, however many of others came in between."""
+def test_a_late_range_finds_those_after_it():
+    """Ranges after one that was missing are found, however many of others came in between."""
     world = World()
-    late, *behind = world.plan(0, [5] * 4)
-    world.process(*behind)
+    late, *after = world.plan(0, [5] * 4)
+    world.process(*after)
     for _ in range(9):
         world.process(*world.plan(1, [1]))
     world.process(late)
 
-    assert world.behind({0: 0, 1: 9}) == {late, *behind}
+    assert world.unstored({0: 0, 1: 9}) == {late, *after}
 
 
 def test_a_replayed_range_hides_nothing():
     """That an old range was processed once more does not end the search."""
     world = World()
-    first, late, behind = world.plan(0, [5] * 3)
-    world.process(first, behind)
+    first, late, after = world.plan(0, [5] * 3)
+    world.process(first, after)
     world.process(*[first] * 9)
     world.process(late)
 
-    assert world.behind({0: 5}) == {late, behind}
+    assert world.unstored({0: 5}) == {late, after}
 
 
 def test_the_search_ends_where_nothing_can_come():
@@ -91,11 +91,11 @@ def test_the_search_ends_where_nothing_can_come():
     world = World()
     for _ in range(20):
         world.process(*world.plan(0, [1]), *world.plan(1, [1]))
-        world.store.clock += emitted.CLOCKS_APART
+        world.store.clock += ledger.CLOCKS_APART
     late = world.plan(0, [1])
     world.process(*late)
 
-    assert world.behind({0: 20, 1: 20}) == set(late)
+    assert world.unstored({0: 20, 1: 20}) == set(late)
     assert world.store.pages_done <= 2
 
 
@@ -104,17 +104,19 @@ def test_a_gap_does_not_prolong_the_search():
     world = World()
     for _ in range(20):
         world.process(*world.plan(0, [1]))
-    world.ledger = replace(world.ledger, ends={0: 30, 1: 0}, skipped=[Gap(0, 20, 30)])
-    world.store.clock += emitted.CLOCKS_APART
+    world.ledger = replace(
+        world.ledger, ends={0: 30, 1: 0}, skipped=[{"partition": 0, "start": 20, "end": 30}]
+    )
+    world.store.clock += ledger.CLOCKS_APART
     late = world.plan(1, [1])
     world.process(*late)
 
-    assert world.behind({0: 20}) == set(late)
-    world.store.clock += emitted.CLOCKS_APART
+    assert world.unstored({0: 20}) == set(late)
+    world.store.clock += ledger.CLOCKS_APART
     later = world.plan(1, [1])
     world.process(*later)
     world.store.pages_done = 0
-    assert world.behind({0: 20, 1: 1}) == set(later)
+    assert world.unstored({0: 20, 1: 1}) == set(later)
     assert world.store.pages_done <= 2
 
 
@@ -125,7 +127,7 @@ def test_a_gap_does_not_prolong_the_search():
 def test_whatever_the_order_everything_is_committed_in_the_end(plans, randomness):
     """In any order of processing, what is stored moves on until all that was planned is stored."""
     world, stored = World(), {0: 0, 1: 0}
-    world.store.clock += emitted.CLOCKS_APART
+    world.store.clock += ledger.CLOCKS_APART
     todo = []
     for partition, ranges in plans:
         todo += world.plan(partition, [2] * ranges)
@@ -144,5 +146,5 @@ def test_whatever_the_order_everything_is_committed_in_the_end(plans, randomness
 def commit(world, stored, done):
     """Process some ranges, and move what is stored as far as it goes."""
     world.process(*done)
-    world.store.clock += emitted.CLOCKS_APART
-    stored.update(_moved(world.ledger, stored, world.behind(stored)))
+    world.store.clock += ledger.CLOCKS_APART
+    stored.update(moved_ends(world.ledger, stored, world.unstored(stored)))

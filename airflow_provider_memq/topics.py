@@ -1,0 +1,163 @@
+"""What the brokers say of a topic: which offsets it retains, and what is published in a range.
+
+Everything here is read from notifications alone; no Batch is fetched. The clients that are asked
+come from a `MemqHook`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from airflow_provider_memq.ranges import RangeContents, RangeCutter
+from airflow_provider_memq.values import iso
+from memq.core.ranges import OffsetRange
+from memq.errors import OffsetOutOfRangeError, UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow_provider_memq.ranges import Limits
+    from memq.client.topic import SyncTopicClient, TopicClient
+    from memq.core.wire.messages import PartitionOffsets, WatermarkAnswer
+
+
+class TopicState(NamedTuple):
+    """A topic at one moment.
+
+    Attributes:
+        topic: its name.
+        incarnation: of it; offsets are of this one and mean nothing in another.
+        starts: first offset retained, by read partition.
+        ends: one past the last offset published, by read partition.
+        watermark_ms: every Message received before this time and acked lies before `ends`;
+            milliseconds since 1970 UTC.
+    """
+
+    topic: str
+    incarnation: str
+    starts: dict[int, int]
+    ends: dict[int, int]
+    watermark_ms: int
+
+    def to_json(self) -> dict[str, Any]:
+        """It as plain JSON, with partitions as text: what an XCom holds."""
+        return {
+            "topic": self.topic,
+            "incarnation": self.incarnation,
+            "offsets": {str(partition): end for partition, end in self.ends.items()},
+            "watermark_ms": self.watermark_ms,
+        }
+
+
+async def topic_state(client: TopicClient) -> TopicState:
+    """What a topic has now, and how far it is stored.
+
+    Raises:
+        TopicRecreatedError: it is of another incarnation than the client's.
+        MemqError: the brokers failed until the deadline.
+    """
+    # First the watermark: what it covers is then sure to lie before the ends.
+    watermark = await client.watermark()
+    return _state(client.topic, watermark, await client.offsets(), client.incarnation)
+
+
+def read_state(topic: str, client: SyncTopicClient) -> TopicState:
+    """As `topic_state`, for threads."""
+    watermark = client.watermark()
+    return _state(topic, watermark, client.offsets(), client.incarnation)
+
+
+def _state(
+    topic: str, watermark: WatermarkAnswer, offsets: Sequence[PartitionOffsets], incarnation: str
+) -> TopicState:
+    return TopicState(
+        topic,
+        incarnation,
+        {each.partition: each.start for each in offsets},
+        {each.partition: each.end for each in offsets},
+        watermark.stored_through_ms,
+    )
+
+
+def next_ranges(
+    client: SyncTopicClient,
+    state: TopicState,
+    planned: Mapping[int, int],
+    limits: Limits,
+    now_ms: int,
+) -> list[RangeContents]:
+    """The ranges that come after what is planned, up to what the topic had when it was looked up.
+
+    Args:
+        client: of the topic.
+        state: of the topic.
+        planned: one past the last planned offset, by read partition.
+        limits: of each range.
+        now_ms: the time, milliseconds since 1970 UTC.
+
+    Raises:
+        MemqError: the brokers failed until the deadline.
+    """
+    ranges: list[RangeContents] = []
+    for partition, end in sorted(state.ends.items()):
+        unplanned = OffsetRange(partition, planned[partition], end, state.incarnation)
+        cutter = RangeCutter(unplanned, limits)
+        for batch in client.batches([unplanned]):
+            cutter.add(batch)
+            if cutter.full:
+                break
+        ranges += cutter.finish(now_ms)
+    return ranges
+
+
+def contents_of(client: SyncTopicClient, wanted: OffsetRange) -> RangeContents:
+    """What a job over a range will read.
+
+    Raises:
+        TopicRecreatedError: the topic is of another incarnation than the client's.
+        OffsetOutOfRangeError: some of the offsets are not retained, or not published yet.
+        InvalidRequestError: there is no such read partition.
+    """
+    client.check_retained(wanted)
+    contents = RangeContents(wanted._replace(incarnation=client.incarnation))
+    for batch in client.batches([wanted]):
+        contents = contents.with_batch(batch)
+    return contents
+
+
+def check_closed(topic: str, client: SyncTopicClient, end_ms: int) -> None:
+    """Make sure that a window of time has all its Batches, so that it names them forever.
+
+    Raises:
+        UnavailableError: the watermark has not passed its end yet; try again later.
+    """
+    stored_through_ms = client.watermark().stored_through_ms
+    if stored_through_ms < end_ms:
+        raise UnavailableError(
+            f"topic {topic!r} is stored through {stored_through_ms} ms, and the window ends at "
+            f"{end_ms} ms: its last Batches may still come. Wait with MemqWatermarkSensor"
+        )
+
+
+def check_retained_since(
+    topic: str, client: SyncTopicClient, start_ms: int, end_ms: int | None
+) -> None:
+    """Make sure that retention has removed nothing of a window of time.
+
+    Call it after the offsets of the window were asked for: then nothing is removed in between.
+
+    Raises:
+        OffsetOutOfRangeError: it may have; the message names a read partition, and since when it is
+            retained.
+    """
+    if end_ms is not None and end_ms <= client.info().created_ms:
+        return
+    last = max(client.retained_since(), key=lambda each: each.since_ms)
+    if start_ms >= last.since_ms:
+        return
+    since = iso(int(last.since_ms))
+    raise OffsetOutOfRangeError(
+        f"retention may have removed Batches of the window of {topic!r} from {iso(start_ms)} to "
+        f"{'now' if end_ms is None else iso(end_ms)}: of partition {last.partition} all is "
+        f"retained since {since} only. Let the window begin then or later"
+    )

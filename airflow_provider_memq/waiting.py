@@ -1,0 +1,340 @@
+"""What can be waited for, and the loop that waits: it polls a topic, through outages.
+
+A condition is made from the values that a user wrote, or that a template became, and looks at a
+topic through a client of it. Sensors look in a worker, triggers in the triggerer; both look with
+the same condition. A wrong value is a `ConfigError` when the condition is made, at the first
+look: before it, templates are not rendered.
+
+Nothing is open between two looks. The connection is read for each, so that a new token is taken. Of
+every look-up that fails, also by an outage of a secrets backend or of its own API, Airflow says
+that the connection is not defined. So that is an answer while the connection was never read, and an
+outage afterwards.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from itertools import count
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from airflow.sdk.exceptions import AirflowNotFoundException, AirflowRuntimeError
+
+from airflow_provider_memq.topics import topic_state
+from airflow_provider_memq.values import iso, parse_count, parse_offsets, parse_time_ms
+from memq.core.ranges import OffsetRange
+from memq.core.retry import Backoff
+from memq.errors import ConfigError, InvalidRequestError, MemqError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+    from datetime import datetime
+
+    from airflow._shared.logging.types import Logger
+
+    from airflow_provider_memq.hooks.memq import MemqHook
+    from airflow_provider_memq.topics import TopicState
+    from airflow_provider_memq.values import Offsets
+    from memq.client.topic import TopicClient
+
+OUTAGE_BACKOFF = Backoff(1.0, 60.0)
+"""A broker that is restarted is back within about the base; an outage of hours costs about two
+tries a minute, and ends within one."""
+PASSING = (MemqError, AirflowNotFoundException, AirflowRuntimeError)  # a look's, see `may_pass`
+JITTER = 0.1  # of an interval, so that triggers which began together spread out
+_MAX_DOUBLINGS = 16  # days, for any interval; keeps the power small
+
+
+# -- what is waited for ---------------------------------------------------------------------
+
+
+class Outcome(NamedTuple):
+    """What one look found.
+
+    Attributes:
+        done: the condition holds.
+        value: where the topic stands, as plain JSON; the XCom of a sensor.
+        note: how far it is, in words, for the log.
+    """
+
+    done: bool
+    value: dict[str, Any]
+    note: str
+
+
+class Condition(ABC):
+    """Something about a topic that will hold at some time.
+
+    Args:
+        topic: the topic.
+        incarnation: of it; empty for whichever there is at the first look. Another one is a
+            `TopicRecreatedError`: offsets and times of the one mean nothing in the other.
+
+    Attributes:
+        topic: the topic.
+        incarnation: of it, from the first look on.
+    """
+
+    def __init__(self, topic: str, incarnation: str = "") -> None:
+        self.topic = topic
+        self.incarnation = incarnation
+
+    @abstractmethod
+    async def look(self, client: TopicClient) -> Outcome:
+        """Whether it holds now.
+
+        Args:
+            client: of this incarnation of the topic.
+
+        Raises:
+            MemqError: the cluster did not answer, or the condition can never hold.
+        """
+
+    async def _state(self, client: TopicClient) -> TopicState:
+        state = await topic_state(client)
+        self.incarnation = state.incarnation
+        return state
+
+
+class OffsetsReached(Condition):
+    """Every read partition named has published all offsets before the one given."""
+
+    def __init__(self, topic: str, offsets: Offsets, incarnation: str = "") -> None:
+        super().__init__(topic, incarnation)
+        self._targets = parse_offsets("offsets", offsets)
+        if not self._targets:
+            raise ConfigError('offsets names no read partition; write it like {"0": 5}')
+
+    async def look(self, client: TopicClient) -> Outcome:
+        """Whether all are reached; see `Condition`."""
+        state = await self._state(client)
+        check_partitions(state, self._targets)
+        short = {p: end for p, end in self._targets.items() if state.ends[p] < end}
+        reached = len(self._targets) - len(short)
+        note = f"{reached} of {len(self._targets)} read partitions of {self.topic} reached"
+        if short:
+            partition = min(short)
+            note += f"; partition {partition} is at {state.ends[partition]} of {short[partition]}"
+        return Outcome(not short, state.to_json(), note)
+
+
+class WatermarkPassed(Condition):
+    """All that was received and acked before a time is published."""
+
+    def __init__(self, topic: str, at: datetime | str, incarnation: str = "") -> None:
+        super().__init__(topic, incarnation)
+        self._at_ms = parse_time_ms("at", at)
+
+    async def look(self, client: TopicClient) -> Outcome:
+        """Whether the watermark passed the time; see `Condition`."""
+        state = await self._state(client)
+        note = (
+            f"{self.topic} is stored through {iso(state.watermark_ms)}, awaited is "
+            f"{iso(self._at_ms)}"
+        )
+        return Outcome(state.watermark_ms >= self._at_ms, state.to_json(), note)
+
+
+class NewData(Condition):
+    """So much was published since some offsets: notifications, bytes or records.
+
+    What was counted is kept, so that a look reads only the notifications since the last one.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        since: Offsets,
+        *,
+        min_notifications: int | str | None = None,
+        min_bytes: int | str | None = None,
+        min_records: int | str | None = None,
+        incarnation: str = "",
+    ) -> None:
+        super().__init__(topic, incarnation)
+        given = {"notifications": min_notifications, "bytes": min_bytes, "records": min_records}
+        asked = [(unit, least) for unit, least in given.items() if least is not None]
+        if len(asked) != 1:
+            raise ConfigError(
+                "give one of min_notifications, min_bytes and min_records; two sensors wait for two"
+            )
+        self._unit, least = asked[0]
+        self._least = parse_count(f"min_{self._unit}", least)
+        self._since = parse_offsets("since", since)
+        self._counted = {"notifications": 0, "bytes": 0, "records": 0}
+        self._next: dict[int, int] = {}
+
+    async def look(self, client: TopicClient) -> Outcome:
+        """Whether there is enough; see `Condition`."""
+        state = await self._state(client)
+        check_partitions(state, self._since)
+        for partition, end in state.ends.items():
+            first = self._next.get(partition, self._since.get(partition, 0))
+            start = max(first, state.starts[partition])
+            async for batch in client.batches([OffsetRange(partition, start, end)]):
+                self._counted["notifications"] += 1
+                self._counted["bytes"] += batch.notification.size_bytes
+                self._counted["records"] += batch.notification.records
+                # After each: a look that fails half-way goes on from here.
+                self._next[partition] = batch.offset + 1
+        new = self._counted[self._unit]
+        note = f"{new} of {self._least} {self._unit} are new in {self.topic}"
+        return Outcome(new >= self._least, state.to_json() | {"new": dict(self._counted)}, note)
+
+
+class LagBelow(Condition):
+    """A consumer group has at most so many Batches left to read."""
+
+    def __init__(
+        self, topic: str, group: str, max_lag: int | str = 0, incarnation: str = ""
+    ) -> None:
+        super().__init__(topic, incarnation)
+        self._group = group
+        self._max_lag = parse_count("max_lag", max_lag)
+
+    async def look(self, client: TopicClient) -> Outcome:
+        """Whether the group is near enough; see `Condition`."""
+        # First the offsets of the group: it may go on meanwhile, and is then only nearer.
+        committed = await client.committed(self._group)
+        state = await self._state(client)
+        # What retention removed is not left to read, for whoever committed before it.
+        starts = {p: max(start, committed.get(p, 0)) for p, start in state.starts.items()}
+        lag = {p: end - starts[p] for p, end in state.ends.items()}
+        total = sum(lag.values())
+        note = f"group {self._group} has a lag of {total} Batches in {self.topic}"
+        if not committed:
+            note += ", and has committed nothing yet"
+        value = state.to_json() | {"lag": {str(p): each for p, each in lag.items()}}
+        return Outcome(total <= self._max_lag, value, note)
+
+
+def check_partitions(state: TopicState, named: Mapping[int, int]) -> None:
+    """Refuse read partitions that a topic does not have: nothing would ever be published there.
+
+    Raises:
+        InvalidRequestError: naming the first of them.
+    """
+    unknown = sorted(set(named) - set(state.ends))
+    if unknown:
+        raise InvalidRequestError(
+            f"topic {state.topic!r} has no read partition {unknown[0]}; it has 0 to "
+            f"{len(state.ends) - 1}"
+        )
+
+
+# -- how it is waited for -------------------------------------------------------------------
+
+
+class Pace(NamedTuple):
+    """How a sensor looks, in Airflow's terms.
+
+    Attributes:
+        poll_interval_s: between looks.
+        exponential_backoff: the interval grows.
+        max_wait_s: and up to this.
+        silent_fail: an error that nothing expected is logged, and looked past.
+    """
+
+    poll_interval_s: float
+    exponential_backoff: bool = False
+    max_wait_s: float | None = None
+    silent_fail: bool = False
+
+    def wait_s(self, look: int, randomness: Callable[[], float]) -> float:
+        """Seconds to wait after a look, counted from 1."""
+        if self.exponential_backoff:
+            return grown_interval_s(self.poll_interval_s, look, self.max_wait_s, randomness)
+        return interval_s(self.poll_interval_s, randomness)
+
+
+def interval_s(poll_interval_s: float, randomness: Callable[[], float]) -> float:
+    """Seconds to the next look, a little more or less than asked for."""
+    return poll_interval_s * (1.0 - JITTER + 2.0 * JITTER * randomness())
+
+
+def grown_interval_s(
+    poll_interval_s: float,
+    look: int,
+    max_wait_s: float | None,
+    randomness: Callable[[], float],
+) -> float:
+    """Seconds to wait after a look, counted from 1, with `exponential_backoff`.
+
+    This is what Airflow's sensors do, so it is no `Backoff`: half of the interval after the first
+    look, doubled each time, and up to as much again at random; but `max_wait_s` at most.
+    """
+    least_s = max(float(int(poll_interval_s * 2.0 ** min(look - 2, _MAX_DOUBLINGS))), 1.0)
+    grown_s = least_s * (1.0 + randomness())
+    return grown_s if max_wait_s is None else min(grown_s, max_wait_s)
+
+
+def may_pass(error: Exception, *, known: bool) -> bool:
+    """Whether an error may go away by itself: an outage of brokers, or of what Airflow asks.
+
+    Args:
+        error: of a look.
+        known: an earlier look has read the connection.
+    """
+    if isinstance(error, MemqError):
+        return error.retriable
+    return known or not isinstance(error, AirflowNotFoundException)
+
+
+async def wait_until(
+    hook: MemqHook,
+    condition: Condition,
+    *,
+    pace: Pace,
+    log: Logger,
+    sleep: Callable[[float], Awaitable[None]],
+    randomness: Callable[[], float],
+) -> Outcome:
+    """Look until the condition holds.
+
+    A look opens a connection and closes it. While brokers do not answer, the waits grow as
+    `OUTAGE_BACKOFF` says; the log says when that began and when it ended. Each look tries for the
+    request timeout of the connection, and this loop has no deadline of its own.
+
+    Args:
+        hook: names the connection.
+        condition: what is waited for.
+        pace: of the looks.
+        log: of the task.
+        sleep: waits for seconds.
+        randomness: evenly spread over [0, 1).
+
+    Raises:
+        MemqError: what waiting cannot mend: a refused token, an unknown topic, a wrong value.
+        AirflowNotFoundException: there is no such connection, and was none before.
+    """
+    known = False
+    failures = 0
+    last_note = ""
+    for look in count(1):
+        try:
+            async with await hook.atopic(condition.topic, condition.incarnation) as client:
+                outcome = await condition.look(client)
+        except PASSING as exc:
+            if not may_pass(exc, known=known):
+                raise
+            known = known or isinstance(exc, MemqError)  # of a broker that the connection named
+            delay_s = OUTAGE_BACKOFF.full_jitter_s(failures, randomness)
+            failures += 1
+            log.warning("no answer (%d in a row), next try in %.1f s: %s", failures, delay_s, exc)
+        except Exception:
+            if not pace.silent_fail:
+                raise
+            delay_s = pace.wait_s(look, randomness)
+            log.exception("a look failed; trying again, because silent_fail is set")
+        else:
+            known = True
+            if failures:
+                log.info("brokers answer again after %d failures", failures)
+            failures = 0
+            if outcome.note != last_note:
+                log.info("%s", outcome.note)
+            last_note = outcome.note
+            if outcome.done:
+                return outcome
+            delay_s = pace.wait_s(look, randomness)
+        await sleep(delay_s)
+    raise AssertionError("unreachable")
