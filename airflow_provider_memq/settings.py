@@ -16,7 +16,7 @@ from airflow_provider_memq.get_provider_info import (
     MAX_REQUEST_TIMEOUT_S,
     REQUEST_TIMEOUT_S,
 )
-from memq.core.options import DEFAULT_ADMIN_PORT, DEFAULT_PORT
+from memq.core.defaults import DEFAULT_ADMIN_PORT, DEFAULT_PORT
 from memq.errors import ConfigError, MemqError, UnauthorizedError
 
 if TYPE_CHECKING:

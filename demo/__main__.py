@@ -116,10 +116,10 @@ def _main_job(broker: DemoBroker, airflow: DemoAirflow, path: Path, lines: list[
     row("audit DAG", f"{state}; it names {verdict}: {removed.records} LogMessages")
     print()
     whole = group == ranges == spark == parquet
-    whole = whole and group.equal and not group.lost and not group.doubled and not shipped.failed
+    whole = whole and group.equal and not group.lost and not group.duplicated and not shipped.failed
     ok = whole and audit.returncode == 0 and dag_state == "success" and exact
     print(
-        "demo: everything equal, nothing lost, nothing doubled; what was removed was named"
+        "demo: everything equal, nothing lost, nothing duplicated; what was removed was named"
         if ok
         else "demo: FAILED"
     )
@@ -144,7 +144,7 @@ def _print_shipped(lines: list[bytes], shipped: Shipped) -> None:
     row("acked", f"{shipped.lines - len(shipped.failed)} lines, acks=all")
     row("rate", f"{size / shipped.seconds:.2f} MB/s, paced, crash included")
     row("write to ack", f"p50 {p50:.0f} ms, p99 {p99:.0f} ms, p100 {latencies[-1]:.0f} ms")
-    row("acked as repeats", f"{shipped.retried} Messages, stored before the crash hid their ack")
+    row("acked as duplicates", f"{shipped.retried} Messages, stored before the crash hid their ack")
     for error in shipped.failed:
         row("failed", error)
 
@@ -152,7 +152,7 @@ def _print_shipped(lines: list[bytes], shipped: Shipped) -> None:
 def _print_read(name: str, found: Comparison) -> None:
     verdict = "equal to the input" if found.equal else "NOT EQUAL to the input"
     counts = f"{found.lines} lines in {found.batches} Batches"
-    row(name, f"{counts}: {found.lost} lost, {found.doubled} doubled, {verdict}")
+    row(name, f"{counts}: {found.lost} lost, {found.duplicated} duplicated, {verdict}")
 
 
 def _in_words(finding: dict[str, Any]) -> str:

@@ -21,14 +21,14 @@ class Comparison(NamedTuple):
         lines: that came back.
         batches: they came in.
         lost: of the input, did not come back.
-        doubled: came back more than once.
+        duplicated: came back more than once.
         equal: the lines in the order of their numbers are the input, byte for byte.
     """
 
     lines: int
     batches: int
     lost: int
-    doubled: int
+    duplicated: int
     equal: bool
 
 
@@ -72,6 +72,6 @@ def compare(
         lines=sum(times.values()),
         batches=batches,
         lost=sum(1 for number in range(len(lines)) if number not in times),
-        doubled=sum(count - 1 for count in times.values()),
+        duplicated=sum(count - 1 for count in times.values()),
         equal=[found.get(number) for number in range(len(lines))] == list(lines),
     )

@@ -10,15 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from memq.core.options import (
-    DEFAULT_ADMIN_PORT,
-    DEFAULT_HOST,
-    DEFAULT_PORT,
-    Option,
-    defaults,
-    options_of,
-    parse_options,
-)
+from memq.core.defaults import DEFAULT_ADMIN_PORT, DEFAULT_HOST, DEFAULT_PORT
+from memq.core.options import Option, defaults, options_of, parse_options
 from memq.core.topic import TopicConfig, check_topic_name
 from memq.core.units import DAY_MS, GIB, KIB, MIB, MINUTE_MS
 from memq.errors import ConfigError, InvalidRequestError

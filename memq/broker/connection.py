@@ -366,7 +366,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
     def stalled_s(self, now_s: float) -> float:
         """For how long the frame in progress has not come on; 0 between frames.
 
-        A frame that drips in is stalled from when it falls behind `MIN_RATE_BYTES_S`.
+        A frame that drips in is stalled from when it is slower than `MIN_RATE_BYTES_S`.
         """
         if self._reader.at_boundary or self._paused:
             return 0.0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 from click.core import ParameterSource
 
-from memq.core.options import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
+from memq.core.defaults import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
 from memq.core.ranges import OffsetRange
 from memq.core.units import parse_duration_ms
 from memq.errors import ConfigError, UnavailableError

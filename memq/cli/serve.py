@@ -11,7 +11,7 @@ import click
 
 from memq.broker.config import ALLOCATOR, BROKER_OPTIONS, BrokerConfig, load_file
 from memq.cli.command import Command, option, output_option, table_options
-from memq.core.options import DEFAULT_BOOTSTRAP
+from memq.core.defaults import DEFAULT_BOOTSTRAP
 
 if TYPE_CHECKING:
     from memq.broker.server import Broker

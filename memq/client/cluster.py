@@ -20,7 +20,7 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from memq.client.connection import BrokerConnection, parse_address
-from memq.core.options import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
+from memq.core.defaults import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
 from memq.core.retry import Retry, RetryLog
 from memq.core.runtime import SYSTEM, Runtime
 from memq.core.wire.messages import BrokerInfo, Metadata, MetadataAnswer, Struct, TopicInfo

@@ -150,7 +150,7 @@ class FallbackReader:
 
 
 class FetchedBatch(NamedTuple):
-    """A Batch with its Messages, from which it can be made anew without some of them.
+    """A Batch with its Messages, from which it can be made again without some of them.
 
     Attributes:
         batch: in the order asked for.

@@ -11,7 +11,7 @@ Two maps describe a group:
 - `holders` says who may be working on a partition *now*. A partition enters it when an answer
   grants it. It leaves it when its holder says that it does not hold it, leaves, or has not been
   heard of for its session timeout.
-- `target` says who *should* hold each partition. It is made anew when members come or go.
+- `target` says who *should* hold each partition. It is computed again when members come or go.
 
 An answer names the partitions for which both maps name the member. A partition that should move is
 left out of its holder's answers until a heartbeat no longer lists it as owned; only then may

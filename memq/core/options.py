@@ -36,11 +36,6 @@ from memq.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-DEFAULT_HOST = "127.0.0.1"
-DEFAULT_PORT = 6367  # M-E-M-Q on a phone pad
-DEFAULT_ADMIN_PORT = 6368
-DEFAULT_BOOTSTRAP = f"{DEFAULT_HOST}:{DEFAULT_PORT}"  # where `memq dev` listens
-BOOTSTRAP_VARIABLE = "MEMQ_BOOTSTRAP"
 
 Kind = Literal["duration", "size", "count", "text", "flag", "value"]
 

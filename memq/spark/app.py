@@ -18,7 +18,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from memq.core.options import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
+from memq.core.defaults import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
 from memq.errors import ConfigError, MemqError
 from memq.spark.source import MemqDataSource
 

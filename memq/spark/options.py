@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 from memq.client.cluster import parse_bootstrap
 from memq.client.objects import ReadThrough
 from memq.client.producer.options import PRODUCER_OPTIONS, ProducerOptions
-from memq.core.options import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, Kind, Option, options_of
+from memq.core.defaults import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
+from memq.core.options import Kind, Option, options_of
 from memq.core.topic import check_incarnation, check_topic_name
 from memq.core.units import parse_size_bytes
 from memq.errors import ConfigError, CorruptDataError, DataLossError, MemqError

@@ -19,7 +19,7 @@ Rule 2. Rows are cut into Messages by count and size alone: Spark hands them ove
     driver.
 Rule 3. An attempt with other rows, or with the same in another order, has other bytes under a
     published name. The broker refuses them: `SequenceConflictError`, the task fails, nothing is
-    doubled. Rows that come from a shuffle come in any order unless they are sorted within their
+    duplicated. Rows that come from a shuffle come in any order unless they are sorted within their
     partition. An attempt with fewer rows, the same as far as they go, is not noticed: what the
     earlier one wrote beyond them stays.
 Rule 4. A task sends nothing before all of its rows are checked and cut (`memq.spark.spool` keeps
@@ -229,7 +229,7 @@ def write_rows(
     except SequenceConflictError as exc:
         raise SequenceConflictError(
             f"an earlier attempt wrote other rows, or the same in another order, as producer "
-            f"{producer_id!r}; nothing was doubled. Each attempt must have the same rows in "
+            f"{producer_id!r}; nothing was duplicated. Each attempt must have the same rows in "
             "the same order: sort them within their partitions (df.sortWithinPartitions), and let "
             f"nothing in them depend on chance or the clock; {exc}"
         ) from exc

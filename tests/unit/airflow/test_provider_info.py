@@ -18,7 +18,7 @@ import pytest
 
 from airflow_provider_memq import get_provider_info as module
 from airflow_provider_memq.get_provider_info import EXTRAS, get_provider_info
-from memq.core.options import DEFAULT_ADMIN_PORT, DEFAULT_PORT
+from memq.core.defaults import DEFAULT_ADMIN_PORT, DEFAULT_PORT
 
 INFO = get_provider_info()
 ROOT = Path(__file__).parents[3]

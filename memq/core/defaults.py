@@ -1,0 +1,9 @@
+"""Where a broker listens and clients look for one, unless they are told: ports and addresses."""
+
+from __future__ import annotations
+
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 6367  # M-E-M-Q on a phone pad
+DEFAULT_ADMIN_PORT = 6368
+DEFAULT_BOOTSTRAP = f"{DEFAULT_HOST}:{DEFAULT_PORT}"  # where `memq dev` listens
+BOOTSTRAP_VARIABLE = "MEMQ_BOOTSTRAP"
