@@ -249,7 +249,9 @@ class TopicProcessor:
             if self.window.is_published(*key):
                 return Duplicate(self.window.batch_of(*key))
             self._check_sequence(request)
-            pending = self._accept(request, body, crc, ticket, now)
+            batch = self._accept(request, body, crc, ticket, now)
+            pending = self._pending[key] = batch.pending[key] = PendingMessage(crc)
+            self.window.admit(*key, now.mono_ms)
             outcome = _KEPT
         elif pending.crc != crc:
             raise SequenceConflictError(
@@ -375,7 +377,8 @@ class TopicProcessor:
 
     def _accept(
         self, request: Write, body: Any, crc: int, ticket: Ticket, now: ClockReading
-    ) -> PendingMessage:
+    ) -> RingBatch:
+        """The Batch that a Message has joined; it is sealed if that has filled it."""
         if not self._takes(len(body), request.schema_id):
             self.seal(now)
         batch = self._open or self._new_batch(request.schema_id, now)
@@ -392,16 +395,13 @@ class TopicProcessor:
         self._open = batch
         batch.tickets.append(ticket)
         batch.note_sequence(request.producer_id, request.epoch, request.sequence)
-        key = (request.producer_id, request.epoch, request.sequence)
-        pending = self._pending[key] = batch.pending[key] = PendingMessage(crc)
-        self.window.admit(*key, now.mono_ms)
         if (
             batch.builder.size_bytes >= self.config.batch_bytes
             or batch.builder.messages >= self.config.batch_messages
             or batch.notification_bytes >= MAX_NOTIFICATION_BYTES
         ):
             self.seal(now)
-        return pending
+        return batch
 
     def _takes(self, size_bytes: int, schema_id: str) -> bool:
         """Whether the open Batch can take such a Message. (A new Batch takes any first one.)"""
