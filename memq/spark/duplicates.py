@@ -77,19 +77,25 @@ class MessageNames:
 
     def add(self, sender: Sender, start: int, end: int) -> None:
         """Add the sequences [start, end) of a sender."""
-        known = self._senders.get(sender)
-        if known is None:
-            known = self._senders[sender] = IntervalSet()
-        before = len(known.starts)
-        known.add(start, end)
-        self._intervals += len(known.starts) - before
+        intervals = self._senders.setdefault(sender, IntervalSet())
+        before = len(intervals)
+        intervals.add(start, end)
+        self._intervals += len(intervals) - before
 
-    def add_batch(self, notification: Notification) -> None:
-        """Add the Messages of a Batch."""
+    def add_batch(self, notification: Notification, known: MessageNames) -> None:
+        """Add the Messages of a Batch; names that were in here before go to `known`."""
         senders = self._senders
         for run in notification.producers:
             sender = (notification.write_partition, run.producer_id, run.epoch)
-            self.add(sender, run.first, run.last + 1)
+            intervals = senders.get(sender)
+            if intervals is None:
+                intervals = senders[sender] = IntervalSet()
+            elif run.first < intervals.ends[-1]:  # most runs come after what is known
+                for start, end in intervals.intersection(run.first, run.last + 1):
+                    known.add(sender, start, end)
+            before = len(intervals.starts)
+            intervals.add(run.first, run.last + 1)
+            self._intervals += len(intervals.starts) - before
             senders.move_to_end(sender)
         while self._intervals > self._max_intervals and len(senders) > 1:
             _, dropped = senders.popitem(last=False)
@@ -100,9 +106,8 @@ class MessageNames:
         """The names of the Messages of a Batch that are in here."""
         for run in notification.producers:
             sender = (notification.write_partition, run.producer_id, run.epoch)
-            known = self._senders.get(sender)
-            if known is not None and run.first < known.ends[-1]:  # most runs come after it
-                for interval in known.intersection(run.first, run.last + 1):
+            if (intervals := self._senders.get(sender)) is not None:
+                for interval in intervals.intersection(run.first, run.last + 1):
                     yield sender, interval
 
 
@@ -138,10 +143,10 @@ class NameHistory:
         elif timestamp_ms - self._young_since_ms > self._window_ms:
             self._old, self._young = self._young, MessageNames(MAX_INTERVALS)
             self._young_since_ms = timestamp_ms
-        for names in (self._old, self._young) if self._old else (self._young,):
-            for sender, (start, end) in names.intersection(it):
+        if self._old:
+            for sender, (start, end) in self._old.intersection(it):
                 known.add(sender, start, end)
-        self._young.add_batch(it)
+        self._young.add_batch(it, known)
 
 
 def find_duplicates(

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import contextmanager
 from operator import attrgetter
+from sys import intern
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -91,8 +92,19 @@ class SparkTopic(SyncTopicClient):
 
 
 def without_runs(batch: PublishedBatch) -> PublishedBatch:
-    """A Batch without the names of its Messages: most of what its notification takes of memory."""
-    lean = msgspec.structs.replace(batch.notification, producers=[])
+    """A Batch without the names of its Messages, which take most of its notification's memory.
+
+    Texts that all notifications of a topic have in common are kept once.
+    """
+    it = batch.notification
+    lean = msgspec.structs.replace(
+        it,
+        topic=intern(it.topic),
+        incarnation=intern(it.incarnation),
+        producers=(),  # a list would make the garbage collector look at every Batch
+        schema_id=intern(it.schema_id),
+        broker_id=intern(it.broker_id),
+    )
     return PublishedBatch(batch.partition, batch.offset, batch.timestamp_ms, lean)
 
 

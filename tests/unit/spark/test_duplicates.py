@@ -34,7 +34,7 @@ def test_a_message_is_known_by_its_whole_name():
     """A name is write partition, producer, epoch and sequence; a run may be partly known."""
     names = MessageNames()
     for each in (notification(("p", 0, 4)), notification(("q", 0, 9))):
-        names.add_batch(each)
+        names.add_batch(each, MessageNames())
 
     assert not known(names, notification(("p", 5, 9)))
     assert not known(names, notification(("p", 0, 9), write_partition=1))
@@ -49,7 +49,7 @@ def test_a_steady_producer_costs_one_interval():
     """Runs that follow each other merge, in whatever order they are seen."""
     names = MessageNames()
     for start in (10, 0, 30, 20):
-        names.add_batch(notification(("p", start, start + 9)))
+        names.add_batch(notification(("p", start, start + 9)), MessageNames())
 
     assert repr(names) == "<MessageNames [1 senders, 1 intervals]>"
 
@@ -58,7 +58,7 @@ def test_memory_is_bounded():
     """Past the limit the sender not seen for longest is forgotten, and that is said."""
     names = MessageNames(max_intervals=3)
     for name in "abcd":
-        names.add_batch(notification((name, 0, 0)))
+        names.add_batch(notification((name, 0, 0)), MessageNames())
 
     assert names.forgotten == 1
     assert not known(names, notification(("a", 0, 0)))
