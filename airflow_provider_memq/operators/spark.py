@@ -247,15 +247,7 @@ def check(manifest: Manifest, topic: str, expected: RangeContents) -> None:
         check_totals,
     )
 
-    partition, start, end, incarnation = expected.range
-    check_manifest(
-        manifest,
-        topic=topic,
-        incarnation=incarnation,
-        partition=partition,
-        start=start,
-        end=end,
-    )
+    check_manifest(manifest, topic, expected.range)
     totals = Totals(
         expected.batches,
         expected.messages,

@@ -26,6 +26,7 @@ from memq.errors import CorruptDataError, DataLossError, TopicRecreatedError
 
 if TYPE_CHECKING:
     from memq.core.notification.notification import Notification
+    from memq.core.ranges import OffsetRange
 
 MANIFEST_VERSION = 1
 
@@ -180,19 +181,18 @@ def decode_manifest(payload: bytes) -> Manifest:
     return manifest
 
 
-def check_manifest(
-    manifest: Manifest, *, topic: str, incarnation: str, partition: int, start: int, end: int
-) -> None:
+def check_manifest(manifest: Manifest, topic: str, planned: OffsetRange) -> None:
     """Make sure that a manifest is of the range that was planned.
 
     Raises:
         TopicRecreatedError: it is of another topic of that name.
         DataLossError: it is not; the message names each difference.
     """
-    planned = {"topic": topic, "partition": partition, "start": start, "end": end}
+    wanted = {"topic": topic} | planned._asdict()
+    incarnation = wanted.pop("incarnation")
     differences = [
         f"{name} is {getattr(manifest, name)!r}, planned was {value!r}"
-        for name, value in planned.items()
+        for name, value in wanted.items()
         if getattr(manifest, name) != value
     ]
     if differences:

@@ -275,6 +275,6 @@ def _intention_of(task: RangeJob) -> str:
 def _compact_range(spark: SparkSession, folders: Folders, task: RangeJob) -> Manifest:
     manifest = range_to_parquet(spark, task)
     written = decode_manifest(folders.read(task.manifest))
-    check_manifest(written, topic=task.topic, **task.range._asdict())
+    check_manifest(written, task.topic, task.range)
     folders.delete(_intention_of(task))
     return manifest

@@ -19,6 +19,7 @@ from memq.core.manifest import (
     describe_left_out,
     encode_manifest,
 )
+from memq.core.ranges import OffsetRange
 from memq.errors import CorruptDataError, DataLossError, TopicRecreatedError
 
 LIFE = "0123456789abcdef"
@@ -149,21 +150,19 @@ def test_a_later_version_is_refused():
 
 def test_the_planned_range_passes():
     """A manifest of exactly the range planned passes."""
-    check_manifest(MANIFEST, topic="clicks", incarnation=LIFE, partition=3, start=5, end=9)
+    check_manifest(MANIFEST, "clicks", OffsetRange(3, 5, 9, LIFE))
 
 
 def test_a_manifest_of_the_topic_before_is_refused():
     """The same offsets of a topic that was deleted are other data."""
     with pytest.raises(TopicRecreatedError, match=f"incarnation {LIFE}, and fedc"):
-        check_manifest(
-            MANIFEST, topic="clicks", incarnation="fedcba9876543210", partition=3, start=5, end=9
-        )
+        check_manifest(MANIFEST, "clicks", OffsetRange(3, 5, 9, "fedcba9876543210"))
 
 
 def test_each_difference_is_named():
     """A manifest of another range is refused with every difference, and no more."""
     with pytest.raises(DataLossError) as caught:
-        check_manifest(MANIFEST, topic="views", incarnation=LIFE, partition=3, start=5, end=10)
+        check_manifest(MANIFEST, "views", OffsetRange(3, 5, 10, LIFE))
     assert "topic is 'clicks', planned was 'views'" in str(caught.value)
     assert "end is 9, planned was 10" in str(caught.value)
     assert "partition" not in str(caught.value)

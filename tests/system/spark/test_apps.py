@@ -115,7 +115,7 @@ def test_a_range_becomes_its_folder_and_a_manifest(spark, broker, clicks, tmp_pa
     place = f"memq_topic={clicks}/memq_incarnation={life}/memq_partition=0"
     folder = tmp_path / "out" / place / f"memq_range={1:012d}-{4:012d}"
     assert manifest == decode_manifest((tmp_path / "1-4.json").read_bytes())
-    check_manifest(manifest, topic=clicks, incarnation=life, partition=0, start=1, end=4)
+    check_manifest(manifest, clicks, OffsetRange(0, 1, 4, life))
     assert (manifest.batches, manifest.messages, manifest.records) == (3, 3, 150)
     assert (manifest.duplicates, manifest.skipped_messages) == (0, 0)
     assert manifest.output == str(folder)
