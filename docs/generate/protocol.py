@@ -22,7 +22,7 @@ from memq import errors
 from memq.core.options import field_meanings
 from memq.core.wire import connection
 from memq.core.wire.client_connection import ClientConnection
-from memq.core.wire.connection import CLIENT_MOVES, SERVER_MOVES, State
+from memq.core.wire.connection import CLIENT_MOVES, SERVER_MOVES, ConnectionState
 from memq.core.wire.frame import encode_frame
 from memq.core.wire.messages import REQUESTS, ErrorAnswer, NotificationEntry, Struct, Write
 
@@ -146,7 +146,7 @@ def _states() -> str:
         rows += [
             (side, state.name, step.value, target.name) for (state, step), target in moves.items()
         ]
-        rows.append((side, "any", "an error", State.CLOSED.name))
+        rows.append((side, "any", "an error", ConnectionState.CLOSED.name))
     return _table(("side", "state", "step", "next state"), rows)
 
 

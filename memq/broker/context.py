@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from memq.broker.memory import BodyMemory
     from memq.core.clock import ClockReading, Timekeeper
     from memq.core.notification.notification import Notification
-    from memq.core.notification.queue import Entry, NotificationQueue
+    from memq.core.notification.queue import NotificationQueue, QueueEntry
     from memq.core.storage.handler import StorageHandler
 
 log = logging.getLogger(__name__)
@@ -115,7 +115,7 @@ class BrokerContext:
         end: int | None = None,
         *,
         at_once_bytes: int = SCAN_BYTES,
-    ) -> AsyncIterator[Entry]:
+    ) -> AsyncIterator[QueueEntry]:
         """The queue's entries from `start` to `end` (to the end as of now when None)."""
         if end is None:
             _, end = await self.queue.offsets(topic, partition)
@@ -131,7 +131,7 @@ class BrokerContext:
 
     async def notifications_since(
         self, topic: str, partition: int, running_ms: int, *, at_once_bytes: int = SCAN_BYTES
-    ) -> AsyncIterator[tuple[Entry, Notification]]:
+    ) -> AsyncIterator[tuple[QueueEntry, Notification]]:
         """What was published to a read partition at that running time or later."""
         start = await self.queue.offset_since(topic, partition, running_ms)
         async for entry in self.entries(topic, partition, start, at_once_bytes=at_once_bytes):

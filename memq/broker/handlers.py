@@ -293,7 +293,7 @@ class Handlers:
         topic, positions = await self._positions(request)
         entries = await self._entries(request, topic, positions)
         ends = [
-            m.Position(partition, (await self._retained(topic, partition))[1])
+            m.PartitionOffset(partition, (await self._retained(topic, partition))[1])
             for partition in positions
         ]
         return m.FetchNotificationsAnswer(ends=ends), _encode(entries)
@@ -548,5 +548,5 @@ def _group_bytes(info: m.GroupInfo) -> int:
     return INFO_BYTES + 12 * len(info.offsets) + members
 
 
-def _positions(offsets: dict[int, int]) -> list[m.Position]:
-    return [m.Position(partition, offset) for partition, offset in sorted(offsets.items())]
+def _positions(offsets: dict[int, int]) -> list[m.PartitionOffset]:
+    return [m.PartitionOffset(partition, offset) for partition, offset in sorted(offsets.items())]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from memq.broker.context import BrokerContext
     from memq.core.governor.catalog import Topic
     from memq.core.notification.notification import Notification
-    from memq.core.notification.queue import Entry
+    from memq.core.notification.queue import QueueEntry
 
 
 class Rebuilt:
@@ -61,13 +61,13 @@ async def take_over(
 
 async def _in_order(
     queue_topic: str, read_partitions: int, since_ms: int, context: BrokerContext
-) -> AsyncIterator[tuple[int, Entry, Notification]]:
+) -> AsyncIterator[tuple[int, QueueEntry, Notification]]:
     """What was published to any read partition since then, each write partition's in order.
 
     One after the other, the read partitions would show a window more gaps than there ever were.
     """
     at_once_bytes = SCAN_BYTES // read_partitions
-    heads: list[tuple[str, int, Entry, Notification]] = []  # the next of each, by batch id
+    heads: list[tuple[str, int, QueueEntry, Notification]] = []  # the next of each, by batch id
     following = [
         context.notifications_since(queue_topic, partition, since_ms, at_once_bytes=at_once_bytes)
         for partition in range(read_partitions)

@@ -34,7 +34,7 @@ from memq.core.wire.messages import (
     FetchOffsets,
     FetchWatermark,
     NotificationEntry,
-    Position,
+    PartitionOffset,
     TopicRequest,
 )
 from memq.errors import (
@@ -469,5 +469,5 @@ def check_retained(topic: str, wanted: OffsetRange, retained: Sequence[Partition
         )
 
 
-def _positions(offsets: Mapping[int, int]) -> list[Position]:
-    return [Position(partition, offset) for partition, offset in sorted(offsets.items())]
+def _positions(offsets: Mapping[int, int]) -> list[PartitionOffset]:
+    return [PartitionOffset(partition, offset) for partition, offset in sorted(offsets.items())]

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from memq.core.clock import SavedTimes
-    from memq.core.notification.queue import Entry, Holding, NotificationQueue, Publication
+    from memq.core.notification.queue import Holding, NotificationQueue, Publication, QueueEntry
     from memq.testing.faults import Fault
 
 _Result = TypeVar("_Result")
@@ -124,7 +124,7 @@ class FaultyQueue:
 
     async def fetch(
         self, topic: str, partition: int, offset: int, *, max_entries: int, max_bytes: int
-    ) -> list[Entry]:
+    ) -> list[QueueEntry]:
         """As the queue does, or as planned."""
         return await self._call(
             "fetch",

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from memq.core.clock import SavedTimes
 from memq.core.group import check_group_name
 from memq.core.notification.queue import (
-    Entry,
     Holding,
     Publication,
+    QueueEntry,
     Waiters,
     check_fetch,
     check_group_count,
@@ -32,7 +32,7 @@ class _Partition:
 
     def __init__(self) -> None:
         self.start = 0
-        self.entries: list[Entry] = []
+        self.entries: list[QueueEntry] = []
         self._last_ms = 0
         self.last_running_ms = -1
 
@@ -44,7 +44,7 @@ class _Partition:
         self._last_ms = max(publication.timestamp_ms, self._last_ms)
         self.last_running_ms = max(publication.running_ms, self.last_running_ms)
         payload = bytes(publication.payload)
-        self.entries.append(Entry(self.end, self._last_ms, payload, self.last_running_ms))
+        self.entries.append(QueueEntry(self.end, self._last_ms, payload, self.last_running_ms))
         return self.end - 1
 
 
@@ -142,7 +142,7 @@ class InMemoryQueue:
 
     async def fetch(
         self, topic: str, partition: int, offset: int, *, max_entries: int, max_bytes: int
-    ) -> list[Entry]:
+    ) -> list[QueueEntry]:
         """Entries from `offset` on; at least one whatever `max_bytes` says, none at the end.
 
         Raises:
@@ -153,7 +153,7 @@ class InMemoryQueue:
         if not found.start <= offset <= found.end:
             raise out_of_range(topic, partition, offset, found.start, found.end)
         first = offset - found.start
-        taken: list[Entry] = []
+        taken: list[QueueEntry] = []
         size_bytes = 0
         for entry in found.entries[first : first + max_entries]:
             size_bytes += len(entry.payload)

@@ -9,7 +9,7 @@ import pytest
 
 from memq.client.admin import AdminClient, AsyncAdminClient
 from memq.core.format.schema import serialize_schema
-from memq.core.wire.messages import Position
+from memq.core.wire.messages import PartitionOffset
 from memq.errors import (
     ClosedError,
     ConfigError,
@@ -93,7 +93,7 @@ async def test_groups(tmp_path):
             await take(consumer, 3)
             await consumer.commit()
             (group,) = await admin.groups("t")
-            assert (group.group, group.topic, group.offsets) == ("g", "t", [Position(0, 3)])
+            assert (group.group, group.topic, group.offsets) == ("g", "t", [PartitionOffset(0, 3)])
             assert [(m.client, m.partitions) for m in group.members] == [("me", [0])]
             assert await admin.groups() == [group]
             with pytest.raises(InvalidRequestError, match="1 live members"):

@@ -47,7 +47,7 @@ class Member:
             group="g",
             topic="t",
             member_id=self.name,
-            offsets=[m.Position(0, offset)],
+            offsets=[m.PartitionOffset(0, offset)],
             sequence=self.commits,
             heartbeat=self.sequence,
         )
@@ -68,7 +68,7 @@ async def connected(process: BrokerProcess):
         await connection.close()
 
 
-async def committed(c: Client) -> list[m.Position]:
+async def committed(c: Client) -> list[m.PartitionOffset]:
     """What group g has stored."""
     return (await c.ask(m.FetchCommitted(group="g", topic="t"))).offsets
 
@@ -97,7 +97,7 @@ async def test_no_two_members_hold_one_partition_over_a_kill(tmp_path) -> None:
             await other.commit(3)
             with pytest.raises(NotOwnerError):
                 await away.commit(2)
-            assert await committed(c) == [m.Position(0, 3)]
+            assert await committed(c) == [m.PartitionOffset(0, 3)]
 
 
 async def test_members_that_come_back_at_once_go_on_at_once(tmp_path) -> None:
@@ -161,7 +161,9 @@ async def test_damaged_holdings_keep_everybody_waiting(tmp_path) -> None:
         assert await Member(c, "a").beat() == []
         with pytest.raises(InvalidRequestError, match="2 live members"):
             await c.ask(
-                m.CommitOffsets(group="g", topic="t", member_id="", offsets=[m.Position(0, 0)])
+                m.CommitOffsets(
+                    group="g", topic="t", member_id="", offsets=[m.PartitionOffset(0, 0)]
+                )
             )
 
 
@@ -198,7 +200,7 @@ async def test_a_commit_is_judged_when_it_is_stored(tmp_path) -> None:
         with pytest.raises(NotOwnerError):
             await late
         await second.commit(2)
-        assert await committed(c) == [m.Position(0, 2)]
+        assert await committed(c) == [m.PartitionOffset(0, 2)]
 
 
 async def test_a_commit_that_was_sent_again_and_comes_late_changes_nothing(tmp_path) -> None:
@@ -216,7 +218,7 @@ async def test_a_commit_that_was_sent_again_and_comes_late_changes_nothing(tmp_p
             with pytest.raises(InvalidRequestError, match="came after commit 2"):
                 await old_connection.ask(first)
             await old_connection.ask(second)
-            assert await committed(c) == [m.Position(0, 2)]
+            assert await committed(c) == [m.PartitionOffset(0, 2)]
             if member.name:
                 await c.ask(m.LeaveGroup(group="g", topic="t", member_id="a"))
 
@@ -233,7 +235,7 @@ async def test_an_administrator_goes_back_on_purpose(tmp_path) -> None:
         process.restart()
         async with connected(process) as c:
             reset = m.CommitOffsets(
-                group="g", topic="t", member_id="", offsets=[m.Position(0, 0)], committer="r"
+                group="g", topic="t", member_id="", offsets=[m.PartitionOffset(0, 0)], committer="r"
             )
             reset.sequence = 1
             async with asyncio.timeout(TIMEOUT_S):
@@ -244,4 +246,4 @@ async def test_an_administrator_goes_back_on_purpose(tmp_path) -> None:
                     except MemqError as exc:
                         assert "1 live members" in str(exc)
                         await asyncio.sleep(0.05)
-            assert await committed(c) == [m.Position(0, 0)]
+            assert await committed(c) == [m.PartitionOffset(0, 0)]

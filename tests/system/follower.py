@@ -184,7 +184,7 @@ class Follower:
                     group=GROUP,
                     topic=self._topic,
                     member_id="",
-                    offsets=[m.Position(*each) for each in offsets],
+                    offsets=[m.PartitionOffset(*each) for each in offsets],
                 )
             )
             commit = commit._replace(outcome=h.OK)
@@ -294,7 +294,7 @@ class Follower:
 
     async def _fetch(self, positions: dict[int, int]) -> list[m.NotificationEntry]:
         request = m.FetchNotifications(
-            topic=self._topic, positions=[m.Position(*each) for each in positions.items()]
+            topic=self._topic, positions=[m.PartitionOffset(*each) for each in positions.items()]
         )
         _, body = await self._cluster.call(None, request, timeout_s=CALL_TIMEOUT_S)
         return _decode_entries(body)

@@ -153,7 +153,7 @@ class Arsenal:
     def read(self) -> Shot:
         """A sound request for as much as there is, by somebody who will not read it."""
         rng = self._rng
-        position = m.Position(0, 0)
+        position = m.PartitionOffset(0, 0)
         request = rng.choice(
             (
                 m.FetchNotifications(topic=GOOD_TOPIC, positions=[position], max_bytes=2**40),
@@ -203,7 +203,7 @@ class Arsenal:
                 data = bytearray(b"".join(encode_frame(code, 0, header)))
             case "id in use":
                 wait = m.FetchNotifications(
-                    topic=GOOD_TOPIC, positions=[m.Position(0, 0)], max_wait_ms=0
+                    topic=GOOD_TOPIC, positions=[m.PartitionOffset(0, 0)], max_wait_ms=0
                 )
                 one = self._frame(20, msgspec.msgpack.encode(wait))
                 data = bytearray(one + one)
@@ -252,7 +252,7 @@ class Arsenal:
         rng = self._rng
         return m.FetchNotifications(
             topic=self._any_topic(),
-            positions=[m.Position(rng.choice((0, 0, 1, -1)), rng.choice((0, 3, 10**6)))],
+            positions=[m.PartitionOffset(rng.choice((0, 0, 1, -1)), rng.choice((0, 3, 10**6)))],
             max_entries=rng.choice((1, 500, 0, -1)),
             max_bytes=rng.choice((0, 1 << 20, 2**40)),
             max_wait_ms=rng.choice((0, 0, 0, _SLOW_WAIT_MS)),
@@ -288,7 +288,7 @@ class Arsenal:
             group=rng.choice(("g", "g2", *_NAMES)),
             topic=rng.choice(("h0", "h1", self._name())),
             member_id=rng.choice(("", "m1")),
-            offsets=[m.Position(rng.choice((0, 1)), rng.choice((0, 1, -1, 2**62)))],
+            offsets=[m.PartitionOffset(rng.choice((0, 1)), rng.choice((0, 1, -1, 2**62)))],
             committer=rng.choice(("", "c1", f"c{rng.random()}")),
             sequence=rng.choice((0, 1, self._next_id, 2**62, -1)),
             heartbeat=rng.choice((0, 1, self._next_id)),
@@ -345,7 +345,7 @@ class Arsenal:
             int: lambda: rng.choice((*EXTREMES, -1, -(2**31), -(2**63))),
             str: lambda: rng.choice(_TEXTS),
             bytes: lambda: rng.randbytes(rng.choice((0, 8, 400))),
-            m.Position: lambda: [self._extreme(int), self._extreme(int)],
+            m.PartitionOffset: lambda: [self._extreme(int), self._extreme(int)],
             dict[str, str]: lambda: {rng.choice(_TEXTS): rng.choice(_TEXTS) for _ in range(3)},
         }
         return plain.get(kind, self._wrong)()

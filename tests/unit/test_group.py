@@ -19,7 +19,7 @@ from memq.core.group import (
     check_group_name,
 )
 from memq.core.notification.queue import Holding
-from memq.core.wire.messages import CommitOffsets, GroupHeartbeat, GroupMember, Position
+from memq.core.wire.messages import CommitOffsets, GroupHeartbeat, GroupMember, PartitionOffset
 from memq.errors import InvalidRequestError, NotOwnerError, UnavailableError
 
 SESSION_MS = 10_000
@@ -60,7 +60,7 @@ def settle(*members, now_ms=0):
 
 def commit(member_id, *partitions, group="g", topic="t"):
     """A commit for some partitions."""
-    offsets = [Position(partition=p, offset=1) for p in partitions]
+    offsets = [PartitionOffset(partition=p, offset=1) for p in partitions]
     return CommitOffsets(
         group=group, topic=topic, member_id=member_id, offsets=offsets, heartbeat=1_000
     )
@@ -317,7 +317,7 @@ def test_commits_of_one_consumer_keep_their_order(who):
         Member(coordinator, "a").beat()
 
     def numbered(sequence):
-        position = Position(partition=0, offset=sequence)
+        position = PartitionOffset(partition=0, offset=sequence)
         return CommitOffsets(
             group="g", topic="t", offsets=[position], sequence=sequence, heartbeat=1, **who
         )
@@ -343,7 +343,7 @@ def test_commit_from_an_earlier_holding_is_refused():
         group="g",
         topic="t",
         member_id="a",
-        offsets=[Position(3, 1)],
+        offsets=[PartitionOffset(3, 1)],
         heartbeat=a.membership.sequence,
     )
     settle(a, b)
@@ -642,7 +642,7 @@ class World:
     def commit(self, member):
         """A member commits, perhaps twice, and goes on whether or not that comes through."""
         name = member.member_id
-        offsets = [Position(p, self.progress[name, p]) for p in sorted(self.working(member))]
+        offsets = [PartitionOffset(p, self.progress[name, p]) for p in sorted(self.working(member))]
         self.made[name] += 1
         request = CommitOffsets(
             group="g",

@@ -38,7 +38,7 @@ READ_CHUNK_ITEMS = 4096
 _unpack_from = ENTRY.unpack_from
 
 
-class Entry(NamedTuple):
+class ItemEntry(NamedTuple):
     """One index entry, in the order it has on disk."""
 
     page: int
@@ -112,7 +112,7 @@ class Cursor:
                 break
         return found
 
-    def entry(self, index: int) -> Entry:
+    def entry(self, index: int) -> ItemEntry:
         """The index entry, unverified.
 
         Raises:
@@ -122,7 +122,7 @@ class Cursor:
             number, slot = divmod(index, self._items)
             mapped = self._map(INDEX, number, index)
             try:
-                return Entry(*_unpack_from(mapped, slot * ENTRY_BYTES))
+                return ItemEntry(*_unpack_from(mapped, slot * ENTRY_BYTES))
             except struct.error as exc:
                 raise self._damage(INDEX, number, index, "is too short") from exc
 

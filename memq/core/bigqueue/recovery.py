@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from memq.core.bigqueue.cursor import Cursor, Entry
+from memq.core.bigqueue.cursor import Cursor, ItemEntry
 from memq.core.bigqueue.files import failure, sync_directory, sync_file
 from memq.core.bigqueue.layout import (
     CONTROL_FILE,
@@ -119,7 +119,7 @@ class _Scanner:
         self._page_set = set(self.pages)
         self._index_set = set(self.indexes)
 
-    def entry(self, index: int) -> Entry | None:
+    def entry(self, index: int) -> ItemEntry | None:
         """The entry at `index`, or None when there is none: zeros, or no file."""
         if index < 0 or index // self.items not in self._index_set:
             return None

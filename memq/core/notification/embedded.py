@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from memq.core.clock import SavedTimes
-    from memq.core.notification.queue import Entry, Holding, Publication
+    from memq.core.notification.queue import Holding, Publication, QueueEntry
 
 _Result = TypeVar("_Result")
 
@@ -228,7 +228,7 @@ class EmbeddedQueue:
 
     async def fetch(
         self, topic: str, partition: int, offset: int, *, max_entries: int, max_bytes: int
-    ) -> list[Entry]:
+    ) -> list[QueueEntry]:
         """Entries from `offset` on; at least one whatever `max_bytes` says, none at the end.
 
         Raises:

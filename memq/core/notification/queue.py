@@ -53,7 +53,7 @@ class Publication(NamedTuple):
     running_ms: int = 0
 
 
-class Entry(NamedTuple):
+class QueueEntry(NamedTuple):
     """One published payload at its offset.
 
     Attributes:
@@ -118,7 +118,7 @@ class NotificationQueue(Protocol):
 
     async def fetch(
         self, topic: str, partition: int, offset: int, *, max_entries: int, max_bytes: int
-    ) -> list[Entry]:
+    ) -> list[QueueEntry]:
         """Entries from `offset` on, as far as published; at least one whatever `max_bytes` says.
 
         An offset equal to the end gives an empty list.

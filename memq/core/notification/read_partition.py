@@ -24,7 +24,7 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from memq.core.bigqueue import BigArray
-from memq.core.notification.queue import Entry, Publication, out_of_range
+from memq.core.notification.queue import Publication, QueueEntry, out_of_range
 from memq.errors import CorruptDataError, PublishUncertainError, UnknownTopicError
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ class Partition:
                 self._opened()
                 self._failed = False
 
-    def read(self, offset: int, *, max_entries: int, max_bytes: int) -> list[Entry]:
+    def read(self, offset: int, *, max_entries: int, max_bytes: int) -> list[QueueEntry]:
         """Entries from `offset` on, up to a damaged one; at least one, unless it is the end.
 
         Raises:
@@ -184,14 +184,14 @@ class Partition:
                 items = array.get_many(offset, max_entries, limit_bytes)
             except CorruptDataError:
                 items = self._whole(array, offset, max_entries, limit_bytes)
-        entries: list[Entry] = []
+        entries: list[QueueEntry] = []
         size_bytes = 0
         for index, item in enumerate(items, offset):
             size_bytes += len(item) - _TIMES.size
             if entries and size_bytes > max_bytes:
                 break
             timestamp_ms, running_ms = times_of(item)
-            entries.append(Entry(index, timestamp_ms, payload_of(item), running_ms))
+            entries.append(QueueEntry(index, timestamp_ms, payload_of(item), running_ms))
         return entries
 
     def _whole(

@@ -14,11 +14,11 @@ from memq.core.wire.connection import (
     ROUTES,
     Answer,
     ClientEvent,
+    ConnectionState,
     Failure,
     HandshakeDone,
     LateAnswer,
     Route,
-    State,
     Step,
     check_size,
     decode_error,
@@ -62,7 +62,7 @@ class ClientConnection:
         self._pending: dict[int, Route] = {}
         self._forgotten: set[int] = set()
         self._next_id = _HANDSHAKE_ID + 1
-        self._state = State.NEW
+        self._state = ConnectionState.NEW
 
     def __repr__(self) -> str:
         return (
@@ -112,7 +112,7 @@ class ClientConnection:
             MessageTooLargeError: the broker would not accept it.
             UnavailableError: too many requests are in flight; await answers.
         """
-        if self._state is not State.OPEN:
+        if self._state is not ConnectionState.OPEN:
             move(CLIENT_MOVES, self._state, Step.REQUEST)
         route = _ROUTE_OF.get(type(header))
         if route is None:
@@ -145,9 +145,11 @@ class ClientConnection:
             ClosedError: the connection has ended.
         """
         try:
-            return self._answer(frame) if self._state is State.OPEN else self._welcome(frame)
+            return (
+                self._answer(frame) if self._state is ConnectionState.OPEN else self._welcome(frame)
+            )
         except MemqError:
-            self._state = State.CLOSED
+            self._state = ConnectionState.CLOSED
             raise
 
     def _welcome(self, frame: Frame) -> HandshakeDone:

@@ -18,9 +18,9 @@ Rules
 
 Theory of operation
 
-A connection is in one `State`. What may happen in it, and where that leads, is a table: one row of
-`SERVER_MOVES` or `CLIENT_MOVES`. A step that has no row is an error, and an error raised by
-`receive` leads to CLOSED, which no row leaves; a server then sends `goodbye(error)`, and either
+A connection is in one `ConnectionState`. What may happen in it, and where that leads, is a table:
+one row of `SERVER_MOVES` or `CLIENT_MOVES`. A step that has no row is an error, and an error raised
+by `receive` leads to CLOSED, which no row leaves; a server then sends `goodbye(error)`, and either
 side closes the socket.
 
 In OPEN, the path of a request is one look-up of its `Route`, one decode and one entry in a table of
@@ -87,7 +87,7 @@ GOODBYE = 0
 """Type code and correlation id of a goodbye."""
 
 
-class State(enum.Enum):
+class ConnectionState(enum.Enum):
     """Where a connection is."""
 
     NEW = "new"
@@ -105,29 +105,29 @@ class Step(enum.Enum):
     ANSWER = "an answer"
 
 
-Moves: TypeAlias = dict[tuple[State, Step], State]
+Moves: TypeAlias = dict[tuple[ConnectionState, Step], ConnectionState]
 
 SERVER_MOVES: Moves = {
-    (State.NEW, Step.HANDSHAKE): State.OPEN,
-    (State.OPEN, Step.REQUEST): State.OPEN,
-    (State.OPEN, Step.ANSWER): State.OPEN,
+    (ConnectionState.NEW, Step.HANDSHAKE): ConnectionState.OPEN,
+    (ConnectionState.OPEN, Step.REQUEST): ConnectionState.OPEN,
+    (ConnectionState.OPEN, Step.ANSWER): ConnectionState.OPEN,
 }
 CLIENT_MOVES: Moves = {
-    (State.NEW, Step.HANDSHAKE): State.OPENING,
-    (State.OPENING, Step.WELCOME): State.OPEN,
-    (State.OPEN, Step.REQUEST): State.OPEN,
-    (State.OPEN, Step.ANSWER): State.OPEN,
+    (ConnectionState.NEW, Step.HANDSHAKE): ConnectionState.OPENING,
+    (ConnectionState.OPENING, Step.WELCOME): ConnectionState.OPEN,
+    (ConnectionState.OPEN, Step.REQUEST): ConnectionState.OPEN,
+    (ConnectionState.OPEN, Step.ANSWER): ConnectionState.OPEN,
 }
 
 
-def move(moves: Moves, state: State, step: Step) -> State:
+def move(moves: Moves, state: ConnectionState, step: Step) -> ConnectionState:
     """The state after a step.
 
     Raises:
         ClosedError: the connection has ended.
         ProtocolError: the step is not allowed in this state.
     """
-    if state is State.CLOSED:
+    if state is ConnectionState.CLOSED:
         raise ClosedError(f"{step.value} on a connection that has ended; open another")
     if (state, step) not in moves:
         raise ProtocolError(f"{step.value} on a connection that is {state.value}")

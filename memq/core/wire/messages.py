@@ -238,7 +238,7 @@ class WriteAnswer(Struct):
 # -- reading --------------------------------------------------------------------------------
 
 
-class Position(Struct, array_like=True):
+class PartitionOffset(Struct, array_like=True):
     """A place in a read partition."""
 
     partition: int
@@ -255,7 +255,7 @@ class FetchNotifications(TopicRequest, kw_only=True):
         max_wait_ms: longest wait for the first one.
     """
 
-    positions: list[Position]
+    positions: list[PartitionOffset]
     max_entries: int = 500
     max_bytes: int = 1 << 20
     max_wait_ms: int = 0
@@ -277,7 +277,7 @@ class FetchNotificationsAnswer(Struct):
         ends: position one past the last notification of each partition asked for.
     """
 
-    ends: list[Position]
+    ends: list[PartitionOffset]
 
 
 class FetchOffsets(TopicRequest, kw_only=True):
@@ -361,7 +361,7 @@ class CommitOffsets(TopicRequest, kw_only=True):
 
     group: str
     member_id: str
-    offsets: list[Position]
+    offsets: list[PartitionOffset]
     committer: str = ""
     sequence: int = 0
     heartbeat: int = 0
@@ -376,7 +376,7 @@ class FetchCommitted(TopicRequest, kw_only=True):
 class FetchCommittedAnswer(Struct):
     """A group's stored offsets; partitions without one are absent."""
 
-    offsets: list[Position]
+    offsets: list[PartitionOffset]
 
 
 class GroupHeartbeat(TopicRequest, kw_only=True):
@@ -449,7 +449,7 @@ class GroupInfo(Struct):
 
     group: str
     topic: str
-    offsets: list[Position]
+    offsets: list[PartitionOffset]
     members: list[GroupMember]
 
 

@@ -17,12 +17,12 @@ from memq.core.wire.connection import (
     SERVER_MAX_BODY_BYTES,
     SERVER_MAX_HEADER_BYTES,
     SERVER_MOVES,
+    ConnectionState,
     HandshakeReceived,
     Refused,
     Request,
     Route,
     ServerEvent,
-    State,
     Step,
     check_size,
     encode_error,
@@ -76,7 +76,7 @@ class ServerConnection:
         )
         self._in_flight: dict[int, Route] = {}
         self._client = ""
-        self._state = State.NEW
+        self._state = ConnectionState.NEW
 
     def __repr__(self) -> str:
         return (
@@ -102,11 +102,11 @@ class ServerConnection:
         try:
             if frame.type == HANDSHAKE_CODE:
                 return self._handshake(frame)
-            if self._state is not State.OPEN:
+            if self._state is not ConnectionState.OPEN:
                 move(SERVER_MOVES, self._state, Step.REQUEST)
             return self._request(frame)
         except MemqError:
-            self._state = State.CLOSED
+            self._state = ConnectionState.CLOSED
             raise
 
     def answer(
@@ -130,7 +130,7 @@ class ServerConnection:
             ProtocolError: no request of that id awaits this answer.
             MessageTooLargeError: no client would accept it; the request still awaits an answer.
         """
-        if self._state is State.CLOSED:
+        if self._state is ConnectionState.CLOSED:
             return []
         route = self._in_flight.get(correlation_id)
         if route is None or type(header) is not route.answer_type:
@@ -154,7 +154,7 @@ class ServerConnection:
         Raises:
             ProtocolError: no request of that id awaits an answer.
         """
-        if self._state is State.CLOSED:
+        if self._state is ConnectionState.CLOSED:
             return []
         route = self._in_flight.pop(correlation_id, None)
         if route is None:
@@ -163,7 +163,7 @@ class ServerConnection:
 
     def goodbye(self, error: Exception) -> list[Buffer]:
         """The last buffers of the connection: they tell the client why it ends."""
-        self._state = State.CLOSED
+        self._state = ConnectionState.CLOSED
         self._in_flight.clear()
         return encode_error(GOODBYE, GOODBYE, error)
 

@@ -36,16 +36,16 @@ async def test_commit_below_the_start_is_taken_and_past_the_end_refused(tmp_path
         await b.context.queue.truncate(b.topics.get("t").topic.queue_topic, 0, 2)
         for offset in (0, 1, 2):
             request = m.CommitOffsets(
-                group="g", topic="t", member_id="", offsets=[m.Position(0, offset)]
+                group="g", topic="t", member_id="", offsets=[m.PartitionOffset(0, offset)]
             )
             await c.ask(request)
             committed = await c.ask(m.FetchCommitted(group="g", topic="t"))
-            assert committed.offsets == [m.Position(0, offset)]
+            assert committed.offsets == [m.PartitionOffset(0, offset)]
         for offset in (-1, 3):
             with pytest.raises(OffsetOutOfRangeError, match=f"cannot commit offset {offset}"):
                 await c.ask(
                     m.CommitOffsets(
-                        group="g", topic="t", member_id="", offsets=[m.Position(0, offset)]
+                        group="g", topic="t", member_id="", offsets=[m.PartitionOffset(0, offset)]
                     )
                 )
 
@@ -57,7 +57,7 @@ async def test_lists_that_one_answer_cannot_hold_come_in_pages(tmp_path, monkeyp
         for number in range(12):
             await c.create(f"t{number:02}")
             for group in range(number % 4 * 3):
-                position = m.Position(0, 0)
+                position = m.PartitionOffset(0, 0)
                 await c.ask(
                     m.CommitOffsets(
                         group=f"g{group}", topic=f"t{number:02}", member_id="", offsets=[position]

@@ -70,7 +70,9 @@ async def fill(c: Client) -> None:
 def fetches(wire: ClientConnection, size_bytes: int) -> bytes:
     """So many bytes of requests for all notifications."""
     data = bytearray()
-    request = m.FetchNotifications(topic="t", positions=[m.Position(0, 0)], max_bytes=16 << 20)
+    request = m.FetchNotifications(
+        topic="t", positions=[m.PartitionOffset(0, 0)], max_bytes=16 << 20
+    )
     while len(data) < size_bytes:
         data += b"".join(wire.request(request)[1])
     return bytes(data)
@@ -101,10 +103,10 @@ async def test_answers_that_nobody_reads_take_bounded_memory(tmp_path) -> None:
             async with raw(process.address) as (writer, wire):
                 writer.transport.pause_reading()
                 writer.write(fetches(wire, UNREAD_BYTES))
-                request = m.FetchNotifications(topic="t", positions=[m.Position(0, 0)])
+                request = m.FetchNotifications(topic="t", positions=[m.PartitionOffset(0, 0)])
                 async with asyncio.timeout(TIMEOUT_S):
                     while json.loads(await ask_admin(process, "/status"))["connections"] > 1:
-                        assert (await c.ask(request)).ends == [m.Position(0, 80)]
+                        assert (await c.ask(request)).ends == [m.PartitionOffset(0, 80)]
             metrics = await ask_admin(process, "/metrics")
             assert 'memq_connections_closed_total{reason="unread"} 1.0' in metrics
             assert "memq_answer_bytes 0.0" in metrics
@@ -123,7 +125,7 @@ async def test_a_flood_of_fetches_does_not_hold_up_an_ack(tmp_path) -> None:
                 nonlocal served
                 served += 1
 
-            request = m.FetchNotifications(topic="t", positions=[m.Position(0, 0)])
+            request = m.FetchNotifications(topic="t", positions=[m.PartitionOffset(0, 0)])
             requests = FLOOD_BYTES // 70
             for _ in range(requests // 1_000):
                 for _ in range(1_000):
@@ -144,7 +146,9 @@ async def test_requests_pass_those_that_wait(tmp_path) -> None:
         await c.create()
         turns, line = b.context.scheduler, ClientFlows()
         turns.charge(line, turns.limit_bytes)  # another connection's, which does not read
-        news = m.FetchNotifications(topic="t", positions=[m.Position(0, 0)], max_wait_ms=60_000)
+        news = m.FetchNotifications(
+            topic="t", positions=[m.PartitionOffset(0, 0)], max_wait_ms=60_000
+        )
         polls = [asyncio.ensure_future(c.ask(news)) for _ in range(20)]
         await until(lambda: "[20 waiting]" in repr(b.context.queue._waiters))
         assert turns.used_bytes == turns.limit_bytes, "a long poll holds nothing"
@@ -156,7 +160,9 @@ async def test_requests_pass_those_that_wait(tmp_path) -> None:
         turns.charge(line, -turns.limit_bytes)
         assert [group.group for group in (await large).groups] == ["g"]
         await c.write(0)
-        assert all(answer.ends == [m.Position(0, 1)] for answer in await asyncio.gather(*polls))
+        assert all(
+            answer.ends == [m.PartitionOffset(0, 1)] for answer in await asyncio.gather(*polls)
+        )
         await until(lambda: not turns.used_bytes)
 
 
@@ -184,7 +190,9 @@ async def test_a_connection_with_many_requests_is_not_read_on(tmp_path) -> None:
     """What a connection asks for beyond `MAX_BEGUN` waits, and its client is not read meanwhile."""
     async with broker(tmp_path) as b, client(b) as c:
         await c.create()
-        news = m.FetchNotifications(topic="t", positions=[m.Position(0, 0)], max_wait_ms=60_000)
+        news = m.FetchNotifications(
+            topic="t", positions=[m.PartitionOffset(0, 0)], max_wait_ms=60_000
+        )
         polls = [asyncio.ensure_future(c.ask(news)) for _ in range(MAX_BEGUN + MAX_QUEUED)]
         (connection,) = b.connections
         await until(lambda: "paused" in repr(connection))

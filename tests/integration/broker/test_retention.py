@@ -38,7 +38,7 @@ async def test_expired_batches_are_forgotten_first_and_deleted_then(tmp_path) ->
         with pytest.raises(
             OffsetOutOfRangeError, match="offset 0 of t/0 is not retained: 1 to 2 are"
         ):
-            await c.ask(m.FetchNotifications(topic="t", positions=[m.Position(0, 0)]))
+            await c.ask(m.FetchNotifications(topic="t", positions=[m.PartitionOffset(0, 0)]))
 
 
 async def test_an_object_outlives_its_notification(tmp_path) -> None:

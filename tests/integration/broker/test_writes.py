@@ -37,7 +37,7 @@ async def notifications(c, topic="t", partition=0, offset=0):
     """Notifications of a partition, decoded."""
     import msgspec
 
-    request = m.FetchNotifications(topic=topic, positions=[m.Position(partition, offset)])
+    request = m.FetchNotifications(topic=topic, positions=[m.PartitionOffset(partition, offset)])
     _, body = await c.connection.request(request, timeout_s=10)
     entries = msgspec.msgpack.decode(body, type=list[m.NotificationEntry])
     return [decode_notification(entry.payload) for entry in entries]

@@ -10,7 +10,7 @@ from memq.core.wire.messages import (
     Done,
     FetchNotificationsAnswer,
     NotificationEntry,
-    Position,
+    PartitionOffset,
     TopicInfo,
 )
 from memq.errors import (
@@ -97,7 +97,7 @@ async def test_an_attempt_without_time_hides_no_reason():
 async def test_page():
     """Notifications and ends are decoded; what is no list of notifications breaks the protocol."""
     entry = NotificationEntry(0, 7, 1, b"payload")
-    answer = FetchNotificationsAnswer(ends=[Position(0, 8)])
+    answer = FetchNotificationsAnswer(ends=[PartitionOffset(0, 8)])
     brokers = Brokers((answer, msgspec.msgpack.encode([entry])), (answer, b"\xc1"))
     client = TopicClient(brokers, "t")
     page = await client.page({0: 7}, max_entries=1)
