@@ -183,8 +183,10 @@ async def fetch_range(
     Raises:
         MemqError: as `read_range`.
     """
-    batches = map_ahead(source.fetch, topic.batches([wanted]), FETCHES)
-    async with aclosing(batches):
+    async with (
+        aclosing(topic.batches([wanted])) as published,
+        aclosing(map_ahead(source.fetch, published, FETCHES)) as batches,
+    ):
         fetched = [each async for _, each in batches]
     window = DuplicateWindow(sum(len(each.entries) for each in fetched))  # none may be forgotten
     return [BatchOfRange(each, frozenset(_duplicates(window, each))) for each in fetched]

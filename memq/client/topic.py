@@ -47,7 +47,7 @@ from memq.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
     from typing import Self
 
     from memq.core.wire.messages import (
@@ -251,10 +251,13 @@ class TopicClient:
                 yield [entry for entry in page.entries if entry.offset < end]
                 offset = page.entries[-1].offset + 1
 
-    async def entries(self, ranges: Iterable[OffsetRange]) -> AsyncIterator[NotificationEntry]:
+    async def entries(
+        self, ranges: Iterable[OffsetRange]
+    ) -> AsyncGenerator[NotificationEntry, None]:
         """The notifications of some ranges, one range after the other, as they stand in the queue.
 
-        Only a page of them is in memory at a time.
+        Only a page of them is in memory at a time. Close it (`contextlib.aclosing`) when it is left
+        before its end; likewise `pages` and `batches`.
 
         Raises:
             MemqError: as `pages`.
@@ -264,15 +267,16 @@ class TopicClient:
                 for entry in page:
                     yield entry
 
-    async def batches(self, ranges: Iterable[OffsetRange]) -> AsyncIterator[PublishedBatch]:
+    async def batches(self, ranges: Iterable[OffsetRange]) -> AsyncGenerator[PublishedBatch, None]:
         """The Batches of some ranges, one range after the other.
 
         Raises:
             CorruptDataError: something in the queue is no notification.
             MemqError: as `pages`.
         """
-        async for entry in self.entries(ranges):
-            yield published_batch(self.topic, entry)
+        async with aclosing(self.entries(ranges)) as entries:
+            async for entry in entries:
+                yield published_batch(self.topic, entry)
 
     async def watermark(self) -> WatermarkAnswer:
         """How far the topic is stored.

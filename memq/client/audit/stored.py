@@ -232,28 +232,34 @@ class BatchInspector:
     async def look(self, ranges: Sequence[OffsetRange]) -> None:
         """Look at the Batches of some ranges."""
         self._total += sum(each.size for each in ranges)
-        found = self._inspect_batches(self._needed(ranges))
-        async with aclosing(found):
+        async with (
+            aclosing(self._needed(ranges)) as needed,
+            aclosing(self._inspect_batches(needed)) as found,
+        ):
             async for batch, inspection in found:
                 if not inspection.gone or not await self._is_removed(batch):
                     self._take_in(batch, inspection)
 
-    async def _needed(self, ranges: Sequence[OffsetRange]) -> AsyncIterator[PublishedBatch]:
+    async def _needed(self, ranges: Sequence[OffsetRange]) -> AsyncGenerator[PublishedBatch, None]:
         """The Batches that must be looked into."""
-        async for entry in self._topic.entries(ranges):
-            self._done += 1
-            if self._progress is not None:
-                self._progress(self._done, self._total)
-            try:
-                batch = published_batch(self._topic.topic, entry)
-            except CorruptDataError as exc:
-                self._damage.add(str(exc))
-                continue
-            in_window = self._in_window(batch.timestamp_ms)
-            write_partition = batch.notification.write_partition
-            needs = partial(self._reconciliation.needs, write_partition, in_window=in_window)
-            if (self._deep and in_window) or any(map(needs, batch.notification.producers)):
-                yield batch
+        async with aclosing(self._topic.entries(ranges)) as entries:
+            async for entry in entries:
+                self._done += 1
+                if self._progress is not None:
+                    self._progress(self._done, self._total)
+                try:
+                    batch = published_batch(self._topic.topic, entry)
+                except CorruptDataError as exc:
+                    self._damage.add(str(exc))
+                    continue
+                if self._needs(batch):
+                    yield batch
+
+    def _needs(self, batch: PublishedBatch) -> bool:
+        in_window = self._in_window(batch.timestamp_ms)
+        write_partition = batch.notification.write_partition
+        needs = partial(self._reconciliation.needs, write_partition, in_window=in_window)
+        return (self._deep and in_window) or any(map(needs, batch.notification.producers))
 
     async def _inspect(self, batch: PublishedBatch) -> Inspection:
         get_range = partial(self._objects.get_range, batch.notification.uri)
@@ -336,8 +342,10 @@ class ReportReader:
         found = StoredReports([], [])
         ranges = await self._audit_topic.ranges_between(start_ms, None)
         work = partial(self._read_batch, produced_end_ms)
-        batches = map_ahead(work, self._audit_topic.entries(ranges), IN_FLIGHT)
-        async with aclosing(batches):
+        async with (
+            aclosing(self._audit_topic.entries(ranges)) as entries,
+            aclosing(map_ahead(work, entries, IN_FLIGHT)) as batches,
+        ):
             async for entry, reports in batches:
                 for report in reports:
                     if isinstance(report, ConsumedReport):

@@ -8,6 +8,11 @@ from contextlib import aclosing
 import pytest
 
 from memq.client.objects import map_ahead
+from memq.client.read_range import fetch_range
+from memq.client.topic import TopicClient
+from memq.core.ranges import OffsetRange
+from memq.core.wire.messages import NotificationEntry
+from memq.errors import CorruptDataError
 
 
 async def numbers(count):
@@ -70,3 +75,49 @@ async def test_error_in_the_work_is_raised_in_its_turn():
     with pytest.raises(ZeroDivisionError):
         await collect()
     assert found == [0, 1]
+
+
+async def test_nothing_is_left_to_the_garbage_collector():
+    """Pages, notifications and Batches that are left before their end close what they read from."""
+    closed = []
+
+    class Pages(TopicClient):
+        """A topic with one notification after the other."""
+
+        async def pages(self, ranges):
+            try:
+                while True:
+                    yield [NotificationEntry(0, 0, 1, b"damaged"), NotificationEntry(0, 1, 1, b"")]
+            finally:
+                closed.append(True)
+
+    topic = Pages(None, "t")
+    async with aclosing(topic.entries([])) as entries:
+        async for _ in entries:
+            break
+    assert closed == [True]
+    async with aclosing(topic.batches([])) as batches:
+        with pytest.raises(CorruptDataError):
+            await anext(batches)
+    assert closed == [True, True]
+
+
+async def test_a_range_that_fails_closes_what_it_reads():
+    """An object that cannot be read ends the reading of notifications at once."""
+    closed = []
+
+    class Topic:
+        async def batches(self, ranges):
+            try:
+                for offset in range(9):
+                    yield offset
+            finally:
+                closed.append(True)
+
+    class Source:
+        async def fetch(self, offset):
+            raise CorruptDataError(f"{offset} is damaged")
+
+    with pytest.raises(CorruptDataError, match="0 is damaged"):
+        await fetch_range(Topic(), OffsetRange(0, 0, 9), Source())
+    assert closed == [True]
