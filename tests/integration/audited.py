@@ -64,6 +64,10 @@ class Topic:
 
         return asyncio.run(asking())
 
+    def offsets(self):
+        """Retained, of each read partition."""
+        return self.ask(TopicClient.offsets)
+
     def notifications(self, partition=0, wait_ms=0):
         """Of a read partition, in order."""
 
