@@ -55,7 +55,7 @@ class Backoff(NamedTuple):
 
 BROKER_BACKOFF = Backoff(0.05, 2.0)
 """A hand-over between brokers takes about the base; one that comes back is found within the cap."""
-STORAGE_BACKOFF = Backoff(0.05, 5.0)
+STORAGE_BACKOFF = Backoff(0.1, 5.0)
 """An object store that slows down wants fewer requests, not the same ones sooner."""
 
 
