@@ -1,6 +1,7 @@
 """The result of an audit in words, as rows of a table, and as plain JSON.
 
-The command line, Airflow and Spark show these; each picks the columns that it has always had.
+The command line, Airflow and Spark show these, each with the columns of its own table. Names of
+columns and JSON fields are stored, and stay; the texts are for people.
 """
 
 from __future__ import annotations
