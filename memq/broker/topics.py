@@ -210,7 +210,7 @@ class Topics:
         if hosted is not None:
             if incarnation and incarnation != hosted.topic.incarnation:
                 raise TopicRecreatedError(
-                    f"topic {name!r} was deleted and made again: {incarnation} is over, this is "
+                    f"topic {name!r} was deleted and recreated: {incarnation} is over, this is "
                     f"{hosted.topic.incarnation}, with other data under the same offsets. Open the "
                     "client anew, and begin at 'earliest' to miss nothing"
                 )

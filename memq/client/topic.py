@@ -5,7 +5,7 @@ fails in a way that may pass, the topic is looked up again and its queue's broke
 asked, until the deadline of the call.
 
 All calls are about one incarnation of the topic: the one given, or else the first that was met.
-When the topic is deleted and made again, they fail with `TopicRecreatedError` from then on, for
+When the topic is deleted and recreated, they fail with `TopicRecreatedError` from then on, for
 offsets of the one mean nothing in the other.
 
 What retention has removed is a first part of each read partition; the rest is retained. Nobody
@@ -139,13 +139,13 @@ class TopicClient:
 
         Raises:
             UnknownTopicError: there is no such topic.
-            TopicRecreatedError: it was deleted and made again.
+            TopicRecreatedError: it was deleted and recreated.
             MemqError: the brokers failed until the deadline.
         """
         info = await self.cluster.topic(self.topic, refresh=True)
         if self.incarnation not in ("", info.incarnation):
             raise TopicRecreatedError(
-                f"topic {self.topic!r} was deleted and made again: {self.incarnation} and "
+                f"topic {self.topic!r} was deleted and recreated: {self.incarnation} and "
                 f"{info.incarnation} are two topics of that name"
             )
         self.incarnation = info.incarnation
@@ -369,7 +369,7 @@ class TopicClient:
 
         Raises:
             UnknownTopicError: there is no such topic.
-            TopicRecreatedError: it was deleted and made again.
+            TopicRecreatedError: it was deleted and recreated.
             RequestTimeoutError: no answer by the deadline.
             UnavailableError: no broker could be reached by the deadline.
             MemqError: the typed error that the broker named.

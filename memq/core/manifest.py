@@ -202,7 +202,7 @@ def check_manifest(manifest: Manifest, topic: str, planned: OffsetRange) -> None
         )
     if manifest.incarnation != incarnation:
         raise TopicRecreatedError(
-            f"topic {topic!r} was deleted and made again: the manifest of job {manifest.job!r} is "
+            f"topic {topic!r} was deleted and recreated: the manifest of job {manifest.job!r} is "
             f"of incarnation {manifest.incarnation}, and {incarnation} was planned. Plan the range "
             "anew"
         )

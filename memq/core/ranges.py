@@ -3,7 +3,7 @@
 Wherever one is written as `start` and `end`, the end is not part of it. Runs of sequences, which
 producers and notifications name by their `first` and `last`, include both.
 
-An offset names a Batch of one incarnation of a topic. When the topic is deleted and made again,
+An offset names a Batch of one incarnation of a topic. When the topic is deleted and recreated,
 offsets begin again at 0 and name other data.
 """
 

@@ -205,12 +205,12 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Positions from the checkpoint, if they are positions in this topic.
 
         Raises:
-            TopicRecreatedError: the topic was made again since.
+            TopicRecreatedError: the topic was recreated since.
         """
         incarnation, positions = decode_checkpoint(offset)
         if incarnation != self._options.incarnation:
             raise TopicRecreatedError(
-                f"topic {self._options.topic!r} was deleted and made again: "
+                f"topic {self._options.topic!r} was deleted and recreated: "
                 f"{self._options.incarnation} and {incarnation} are two topics of that name. "
                 f"{GO_ON}"
             )

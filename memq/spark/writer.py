@@ -208,7 +208,7 @@ def write_rows(
 
     Raises:
         SequenceConflictError: an earlier attempt published other rows.
-        TopicRecreatedError: the topic was deleted and made again since the write was planned.
+        TopicRecreatedError: the topic was deleted and recreated since the write was planned.
         MemqError: a Message could not be delivered.
     """
     written = TaskCommit()
@@ -249,7 +249,7 @@ def timed(batch: pa.RecordBatch, plan: WritePlan) -> pa.Table:
 def _check_topic(plan: WritePlan, producer: Producer) -> None:
     if producer.incarnation != plan.incarnation:
         raise TopicRecreatedError(
-            f"topic {plan.topic!r} was deleted and made again since this write was planned: "
+            f"topic {plan.topic!r} was deleted and recreated since this write was planned: "
             f"{plan.incarnation} is over, this is {producer.incarnation}. This task has written "
             "nothing to it; write the DataFrame, or start the query, again"
         )

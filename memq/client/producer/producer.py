@@ -241,7 +241,7 @@ class AsyncProducer:
 
     @property
     def incarnation(self) -> str:
-        """Of the topic that is written to; one that is made again is not."""
+        """Of the topic that is written to; one that is recreated is not."""
         self._check_started()
         return self._state_machine.options.incarnation
 
@@ -549,7 +549,7 @@ class AsyncProducer:
             topic = await self._cluster.topic(self._options.topic, refresh=True)
             if topic.incarnation != self._state_machine.options.incarnation:
                 raise TopicRecreatedError(
-                    f"topic {self._options.topic!r} was deleted and made again; open the producer "
+                    f"topic {self._options.topic!r} was deleted and recreated; open the producer "
                     "anew to write to it"
                 )
             self._adopt(topic)

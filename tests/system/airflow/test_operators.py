@@ -141,7 +141,7 @@ def test_events_of_others_do_not_move_the_plan(broker, topic):
 
 
 def test_a_topic_made_again_is_refused(broker, topic):
-    """Offsets of a topic that was deleted and made again are not those that were planned."""
+    """Offsets of a topic that was deleted and recreated are not those that were planned."""
     store = EventStore()
     publish(broker, topic, 2)
     store.run(planner(topic))

@@ -187,9 +187,9 @@ def test_a_column_by_the_name_of_a_folder_is_refused(spark, broker, make_topic, 
     assert not (tmp_path / "out").exists()
 
 
-def test_a_topic_made_again_is_not_taken_for_the_one_before(spark, broker, clicks, tmp_path):
-    """A range and a compaction of a topic that was deleted fail, and its files stay; the topic made
-    again has folders of its own.
+def test_a_recreated_topic_is_not_taken_for_the_one_before(spark, broker, clicks, tmp_path):
+    """A range and a compaction of a topic that was deleted fail, and its files stay; the recreated
+    topic has folders of its own.
     """
     task = job(broker.address, clicks, tmp_path, 0, 6)
     old = range_to_parquet(spark, task)
