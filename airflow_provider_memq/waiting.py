@@ -23,6 +23,7 @@ from airflow_provider_memq.topics import topic_state
 from airflow_provider_memq.values import iso, parse_count, parse_offsets, parse_time_ms
 from memq.core.ranges import OffsetRange
 from memq.core.retry import Backoff
+from memq.core.units import counted
 from memq.errors import ConfigError, InvalidRequestError, MemqError
 
 if TYPE_CHECKING:
@@ -110,7 +111,9 @@ class OffsetsReached(Condition):
         check_partitions(state, self._targets)
         short = {p: end for p, end in self._targets.items() if state.ends[p] < end}
         reached = len(self._targets) - len(short)
-        note = f"{reached} of {len(self._targets)} read partitions of {self.topic} reached"
+        note = (
+            f"{reached} of {counted(len(self._targets), 'read partition')} of {self.topic} reached"
+        )
         if short:
             partition = min(short)
             note += f"; partition {partition} is at {state.ends[partition]} of {short[partition]}"
@@ -200,7 +203,7 @@ class LagBelow(Condition):
         starts = {p: max(start, committed.get(p, 0)) for p, start in state.starts.items()}
         lag = {p: end - starts[p] for p, end in state.ends.items()}
         total = sum(lag.values())
-        note = f"group {self._group} has a lag of {total} Batches in {self.topic}"
+        note = f"group {self._group} has a lag of {counted(total, 'Batch')} in {self.topic}"
         if not committed:
             note += ", and has committed nothing yet"
         value = state.to_json() | {"lag": {str(p): each for p, each in lag.items()}}
@@ -328,7 +331,7 @@ async def wait_until(
         else:
             known = True
             if failures:
-                log.info("brokers answer again after %d failures", failures)
+                log.info("brokers answer again after %s", counted(failures, "failure"))
             failures = 0
             if outcome.note != last_note:
                 log.info("%s", outcome.note)

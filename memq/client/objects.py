@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from memq.client.batch import Batch, Order, arrange
 from memq.core.format.reader import BatchReader
+from memq.core.ranges import retained_in_words
 from memq.core.retry import Retry
 from memq.core.storage.open import open_uri
 from memq.core.wire.messages import FetchBatch
@@ -250,7 +251,7 @@ class BatchSource:
         if published.offset < retained.start:
             return OffsetOutOfRangeError(
                 f"offset {published.offset} of {self._topic.topic}/{published.partition} was "
-                f"removed by retention; [{retained.start}, {retained.end}) is retained"
+                f"removed by retention; {retained_in_words(retained.start, retained.end)}"
             )
         return DataLossError(
             f"{published} is gone, though its notification is retained. If this machine does not "

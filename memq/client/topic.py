@@ -25,7 +25,7 @@ import msgspec
 from memq.client.cluster import Cluster
 from memq.client.sync import EventLoopThread, SyncClient, sync, sync_close, sync_iter
 from memq.core.notification.notification import PublishedBatch, decode_notification
-from memq.core.ranges import OffsetRange
+from memq.core.ranges import OffsetRange, offsets_in_words, retained_in_words
 from memq.core.retry import Retry
 from memq.core.wire.messages import (
     CommitOffsets,
@@ -467,13 +467,16 @@ def check_retained(topic: str, wanted: OffsetRange, retained: Sequence[Partition
             f"topic {topic!r} has no partition {partition}; it has 0 to {len(retained) - 1}"
         )
     if not 0 <= start <= end:
-        raise InvalidRequestError(f"{topic}/{partition} [{start}, {end}) is no range of offsets")
+        raise InvalidRequestError(
+            f"{topic}/{partition} from {start} to {end} is no range of offsets; write the first "
+            "offset, 0 or more, and then one past the last"
+        )
     there = retained[partition]
     if start < end and not there.start <= start <= end <= there.end:
         raise OffsetOutOfRangeError(
-            f"{topic}/{partition} [{start}, {end}) is not retained in full; [{there.start}, "
-            f"{there.end}) is. What comes before was removed by retention, what comes after is not "
-            "published yet"
+            f"{offsets_in_words(start, end)} of {topic}/{partition}: not retained in full; "
+            f"{retained_in_words(there.start, there.end)}. What comes before was removed by "
+            "retention, what comes after is not published yet"
         )
 
 

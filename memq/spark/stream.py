@@ -36,6 +36,7 @@ from pyspark.sql.streaming.datasource import (
 
 from memq.core.ranges import OffsetRange
 from memq.core.topic import check_incarnation
+from memq.core.units import counted
 from memq.errors import (
     ConfigError,
     CorruptDataError,
@@ -313,7 +314,9 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         history = NameHistory(self._dedup_window_ms)
         unused = MessageNames()  # duplicates among these were dropped when they were read
         offsets = sum(each.size for each in before)
-        log.info("MemQ topic %s: learning %d notifications", self._options.topic, offsets)
+        log.info(
+            "MemQ topic %s: learning %s", self._options.topic, counted(offsets, "notification")
+        )
         for batch in self._topic.batches(before):
             history.add(batch, unused)
         return history

@@ -52,6 +52,7 @@ from pyspark.sql.datasource import (
 
 from memq.client.producer.producer import Producer
 from memq.core.format.message import TIMESTAMP_COLUMN
+from memq.core.units import counted
 from memq.errors import (
     ConfigError,
     InvalidRequestError,
@@ -273,9 +274,10 @@ def _sum(messages: Sequence[WriterCommitMessage | None]) -> str:
     records = sum(each.records for each in done)
     sent = sum(each.messages for each in done)
     duplicates = sum(each.duplicates for each in done)
+    again = counted(duplicates, "Message was", "Messages were")
     return (
-        f"{records} LogMessages in {sent} Messages by {len(done)} tasks; {duplicates} Messages "
-        "were there from an earlier attempt"
+        f"{counted(records, 'LogMessage')} in {counted(sent, 'Message')} by "
+        f"{counted(len(done), 'task')}, of which {again} there from an earlier attempt"
     )
 
 

@@ -53,6 +53,7 @@ from memq.client.producer.tables import to_batches
 from memq.client.sync import EventLoopThread, SyncClient, documented_by, sync_close
 from memq.core.format.schema import DEFAULT_SCHEMA, deserialize_schema
 from memq.core.runtime import SYSTEM, Runtime
+from memq.core.units import counted
 from memq.core.wire.messages import WriteAnswer
 from memq.errors import (
     BufferFullError,
@@ -416,8 +417,8 @@ class AsyncProducer:
         except TimeoutError as exc:
             count = sum(not message.settled for message in unsettled)
             raise RequestTimeoutError(
-                f"{count} Messages are not settled after {timeout_s:g} s; they are still being "
-                "delivered"
+                f"{counted(count, 'Message is', 'Messages are')} not settled after {timeout_s:g} "
+                "s, and delivery goes on"
             ) from exc
         self._outcomes.raise_unseen()
 

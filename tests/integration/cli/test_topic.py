@@ -25,7 +25,11 @@ def test_topic_life(memq):
     assert "exists" in memq("topic", "create", "rides", code=1)
     assert "nothing to change" in memq("topic", "alter", "rides", code=2)
     memq("topic", "delete", "rides", "--yes")
-    for command in (["describe", "rides"], ["delete", "rides", "--yes"], ["alter", "rides", "--audited"]):
+    for command in (
+        ["describe", "rides"],
+        ["delete", "rides", "--yes"],
+        ["alter", "rides", "--audited"],
+    ):
         assert "rides" in memq("topic", *command, code=1)
 
 
