@@ -139,8 +139,8 @@ class PartitionProgress(NamedTuple):
         if self.left_ms is not None and self.left_ms < margin_ms:
             first = max(self.settled, self.held_start)
             return (
-                f"partition {self.partition}, {offsets_in_words(first, self.held_end)}: not processed,"
-                f" and retention reaches it in {max(0, self.left_ms) // 1000} s"
+                f"partition {self.partition}, {offsets_in_words(first, self.held_end)}: not "
+                f"processed, and retention reaches it in {max(0, self.left_ms) // 1000} s"
             )
         return None
 
