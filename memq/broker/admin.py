@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
+from memq.broker.object_root import MAX_MISSING_NAMED
 from memq.errors import MemqError, UnavailableError
 
 if TYPE_CHECKING:
@@ -94,10 +95,16 @@ class AdminServer:
     async def _status(self, _: web.Request) -> web.Response:
         context = self._context
         partitions = [
-            {"write_partition": repr(partition.processor), "parked": partition.parked}
+            {
+                "topic": hosted.topic.name,
+                "write_partition": partition.processor.write_partition,
+                **partition.processor.load._asdict(),
+                "parked_messages": partition.parked,
+            }
             for hosted in self._topics.hosted()
             for partition in hosted.partitions
         ]
+        presence = context.presence
         memory, scheduler = context.memory, context.scheduler
         return web.json_response(
             {
@@ -112,6 +119,12 @@ class AdminServer:
                 "memory_limit_bytes": memory.limit_bytes,
                 "answer_bytes": scheduler.used_bytes,
                 "answer_limit_bytes": scheduler.limit_bytes,
+                "objects": {
+                    "root": context.root.uri,
+                    "looked_for": presence.looked_for,
+                    "missing": len(presence.missing),
+                    "such_as": [each._asdict() for each in presence.missing[:MAX_MISSING_NAMED]],
+                },
                 "write_partitions": partitions,
             }
         )

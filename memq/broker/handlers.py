@@ -310,13 +310,15 @@ class Handlers:
         ):
             if entries_left <= 0 or bytes_left <= 0:
                 break
-            entries = await self._context.queue.fetch(
+            share_bytes = max(1, bytes_left // waiting)
+            stored = await self._context.queue.fetch(
                 topic.queue_topic,
                 partition,
                 offset,
                 max_entries=max(1, entries_left // waiting),
-                max_bytes=max(1, bytes_left // waiting),
+                max_bytes=share_bytes,
             )
+            entries = await self._context.root.served(stored, share_bytes)
             found += [
                 m.NotificationEntry(partition, entry.offset, entry.timestamp_ms, entry.payload)
                 for entry in entries
@@ -356,14 +358,9 @@ class Handlers:
         storage, topic = self._context.storage, self._topic(request)
         key = key_of_uri(request.uri)
         parsed = parse_object_key(key)
-        if (
-            parsed is None
-            or (parsed.topic, parsed.incarnation) != (topic.name, topic.incarnation)
-            or storage.uri(key) != request.uri
-        ):
-            raise InvalidRequestError(
-                f"{request.uri!r} is no Batch of topic {request.topic!r} in this broker's storage"
-            )
+        # The key decides, for the URI may be from before the objects were moved.
+        if parsed is None or (parsed.topic, parsed.incarnation) != (topic.name, topic.incarnation):
+            raise InvalidRequestError(f"{request.uri!r} is no Batch of topic {request.topic!r}")
         return await asyncio.get_running_loop().run_in_executor(
             self._context.executor, storage.get_range, key, request.start, request.length
         )

@@ -26,7 +26,8 @@ class Notification(msgspec.Struct, frozen=True, kw_only=True):
         incarnation: of the topic.
         write_partition: the write partition that sealed the Batch.
         batch_id: unique name of the Batch.
-        uri: of the object, complete.
+        uri: of the object, complete. Stored, it has the storage's root of that time; told by a
+            broker, the present one.
         size_bytes: of the object.
         index_offset: where the index begins in the object; it reaches to the end.
         messages: Messages in the Batch.

@@ -329,7 +329,7 @@ class FetchBatch(TopicRequest, kw_only=True):
     """Bytes of a Batch through the broker (a read broker), for clients that cannot reach storage.
 
     Attributes:
-        uri: of the object, from its notification.
+        uri: of the object, from its notification; its key decides, below whatever root.
         start: first byte wanted.
         length: bytes wanted; at most the connection's body limit.
     """

@@ -81,7 +81,7 @@ async def test_storage_may_be_elsewhere(tmp_path, caplog):
     assert run(storage=storage, execute=True)[0].published == 1
     shutil.rmtree(elsewhere)
     async with on_files(tmp_path / "data", storage=storage):
-        assert f"{elsewhere} is missing or empty, but there are notifications" in caplog.text
+        assert f"no object below {elsewhere.as_uri()}/ for 1 of 1 notifications" in caplog.text
 
 
 @pytest.mark.parametrize("storage", ["s3://bucket/memq", "/var/lib/memq", "file://host/memq"])
@@ -99,7 +99,7 @@ async def test_missing_objects_are_named_at_the_start(data, caplog):
     with caplog.at_level(logging.ERROR):
         async with on_files(data) as b:
             assert await written(b, "t") == 1
-    assert "objects is missing or empty, but there are notifications" in caplog.text
+    assert "objects/ for 2 of 2 notifications looked at" in caplog.text
 
 
 @pytest.mark.parametrize(
