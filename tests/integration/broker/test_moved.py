@@ -20,6 +20,7 @@ from memq.core.notification.folders import TopicFolders
 from memq.core.units import DAY_MS
 from memq.errors import DataLossError
 from memq.testing.broker import BrokerProcess
+from tests.integration.spark.here import read as spark_rows
 
 MESSAGES = 6
 RECORDS = 5
@@ -84,20 +85,31 @@ def ready(broker):
         return exc.code, exc.read().decode()
 
 
-@pytest.fixture
-def data(tmp_path):
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
     """The data directory of a stopped broker; a group has read half of its topic."""
-    folder = tmp_path / "data"
+    folder = tmp_path_factory.mktemp("written") / "data"
     with BrokerProcess(folder) as broker:
         with AdminClient(broker.address) as admin:
             admin.create_topic("t", read_partitions=2, batch_age="5ms")
         write(broker.address, last=MESSAGES // 2)
-        assert Counter(
-            read(broker.address, MESSAGES // 2 * RECORDS, group="g", session_timeout="1s")
-        ) == Counter(values(last=MESSAGES // 2))
+        half = values(last=MESSAGES // 2)
+        found = read(broker.address, len(half), group="g", session_timeout="1s")
+        assert Counter(found) == Counter(half)
         write(broker.address, first=MESSAGES // 2)
         assert broker.terminate() == 0
-    return folder
+    return folder.rename(folder.with_name("kept"))
+
+
+@pytest.fixture
+def data(written):
+    """The same at the path where it was written, for a test of its own."""
+    folder = written.with_name("data")
+    shutil.copytree(written, folder)
+    yield folder
+    for each in written.parent.iterdir():
+        if each != written:
+            shutil.rmtree(each)
 
 
 def moved(data):
@@ -137,6 +149,7 @@ def test_it_is_read_from_where_it_is(data, how, capsys):
         ]
         assert sum(ends) == MESSAGES
         assert Counter(v for table in tables for v in table["value"].to_pylist()) == everything
+        assert Counter(spark_rows(broker.address)["value"].to_pylist()) == everything
         write(broker.address, first=MESSAGES, last=MESSAGES + 2)  # what was there is a duplicate
         assert main(["batch", "verify", "t", "-b", broker.address, "-o", "json"]) == 0
         assert json.loads(capsys.readouterr().out)["batches"] == MESSAGES + 2
