@@ -34,6 +34,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from memq.client.duplicates import MessageNames
 from memq.core.ranges import OffsetRange
 from memq.core.topic import check_incarnation
 from memq.errors import (
@@ -43,7 +44,7 @@ from memq.errors import (
     OffsetOutOfRangeError,
     TopicRecreatedError,
 )
-from memq.spark.duplicates import MessageNames, NameHistory
+from memq.spark.duplicates import NameHistory
 from memq.spark.options import LATEST
 from memq.spark.plan import (
     TaskInput,
