@@ -84,7 +84,6 @@ class Connections:
         self.handlers = handlers
         self._open: dict[BrokerConnection, None] = {}
         self._unauthenticated: dict[BrokerConnection, None] = {}  # no handshake yet, oldest first
-        raise_file_limit(context.config.max_connections)
         context.memory.on_change = self._throttle
 
     def __repr__(self) -> str:

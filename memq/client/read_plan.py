@@ -212,19 +212,23 @@ class Selection(NamedTuple):
         """Refuse what no topic can have.
 
         Raises:
-            InvalidRequestError: it is no number, or offsets are given without a partition.
+            ConfigError: a time has no time zone.
+            InvalidRequestError: it is no range, or offsets are given without a partition.
         """
-        partition = self.partition
-        given = [number for number in self[:3] if number is not None]
-        if any(type(number) is not int for number in given):
+        partition, start, end = self[:3]
+        given = [number for number in (partition, start, end) if number is not None]
+        if any(type(number) is not int or number < 0 for number in given) or (
+            start is not None and end is not None and end < start
+        ):
             raise InvalidRequestError(
-                f"{topic} partition {partition!r} [{self.start!r}, {self.end!r}): all must be "
-                "whole numbers, 0 or more"
+                f"{topic} partition {partition!r} [{start!r}, {end!r}): all must be whole numbers, "
+                "0 or more, and the end no less than the start"
             )
         if partition is None and given:
             raise InvalidRequestError(
                 f"offsets of {topic} are those of one partition; give it as well"
             )
+        _ = self.times
 
     @property
     def times(self) -> EventTimes | None:

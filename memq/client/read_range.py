@@ -396,6 +396,7 @@ def read_range(
         MemqError: brokers or storage failed for the whole request timeout.
     """
     selection = Selection(partition, start, end, start_time, end_time)
+    selection.check(topic)
     reader = AsyncTopicReader(
         bootstrap,
         topic=topic,
@@ -469,6 +470,8 @@ def scan(
         MemqError: as `read_range`, also while the reader is read; but there is no timeout of the
             whole. Retention that removes some of what is not read yet is an error.
     """
+    selection = Selection(partition, start, end, start_time, end_time)
+    selection.check(topic)
     reader = TopicReader(
         AsyncTopicReader(
             bootstrap,
@@ -481,7 +484,7 @@ def scan(
         )
     )
     try:
-        plan = reader.plan(Selection(partition, start, end, start_time, end_time))
+        plan = reader.plan(selection)
     except BaseException:
         reader.close()
         raise
@@ -533,6 +536,8 @@ async def async_scan(
     Raises:
         MemqError: as `scan`.
     """
+    selection = Selection(partition, start, end, start_time, end_time)
+    selection.check(topic)
     reader = AsyncTopicReader(
         bootstrap,
         topic=topic,
@@ -543,7 +548,7 @@ async def async_scan(
         token=token,
     )
     async with reader:
-        plan = await reader.plan(Selection(partition, start, end, start_time, end_time))
+        plan = await reader.plan(selection)
         async with aclosing(reader.rows(plan)) as batches:
             async for each in batches:
                 for rows in each.rows:

@@ -421,9 +421,14 @@ class SyncTopicClient(SyncClient[TopicClient]):
         request_timeout_s: float = 30.0,
         loop: EventLoopThread | None = None,
     ) -> None:
-        cluster = Cluster(
-            bootstrap, client=client, token=token, request_timeout_s=request_timeout_s
-        )
+        try:
+            cluster = Cluster(
+                bootstrap, client=client, token=token, request_timeout_s=request_timeout_s
+            )
+        except MemqError:
+            if loop is not None:
+                loop.close()
+            raise
         super().__init__(
             TopicClient(cluster, topic, incarnation),
             loop or EventLoopThread(f"memq-topic-{topic}"),
@@ -436,7 +441,6 @@ class SyncTopicClient(SyncClient[TopicClient]):
 
     close = sync_close(TopicClient.close)
     info = sync(TopicClient.info)
-    ask = sync(TopicClient.ask)
     offsets = sync(TopicClient.offsets)
     starts = sync(TopicClient.starts)
     ranges_between = sync(TopicClient.ranges_between)

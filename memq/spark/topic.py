@@ -67,7 +67,7 @@ class SparkTopic(SyncTopicClient):
         super().__init__(
             options.bootstrap,
             options.topic,
-            incarnation=options.incarnation,
+            incarnation=options.incarnation or "",
             token=options.token,
             client="memq.spark",
             request_timeout_s=REQUEST_TIMEOUT_S,
