@@ -71,7 +71,7 @@ class SparkTopic(SyncTopicClient):
             token=options.token,
             client="memq.spark",
             request_timeout_s=REQUEST_TIMEOUT_S,
-            loop=_AdvisingLoop("memq-spark"),
+            loop=_AdvisingLoop,
         )
 
     read_object = sync(read_broker)
