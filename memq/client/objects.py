@@ -228,6 +228,10 @@ class BatchSource:
         if self._read_through == "storage":
             return await run(self._executor, self._read_storage, published)
         it = published.notification
+        try:
+            check_span(it.uri, 0, it.size_bytes)
+        except CorruptDataError as exc:
+            raise CorruptDataError(f"{published} is damaged: {exc}") from exc
         data = await read_broker(self._topic, it.uri, 0, it.size_bytes, timeout_s=left_s)
         if len(data) != it.size_bytes:
             raise CorruptDataError(

@@ -137,8 +137,12 @@ def read_range(
         MemqError: brokers or storage failed for the whole request timeout.
     """
     wanted = OffsetRange(partition, start, end, incarnation)
-    if any(type(number) is not int for number in wanted[:3]):
-        raise InvalidRequestError(f"{topic} {wanted}: all must be whole numbers, 0 or more")
+    numbers = (partition, start, end)
+    if any(type(number) is not int or number < 0 for number in numbers) or start > end:
+        raise InvalidRequestError(
+            f"{topic} {wanted}: all must be whole numbers, 0 or more, and the end no less than the "
+            "start"
+        )
     shape = _Shape(columns, metadata)
     cluster = Cluster(bootstrap, token=token)
     loop = EventLoopThread("memq-read-range")
