@@ -30,13 +30,14 @@ HOLD_MS = 10_000  # how long a failed write counts: longer than the pause betwee
 _NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT))
 
 
-def check_nothing_missing(directory: Path) -> None:
+def check_nothing_missing(directory: Path, objects: Path | None) -> None:
     """Refuse a data directory of which a part is missing that others know of.
 
     Missing objects are no reason: what is left can be served. `look_for_objects` tells of them.
 
     Args:
         directory: of the broker.
+        objects: folder of its storage; None where that is no folder of this machine.
 
     Raises:
         DataLossError: naming what is missing, and the way back.

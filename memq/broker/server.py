@@ -112,7 +112,7 @@ class Broker:
         except OSError as exc:
             raise StorageError(f"cannot make {self._directory}: {explain(exc)}") from exc
         if queue is None:
-            check_nothing_missing(self._directory)
+            check_nothing_missing(self._directory, objects)
             queue = await self._open_queue()
             folders.append(self._directory / "queue")
         saved = await queue.times()
