@@ -34,6 +34,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from memq.client.duplicates import MessageNames
 from memq.client.lag import lag_between, total_lag
 from memq.core.ranges import OffsetRange
 from memq.core.topic import check_incarnation
@@ -45,7 +46,7 @@ from memq.errors import (
     OffsetOutOfRangeError,
     TopicRecreatedError,
 )
-from memq.spark.duplicates import MessageNames, NameHistory
+from memq.spark.duplicates import NameHistory
 from memq.spark.options import LATEST
 from memq.spark.plan import (
     TaskInput,
