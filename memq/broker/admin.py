@@ -12,6 +12,7 @@ from memq.errors import MemqError, UnavailableError
 if TYPE_CHECKING:
     from memq.broker.connection import Connections
     from memq.broker.context import BrokerContext
+    from memq.broker.group_lag import GroupLags
     from memq.broker.topics import Topics
 
 
@@ -22,15 +23,19 @@ class AdminServer:
         context: of the broker.
         topics: that it hosts.
         connections: of its clients.
+        lags: of its groups.
 
     Attributes:
         port: where it listens; 0 before `start`.
     """
 
-    def __init__(self, context: BrokerContext, topics: Topics, connections: Connections) -> None:
+    def __init__(
+        self, context: BrokerContext, topics: Topics, connections: Connections, lags: GroupLags
+    ) -> None:
         self._context = context
         self._topics = topics
         self._connections = connections
+        self._lags = lags
         self._runner: web.AppRunner | None = None
         self.port = 0
 
@@ -63,6 +68,7 @@ class AdminServer:
 
     async def stop(self) -> None:
         """Stop listening."""
+        await self._lags.stop()
         if self._runner is not None:
             await self._runner.cleanup()
 
@@ -78,6 +84,8 @@ class AdminServer:
     async def _metrics(self, _: web.Request) -> web.Response:
         metrics, memory = self._context.metrics, self._context.memory
         scheduler = self._context.scheduler
+        await self._lags.refresh()
+        metrics.lag.now_us = self._context.now().wall_ms * 1_000
         metrics.connections.set(len(self._connections))
         metrics.memory.set(memory.used_bytes)
         metrics.memory_idle.set(memory.idle_bytes)

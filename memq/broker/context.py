@@ -129,6 +129,8 @@ class BrokerContext:
             entries = await self.queue.fetch(
                 topic, partition, start, max_entries=SCAN_ENTRIES, max_bytes=at_once_bytes
             )
+            if not entries:  # Kafka's offsets have gaps, at the end as well
+                return
             for entry in entries:
                 if entry.offset >= end:
                     return

@@ -22,7 +22,9 @@ from memq.broker.context import BrokerContext
 from memq.broker.data_dir import DiskSpace, check_nothing_missing
 from memq.broker.fair_queuing import ANSWERS_SHARE, FairScheduler
 from memq.broker.fatal_errors import FatalErrors
+from memq.broker.group_lag import GroupLags
 from memq.broker.handlers import Handlers
+from memq.broker.lag import LagCounter
 from memq.broker.memory import BodyMemory
 from memq.broker.object_root import look_for_objects
 from memq.broker.retention import expire, scan_orphans
@@ -133,9 +135,11 @@ class Broker:
         self.groups = GroupCoordinator()
         catalog = Catalog(self._directory / "topics")
         self.topics = Topics(catalog, self.context, on_deleted=self.groups.forget_topic)
-        self.handlers = Handlers(self.context, self.topics, self.groups)
+        lag = LagCounter(self.context)
+        self.handlers = Handlers(self.context, self.topics, self.groups, lag)
         self.connections = Connections(self.context, self.handlers)
-        self.admin = AdminServer(self.context, self.topics, self.connections)
+        group_lags = GroupLags(self.context, self.topics, lag)
+        self.admin = AdminServer(self.context, self.topics, self.connections, group_lags)
         self._server = await self._listen()
         await self.topics.start()
         await self.handlers.restore_groups()
