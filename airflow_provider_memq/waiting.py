@@ -21,6 +21,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException, AirflowRuntimeError
 
 from airflow_provider_memq.topics import topic_state
 from airflow_provider_memq.values import iso, parse_count, parse_offsets, parse_time_ms
+from memq.client.lag import total_lag
 from memq.core.ranges import OffsetRange
 from memq.core.retry import Backoff
 from memq.core.units import counted
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
     from memq.client.topic import TopicClient
 
 OUTAGE_BACKOFF = Backoff(1.0, 60.0)
-"""A broker that is restarted is back within about the base; an outage of hours costs about two
-tries a minute, and ends within one."""
+"""A broker that is restarted is back within about the base; an outage of hours costs little more
+than one try a minute, and ends within one."""
 PASSING = (MemqError, AirflowNotFoundException, AirflowRuntimeError)  # a look's, see `may_pass`
 JITTER = 0.1  # of an interval, so that triggers which began together spread out
 _MAX_DOUBLINGS = 16  # days, for any interval; keeps the power small
@@ -200,14 +201,22 @@ class LagBelow(Condition):
         committed = await client.committed(self._group)
         state = await self._state(client)
         # What retention removed is not left to read, for whoever committed before it.
-        starts = {p: max(start, committed.get(p, 0)) for p, start in state.starts.items()}
-        lag = {p: end - starts[p] for p, end in state.ends.items()}
-        total = sum(lag.values())
-        note = f"group {self._group} has a lag of {counted(total, 'Batch')} in {self.topic}"
+        found = await client.lag({p: committed.get(p, 0) for p in state.ends})
+        total = total_lag(found.values())
+        # Not the seconds: they change with every look, and each new note is a line in the log.
+        note = (
+            f"group {self._group} has a lag of {counted(total.batches, 'Batch')} in {self.topic}: "
+            f"{counted(total.records, 'record')}, {total.size_bytes} bytes"
+        )
         if not committed:
             note += ", and has committed nothing yet"
-        value = state.to_json() | {"lag": {str(p): each for p, each in lag.items()}}
-        return Outcome(total <= self._max_lag, value, note)
+        lags = {
+            "lag": {str(p): each.batches for p, each in found.items()},
+            "lag_records": {str(p): each.records for p, each in found.items()},
+            "lag_bytes": {str(p): each.size_bytes for p, each in found.items()},
+            "lag_seconds": {str(p): each.seconds for p, each in found.items()},
+        }
+        return Outcome(total.batches <= self._max_lag, state.to_json() | lags, note)
 
 
 def check_partitions(state: TopicState, named: Mapping[int, int]) -> None:
@@ -320,7 +329,7 @@ async def wait_until(
             if not may_pass(exc, known=known):
                 raise
             known = known or isinstance(exc, MemqError)  # of a broker that the connection named
-            delay_s = OUTAGE_BACKOFF.full_jitter_s(failures, randomness)
+            delay_s = OUTAGE_BACKOFF.equal_jitter_s(failures, randomness)
             failures += 1
             log.warning("no answer (%d in a row), next try in %.1f s: %s", failures, delay_s, exc)
         except Exception:

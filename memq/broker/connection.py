@@ -89,9 +89,6 @@ class Connections:
     def __repr__(self) -> str:
         return f"<Connections [{len(self._open)} open | {len(self._unauthenticated)} new]>"
 
-    def __iter__(self) -> Iterator[BrokerConnection]:
-        return iter(self._open)
-
     def __len__(self) -> int:
         """Clients that are connected."""
         return len(self._open)

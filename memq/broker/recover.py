@@ -158,14 +158,13 @@ class _Recovery:
         directory: Path,
         objects: Path,
         *,
-        shared: bool,
         execute: bool,
         runtime: Runtime,
         progress: Callable[[str, int], None],
     ) -> None:
         self.directory = directory
         self._objects_folder = objects
-        self._shared = shared
+        self._shared = objects != directory / "objects"
         self.execute = execute
         self._runtime = runtime
         self._progress = progress
@@ -530,14 +529,7 @@ def recover(
             make_folders(queue)
         if queue.is_dir():
             locked.callback(os.close, lock_exclusively(queue / "lock"))
-        run = _Recovery(
-            directory,
-            objects,
-            shared=bool(storage),
-            execute=execute,
-            runtime=runtime,
-            progress=progress,
-        )
+        run = _Recovery(directory, objects, execute=execute, runtime=runtime, progress=progress)
         topics = [each for each in run.topics(topic) if topic in (None, each.name)]
         if topic is not None and not topics:
             raise UnknownTopicError(f"{directory} knows no topic {topic!r}, nor has objects of it")

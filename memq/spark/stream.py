@@ -34,6 +34,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from memq.client.duplicates import MessageNames
+from memq.client.lag import lag_between, total_lag
 from memq.core.ranges import OffsetRange
 from memq.core.topic import check_incarnation
 from memq.core.units import counted
@@ -41,10 +43,11 @@ from memq.errors import (
     ConfigError,
     CorruptDataError,
     InvalidRequestError,
+    MemqError,
     OffsetOutOfRangeError,
     TopicRecreatedError,
 )
-from memq.spark.duplicates import MessageNames, NameHistory
+from memq.spark.duplicates import NameHistory
 from memq.spark.options import LATEST
 from memq.spark.plan import (
     TaskInput,
@@ -88,11 +91,13 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, task_reader: TaskReader) -> None:
         self._options = task_reader.options
+        self._incarnation = task_reader.options.incarnation or ""
         self._task_reader = task_reader
         self._target: dict[int, int] | None = None  # of Trigger.AvailableNow
         self._known: dict[int, int] = {}  # where `_history` ends
         self._history: NameHistory | None = None
         self._planned: tuple[Any, list[TaskInput]] | None = None  # Spark may ask again
+        self._taken: StreamPositions = {}  # where the latest micro-batch ends
 
     def __repr__(self) -> str:
         return f"<MemqStreamReader {self._options.topic} at {self._known}>"
@@ -125,7 +130,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for partition, (_, offset) in positions.items():
             empty = OffsetRange(partition, offset, offset)
             check_published(self._options.topic, empty, retained[partition])
-        return encode_checkpoint(self._options.incarnation, positions)
+        return encode_checkpoint(self._incarnation, positions)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """That there is a limit; `latestOffset` takes both of them from the options."""
@@ -155,20 +160,43 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             max_offsets=None if unlimited else self._options.max_offsets_per_trigger,
             max_bytes=None if unlimited else self._options.max_bytes_per_trigger,
         )
-        return encode_checkpoint(self._options.incarnation, positions)
+        self._taken = positions
+        return encode_checkpoint(self._incarnation, positions)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Fix the end at what is published now."""
         self._target = self._ends(retained_offsets(self._topic))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """The end of each read partition, for the progress of the query."""
+        """The end of each read partition, for the progress of the query, and its lag.
+
+        The lag is what this stream is to read and no micro-batch has taken yet.
+        """
         retained = retained_offsets(self._topic)
+        ends = self._ends(retained)
         positions = {
             partition: StreamPosition(retained[partition].start, end)
-            for partition, end in self._ends(retained).items()
+            for partition, end in ends.items()
         }
-        return encode_checkpoint(self._options.incarnation, positions)
+        report = encode_checkpoint(self._incarnation, positions)
+        try:
+            return report | {"lag": self._lag(ends)}
+        except MemqError as exc:  # it is a figure to look at: whoever reads on is told
+            log.warning("MemQ topic %s: lag is not known: %s", self._options.topic, exc)
+            return report
+
+    def _lag(self, ends: Mapping[int, int]) -> dict[str, Any]:
+        """What lies between the end of the latest micro-batch and the ends."""
+        taken = {p: position.next for p, position in self._taken.items() if p in ends}
+        before = self._topic.lag(taken)
+        after = self._topic.lag({p: ends[p] for p in taken})
+        total = total_lag(lag_between(before[p], after[p]) for p in taken)
+        return {
+            "batches": total.batches,
+            "records": total.records,
+            "bytes": total.size_bytes,
+            "seconds": round(total.seconds, 3),
+        }
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The inputs of the tasks of a micro-batch.
@@ -209,10 +237,10 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             TopicRecreatedError: the topic was recreated since.
         """
         incarnation, positions = decode_checkpoint(offset)
-        if incarnation != self._options.incarnation:
+        if incarnation != self._incarnation:
             raise TopicRecreatedError(
                 f"topic {self._options.topic!r} was deleted and recreated: "
-                f"{self._options.incarnation} and {incarnation} are two topics of that name. "
+                f"{self._incarnation} and {incarnation} are two topics of that name. "
                 f"{GO_ON}"
             )
         return positions

@@ -67,14 +67,20 @@ def test_interrupted_wait_cancels(loop):
 
     async def forever():
         try:
-            await asyncio.sleep(0.05)  # until the main thread waits
-            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
             await asyncio.Event().wait()
         finally:
             cancelled.set()
 
+    future = loop.submit(forever())
+    wait = future.result
+
+    def interrupted_wait():
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        return wait()
+
+    future.result = interrupted_wait
     with pytest.raises(KeyboardInterrupt):
-        loop.run(forever())
+        loop.result(future)
     assert cancelled.wait(5)
 
 
