@@ -229,7 +229,8 @@ class Partition:
         more = " or more" if sound == last + 1 < self.end else ""
         names = f"{offsets_in_words(offset, sound)}{more} of {self._topic!r}/{self._number}"
         return CorruptDataError(
-            f"{names} damaged: {cause}. Stop the broker and run `memq recover`, or go on at {sound}"
+            f"{names} damaged: {cause}. Stop the broker and run `memq recover`, or go on at offset "
+            f"{sound}"
         )
 
     def find(self, timestamp_ms: int) -> int:

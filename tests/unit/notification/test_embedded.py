@@ -238,7 +238,7 @@ async def test_a_damaged_entry_does_not_hide_those_before_it(queue, tmp_path):
     successor = EmbeddedQueue(tmp_path / "queue")
     assert await payloads(successor) == [b"first"]
     with pytest.raises(
-        CorruptDataError, match=r"offsets 1 to 2 of 't'/0 damaged: .*`memq recover`.* at 3"
+        CorruptDataError, match=r"offsets 1 to 2 of 't'/0 damaged: .*`memq recover`.* at offset 3"
     ):
         await payloads(successor, offset=1)
     await successor.close()
