@@ -14,7 +14,6 @@ import os
 import signal
 import sys
 import warnings
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -90,6 +89,8 @@ def _interrupt_that_caused(error: BaseException | None) -> KeyboardInterrupt | N
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
+        from importlib import metadata  # noqa: PLC0415 - slow to load
+
         try:
             click.echo(f"memq {metadata.version('memq')}")
         except metadata.PackageNotFoundError:
