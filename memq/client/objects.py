@@ -278,8 +278,9 @@ class BatchSource:
 def _lost(published: PublishedBatch) -> DataLossError:
     return DataLossError(
         f"{published} is gone, though its notification is retained. If this machine does not "
-        "share the brokers' storage, read through the broker; otherwise seek past this offset "
-        "to go on"
+        "share the brokers' storage, set read_through to broker (memq consume --read-through "
+        "broker); otherwise seek past this offset to go on (memq group reset-offsets --to-offset "
+        f"{published.offset + 1})"
     )
 
 

@@ -73,7 +73,7 @@ async def test_planned_ranges_that_were_removed_unprocessed_are_lost(tmp_path, m
         await here.run(plan())
         await remove_all(here)
 
-        with pytest.raises(DataLossError, match=r"\[0, 2\) was removed .* reset-offsets"):
+        with pytest.raises(DataLossError, match=r"offsets 0 to 1: removed .* reset-offsets"):
             await here.run(look())
         queue = here.broker.context.queue
         await queue.commit("g", await queue_topic(queue, TOPIC), {0: 2})
