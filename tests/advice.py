@@ -188,7 +188,7 @@ VERBS = frozenset(
 )
 """What advice begins with: a sentence or a clause in the imperative."""
 
-_CLAUSE = re.compile(r"(?:^|[;:.,(?] |\bor |, and |: |\bthen )\(?([A-Za-z]+)\b")
+_CLAUSE = re.compile(r"(?:^|[;:.,?] |\bor |\bthen |\()(?=(?:or |and |then )?([A-Za-z]+)\b)")
 _HELP = {"help", "epilog", "doc", "description", "metavar", "short_help"}
 
 
