@@ -26,6 +26,7 @@ from memq.cli.bench import bench
 from memq.cli.command import Group
 from memq.cli.consume import consume
 from memq.cli.group import group
+from memq.cli.lag import lag
 from memq.cli.offsets import offsets
 from memq.cli.produce import produce
 from memq.cli.recover import recover
@@ -130,6 +131,7 @@ for command in (
     consume,
     offsets,
     group,
+    lag,
     batch,
     audit,
     recover,

@@ -58,9 +58,20 @@ def time_ms(at: datetime) -> int:
     Raises:
         ConfigError: the time has no time zone.
     """
+    return time_us(at) // 1_000
+
+
+def time_us(at: datetime) -> int:
+    """Microseconds since 1970 UTC, rounded down.
+
+    Raises:
+        ConfigError: it is no time, or has no time zone.
+    """
+    if not isinstance(at, datetime):
+        raise ConfigError(f"{at!r} is no time; give a datetime with a time zone")
     if at.tzinfo is None:
         raise ConfigError(f"time {at.isoformat()} has no time zone; add one, such as datetime.UTC")
-    return (at - _EPOCH) // timedelta(milliseconds=1)
+    return (at - _EPOCH) // timedelta(microseconds=1)
 
 
 async def resolve(
