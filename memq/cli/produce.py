@@ -107,7 +107,7 @@ memq produce rides --input rides.csv --format csv --delimiter ';'
     help="Of every LogMessage that has none of its own; without it, the time of writing.",
 )
 @table_options(SHAPING_OPTIONS)
-@table_options([row for row in PRODUCER_OPTIONS if row.name == "delivery_timeout"])
+@table_options([row for row in PRODUCER_OPTIONS if row.name in ("epoch", "delivery_timeout")])
 @connection_options
 @output_option
 def produce(

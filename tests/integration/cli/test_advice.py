@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shlex
@@ -15,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from memq import AdminClient
+from memq.core.notification.embedded import EmbeddedQueue
 from memq.errors import MemqError
 from memq.testing.broker import BrokerProcess
 from tests.advice import follows
@@ -41,7 +43,7 @@ def free_port():
         return taken.getsockname()[1]
 
 
-@follows("no topic … here; …", "create it with `memq topic create …`")
+@follows("create it with `memq topic create …`")
 def test_an_unknown_topic_is_created(memq):
     """The command that the error shows makes the topic, and what failed works."""
     wanted = ["consume", "advised", "--exit-at-end"]
@@ -75,7 +77,6 @@ def test_a_broker_is_started_or_another_named(memq, broker, free_port, tmp_path,
         end(process)
 
 
-@follows("…. What comes before was removed", "retained are …")
 def test_a_range_is_read_as_the_error_says(memq, topic, lines):
     """First and last of what is retained, with one more for the end, are a range."""
     for _ in range(2):
@@ -249,3 +250,130 @@ def test_a_configuration_names_topics_as_tables(tmp_path):
         AdminClient(running.address) as admin,
     ):
         assert admin.describe_topic("clicks").config.retention_ms == 2 * 86_400_000
+
+
+@follows("for others, use a higher epoch (memq produce --epoch)")
+def test_other_lines_under_the_same_name_need_a_higher_epoch(memq, topic, tmp_path):
+    """A job that is run again with other lines is refused; with the next epoch they are stored."""
+    command = ["produce", topic, "--producer-id", "job", "--timestamp", "2025-06-30T12:00:00Z"]
+    for name, line in (("first", b"one\n"), ("second", b"two\n")):
+        (tmp_path / name).write_bytes(line)
+    memq(*command, "--input", tmp_path / "first")
+    said = memq(*command, "--input", tmp_path / "second", code=1)
+    assert "use a higher epoch (memq produce --epoch)" in said
+    memq(*command, "--input", tmp_path / "second", "--epoch", 1)
+    assert memq("consume", topic, "--from-beginning", "--exit-at-end") == b"one\ntwo\n"
+
+
+@follows(
+    "Seek there, or set on_out_of_range to earliest or latest (memq consume --on-out-of-range)"
+)
+@pytest.mark.parametrize(("where", "lines"), [("earliest", 1), ("latest", 0)])
+def test_a_reader_that_retention_overtook_goes_on(memq, tmp_path, monkeypatch, where, lines):
+    """What the group had not read is gone; it goes on with what is left, or with what comes."""
+    data = tmp_path / "data"
+    (tmp_path / "line").write_bytes(b"line\n")
+    with BrokerProcess(data) as broker:
+        monkeypatch.setenv("MEMQ_BOOTSTRAP", broker.address)
+        memq("topic", "create", "t", "--batch-age", "20ms", "--no-audited")
+        memq("group", "reset-offsets", "slow", "t", "--to-earliest", "--execute")
+        for _ in range(2):
+            memq("produce", "t", "--input", tmp_path / "line")
+        with AdminClient(broker.address) as admin:
+            life = admin.describe_topic("t").incarnation
+        broker.terminate()
+        asyncio.run(forget_first(data / "queue", f"t.{life}"))
+        broker.restart()
+        read = ["consume", "t", "--group", "slow", "--exit-at-end"]
+        said = memq(*read, code=1)
+        assert "offset 0 of t/0 is not retained; retained is only offset 1" in said
+        option = re.search(r"memq consume (--on-out-of-range)", said)[1]
+        assert memq(*read, option, where).count(b"\n") == lines
+
+
+async def forget_first(folder, topic):
+    """What retention does."""
+    queue = EmbeddedQueue(folder)
+    await queue.truncate(topic, 0, 1)
+    await queue.close()
+
+
+@follows("give --max-batches, or leave out --group", "--range says all; leave out --group,")
+def test_options_that_exclude_each_other_are_left_out(memq, topic, lines):
+    """Each way out of a wrong combination is a command that reads."""
+    memq("produce", topic, "--input", lines)
+    read = ["consume", topic, "--from-beginning"]
+    assert "--max-batches" in memq(*read, "--group", "g", "--max-messages", 1, code=2)
+    assert memq(*read, "--group", "g", "--max-batches", 1).count(b"\n") == 1_000
+    assert memq(*read, "--max-messages", 1).count(b"\n") == 1
+    assert "leave out" in memq(*read, "--range", "0:0-1", code=2)
+    assert memq("consume", topic, "--range", "0:0-1").count(b"\n") == 1_000
+
+
+@follows(
+    "; leave out --key and --header",
+    "; to send each line as it is, use --format lines",
+)
+def test_rows_are_given_in_their_formats(memq, topic, tmp_path):
+    """A typed topic takes JSON and CSV; what is no JSON can be sent as lines to another topic."""
+    (tmp_path / "lines").write_bytes(b"1\n")
+    (tmp_path / "json").write_bytes(b'{"id": 1}\n')
+    (tmp_path / "csv").write_bytes(b"id\n2\n")
+    memq("topic", "create", f"{topic}-typed", "--schema", "id:int64", "--no-audited")
+    write = ["produce", f"{topic}-typed", "--input"]
+    assert "--format json or --format csv" in memq(*write, tmp_path / "lines", code=1)
+    memq(*write, tmp_path / "json", "--format", "json")
+    memq(*write, tmp_path / "csv", "--format", "csv")
+    keyed = [*write, tmp_path / "json", "--format", "json", "--key", "k"]
+    assert "leave out --key and --header" in memq(*keyed, code=1)
+    (tmp_path / "text").write_bytes(b"no json\n")
+    text = ["produce", topic, "--input", tmp_path / "text", "--format"]
+    assert "use --format lines" in memq(*text, "json", code=1)
+    memq(*text, "lines")
+
+
+@follows("cut it, or raise the topic's message_bytes (64MiB at most) with `memq topic alter`")
+def test_a_long_line_is_cut_or_the_topic_takes_more(memq, topic, tmp_path):
+    """Both ways out of a line that is too long."""
+    long, line = b"x" * 3_000, tmp_path / "line"
+    line.write_bytes(long)
+    memq("topic", "alter", topic, "--message-bytes", "1KiB")
+    said = memq("produce", topic, "--input", line, code=1)
+    (command,) = advised(said)
+    line.write_bytes(long[: int(re.search(r"more than the (\d+) bytes", said)[1])])
+    memq("produce", topic, "--input", line)
+    memq(*command, topic, "--message-bytes", "1MiB")
+    line.write_bytes(long)
+    memq("produce", topic, "--input", line)
+
+
+@follows("close all of them first; the session of one that was killed ends within")
+def test_members_are_closed_before_a_group_is_moved(memq, broker, topic, lines):
+    """A group with members stays where it is; when they have ended it moves."""
+    memq("produce", topic, "--input", lines)
+    member = start("consume", topic, "--group", "busy", "--from-beginning", "-b", broker.address)
+    member.stdout.readline()
+    move = ["group", "reset-offsets", "busy", topic, "--to-earliest", "--execute"]
+    assert "has 1 live member: close all of them first" in memq(*move, code=1)
+    member.terminate()
+    end(member)
+    memq(*move)
+
+
+@follows("the others are the defaults: set them with `memq topic alter`")
+def test_options_that_were_lost_are_set_again(memq, tmp_path, lines, monkeypatch):
+    """A topic whose catalog is lost is found by its objects, and gets its options back."""
+    data = tmp_path / "data"
+    with BrokerProcess(data) as running:
+        monkeypatch.setenv("MEMQ_BOOTSTRAP", running.address)
+        memq("topic", "create", "t", "--batch-age", "20ms", "--retention", "30d")
+        memq("produce", "t", "--input", lines)
+        running.terminate()
+    shutil.rmtree(data / "queue" / "topics")
+    shutil.rmtree(data / "topics")
+    said = end(start("recover", data, "--topic", "t", "--execute"))[2]
+    command = advised(said)[-1]
+    with BrokerProcess(data) as running:
+        monkeypatch.setenv("MEMQ_BOOTSTRAP", running.address)
+        memq(*command, "t", "--retention", "30d")
+        assert b"30d" in memq("topic", "describe", "t")
