@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import sys
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from memq.core.defaults import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
+from memq.core.log_format import LOG_FORMAT, configure, is_json
 from memq.errors import ConfigError, MemqError
 from memq.spark.source import MemqDataSource
 
@@ -52,8 +52,20 @@ topic_options = _all_of(
     click.option(
         "--token-env", metavar="NAME", help="Environment variable that holds the credential."
     ),
+    click.option(
+        "--log-format",
+        type=click.Choice(LOG_FORMAT.choices),
+        default=LOG_FORMAT.default_text,
+        show_default=True,
+        envvar="MEMQ_LOG_FORMAT",
+        show_envvar=True,
+        expose_value=False,
+        is_eager=True,
+        callback=lambda _, __, value: configure(value, "INFO"),
+        help=LOG_FORMAT.doc,
+    ),
 )
-"""Where the data is: the arguments `bootstrap`, `topic` and `token_env`."""
+"""Where the data is, and how to log: the arguments `bootstrap`, `topic` and `token_env`."""
 
 
 def job_options(name: str) -> Decorator:
@@ -124,9 +136,6 @@ def one_line(error: BaseException) -> str:
 
 def session(name: str) -> SparkSession:
     """Spark with the data source `memq`; as `spark-submit` was told, or else on this machine."""
-    logging.basicConfig(
-        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
-    )
     logging.getLogger("py4j").setLevel(logging.WARNING)
     builder = SparkSession.builder.appName(name)
     spark: SparkSession = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
@@ -154,4 +163,7 @@ def _local(spark: SparkSession) -> bool:
 
 
 def _complain(name: str, text: str) -> None:
-    click.echo(f"{name}: error: {text}", err=True)
+    if is_json():
+        logging.getLogger("memq.spark").error("%s: %s", name, text)
+    else:
+        click.echo(f"{name}: error: {text}", err=True)
