@@ -13,14 +13,23 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import click
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
 from memq.core.defaults import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
+from memq.core.java import check_java
 from memq.core.log_format import LOG_FORMAT, configure, is_json
 from memq.errors import ConfigError, MemqError
-from memq.spark.source import MemqDataSource
+from memq.spark import NEEDS_PYSPARK
+
+try:
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    from memq.spark.source import MemqDataSource
+except ModuleNotFoundError as exc:
+    if exc.name not in ("pyspark", "py4j"):
+        raise
+    raise SystemExit(f"error: {NEEDS_PYSPARK}") from None  # programs alone import this module
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -135,7 +144,13 @@ def one_line(error: BaseException) -> str:
 
 
 def session(name: str) -> SparkSession:
-    """Spark with the data source `memq`; as `spark-submit` was told, or else on this machine."""
+    """Spark with the data source `memq`; as `spark-submit` was told, or else on this machine.
+
+    Raises:
+        ConfigError: there is no Java that Spark runs on.
+    """
+    if "PYSPARK_GATEWAY_PORT" not in os.environ and "SPARK_REMOTE" not in os.environ:
+        check_java()
     logging.getLogger("py4j").setLevel(logging.WARNING)
     builder = SparkSession.builder.appName(name)
     spark: SparkSession = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
