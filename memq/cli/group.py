@@ -14,6 +14,7 @@ from memq.cli.command import (
     option,
     output_option,
 )
+from memq.cli.completion import GroupType, TopicType
 from memq.cli.output import show_rows
 from memq.errors import InvalidRequestError, UnknownGroupError
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 How = Literal["earliest", "latest", "offset", "datetime", "shift"]
 
-topic_option = option("--topic", help="Only groups of this topic.")
+topic_option = option("--topic", type=TopicType(), help="Only groups of this topic.")
 
 
 @click.group(cls=Group)
@@ -50,7 +51,7 @@ def list_(*, topic: str | None, bootstrap: str, token: str, output: str) -> None
 
 
 @group.command(epilog="memq group describe reports")
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", type=GroupType())
 @topic_option
 @connection_options
 @output_option
@@ -97,8 +98,8 @@ memq group reset-offsets reports clicks --to-datetime 2025-06-30T12:00:00Z --exe
 memq group reset-offsets reports clicks --shift-by -10 --partition 0 --execute
 """,
 )
-@click.argument("name", metavar="GROUP")
-@click.argument("topic")
+@click.argument("name", metavar="GROUP", type=GroupType())
+@click.argument("topic", type=TopicType())
 @option("--to-earliest", is_flag=True, help="Go to the first Batch retained.")
 @option("--to-latest", is_flag=True, help="Go past the last Batch.")
 @option("--to-offset", type=int, help="Go to an offset, or the nearest that is retained.")
@@ -180,8 +181,8 @@ def _target(
 
 
 @group.command(epilog="memq group delete reports clicks")
-@click.argument("name", metavar="GROUP")
-@click.argument("topic")
+@click.argument("name", metavar="GROUP", type=GroupType())
+@click.argument("topic", type=TopicType())
 @connection_options
 def delete(*, name: str, topic: str, bootstrap: str, token: str) -> None:
     """Forget how far GROUP has read TOPIC; the group must have no live members."""

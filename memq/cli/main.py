@@ -24,6 +24,7 @@ from memq.cli.audit import audit
 from memq.cli.batch import batch
 from memq.cli.bench import bench
 from memq.cli.command import Group
+from memq.cli.completion import completion
 from memq.cli.consume import consume
 from memq.cli.group import group
 from memq.cli.offsets import offsets
@@ -134,6 +135,7 @@ for command in (
     audit,
     recover,
     bench,
+    completion,
 ):
     cli.add_command(command)
 

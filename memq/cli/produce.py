@@ -19,6 +19,7 @@ from memq.cli.command import (
     table_options,
     to_us,
 )
+from memq.cli.completion import TopicType
 from memq.cli.output import show_one
 from memq.client.producer.options import PRODUCER_OPTIONS
 from memq.errors import InvalidRequestError, MemqError, MessageTooLargeError
@@ -48,7 +49,7 @@ memq produce clicks --input clicks.jsonl --compression zstd
 echo 'user-1:{"page": "/"}' | memq produce clicks --key-separator :
 """,
 )
-@click.argument("topic")
+@click.argument("topic", type=TopicType())
 @option("--input", "stream", type=click.File("rb"), default="-", help="File to read; - for stdin.")
 @option("--key-separator", help="What stands between key and value; without it there are no keys.")
 @option(

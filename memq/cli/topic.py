@@ -16,6 +16,7 @@ from memq.cli.command import (
     output_option,
     table_options,
 )
+from memq.cli.completion import TopicType
 from memq.cli.output import show_one, show_rows
 from memq.core.topic import TOPIC_OPTIONS
 from memq.errors import ConfigError
@@ -78,7 +79,7 @@ def list_(*, bootstrap: str, token: str, output: str) -> None:
 
 
 @topic.command(epilog="memq topic describe clicks")
-@click.argument("name")
+@click.argument("name", type=TopicType())
 @connection_options
 @output_option
 def describe(*, name: str, bootstrap: str, token: str, output: str) -> None:
@@ -93,7 +94,7 @@ memq topic alter clicks --retention 30d --batch-age 500ms
 memq topic alter rides --schema rides-with-tips.parquet
 """,
 )
-@click.argument("name")
+@click.argument("name", type=TopicType())
 @table_options(TOPIC_OPTIONS, show_default=False)
 @schema_option
 @connection_options
@@ -118,7 +119,7 @@ def alter(
 
 
 @topic.command(epilog="memq topic delete clicks")
-@click.argument("name")
+@click.argument("name", type=TopicType())
 @connection_options
 def delete(*, name: str, bootstrap: str, token: str) -> None:
     """Delete topic NAME with its Batches, its notifications and the offsets of its groups."""

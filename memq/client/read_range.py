@@ -109,8 +109,8 @@ def read_range(
     """The rows of the Batches from offset `start` up to, not including, `end`.
 
     Args:
-        bootstrap: comma separated `host:port` of some brokers; None for the environment variable
-            `MEMQ_BOOTSTRAP`, or else 127.0.0.1:6367.
+        bootstrap: comma separated `host:port` of some brokers; None for those of `MEMQ_BOOTSTRAP`,
+            of the profile, or else 127.0.0.1:6367.
         topic: the topic.
         partition: read partition.
         start: first offset.
