@@ -26,6 +26,7 @@ from memq.cli.bench import bench
 from memq.cli.command import Group
 from memq.cli.completion import completion
 from memq.cli.consume import consume
+from memq.cli.examples import examples
 from memq.cli.group import group
 from memq.cli.offsets import offsets
 from memq.cli.produce import produce
@@ -135,6 +136,7 @@ for command in (
     audit,
     recover,
     bench,
+    examples,
     completion,
 ):
     cli.add_command(command)
