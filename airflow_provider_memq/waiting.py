@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from memq.client.topic import TopicClient
 
 OUTAGE_BACKOFF = Backoff(1.0, 60.0)
-"""A broker that is restarted is back within about the base; an outage of hours costs about two
-tries a minute, and ends within one."""
+"""A broker that is restarted is back within about the base; an outage of hours costs little more
+than one try a minute, and ends within one."""
 PASSING = (MemqError, AirflowNotFoundException, AirflowRuntimeError)  # a look's, see `may_pass`
 JITTER = 0.1  # of an interval, so that triggers which began together spread out
 _MAX_DOUBLINGS = 16  # days, for any interval; keeps the power small
@@ -317,7 +317,7 @@ async def wait_until(
             if not may_pass(exc, known=known):
                 raise
             known = known or isinstance(exc, MemqError)  # of a broker that the connection named
-            delay_s = OUTAGE_BACKOFF.full_jitter_s(failures, randomness)
+            delay_s = OUTAGE_BACKOFF.equal_jitter_s(failures, randomness)
             failures += 1
             log.warning("no answer (%d in a row), next try in %.1f s: %s", failures, delay_s, exc)
         except Exception:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from memq.client.producer.delivery import Delivery, StoredAt
     from memq.client.producer.producer import AsyncProducer, Producer
     from memq.client.profile import profile
-    from memq.client.read_range import read_range
+    from memq.client.read_range import async_scan, read_range, scan
     from memq.core.audit.reports import ConsumedReport
     from memq.core.format.reader import BatchReader
     from memq.core.ranges import OffsetRange
@@ -38,11 +38,13 @@ __all__ = [
     "OffsetRange",
     "Producer",
     "StoredAt",
+    "async_scan",
     "audit_topic",
     "errors",
     "profile",
     "read_range",
     "report_consumed",
+    "scan",
 ]
 
 _MODULES = {
@@ -54,7 +56,7 @@ _MODULES = {
     "memq.client.producer.delivery": ("Delivery", "StoredAt"),
     "memq.client.producer.producer": ("AsyncProducer", "Producer"),
     "memq.client.profile": ("profile",),
-    "memq.client.read_range": ("read_range",),
+    "memq.client.read_range": ("async_scan", "read_range", "scan"),
     "memq.core.audit.reports": ("ConsumedReport",),
     "memq.core.format.reader": ("BatchReader",),
     "memq.core.ranges": ("OffsetRange",),

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from memq.cli.command import Command
 from memq.core.topic import check_topic_name
 from memq.core.units import parse_size_bytes
 from memq.errors import ConfigError
@@ -34,12 +35,11 @@ class Size(click.ParamType[int]):
 
 @click.command(
     "compact",
+    cls=Command,
     epilog="""
-\b
-Examples:
-  spark-submit spark_apps/compact.py --topic clicks --output s3a://lake/clicks
-  python spark_apps/compact.py --topic clicks --output /tmp/lake --range-bytes 64MiB \\
-      --min-bytes 1MiB
+spark-submit spark_apps/compact.py --topic clicks --output s3a://lake/clicks
+python spark_apps/compact.py --topic clicks --output /tmp/lake --range-bytes 64MiB \\
+    --min-bytes 1MiB
 """,
 )
 @topic_options

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from memq.cli.command import Command
 from memq.core.ranges import OffsetRange
 from memq.core.topic import check_topic_name
 from memq.errors import InvalidRequestError
@@ -19,13 +20,12 @@ from memq.spark.parquet import RangeJob, check_retained, range_to_parquet
 
 @click.command(
     "range_to_parquet",
+    cls=Command,
     epilog="""
-\b
-Examples:
-  spark-submit spark_apps/range_to_parquet.py --topic clicks --partition 0 \\
-      --start 0 --end 500 --output s3a://lake/clicks --manifest clicks-0-500.json
-  python spark_apps/range_to_parquet.py --topic clicks --partition 0 --start 0 --end 500 \\
-      --output /tmp/lake --manifest /tmp/clicks-0-500.json
+spark-submit spark_apps/range_to_parquet.py --topic clicks --partition 0 \\
+    --start 0 --end 500 --output s3a://lake/clicks --manifest clicks-0-500.json
+python spark_apps/range_to_parquet.py --topic clicks --partition 0 --start 0 --end 500 \\
+    --output /tmp/lake --manifest /tmp/clicks-0-500.json
 """,
 )
 @topic_options

@@ -291,11 +291,9 @@ class MemqAuditOperator(MemqTopicOperator):
 
     def _audit_by_spark(self, window: Interval) -> AuditResult:
         """Submit the program; what it found is in the file that it writes last."""
-        from airflow_provider_memq.hooks.memq import MemqHook  # noqa: PLC0415 - parse sooner
-
         if not self.output_dir:
             raise ConfigError("a deep audit by Spark needs output_dir, to find its result there")
-        settings = MemqHook(self.memq_conn_id).settings()
+        settings = self.hook.settings()
         file = self._file(window, "json")
         files.remove(file, self.aws_conn_id)  # of an earlier try
         hook = SparkSubmitHook(

@@ -54,7 +54,8 @@ class MemqTrigger(BaseTrigger):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls.condition_fields = tuple(signature(cls.condition_type).parameters)
+        if "condition_type" in cls.__dict__ and "condition_fields" not in cls.__dict__:
+            cls.condition_fields = tuple(signature(cls.condition_type).parameters)
 
     def __init__(
         self,

@@ -120,7 +120,7 @@ class MemqWatchTrigger(BaseEventTrigger):
                 await self._save(watch)
                 delay_s = interval_s(poll_s, SYSTEM.random)
             except Exception as exc:  # noqa: BLE001 - see the module: raising would be worse
-                delay_s = OUTAGE_BACKOFF.full_jitter_s(failures, SYSTEM.random)
+                delay_s = OUTAGE_BACKOFF.equal_jitter_s(failures, SYSTEM.random)
                 failures += 1
                 await self._complain(watch, exc, failures, delay_s)
             await asyncio.sleep(delay_s)

@@ -84,14 +84,10 @@ class Connections:
         self.handlers = handlers
         self._open: dict[BrokerConnection, None] = {}
         self._unauthenticated: dict[BrokerConnection, None] = {}  # no handshake yet, oldest first
-        raise_file_limit(context.config.max_connections)
         context.memory.on_change = self._throttle
 
     def __repr__(self) -> str:
         return f"<Connections [{len(self._open)} open | {len(self._unauthenticated)} new]>"
-
-    def __iter__(self) -> Iterator[BrokerConnection]:
-        return iter(self._open)
 
     def __len__(self) -> int:
         """Clients that are connected."""

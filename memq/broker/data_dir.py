@@ -43,6 +43,9 @@ def check_nothing_missing(directory: Path, objects: Path | None) -> None:
     Raises:
         DataLossError: naming what is missing, and the way back.
     """
+    command = f"memq recover {directory}"
+    if objects is not None and objects != directory / "objects":
+        command += f" --storage {objects.as_uri()}"
     in_catalog = _names(directory / "topics", files=True)
     # Also what is announced and does not exist yet is a sign of a catalog, but not of a queue.
     topics = [name.removesuffix(".json") for name in in_catalog if name.endswith(".json")]
@@ -51,14 +54,13 @@ def check_nothing_missing(directory: Path, objects: Path | None) -> None:
         raise DataLossError(
             f"{directory / 'queue'} is missing or empty, but {directory / 'topics'} knows "
             f"{len(topics)} topics, such as {topics[0]}: nothing was started. Put the folder back "
-            "(is its disk mounted?), or rebuild it from the objects with `memq recover "
-            f"{directory}`"
+            f"(is its disk mounted?), or rebuild it from the objects with `{command}`"
         )
     if in_queue and not in_catalog:
         raise DataLossError(
             f"{directory / 'topics'} is missing or empty, but {directory / 'queue'} holds "
             f"{len(in_queue)} topics, such as {in_queue[0]}: nothing was started. Put the folder "
-            f"back, or make it again from queue and objects with `memq recover {directory}`"
+            f"back, or make it again from queue and objects with `{command}`"
         )
     if objects is None or _has_any(objects):
         return

@@ -163,6 +163,7 @@ class _Recovery:
     ) -> None:
         self.directory = directory
         self._objects_folder = objects
+        self._shared = objects != directory / "objects"
         self.execute = execute
         self._runtime = runtime
         self._progress = progress
@@ -185,8 +186,8 @@ class _Recovery:
     def topics(self, wanted: str | None) -> list[Topic]:
         """Every topic that catalog, queue or objects know, as it is or would be in the catalog.
 
-        Beside a catalog, objects that nothing else knows are what a deletion has left, and are no
-        topic unless it is wanted.
+        Beside a catalog, objects that nothing else knows are what a deletion has left, and in a
+        storage of its own they may be another broker's: these are no topic unless it is wanted.
         """
         known = [self.catalog.get(name) for name in self.catalog.names()]
         gone = {topic.incarnation for topic in self.catalog.doomed()}
@@ -195,7 +196,8 @@ class _Recovery:
         in_queue = [name.rpartition(".")[::2] for name in self.in_queue]
         latest = sorted(self.objects, key=lambda name: self.objects[name][-1].modified_ms)
         # What the queue knows counts for more than what lies in the storage, and comes last.
-        by_objects = latest if not known else [each for each in latest if each[0] == wanted]
+        alone = not known and not self._shared
+        by_objects = [each for each in latest if alone or each[0] == wanted]
         for topic, incarnation in (*by_objects, *in_queue):
             if topic and topic not in names and incarnation not in gone:
                 lost |= {topic: incarnation}
@@ -528,6 +530,12 @@ def recover(
         topics = [each for each in run.topics(topic) if topic in (None, each.name)]
         if topic is not None and not topics:
             raise UnknownTopicError(f"{directory} knows no topic {topic!r}, nor has objects of it")
+        if not topics and storage and run.objects:
+            names = ", ".join(sorted({name for name, _ in run.objects}))
+            raise ConfigError(
+                f"{directory} knows no topics, and the objects in {storage} may be another "
+                f"broker's: name them one by one with --topic, out of {names}"
+            )
         return [run.recover(each) for each in topics]
 
 

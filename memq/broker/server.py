@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memq.broker.admin import AdminServer
-from memq.broker.connection import Connections
+from memq.broker.connection import Connections, raise_file_limit
 from memq.broker.context import BrokerContext
 from memq.broker.data_dir import DiskSpace, check_nothing_missing
 from memq.broker.fair_queuing import ANSWERS_SHARE, FairScheduler
@@ -101,6 +101,7 @@ class Broker:
             MemqError: something stored is damaged or cannot be read; the message names it.
             UnavailableError: the port is taken.
         """
+        raise_file_limit(self.config.max_connections)  # the queue opens many files as well
         storage, queue = self._given
         objects = local_folder(self._storage_uri) if storage is None else None
         folders = [objects] if objects else []

@@ -456,7 +456,7 @@ class WritePartition:
         """Back off, then let the processor try again, or fail what is past its deadline."""
         log.error("%s: notifications were not published: %s", self._name, error)
         self._context.disk.failed(error, self._context.now().mono_ms)
-        await asyncio.sleep(STORAGE_BACKOFF.full_jitter_s(2, self._context.runtime.random))
+        await asyncio.sleep(STORAGE_BACKOFF.full_jitter_s(1, self._context.runtime.random))
         self.processor.publish_failed(batches, error, self._context.now())
 
     async def _resolve(self, batches: list[RingBatch]) -> None:

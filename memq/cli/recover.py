@@ -26,7 +26,12 @@ EVERY = 1_000  # counts between two lines of progress
     epilog="memq recover /var/lib/memq\nmemq recover --topic clicks --execute /var/lib/memq",
 )
 @click.argument("data_dir", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@option("--storage", default="", help="The broker's option storage, where it has one.")
+@option(
+    "--storage",
+    default="",
+    help="The broker's option storage, where it has one. What only its objects know may be another "
+    "broker's topic, and is recovered only by name, with --topic.",
+)
 @option("--topic", help="Only this topic.")
 @option("--execute", is_flag=True, help="Do it; without it only what would be done is shown.")
 @output_option

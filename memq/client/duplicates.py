@@ -7,26 +7,42 @@ with other content, long after the broker has forgotten it, publishes new Messag
 Reading the same offset again makes no duplicates.
 
 The window holds, for each sender, runs of consecutive sequences with their CRC32Cs, 4 bytes each.
+
+Who plans what to read needs no window for all of it. Each notification lists its Messages as runs
+of consecutive sequences per producer and epoch. `MessageNames` merges the runs of each sender into
+intervals; a sender that sends on and on costs one interval, whatever it has sent. A run that
+overlaps an interval has Messages whose names are known: only Batches with one of them need to be
+compared, CRC32C by CRC32C.
 """
 
 from __future__ import annotations
 
+import math
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
+from memq.core.ranges import IntervalSet
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from memq.core.format.index import IndexEntry
+    from memq.core.notification.notification import Notification
+    from memq.core.ranges import Interval
 
 MAX_RUNS = 100_000  # about 20 MB; with ten producers in each Batch the last 10,000 Batches
+MAX_INTERVALS = 1_000_000  # about 150 MB at the worst; with no gaps one for each sender
+
+Sender = tuple[int, str, int]
+"""Write partition, producer id, epoch."""
+
+Duplicates = dict[tuple[int, int], frozenset[int]]
+"""Positions of Messages that are duplicates, by read partition and offset of their Batch."""
 
 _BatchOffset = tuple[int, int]
 """Read partition and offset."""
-_Sender = tuple[int, str, int]
-"""Write partition, producer id, epoch."""
 
 
 class _Run(NamedTuple):
@@ -45,8 +61,8 @@ class DuplicateWindow:
 
     def __init__(self, max_runs: int = MAX_RUNS) -> None:
         self._max_runs = max_runs
-        self._runs: dict[_Sender, list[_Run]] = {}  # sorted, no sequence twice
-        self._batches: OrderedDict[_BatchOffset, list[tuple[_Sender, _Run]]] = OrderedDict()
+        self._runs: dict[Sender, list[_Run]] = {}  # sorted, no sequence twice
+        self._batches: OrderedDict[_BatchOffset, list[tuple[Sender, _Run]]] = OrderedDict()
         self._count = 0
 
     def __repr__(self) -> str:
@@ -89,7 +105,7 @@ class DuplicateWindow:
         return sorted(duplicates)
 
     def _remember(
-        self, at_offset: _BatchOffset, sender: _Sender, known: list[_Run], fresh: dict[int, int]
+        self, at_offset: _BatchOffset, sender: Sender, known: list[_Run], fresh: dict[int, int]
     ) -> None:
         for run in _runs_of(fresh):
             known.insert(bisect_right(known, run.first, key=_first), run)
@@ -109,13 +125,72 @@ class DuplicateWindow:
                     del self._runs[sender]
 
 
+class MessageNames:
+    """Names of Messages: sequences by sender.
+
+    Args:
+        max_intervals: most intervals to keep; beyond, the senders not seen for longest are
+            forgotten.
+
+    Attributes:
+        forgotten: senders that had to be forgotten; duplicates of their Messages are not found.
+    """
+
+    def __init__(self, max_intervals: float = math.inf) -> None:
+        self.forgotten = 0
+        self._max_intervals = max_intervals
+        self._intervals = 0
+        self._senders: OrderedDict[Sender, IntervalSet] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"<MessageNames [{len(self._senders)} senders, {self._intervals} intervals]>"
+
+    def __bool__(self) -> bool:
+        return bool(self._senders)
+
+    def add(self, sender: Sender, start: int, end: int) -> None:
+        """Add the sequences [start, end) of a sender."""
+        intervals = self._senders.setdefault(sender, IntervalSet())
+        before = len(intervals)
+        intervals.add(start, end)
+        self._intervals += len(intervals) - before
+
+    def add_batch(self, notification: Notification, known: MessageNames) -> None:
+        """Add the Messages of a Batch; names that were in here before go to `known`."""
+        senders = self._senders
+        for run in notification.producers:
+            sender = (notification.write_partition, run.producer_id, run.epoch)
+            intervals = senders.get(sender)
+            if intervals is None:
+                intervals = senders[sender] = IntervalSet()
+            elif run.first < intervals.ends[-1]:  # most runs come after what is known
+                for start, end in intervals.intersection(run.first, run.last + 1):
+                    known.add(sender, start, end)
+            before = len(intervals.starts)
+            intervals.add(run.first, run.last + 1)
+            self._intervals += len(intervals.starts) - before
+            senders.move_to_end(sender)
+        while self._intervals > self._max_intervals and len(senders) > 1:
+            _, dropped = senders.popitem(last=False)
+            self._intervals -= len(dropped)
+            self.forgotten += 1
+
+    def intersection(self, notification: Notification) -> Iterator[tuple[Sender, Interval]]:
+        """The names of the Messages of a Batch that are in here."""
+        for run in notification.producers:
+            sender = (notification.write_partition, run.producer_id, run.epoch)
+            if (intervals := self._senders.get(sender)) is not None:
+                for interval in intervals.intersection(run.first, run.last + 1):
+                    yield sender, interval
+
+
 def _first(run: _Run) -> int:
     return run.first
 
 
-def _by_sender(write_partition: int, entries: Sequence[IndexEntry]) -> dict[_Sender, list[int]]:
+def _by_sender(write_partition: int, entries: Sequence[IndexEntry]) -> dict[Sender, list[int]]:
     """Positions of the Messages of each sender."""
-    found: dict[_Sender, list[int]] = {}
+    found: dict[Sender, list[int]] = {}
     for position, entry in enumerate(entries):
         sender = (write_partition, entry.producer_id, entry.epoch)
         found.setdefault(sender, []).append(position)

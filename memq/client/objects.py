@@ -214,6 +214,10 @@ class BatchSource:
                 delay_s = retry.after(type(exc)(f"{published}: {exc}"))
             await asyncio.sleep(delay_s)
 
+    async def run(self, work: Callable[[T], R], item: T) -> R:
+        """Do work on an item in one of the threads that read and decode."""
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work, item)
+
     def without(self, fetched: FetchedBatch, dropped: list[int]) -> Batch:
         """The Batch without the Messages at some positions of the object."""
         left_out = set(dropped)
@@ -228,6 +232,10 @@ class BatchSource:
         if self._read_through == "storage":
             return await run(self._executor, self._read_storage, published)
         it = published.notification
+        try:
+            check_span(it.uri, 0, it.size_bytes)
+        except CorruptDataError as exc:
+            raise CorruptDataError(f"{published} is damaged: {exc}") from exc
         data = await read_broker(self._topic, it.uri, 0, it.size_bytes, timeout_s=left_s)
         if len(data) != it.size_bytes:
             raise CorruptDataError(
@@ -281,18 +289,31 @@ def decode(data: Any, published: PublishedBatch, order: Order) -> FetchedBatch:
 
 
 async def map_ahead(
-    work: Callable[[T], Awaitable[R]], items: AsyncIterator[T], most: int
+    work: Callable[[T], Awaitable[R]],
+    items: AsyncIterator[T],
+    most: int,
+    weigh: Callable[[T], int] = lambda _: 1,
 ) -> AsyncGenerator[tuple[T, R], None]:
-    """Each item with the result of the work on it, in order; up to `most` are worked on at a time.
+    """Each item with the result of the work on it, in order; some are worked on at a time.
 
     Close it (`contextlib.aclosing`) when it is left before its end.
+
+    Args:
+        work: on an item.
+        items: the items.
+        most: what the items that are worked on, or wait for their turn, may weigh together; one
+            that is heavier is worked on by itself.
+        weigh: the weight of an item; each counts for 1 without it.
     """
     pending: deque[tuple[T, asyncio.Future[R]]] = deque()
+    held = 0
     try:
         async for item in items:
-            if len(pending) >= most:
+            while pending and held + weigh(item) > most:
                 first, result = pending.popleft()
+                held -= weigh(first)
                 yield first, await result
+            held += weigh(item)
             pending.append((item, asyncio.ensure_future(work(item))))
         while pending:
             first, result = pending.popleft()

@@ -1,36 +1,46 @@
-"""Reading exactly the Batches in a range of offsets, with no group and nothing remembered.
+"""Reading exactly the records of some offsets or times, with no group and nothing remembered.
 
-A Batch never changes, so a range names the same data for ever, until retention removes it. The rows
-come in the order of offsets, and within a Batch as they stand in it. A Message that stands at two
-offsets of the range is read once.
+A Batch never changes, so a range of offsets names the same data for ever, until retention removes
+it. What a read reads is planned before its first row (`memq.client.read_plan`). The rows come by
+read partition, in the order of offsets, and within a Batch as they stand in it. A Message that is
+published at two offsets of what is read is read once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from contextlib import aclosing
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import pyarrow as pa
+import pyarrow.types as pat
 
 from memq.client.cluster import Cluster
-from memq.client.duplicates import DuplicateWindow
-from memq.client.objects import BatchSource, FetchedBatch, map_ahead
-from memq.client.sync import EventLoopThread
+from memq.client.objects import BatchSource, map_ahead
+from memq.client.read_plan import Selection, plan_read
+from memq.client.sync import EventLoopThread, SyncClient, sync, sync_close, sync_iter
 from memq.client.topic import TopicClient
-from memq.core.format.envelope import ARROW_ERRORS
+from memq.core.format.message import TIMESTAMP_COLUMN
 from memq.core.format.schema import deserialize_schema
-from memq.core.ranges import OffsetRange
 from memq.errors import InvalidRequestError, RequestTimeoutError, SchemaMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+    from datetime import datetime
+    from typing import Self
 
     from memq.client.batch import Batch
-    from memq.client.objects import ReadThrough
+    from memq.client.objects import FetchedBatch, ReadThrough
+    from memq.client.read_plan import EventTimes, Piece, ReadPlan
     from memq.core.format.index import IndexEntry
+    from memq.core.notification.notification import PublishedBatch
 
-FETCHES = 4  # Batches fetched at a time; the table has them all in the end
+T = TypeVar("T")
+
+FETCHES = 4  # Batches fetched, or waiting to be taken, at a time
+FETCH_BYTES = 128 << 20  # of their objects in sum; a larger one is fetched by itself
+JOINED_BYTES = 1 << 20  # smaller Messages of a Batch become one RecordBatch of about this size
 TIMEOUT_S = 300.0  # a gigabyte over a slow link
 
 ORIGIN_COLUMNS = (
@@ -66,25 +76,6 @@ _ORIGINS = [
 ]
 
 
-class _Shape(NamedTuple):
-    """Which columns are wanted."""
-
-    columns: Sequence[str] | None
-    metadata: bool
-
-    def of(self, schema: pa.Schema) -> pa.Schema:
-        """The schema of the result for a topic's schema."""
-        offered = _with_origins(schema) if self.metadata else schema
-        if self.columns is None:
-            return offered
-        unknown = [name for name in self.columns if name not in offered.names]
-        if unknown:
-            raise InvalidRequestError(
-                f"no column {unknown[0]!r}; there are {', '.join(offered.names)}"
-            )
-        return pa.schema([offered.field(name) for name in self.columns])
-
-
 class BatchOfRange(NamedTuple):
     """A Batch, and the positions of its Messages that are duplicates."""
 
@@ -92,13 +83,276 @@ class BatchOfRange(NamedTuple):
     duplicates: frozenset[int]
 
 
+class RowsOfBatch(NamedTuple):
+    """What a read takes of a Batch.
+
+    Attributes:
+        batch: the Batch.
+        rows: of the wanted times and columns, without duplicates.
+    """
+
+    batch: PublishedBatch
+    rows: list[pa.RecordBatch]
+
+
+async def read_batches(
+    topic: TopicClient,
+    source: BatchSource,
+    plan: ReadPlan,
+    pieces: Sequence[Piece],
+    work: Callable[[BatchOfRange], T],
+) -> AsyncGenerator[tuple[PublishedBatch, T], None]:
+    """Read Batches of a plan, in the order of the pieces, a few at a time.
+
+    Close it (`contextlib.aclosing`) when it is left before its end.
+
+    Args:
+        topic: the topic.
+        source: of its Batches.
+        plan: that the pieces are of.
+        pieces: what to read.
+        work: is done on each Batch, in a thread of the source.
+
+    Raises:
+        OffsetOutOfRangeError: retention has removed some of it.
+        DataLossError: a Batch is gone that should be there.
+        CorruptDataError: a Batch is damaged.
+        MemqError: brokers or storage failed.
+    """
+
+    async def read(batch: PublishedBatch) -> T:
+        fetched = await source.fetch(batch)
+        duplicates = plan.duplicates.get((batch.partition, batch.offset), frozenset())
+        return await source.run(work, BatchOfRange(fetched, duplicates))
+
+    async with (
+        aclosing(_wanted(topic, plan, pieces)) as wanted,
+        aclosing(map_ahead(read, wanted, FETCH_BYTES, _weight)) as found,
+    ):
+        async for each in found:
+            yield each
+
+
+async def _wanted(
+    topic: TopicClient, plan: ReadPlan, pieces: Sequence[Piece]
+) -> AsyncGenerator[PublishedBatch, None]:
+    async with aclosing(topic.batches([each.range for each in pieces])) as batches:
+        async for batch in batches:
+            if plan.reads(batch):
+                yield batch
+
+
+def _weight(batch: PublishedBatch) -> int:
+    return max(batch.notification.size_bytes, FETCH_BYTES // FETCHES)
+
+
+class AsyncTopicReader:
+    """Reads the rows of a topic by offset or time: first `plan`, then `rows`.
+
+    Use it with `async with`: it is opened by entering it.
+
+    Args:
+        bootstrap: comma separated `host:port` of some brokers; None for those of `MEMQ_BOOTSTRAP`,
+            of the profile, or else 127.0.0.1:6367.
+        topic: the topic.
+        incarnation: of the topic; empty for whichever there is.
+        columns: names of the columns wanted; None for all.
+        metadata: add the columns `ORIGIN_COLUMNS`.
+        read_through: "storage", or "broker" for machines that cannot reach the storage.
+        token: credential; empty where the brokers ask for none.
+        client: names this reader in the brokers' logs.
+        schema_id: schema of the topic that the rows are to have; empty for the newest.
+
+    Attributes:
+        schema: of the rows.
+        schema_id: of the topic's schema that it is made from.
+    """
+
+    schema: pa.Schema
+    schema_id: str
+
+    def __init__(
+        self,
+        bootstrap: str | None = None,
+        *,
+        topic: str,
+        incarnation: str = "",
+        columns: Sequence[str] | None = None,
+        metadata: bool = False,
+        read_through: ReadThrough = "storage",
+        token: str = "",
+        client: str = "",
+        schema_id: str = "",
+    ) -> None:
+        self._cluster = Cluster(bootstrap, token=token, client=client)
+        self._topic = TopicClient(self._cluster, topic, incarnation)
+        self._executor = self._cluster.runtime.threads(FETCHES, "memq-fetch")
+        self._source = BatchSource(self._topic, self._executor, read_through=read_through)
+        self._columns, self._metadata = columns, metadata
+        self.schema_id = schema_id
+
+    def __repr__(self) -> str:
+        return f"<AsyncTopicReader of {self._topic.topic}>"
+
+    async def __aenter__(self) -> Self:
+        try:
+            info = await self._topic.info()
+            self.schema_id = self.schema_id or info.schema_id
+            self._topic_schema = deserialize_schema(info.schemas[self.schema_id])
+            self.schema = self._choose(self._topic_schema)
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections; what is being fetched is given up."""
+        await self._cluster.close()
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def incarnation(self) -> str:
+        """Of the topic."""
+        return self._topic.incarnation
+
+    async def plan(self, selection: Selection, *, piece_bytes: float = math.inf) -> ReadPlan:
+        """Settle what `rows` is to read.
+
+        Args:
+            selection: what is wanted.
+            piece_bytes: stored bytes after which a piece ends.
+
+        Raises:
+            ConfigError: a time has no time zone.
+            InvalidRequestError: there is no such partition, the range is none, or records of the
+                topic have no time.
+            OffsetOutOfRangeError: some of the offsets are not retained, or not published yet.
+            MemqError: brokers or storage failed.
+        """
+        if selection.times is not None:
+            self._check_timed()
+        return await plan_read(self._topic, self._source, selection, piece_bytes=piece_bytes)
+
+    async def check_retained(self, pieces: Sequence[Piece]) -> None:
+        """Make sure that pieces can be read in full.
+
+        Raises:
+            OffsetOutOfRangeError: retention has removed some of them.
+            TopicRecreatedError: the topic was deleted and made again.
+            MemqError: the brokers failed.
+        """
+        for piece in pieces:
+            await self._topic.check_retained(piece.range)
+
+    async def rows(
+        self, plan: ReadPlan, pieces: Sequence[Piece] | None = None
+    ) -> AsyncGenerator[RowsOfBatch, None]:
+        """The rows of each Batch of a plan, by partition and offset, with bounded memory.
+
+        Close it (`contextlib.aclosing`) when it is left before its end.
+
+        Args:
+            plan: from `plan`.
+            pieces: of the plan; None for all.
+
+        Raises:
+            OffsetOutOfRangeError: retention has removed some of it meanwhile.
+            DataLossError: a Batch is gone that should be there.
+            CorruptDataError: a Batch is damaged.
+            SchemaMismatchError: a Batch has other types than the topic.
+            MemqError: brokers or storage failed.
+        """
+
+        def rows_of(found: BatchOfRange) -> list[pa.RecordBatch]:
+            return self._rows(found, plan.times)
+
+        wanted = plan.pieces if pieces is None else pieces
+        reading = read_batches(self._topic, self._source, plan, wanted, rows_of)
+        async with aclosing(reading) as batches:
+            async for batch, rows in batches:
+                yield RowsOfBatch(batch, rows)
+
+    def _check_timed(self) -> None:
+        schema = self._topic_schema
+        position = schema.get_field_index(TIMESTAMP_COLUMN)
+        if position < 0 or not pat.is_timestamp(schema.types[position]):
+            raise InvalidRequestError(
+                f"records of topic {self._topic.topic!r} have no time: it has no column "
+                f"{TIMESTAMP_COLUMN!r} of an Arrow timestamp type. Read it by offsets; those of "
+                "what was published at a time are in AdminClient.offsets(topic, at=time)"
+            )
+
+    def _choose(self, schema: pa.Schema) -> pa.Schema:
+        """The schema of the rows for the topic's schema."""
+        offered = _with_origins(schema) if self._metadata else schema
+        if self._columns is None:
+            return offered
+        unknown = [name for name in self._columns if name not in offered.names]
+        if unknown:
+            raise InvalidRequestError(
+                f"no column {unknown[0]!r}; there are {', '.join(offered.names)}"
+            )
+        return pa.schema([offered.field(name) for name in self._columns])
+
+    def _rows(self, found: BatchOfRange, times: EventTimes | None) -> list[pa.RecordBatch]:
+        fetched, duplicates = found
+        kept = []
+        for number, (entry, rows) in enumerate(zip(fetched.entries, fetched.rows, strict=True)):
+            if number in duplicates:
+                continue
+            named = _with_origin(fetched.batch, entry, rows) if self._metadata else rows
+            wanted = named if times is None else times.select(named)
+            if wanted.num_rows:
+                kept.append(wanted)
+        return _joined([_conform(rows, self.schema, fetched.batch) for rows in kept])
+
+
+class TopicReader(SyncClient[AsyncTopicReader]):
+    """An `AsyncTopicReader` for threads; it is opened when it is made. Use it with `with`.
+
+    Args:
+        reader: not opened yet.
+    """
+
+    def __init__(self, reader: AsyncTopicReader) -> None:
+        super().__init__(reader, EventLoopThread("memq-read"))
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the rows."""
+        return self._client.schema
+
+    @property
+    def schema_id(self) -> str:
+        """Of the topic's schema that `schema` is made from."""
+        return self._client.schema_id
+
+    @property
+    def incarnation(self) -> str:
+        """Of the topic."""
+        return self._client.incarnation
+
+    close = sync_close(AsyncTopicReader.close)
+    plan = sync(AsyncTopicReader.plan)
+    check_retained = sync(AsyncTopicReader.check_retained)
+    rows = sync_iter(AsyncTopicReader.rows)
+
+
+# -- what users call ------------------------------------------------------------------------
+
+
 def read_range(
     bootstrap: str | None = None,
     *,
     topic: str,
-    partition: int,
-    start: int,
-    end: int,
+    partition: int | None = None,
+    start: int | None = None,
+    end: int | None = None,
+    start_time: datetime | None = None,
+    end_time: datetime | None = None,
     incarnation: str = "",
     columns: Sequence[str] | None = None,
     metadata: bool = False,
@@ -106,15 +360,18 @@ def read_range(
     token: str = "",
     timeout: float = TIMEOUT_S,
 ) -> pa.Table:
-    """The rows of the Batches from offset `start` up to, not including, `end`.
+    """The records of some offsets, of some times, or all that are retained, as one table.
 
     Args:
         bootstrap: comma separated `host:port` of some brokers; None for those of `MEMQ_BOOTSTRAP`,
             of the profile, or else 127.0.0.1:6367.
         topic: the topic.
-        partition: read partition.
-        start: first offset.
-        end: one past the last offset.
+        partition: read partition; None for all.
+        start: first offset, with a partition; None for the first that is retained.
+        end: one past the last offset, with a partition; None for what is published by now.
+        start_time: records of this time or later, by their column `timestamp`; a datetime with a
+            time zone.
+        end_time: records from before this time; likewise.
         incarnation: of the topic, from `AdminClient.describe_topic`; empty for whichever there is.
         columns: names of the columns wanted; None for all.
         metadata: add the columns `ORIGIN_COLUMNS`.
@@ -123,11 +380,13 @@ def read_range(
         timeout: seconds that all of it may take.
 
     Returns:
-        A table with the columns of the topic's schema. When the schema grew within the range, rows
-        from before have nulls in the columns that were added.
+        A table with the columns of the topic's schema, by partition and offset. When the schema
+        grew within what is read, rows from before have nulls in the columns that were added.
 
     Raises:
-        InvalidRequestError: there is no such partition or column, or the range is not one.
+        ConfigError: a time has no time zone.
+        InvalidRequestError: there is no such partition or column, the range is not one, or records
+            of the topic have no time.
         OffsetOutOfRangeError: some of the offsets are not retained; the message says which are.
         DataLossError: a Batch is gone that should be there.
         CorruptDataError: a Batch is damaged.
@@ -136,84 +395,206 @@ def read_range(
         RequestTimeoutError: it takes longer than `timeout`.
         MemqError: brokers or storage failed for the whole request timeout.
     """
-    wanted = OffsetRange(partition, start, end, incarnation)
-    if any(type(number) is not int for number in wanted[:3]):
-        raise InvalidRequestError(f"{topic} {wanted}: all must be whole numbers, 0 or more")
-    shape = _Shape(columns, metadata)
-    cluster = Cluster(bootstrap, token=token)
-    loop = EventLoopThread("memq-read-range")
+    selection = Selection(partition, start, end, start_time, end_time)
+    selection.check(topic)
+    reader = AsyncTopicReader(
+        bootstrap,
+        topic=topic,
+        incarnation=incarnation,
+        columns=columns,
+        metadata=metadata,
+        read_through=read_through,
+        token=token,
+    )
+    loop = EventLoopThread("memq-read")
     try:
-        return loop.run(_read(cluster, topic, wanted, shape, read_through, timeout_s=timeout))
+        return loop.run(_read_table(reader, topic, selection, timeout))
     finally:
         loop.close()
 
 
-async def _read(
-    cluster: Cluster,
-    name: str,
-    wanted: OffsetRange,
-    shape: _Shape,
-    read_through: ReadThrough,
-    *,
-    timeout_s: float,
+async def _read_table(
+    reader: AsyncTopicReader, topic: str, selection: Selection, timeout_s: float
 ) -> pa.Table:
-    executor = cluster.runtime.threads(FETCHES, "memq-fetch")
+    found = []
     try:
-        async with asyncio.timeout(timeout_s):
-            info = await cluster.topic(name)
-            topic = TopicClient(cluster, name, wanted.incarnation)
-            schema = shape.of(deserialize_schema(info.schemas[info.schema_id]))
-            await topic.check_retained(wanted)
-            source = BatchSource(topic, executor, read_through=read_through)
-            found = await fetch_range(topic, wanted, source)
-            tables = [_table(each, metadata=shape.metadata) for each in found]
-            return _concat(schema, tables)
+        async with asyncio.timeout(timeout_s), reader:
+            plan = await reader.plan(selection)
+            async with aclosing(reader.rows(plan)) as batches:
+                async for each in batches:
+                    found += each.rows
     except TimeoutError as exc:
-        raise RequestTimeoutError(f"{name} {wanted} was not read within {timeout_s:g} s") from exc
-    finally:
-        await cluster.close()
-        executor.shutdown(wait=False, cancel_futures=True)
+        raise RequestTimeoutError(f"topic {topic!r} was not read within {timeout_s:g} s") from exc
+    return pa.Table.from_batches(found, schema=reader.schema)
 
 
-async def fetch_range(
-    topic: TopicClient, wanted: OffsetRange, source: BatchSource
-) -> list[BatchOfRange]:
-    """The Batches of a range in the order of their offsets, a few fetched at a time.
+def scan(
+    bootstrap: str | None = None,
+    *,
+    topic: str,
+    partition: int | None = None,
+    start: int | None = None,
+    end: int | None = None,
+    start_time: datetime | None = None,
+    end_time: datetime | None = None,
+    incarnation: str = "",
+    columns: Sequence[str] | None = None,
+    metadata: bool = False,
+    read_through: ReadThrough = "storage",
+    token: str = "",
+) -> pa.RecordBatchReader:
+    """As `read_range`, for data of any size: RecordBatches that are read as they are asked for.
+
+    A few Batches are read ahead, and no more is in memory, whatever the range holds. What is read
+    is settled before this returns: what is published later is not part of it.
+
+    Args:
+        bootstrap: as in `read_range`, like all others.
+        topic: the topic.
+        partition: read partition; None for all.
+        start: first offset, with a partition.
+        end: one past the last offset, with a partition.
+        start_time: records of this time or later.
+        end_time: records from before this time.
+        incarnation: of the topic.
+        columns: names of the columns wanted; None for all.
+        metadata: add the columns `ORIGIN_COLUMNS`.
+        read_through: "storage" or "broker".
+        token: credential.
+
+    Returns:
+        A reader for pyarrow, pandas, Polars, DuckDB and whatever takes an Arrow stream. Its
+        connections close at its end, or when it is closed or forgotten.
 
     Raises:
-        MemqError: as `read_range`.
+        MemqError: as `read_range`, also while the reader is read; but there is no timeout of the
+            whole. Retention that removes some of what is not read yet is an error.
     """
-    async with (
-        aclosing(topic.batches([wanted])) as published,
-        aclosing(map_ahead(source.fetch, published, FETCHES)) as batches,
-    ):
-        fetched = [each async for _, each in batches]
-    window = DuplicateWindow(sum(len(each.entries) for each in fetched))  # none may be forgotten
-    return [BatchOfRange(each, frozenset(_duplicates(window, each))) for each in fetched]
+    selection = Selection(partition, start, end, start_time, end_time)
+    selection.check(topic)
+    reader = TopicReader(
+        AsyncTopicReader(
+            bootstrap,
+            topic=topic,
+            incarnation=incarnation,
+            columns=columns,
+            metadata=metadata,
+            read_through=read_through,
+            token=token,
+        )
+    )
+    try:
+        plan = reader.plan(selection)
+    except BaseException:
+        reader.close()
+        raise
+    batches = _batches(reader, plan)
+    next(batches)  # from here on it closes what it reads from, also when nobody asks for a row
+    return pa.RecordBatchReader.from_batches(reader.schema, batches)
 
 
-def _duplicates(window: DuplicateWindow, fetched: FetchedBatch) -> list[int]:
-    batch = fetched.batch
-    place = (batch.partition, batch.offset)
-    return window.find(place, batch.notification.write_partition, fetched.entries)
+def _batches(reader: TopicReader, plan: ReadPlan) -> Iterator[pa.RecordBatch]:
+    with reader:
+        yield
+        for each in reader.rows(plan):
+            yield from each.rows
 
 
-# -- from Batches to one table --------------------------------------------------------------
+async def async_scan(
+    bootstrap: str | None = None,
+    *,
+    topic: str,
+    partition: int | None = None,
+    start: int | None = None,
+    end: int | None = None,
+    start_time: datetime | None = None,
+    end_time: datetime | None = None,
+    incarnation: str = "",
+    columns: Sequence[str] | None = None,
+    metadata: bool = False,
+    read_through: ReadThrough = "storage",
+    token: str = "",
+) -> AsyncGenerator[pa.RecordBatch, None]:
+    """As `scan`, for asyncio; close it (`contextlib.aclosing`) when it is left before its end.
+
+    What is read is settled when the first RecordBatch is asked for.
+
+    Args:
+        bootstrap: as in `read_range`, like all others.
+        topic: the topic.
+        partition: read partition; None for all.
+        start: first offset, with a partition.
+        end: one past the last offset, with a partition.
+        start_time: records of this time or later.
+        end_time: records from before this time.
+        incarnation: of the topic.
+        columns: names of the columns wanted; None for all.
+        metadata: add the columns `ORIGIN_COLUMNS`.
+        read_through: "storage" or "broker".
+        token: credential.
+
+    Raises:
+        MemqError: as `scan`.
+    """
+    selection = Selection(partition, start, end, start_time, end_time)
+    selection.check(topic)
+    reader = AsyncTopicReader(
+        bootstrap,
+        topic=topic,
+        incarnation=incarnation,
+        columns=columns,
+        metadata=metadata,
+        read_through=read_through,
+        token=token,
+    )
+    async with reader:
+        plan = await reader.plan(selection)
+        async with aclosing(reader.rows(plan)) as batches:
+            async for each in batches:
+                for rows in each.rows:
+                    yield rows
 
 
-def _table(found: BatchOfRange, *, metadata: bool) -> pa.Table:
-    """The rows of a Batch, with their origins if they are wanted."""
-    fetched, duplicates = found
-    kept = [
-        (entry, rows)
-        for number, (entry, rows) in enumerate(zip(fetched.entries, fetched.rows, strict=True))
-        if number not in duplicates
-    ]
-    schema = fetched.batch.schema
-    if not metadata:
-        return pa.Table.from_batches([rows for _, rows in kept], schema=schema)
-    columns = [_with_origin(fetched.batch, entry, rows) for entry, rows in kept]
-    return pa.Table.from_batches(columns, schema=_with_origins(schema))
+# -- rows -----------------------------------------------------------------------------------
+
+
+def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """The same rows with small RecordBatches put together: each costs whoever takes them."""
+    joined: list[pa.RecordBatch] = []
+    small: list[pa.RecordBatch] = []
+    held = 0
+    for rows in batches:
+        small.append(rows)
+        held += rows.nbytes
+        if held >= JOINED_BYTES:
+            joined.append(_concat(small))
+            small, held = [], 0
+    if small:
+        joined.append(_concat(small))
+    return joined
+
+
+def _concat(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+def _conform(rows: pa.RecordBatch, schema: pa.Schema, batch: Batch) -> pa.RecordBatch:
+    """The rows with the columns of `schema`; those that they do not have are nulls."""
+    if rows.schema.equals(schema):
+        return rows
+    columns = []
+    for field in schema:
+        position = rows.schema.get_field_index(field.name)
+        if position < 0:
+            columns.append(pa.nulls(rows.num_rows, field.type))
+        elif rows.schema.types[position] == field.type:
+            columns.append(rows.column(position))
+        else:
+            raise SchemaMismatchError(
+                f"{batch!r} has a column {field.name!r} of type {rows.schema.types[position]}, and "
+                f"the topic has {field.type}"
+            )
+    return pa.record_batch(columns, schema=schema)
 
 
 def _with_origin(batch: Batch, entry: IndexEntry, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -242,16 +623,3 @@ def _with_origins(schema: pa.Schema) -> pa.Schema:
             f"the topic has a column {taken[0]!r} of its own; read without metadata"
         )
     return pa.schema([*schema, *_ORIGINS])
-
-
-def _concat(schema: pa.Schema, tables: list[pa.Table]) -> pa.Table:
-    """All rows with the columns of `schema`; those that a table does not have are nulls."""
-    wanted = set(schema.names)
-    chosen = [
-        table.select([name for name in table.column_names if name in wanted]) for table in tables
-    ]
-    try:
-        table = pa.concat_tables([schema.empty_table(), *chosen], promote_options="default")
-    except ARROW_ERRORS as exc:
-        raise SchemaMismatchError(f"Batches of the range have schemas that differ: {exc}") from exc
-    return table.select(schema.names)

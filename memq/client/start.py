@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Start = Literal["earliest", "latest"] | datetime | Mapping[int, int]
-"""`earliest`: the oldest Batch held; `latest`: only what is published from then on; a time: the
+"""`earliest`: the oldest Batch retained; `latest`: only what is published from then on; a time: the
 first Batch published at that time or later, so that no LogMessage written since is missed; or
 offsets by partition, `earliest` for partitions that are not named."""
 
@@ -58,13 +58,24 @@ def time_ms(at: datetime) -> int:
     Raises:
         ConfigError: the time has no time zone.
     """
+    return time_us(at) // 1_000
+
+
+def time_us(at: datetime) -> int:
+    """Microseconds since 1970 UTC, rounded down.
+
+    Raises:
+        ConfigError: it is no time, or has no time zone.
+    """
+    if not isinstance(at, datetime):
+        raise ConfigError(f"{at!r} is no time; give a datetime with a time zone")
     if at.tzinfo is None:
         raise ConfigError(f"time {at.isoformat()} has no time zone; add one, such as datetime.UTC")
-    return (at - _EPOCH) // timedelta(milliseconds=1)
+    return (at - _EPOCH) // timedelta(microseconds=1)
 
 
 async def resolve(
-    queue: TopicClient, start: Start, partitions: Iterable[int], *, timeout_s: float | None = None
+    topic: TopicClient, start: Start, partitions: Iterable[int], *, timeout_s: float | None = None
 ) -> dict[int, int]:
     """The offset at which each partition begins.
 
@@ -73,15 +84,16 @@ async def resolve(
         MemqError: the broker failed until the deadline.
     """
     at_ms = time_ms(start) if isinstance(start, datetime) else None
-    held = {each.partition: each for each in await queue.offsets(at_ms, timeout_s=timeout_s)}
+    retained = {each.partition: each for each in await topic.offsets(at_ms, timeout_s=timeout_s)}
     given = start if isinstance(start, Mapping) else {}
     resolved: dict[int, int] = {}
     for partition in partitions:
-        if partition not in held:
+        if partition not in retained:
             raise InvalidRequestError(
-                f"topic {queue.topic!r} has no partition {partition}; it has 0 to {len(held) - 1}"
+                f"topic {topic.topic!r} has no partition {partition}; it has 0 to "
+                f"{len(retained) - 1}"
             )
-        offsets = held[partition]
+        offsets = retained[partition]
         if partition in given:
             resolved[partition] = given[partition]
         elif start == "latest":

@@ -17,11 +17,11 @@ import os
 import threading
 import warnings
 from collections import deque
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
-from memq.errors import ClosedError, InvalidRequestError, RequestTimeoutError
+from memq.errors import ClosedError, InvalidRequestError, MemqError, RequestTimeoutError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
@@ -288,7 +288,12 @@ class SyncClient(Generic[C]):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._end(lambda: self._client.__aexit__(exc_type, exc, traceback))
+        try:
+            self._end(lambda: self._client.__aexit__(exc_type, exc, traceback))
+        except MemqError as error:
+            if exc is None:
+                raise
+            exc.add_note(f"closing failed as well: {error}")  # the body's own is raised
 
     def __del__(self) -> None:
         if not self._closed and not self._loop.inherited:
@@ -346,7 +351,8 @@ def sync_iter(
             while (item := self._loop.run(_next(items))) is not _END:
                 yield item
         finally:
-            self._loop.run(items.aclose())
+            with suppress(ClosedError):  # then the loop has closed it
+                self._loop.run(items.aclose())
 
     return iterate
 

@@ -407,7 +407,7 @@ class SyncTopicClient(SyncClient[TopicClient]):
         token: credential; empty where the brokers ask for none.
         client: names this client in the brokers' logs.
         request_timeout_s: how long brokers are tried before a call fails.
-        loop: on which the calls run, for it alone; None for one of its own.
+        loop: makes the event loop on which the calls run.
     """
 
     def __init__(
@@ -419,15 +419,12 @@ class SyncTopicClient(SyncClient[TopicClient]):
         token: str = "",
         client: str = "",
         request_timeout_s: float = 30.0,
-        loop: EventLoopThread | None = None,
+        loop: type[EventLoopThread] = EventLoopThread,
     ) -> None:
         cluster = Cluster(
             bootstrap, client=client, token=token, request_timeout_s=request_timeout_s
         )
-        super().__init__(
-            TopicClient(cluster, topic, incarnation),
-            loop or EventLoopThread(f"memq-topic-{topic}"),
-        )
+        super().__init__(TopicClient(cluster, topic, incarnation), loop(f"memq-topic-{topic}"))
 
     @property
     def incarnation(self) -> str:
@@ -436,7 +433,6 @@ class SyncTopicClient(SyncClient[TopicClient]):
 
     close = sync_close(TopicClient.close)
     info = sync(TopicClient.info)
-    ask = sync(TopicClient.ask)
     offsets = sync(TopicClient.offsets)
     starts = sync(TopicClient.starts)
     ranges_between = sync(TopicClient.ranges_between)

@@ -1,15 +1,9 @@
 """Tables of options: one row says an option's name, type, default, limits and meaning.
 
-A table is a class whose fields are annotated with rows, and whose docstring says what each means,
-in the words of `--help` and of the reference:
+A table is a class whose fields are annotated with rows, and whose docstring says under "Attributes"
+what each means, in the words of `--help` and of the reference:
 
     class TopicConfig(msgspec.Struct):
-        '''...
-
-Attributes:
-            batch_age_ms: A Batch is sealed this long after its first Message.
-        '''
-
         batch_age_ms: Annotated[int, Option("duration", "200ms", 1, 10 * MINUTE_MS)]
 
 The row serves the configuration file, the command line, the environment, the checks and the

@@ -134,11 +134,6 @@ class IntervalSet:
         at = bisect_right(self.starts, number) - 1
         return at >= 0 and number < self.ends[at]
 
-    def overlaps(self, start: int, end: int) -> bool:
-        """Whether some number of [start, end) is in the set."""
-        at = bisect_left(self.starts, end) - 1
-        return start < end and at >= 0 and self.ends[at] > start
-
     def intersection(self, start: int, end: int) -> list[Interval]:
         """The numbers of [start, end) that are in the set."""
         begin = bisect_right(self.ends, start)

@@ -49,13 +49,23 @@ class Backoff(NamedTuple):
         together do not come back together
         (https://aws.amazon.com/builders-library/timeouts-retries-and-backoff-with-jitter).
         """
-        bound_s = min(self.cap_s, self.base_s * 2.0 ** min(failures, _MAX_DOUBLINGS))
-        return randomness() * bound_s
+        return randomness() * self._bound_s(failures)
+
+    def equal_jitter_s(self, failures: int, randomness: Callable[[], float]) -> float:
+        """As `full_jitter_s`, but half of the bound at least.
+
+        For an attempt that fails at once, and is made again and again for hours: no try follows
+        directly on the one that failed.
+        """
+        return (0.5 + 0.5 * randomness()) * self._bound_s(failures)
+
+    def _bound_s(self, failures: int) -> float:
+        return min(self.cap_s, self.base_s * 2.0 ** min(failures, _MAX_DOUBLINGS))
 
 
 BROKER_BACKOFF = Backoff(0.05, 2.0)
 """A hand-over between brokers takes about the base; one that comes back is found within the cap."""
-STORAGE_BACKOFF = Backoff(0.05, 5.0)
+STORAGE_BACKOFF = Backoff(0.1, 5.0)
 """An object store that slows down wants fewer requests, not the same ones sooner."""
 
 

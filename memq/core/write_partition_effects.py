@@ -104,14 +104,14 @@ class UploadBatch(NamedTuple):
 
 
 class PublishBatches(NamedTuple):
-    """PublishBatches these, in order; report `published`, `publish_uncertain` or `failed`."""
+    """Publish these, in order; report `published`, `publish_uncertain` or `failed`."""
 
     batches: list[RingBatch]
     publications: list[Publication]
 
 
 class AnswerWrite(NamedTuple):
-    """AnswerWrite a request that waited: with an ack or with an error."""
+    """Answer a request that waited: with an ack or with an error."""
 
     ticket: Ticket
     outcome: WriteAnswer | MemqError

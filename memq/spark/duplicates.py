@@ -7,12 +7,9 @@ the name and the CRC32C of one that came before. "Before" is the order of public
 then by read partition and offset, so that every plan of a range drops the same ones. A stream also
 looks at what came before its micro-batch, see `memq.spark.stream`.
 
-Each notification lists its Messages as runs of consecutive sequences per producer and epoch.
-`MessageNames` merges the runs of each sender (write partition, producer id, epoch) into intervals;
-a sender that sends on and on costs one interval, whatever it has sent. A run that overlaps an
-interval has Messages whose names are known. Those names are noted, and the few Batches that hold
-one of them are then compared by their indexes, CRC32C by CRC32C: the name alone is not enough, for
-a producer id that starts over sends new Messages under old names.
+The names of all Messages are in the notifications. Those that come up again are noted
+(`MessageNames`), and the few Batches that hold one of them are then compared by their indexes,
+CRC32C by CRC32C.
 
 So without duplicates, which is how it should be, a plan reads notifications and nothing else.
 """
@@ -21,12 +18,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from memq.client.duplicates import DuplicateWindow
-from memq.core.ranges import IntervalSet
+from memq.client.duplicates import MAX_INTERVALS, Duplicates, DuplicateWindow, MessageNames
 from memq.errors import MemqError
 from memq.spark.topic import open_objects, read_index, without_runs
 
@@ -34,81 +29,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from memq.core.format.index import IndexEntry
-    from memq.core.notification.notification import Notification, PublishedBatch
-    from memq.core.ranges import Interval, OffsetRange
+    from memq.core.notification.notification import PublishedBatch
+    from memq.core.ranges import OffsetRange
     from memq.spark.options import ReadOptions
     from memq.spark.topic import SparkTopic
 
 log = logging.getLogger("memq.spark")
 
-Sender = tuple[int, str, int]
-"""Write partition, producer id, epoch."""
-
-Duplicates = dict[tuple[int, int], frozenset[int]]
-"""Positions of Messages that are duplicates, by read partition and offset of their Batch."""
-
-MAX_INTERVALS = 1_000_000  # about 150 MB at the worst; with no gaps one for each sender
 INDEX_READS = 8  # at a time: each takes one round trip to the storage
 MAX_BATCHES_LOGGED = 10
-
-
-class MessageNames:
-    """Names of Messages: sequences by sender.
-
-    Args:
-        max_intervals: most intervals to keep; beyond, the senders not seen for longest are
-            forgotten.
-
-    Attributes:
-        forgotten: senders that had to be forgotten; duplicates of their Messages are not found.
-    """
-
-    def __init__(self, max_intervals: float = math.inf) -> None:
-        self.forgotten = 0
-        self._max_intervals = max_intervals
-        self._intervals = 0
-        self._senders: OrderedDict[Sender, IntervalSet] = OrderedDict()
-
-    def __repr__(self) -> str:
-        return f"<MessageNames [{len(self._senders)} senders, {self._intervals} intervals]>"
-
-    def __bool__(self) -> bool:
-        return bool(self._senders)
-
-    def add(self, sender: Sender, start: int, end: int) -> None:
-        """Add the sequences [start, end) of a sender."""
-        intervals = self._senders.setdefault(sender, IntervalSet())
-        before = len(intervals)
-        intervals.add(start, end)
-        self._intervals += len(intervals) - before
-
-    def add_batch(self, notification: Notification, known: MessageNames) -> None:
-        """Add the Messages of a Batch; names that were in here before go to `known`."""
-        senders = self._senders
-        for run in notification.producers:
-            sender = (notification.write_partition, run.producer_id, run.epoch)
-            intervals = senders.get(sender)
-            if intervals is None:
-                intervals = senders[sender] = IntervalSet()
-            elif run.first < intervals.ends[-1]:  # most runs come after what is known
-                for start, end in intervals.intersection(run.first, run.last + 1):
-                    known.add(sender, start, end)
-            before = len(intervals.starts)
-            intervals.add(run.first, run.last + 1)
-            self._intervals += len(intervals.starts) - before
-            senders.move_to_end(sender)
-        while self._intervals > self._max_intervals and len(senders) > 1:
-            _, dropped = senders.popitem(last=False)
-            self._intervals -= len(dropped)
-            self.forgotten += 1
-
-    def intersection(self, notification: Notification) -> Iterator[tuple[Sender, Interval]]:
-        """The names of the Messages of a Batch that are in here."""
-        for run in notification.producers:
-            sender = (notification.write_partition, run.producer_id, run.epoch)
-            if (intervals := self._senders.get(sender)) is not None:
-                for interval in intervals.intersection(run.first, run.last + 1):
-                    yield sender, interval
 
 
 class NameHistory:

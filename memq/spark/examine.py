@@ -16,11 +16,12 @@ import msgspec
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documentation has it
 
+from memq.client.duplicates import MessageNames
 from memq.core.audit.reports import CRC_MODULUS
 from memq.core.manifest import MAX_LEFT_OUT, LeftOut, Totals
 from memq.errors import DataLossError, StorageError
 from memq.spark.columns import DUPLICATE, MISSING, OK
-from memq.spark.duplicates import MessageNames, NameHistory
+from memq.spark.duplicates import NameHistory
 from memq.spark.options import parse_read_options
 from memq.spark.plan import resolve
 from memq.spark.topic import SparkTopic

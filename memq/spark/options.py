@@ -63,8 +63,7 @@ def _topic(text: str) -> str:
 
 
 def _incarnation(text: str) -> str:
-    if text:
-        check_incarnation(text)
+    check_incarnation(text)  # also one that is empty: it was meant to say which topic
     return text
 
 
@@ -213,7 +212,7 @@ class ReadOptions(_TopicOptions):
         read_through: `broker` where the workers cannot reach the storage.
     """
 
-    incarnation: Annotated[str, _option(_incarnation, "", shown="whichever there is")]
+    incarnation: Annotated[str | None, _option(_incarnation, shown="whichever there is")]
     starting_offsets: Annotated[Bound, _option(_offsets, shown="`earliest`; for a stream `latest`")]
     ending_offsets: Annotated[Bound, _option(_offsets, shown="`latest`; a stream does not end")]
     starting_timestamp: Annotated[Bound | None, _option(_timestamp, shown="not given")]

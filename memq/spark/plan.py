@@ -19,18 +19,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
+from memq.client.duplicates import MessageNames
 from memq.core.ranges import OffsetRange
 from memq.errors import ConfigError, OffsetOutOfRangeError
-from memq.spark.duplicates import MessageNames, find_duplicates
+from memq.spark.duplicates import find_duplicates
 from memq.spark.options import EARLIEST, LATEST
 from memq.spark.topic import without_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from memq.client.duplicates import Duplicates
     from memq.core.notification.notification import PublishedBatch
     from memq.core.wire.messages import PartitionOffsets
-    from memq.spark.duplicates import Duplicates, NameHistory
+    from memq.spark.duplicates import NameHistory
     from memq.spark.options import Bound, ReadOptions
     from memq.spark.topic import SparkTopic
 

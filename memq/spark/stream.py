@@ -34,6 +34,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from memq.client.duplicates import MessageNames
 from memq.core.ranges import OffsetRange
 from memq.core.topic import check_incarnation
 from memq.errors import (
@@ -43,7 +44,7 @@ from memq.errors import (
     OffsetOutOfRangeError,
     TopicRecreatedError,
 )
-from memq.spark.duplicates import MessageNames, NameHistory
+from memq.spark.duplicates import NameHistory
 from memq.spark.options import LATEST
 from memq.spark.plan import (
     TaskInput,
@@ -87,6 +88,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, task_reader: TaskReader) -> None:
         self._options = task_reader.options
+        self._incarnation = task_reader.options.incarnation or ""
         self._task_reader = task_reader
         self._target: dict[int, int] | None = None  # of Trigger.AvailableNow
         self._known: dict[int, int] = {}  # where `_history` ends
@@ -124,7 +126,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for partition, (_, offset) in positions.items():
             empty = OffsetRange(partition, offset, offset)
             check_published(self._options.topic, empty, retained[partition])
-        return encode_checkpoint(self._options.incarnation, positions)
+        return encode_checkpoint(self._incarnation, positions)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """That there is a limit; `latestOffset` takes both of them from the options."""
@@ -154,7 +156,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             max_offsets=None if unlimited else self._options.max_offsets_per_trigger,
             max_bytes=None if unlimited else self._options.max_bytes_per_trigger,
         )
-        return encode_checkpoint(self._options.incarnation, positions)
+        return encode_checkpoint(self._incarnation, positions)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Fix the end at what is published now."""
@@ -167,7 +169,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             partition: StreamPosition(retained[partition].start, end)
             for partition, end in self._ends(retained).items()
         }
-        return encode_checkpoint(self._options.incarnation, positions)
+        return encode_checkpoint(self._incarnation, positions)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The inputs of the tasks of a micro-batch.
@@ -208,10 +210,10 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             TopicRecreatedError: the topic was made again since.
         """
         incarnation, positions = decode_checkpoint(offset)
-        if incarnation != self._options.incarnation:
+        if incarnation != self._incarnation:
             raise TopicRecreatedError(
                 f"topic {self._options.topic!r} was deleted and made again: "
-                f"{self._options.incarnation} and {incarnation} are two topics of that name. "
+                f"{self._incarnation} and {incarnation} are two topics of that name. "
                 f"{GO_ON}"
             )
         return positions

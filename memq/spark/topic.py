@@ -67,11 +67,11 @@ class SparkTopic(SyncTopicClient):
         super().__init__(
             options.bootstrap,
             options.topic,
-            incarnation=options.incarnation,
+            incarnation=options.incarnation or "",
             token=options.token,
             client="memq.spark",
             request_timeout_s=REQUEST_TIMEOUT_S,
-            loop=_AdvisingLoop("memq-spark"),
+            loop=_AdvisingLoop,
         )
 
     read_object = sync(read_broker)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, TypeVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
+from memq.core.notification.queue import NotificationQueue
 from memq.errors import FencedError, PublishUncertainError, QueueError
 from memq.testing.faults import Faults, Strike, kill_this_process
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
-    from memq.core.clock import SavedTimes
-    from memq.core.notification.queue import Holding, NotificationQueue, Publication, QueueEntry
+    from memq.core.notification.queue import Publication
     from memq.testing.faults import Fault
 
-_Result = TypeVar("_Result")
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 _WRITE = frozenset({"disk_full", "lose_answer"})
 _NONE: frozenset[str] = frozenset()
@@ -41,6 +43,19 @@ _APPLICABLE = {
     "holdings": _NONE,
     "holders": _NONE,
 }
+
+
+def _as_planned(
+    method: Callable[Concatenate[NotificationQueue, _P], Coroutine[Any, Any, _T]],
+) -> Callable[Concatenate[FaultyQueue, _P], Coroutine[Any, Any, _T]]:
+    """The method that does as the queue's does, or as planned."""
+
+    @wraps(method)
+    async def call(self: FaultyQueue, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        of_inner: Callable[_P, Awaitable[_T]] = getattr(self._inner, method.__name__)
+        return await self._call(method.__name__, lambda: of_inner(*args, **kwargs))
+
+    return call
 
 
 class FaultyQueue:
@@ -88,17 +103,24 @@ class FaultyQueue:
         """Let the calls that hang go on; those that would hang later do not."""
         self._released.set()
 
-    async def create_topic(self, topic: str, partitions: int) -> None:
-        """As the queue does, or as planned."""
-        await self._call("create_topic", lambda: self._inner.create_topic(topic, partitions))
-
-    async def delete_topic(self, topic: str) -> None:
-        """As the queue does, or as planned."""
-        await self._call("delete_topic", lambda: self._inner.delete_topic(topic))
-
-    async def topics(self) -> list[str]:
-        """As the queue does, or as planned."""
-        return await self._call("topics", self._inner.topics)
+    create_topic = _as_planned(NotificationQueue.create_topic)
+    delete_topic = _as_planned(NotificationQueue.delete_topic)
+    topics = _as_planned(NotificationQueue.topics)
+    fetch = _as_planned(NotificationQueue.fetch)
+    wait = _as_planned(NotificationQueue.wait)
+    offsets = _as_planned(NotificationQueue.offsets)
+    offset_at = _as_planned(NotificationQueue.offset_at)
+    offset_since = _as_planned(NotificationQueue.offset_since)
+    times = _as_planned(NotificationQueue.times)
+    save_times = _as_planned(NotificationQueue.save_times)
+    truncate = _as_planned(NotificationQueue.truncate)
+    commit = _as_planned(NotificationQueue.commit)
+    committed = _as_planned(NotificationQueue.committed)
+    groups = _as_planned(NotificationQueue.groups)
+    delete_group = _as_planned(NotificationQueue.delete_group)
+    hold = _as_planned(NotificationQueue.hold)
+    holdings = _as_planned(NotificationQueue.holdings)
+    holders = _as_planned(NotificationQueue.holders)
 
     async def fence(self, topic: str, write_partition: int) -> None:
         """As the queue does, or as planned."""
@@ -122,83 +144,12 @@ class FaultyQueue:
             self._uncertain.add(owner)
             raise
 
-    async def fetch(
-        self, topic: str, partition: int, offset: int, *, max_entries: int, max_bytes: int
-    ) -> list[QueueEntry]:
-        """As the queue does, or as planned."""
-        return await self._call(
-            "fetch",
-            lambda: self._inner.fetch(
-                topic, partition, offset, max_entries=max_entries, max_bytes=max_bytes
-            ),
-        )
-
-    async def wait(self, topic: str, positions: Mapping[int, int], timeout_s: float) -> bool:
-        """As the queue does, or as planned."""
-        return await self._call("wait", lambda: self._inner.wait(topic, positions, timeout_s))
-
-    async def offsets(self, topic: str, partition: int) -> tuple[int, int]:
-        """As the queue does, or as planned."""
-        return await self._call("offsets", lambda: self._inner.offsets(topic, partition))
-
-    async def offset_at(self, topic: str, partition: int, timestamp_ms: int) -> int:
-        """As the queue does, or as planned."""
-        return await self._call(
-            "offset_at", lambda: self._inner.offset_at(topic, partition, timestamp_ms)
-        )
-
-    async def offset_since(self, topic: str, partition: int, running_ms: int) -> int:
-        """As the queue does, or as planned."""
-        return await self._call(
-            "offset_since", lambda: self._inner.offset_since(topic, partition, running_ms)
-        )
-
-    async def times(self) -> SavedTimes:
-        """As the queue does, or as planned."""
-        return await self._call("times", self._inner.times)
-
-    async def save_times(self, times: SavedTimes) -> None:
-        """As the queue does, or as planned."""
-        await self._call("save_times", lambda: self._inner.save_times(times))
-
-    async def truncate(self, topic: str, partition: int, offset: int) -> None:
-        """As the queue does, or as planned."""
-        await self._call("truncate", lambda: self._inner.truncate(topic, partition, offset))
-
-    async def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-        """As the queue does, or as planned."""
-        await self._call("commit", lambda: self._inner.commit(group, topic, offsets))
-
-    async def committed(self, group: str, topic: str) -> dict[int, int]:
-        """As the queue does, or as planned."""
-        return await self._call("committed", lambda: self._inner.committed(group, topic))
-
-    async def groups(self, topic: str) -> list[str]:
-        """As the queue does, or as planned."""
-        return await self._call("groups", lambda: self._inner.groups(topic))
-
-    async def delete_group(self, group: str, topic: str) -> None:
-        """As the queue does, or as planned."""
-        await self._call("delete_group", lambda: self._inner.delete_group(group, topic))
-
-    async def hold(self, group: str, topic: str, holdings: Mapping[str, Holding]) -> None:
-        """As the queue does, or as planned."""
-        await self._call("hold", lambda: self._inner.hold(group, topic, holdings))
-
-    async def holdings(self, group: str, topic: str) -> dict[str, Holding]:
-        """As the queue does, or as planned."""
-        return await self._call("holdings", lambda: self._inner.holdings(group, topic))
-
-    async def holders(self, topic: str) -> list[str]:
-        """As the queue does, or as planned."""
-        return await self._call("holders", lambda: self._inner.holders(topic))
-
     async def close(self) -> None:
         """As the queue does; calls that hang are let go."""
         self.release()
         await self._inner.close()
 
-    async def _call(self, operation: str, effect: Callable[[], Awaitable[_Result]]) -> _Result:
+    async def _call(self, operation: str, effect: Callable[[], Awaitable[_T]]) -> _T:
         strike = await self._before(operation)
         result = await effect()
         if "crash_after" in strike:

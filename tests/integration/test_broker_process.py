@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import urllib.error
 import urllib.request
 
 import pytest
 
-from memq import Producer
+from memq import AdminClient, Producer
 from memq.errors import MemqError, RequestTimeoutError
 from memq.testing.broker import BrokerProcess
 
@@ -55,6 +56,25 @@ def test_restart_keeps_its_place(tmp_path):
         assert (broker.address, broker.admin) == before
         assert broker.pid != first
         assert broker.log.count("is ready on") == 2
+
+
+def test_a_low_limit_of_open_files_is_raised_before_any_is_needed(tmp_path):
+    """What a broker could make it can open again, whatever its shell allows a process at first."""
+    partitions, few = 64, 200  # each partition that has data takes four files
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with BrokerProcess(tmp_path) as broker:
+        with AdminClient(broker.address) as admin:
+            admin.create_topic("t", read_partitions=partitions, batch_age="1ms")
+        with Producer(broker.address, topic="t") as producer:
+            for _ in range(partitions):
+                producer.write(b"").result(30)
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (few, hard))
+            broker.restart()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        with AdminClient(broker.address) as admin:
+            assert sum(each.end for each in admin.offsets("t")) == partitions
 
 
 def test_nothing_is_left_behind(tmp_path):

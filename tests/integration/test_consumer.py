@@ -7,10 +7,13 @@ import time
 from datetime import UTC, datetime
 from itertools import chain
 
+import msgspec
 import pytest
 
+from memq.client.consumer import consumer as consumer_module
 from memq.client.consumer.consumer import AsyncConsumer
 from memq.client.read_range import read_range
+from memq.core.notification.notification import encode_notification
 from memq.errors import (
     ClosedError,
     ConfigError,
@@ -20,6 +23,7 @@ from memq.errors import (
     MemqError,
     OffsetOutOfRangeError,
     StorageError,
+    UnavailableError,
     UnknownTopicError,
 )
 from tests.integration.broker.support import until
@@ -62,6 +66,42 @@ async def test_latest(tmp_path):
         async with w.consumer(start="latest") as consumer:
             await w.write(b"new")
             assert values(await take(consumer, 1)) == [b"new"]
+
+
+async def test_a_start_that_failed_may_be_tried_again(tmp_path):
+    """A consumer whose start met an unready broker starts at the next call, and reads."""
+    async with world(tmp_path) as w:
+        await w.write(b"a")
+        consumer = w.consumer()
+        resolve, failing = consumer_module.resolve, iter([UnavailableError("away")])
+
+        async def once_away(*args, **kwargs):
+            for error in failing:
+                raise error
+            return await resolve(*args, **kwargs)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(consumer_module, "resolve", once_away)
+            with pytest.raises(UnavailableError):
+                await consumer.start()
+            assert repr(consumer) == "<AsyncConsumer t not started>"
+            async with consumer:
+                assert values(await take(consumer, 1)) == [b"a"]
+
+
+async def test_a_size_that_no_object_has_names_the_batch(tmp_path):
+    """Reading through a broker, a notification with an absurd size is damage at a named offset."""
+    async with world(tmp_path) as w:
+        partition, offset = await w.write(b"a")
+        good = await w.notification(partition, offset)
+        absurd = msgspec.structs.replace(good, size_bytes=3 << 30)
+        await w.publish(partition, encode_notification(absurd))
+        async with w.consumer(read_through="broker") as consumer:
+            assert values(await take(consumer, 1)) == [b"a"]
+            with pytest.raises(
+                CorruptDataError, match=r"at t/0 offset 1 .* is damaged: bytes 0 to"
+            ):
+                await forever(consumer)
 
 
 async def test_start_at_offsets(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -14,11 +15,11 @@ from memq import AsyncAdminClient, AsyncConsumer, AsyncProducer
 from memq.client.audit.audit import audit_topic
 from memq.client.cluster import Cluster
 from memq.client.objects import BatchSource
-from memq.client.read_range import fetch_range
+from memq.client.read_plan import Selection, plan_read
+from memq.client.read_range import read_batches
 from memq.client.topic import TopicClient
 from memq.core.files import sync_folder
 from memq.core.notification.notification import decode_notification
-from memq.core.ranges import OffsetRange
 from memq.core.storage.open import open_uri
 from memq.core.wire.messages import FetchWatermark
 from memq.errors import (
@@ -429,10 +430,12 @@ async def read_a_range(run: Run, process: Process, topic: str) -> None:
             return
         start = rng.randrange(held.start, held.end)
         end = rng.randint(start + 1, held.end)
-        wanted = OffsetRange(held.partition, start, end, info.incarnation)
         start_us = run.now_us
         source = BatchSource(queue, process.loop.threads(4, "range"))
-        found = await fetch_range(queue, wanted, source)
+        plan = await plan_read(queue, source, Selection(held.partition, start, end))
+        reading = read_batches(queue, source, plan, plan.pieces, lambda each: each)
+        async with aclosing(reading) as batches:
+            found = [each async for _, each in batches]
         if not found:
             return
         run.history.add(

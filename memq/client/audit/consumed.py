@@ -108,6 +108,8 @@ async def _report(cluster: Cluster, reports: Sequence[ConsumedReport], timeout_s
             delay_s = retry.after(error)
             backlog.put_back(waiting)
             await asyncio.sleep(delay_s)
+        else:
+            retry = Retry(retry.left_s, cluster.runtime)
 
 
 async def _audited(cluster: Cluster, reports: Iterable[ConsumedReport]) -> list[ConsumedReport]:

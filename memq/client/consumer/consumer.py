@@ -128,6 +128,7 @@ class AsyncConsumer:
                 await self.assign(range(topic.config.read_partitions))
             except BaseException:
                 await self._end(0, orderly=False)
+                self._started = self._closed = False  # it may be tried again
                 raise
         return self
 

@@ -4,9 +4,9 @@ Theory of operation
 -------------------
 A Message that is submitted gets its name for life, (write partition, sequence), and is
 
-    waiting --Send--> in flight --acked / failed for good--> settled
-       ^                  |
-       +-- retriable -----+          waiting or in flight --deadline--> settled (failed)
+    waiting --SendMessage--> in flight --acked / failed for good--> settled
+       ^                         |
+       +------ retriable --------+   waiting or in flight --deadline--> settled (failed)
 
 Rule 1. Sequences count from 0 per write partition and are never given to other content. A retry
     sends the very same bytes under the very same name.

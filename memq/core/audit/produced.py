@@ -95,7 +95,7 @@ class _ReportTally:
 
     def count(self, sequence: int, records: int, crc32c: int) -> None:
         """Count a Message of this report that was found."""
-        if contains(self.failed, sequence):
+        if self.failed and contains(self.failed, sequence):
             return
         self.records += records
         self.crc_sum = (self.crc_sum + crc32c) % CRC_MODULUS

@@ -1,6 +1,7 @@
 """The result of an audit in words, as rows of a table, and as plain JSON.
 
-The command line, Airflow and Spark show these; each picks the columns that it has always had.
+The command line, Airflow and Spark show these, each with the columns of its own table. Names of
+columns and JSON fields are stored, and stay; the texts are for people.
 """
 
 from __future__ import annotations
@@ -214,7 +215,7 @@ def late_in_words(result: AuditResult, consumers: Sequence[str]) -> list[str]:
 # -- as rows --------------------------------------------------------------------------------
 
 
-def rows(result: AuditResult, most: int | None = None) -> list[Row]:
+def rows(result: AuditResult, most: int | None = None, *, faults_only: bool = False) -> list[Row]:
     """A row for each producer in a write partition, then one for each consumer of it.
 
     Each has counts, a verdict and what was found; those of producers have no consumer.
@@ -222,13 +223,16 @@ def rows(result: AuditResult, most: int | None = None) -> list[Row]:
     Args:
         result: of the audit.
         most: so many runs of each finding are named; None for all.
+        faults_only: a clean row names no findings.
     """
     found: list[Row] = []
+    of_producers = PRODUCER_FAULTS if faults_only else PRODUCER_FINDINGS
+    of_consumers = CONSUMER_FAULTS if faults_only else CONSUMER_FINDINGS
     for producer in result.producers:
-        runs = {finding: getattr(producer, finding) for finding in PRODUCER_FINDINGS}
+        runs = {finding: getattr(producer, finding) for finding in of_producers}
         found.append({"consumer": None} | _counts(producer) | _judged(producer, runs, most))
     for consumer, audit in _consumed(result):
-        parts = {finding: getattr(audit, finding).parts for finding in CONSUMER_FINDINGS}
+        parts = {finding: getattr(audit, finding).parts for finding in of_consumers}
         counts = _consumed_counts(audit)
         found.append({"consumer": consumer.consumer} | counts | _judged(audit, parts, most))
     return found
@@ -256,7 +260,7 @@ def to_csv(result: AuditResult) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore")
     writer.writeheader()
-    writer.writerows(rows(result))
+    writer.writerows(rows(result, faults_only=True))
     return text.getvalue()
 
 

@@ -1,6 +1,6 @@
 """A connection, without I/O: frames in, events out; calls in, buffers out.
 
-This is what both ends share; `server` and `client` hold one end each.
+This is what both ends share; `server_connection` and `client_connection` hold one end each.
 
 Rules
 

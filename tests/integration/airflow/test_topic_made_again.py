@@ -187,7 +187,7 @@ async def test_a_look_is_at_one_topic(tmp_path, monkeypatch):
     async with world(tmp_path, monkeypatch) as here:
         async with await hook.atopic(TOPIC) as topic:
             old = (await topic_state(topic)).incarnation
-            assert old == topic.incarnation
+            assert old == (await topic.info()).incarnation == topic.incarnation
         async with await hook.atopic(TOPIC, "f" * 16) as topic:
             with pytest.raises(TopicRecreatedError, match=old):
                 await topic_state(topic)

@@ -49,10 +49,10 @@ async def handshaken(b):
 async def send_in_pieces(b, writer, data: bytes, cuts: list[int]) -> None:
     """Send the bytes cut at these places; each piece is received by itself."""
     for start, stop in zip([0, *cuts], [*cuts, len(data)], strict=True):
-        received = [c._progress_s for c in b.connections]
+        received = [c._progress_s for c in b.connections._open]
         writer.write(data[start:stop])
         await writer.drain()
-        await until(lambda before=received: [c._progress_s for c in b.connections] != before)
+        await until(lambda before=received: [c._progress_s for c in b.connections._open] != before)
 
 
 @pytest.mark.parametrize("cut", [1, PREFIX_BYTES, PREFIX_BYTES + 5, -1_005, -1])

@@ -178,7 +178,7 @@ async def test_an_answer_counts_until_it_has_left(tmp_path, monkeypatch) -> None
         async with raw(b.address) as (writer, wire):
             writer.transport.pause_reading()
             writer.write(b"".join(b"".join(wire.request(request)[1]) for _ in range(100)))
-            connection = next(each for each in b.connections if "flood" in repr(each))
+            connection = next(each for each in b.connections._open if "flood" in repr(each))
             await until(lambda: not connection._writable.is_set())
             for _ in range(50):
                 await asyncio.sleep(0)

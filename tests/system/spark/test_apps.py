@@ -531,7 +531,11 @@ def test_help_teaches(program):
     [
         (app, ["--topic", "t"], "Missing option '--partition'"),
         (compact_app, ["--topic", "t", "--output", "x", "--range-bytes", "much"], "much"),
-        (audit_reconcile, ["--topic", "t", "--output", "x", "--from", "soon"], "not a time"),
+        (
+            audit_reconcile,
+            ["--topic", "t", "--output", "x", "--from", "soon"],
+            "'soon' is not a time",
+        ),
     ],
 )
 def test_wrong_usage_is_exit_code_2(capsys, program, arguments, message):

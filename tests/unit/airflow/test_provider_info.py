@@ -54,7 +54,7 @@ def test_it_follows_the_schema():
 
 
 def test_its_module_imports_nothing():
-    """A broken import there would break `import airflow` foreverybody."""
+    """A broken import there would break `import airflow` for everybody."""
     tree = ast.parse(Path(module.__file__).read_text())
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
 

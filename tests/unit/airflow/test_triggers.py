@@ -20,6 +20,7 @@ from airflow_provider_memq.triggers.memq import (
     MemqLagTrigger,
     MemqNewDataTrigger,
     MemqOffsetTrigger,
+    MemqTrigger,
     MemqWatermarkTrigger,
 )
 from airflow_provider_memq.triggers.watch import MemqWatchTrigger
@@ -44,6 +45,19 @@ def made_again(path, arguments):
     """What the triggerer does with what `serialize` gave."""
     module, _, name = path.rpartition(".")
     return getattr(import_module(module), name)(**arguments)
+
+
+def test_subclasses_of_triggers():
+    """Users may derive from the base and from a trigger, and name the arguments themselves."""
+
+    class Base(MemqTrigger):
+        pass
+
+    class Own(MemqOffsetTrigger):
+        condition_fields = ("topic",)
+
+    assert not hasattr(Base, "condition_type")
+    assert Own.condition_fields == ("topic",)
 
 
 @pytest.mark.parametrize("trigger", TRIGGERS, ids=lambda each: type(each).__name__)

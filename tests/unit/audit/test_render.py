@@ -113,6 +113,9 @@ def test_csv_has_the_rows(result):
     assert (consumer["consumer"], consumer["produced_records"], consumer["clean"]) == (
         "g", "", "False",
     )  # fmt: skip
+    assert (producer["findings"], consumer["findings"]) == (
+        "lost 1-2,4; duplicated 5", "missed 6-7 in 0:3-5",
+    )  # fmt: skip
 
 
 def test_other_programs_read_the_names_that_there_have_always_been(result):

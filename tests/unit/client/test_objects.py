@@ -8,11 +8,13 @@ from contextlib import aclosing
 import pytest
 
 from memq.client.objects import map_ahead
-from memq.client.read_range import fetch_range
+from memq.client.read_plan import ReadPlan
+from memq.client.read_range import read_batches
 from memq.client.topic import TopicClient
-from memq.core.ranges import OffsetRange
+from memq.core.notification.notification import PublishedBatch
 from memq.core.wire.messages import NotificationEntry
 from memq.errors import CorruptDataError
+from tests.unit.client.batches import Sent, notify, records, seal
 
 
 async def numbers(count):
@@ -37,6 +39,24 @@ async def test_work_ahead_keeps_order_and_bound(most):
     assert found == [(number, 2 * number) for number in range(20)]
     assert peak <= most
     assert peak == min(most, 20)
+
+
+@pytest.mark.parametrize(("most", "expected"), [(1, 1), (7, 3), (100, 20)])
+async def test_work_ahead_is_bounded_by_weight(most, expected):
+    """No more is under way than may weigh so much; what is heavier is worked on by itself."""
+    running = peak = 0
+
+    async def note(number):
+        nonlocal running, peak
+        running += 1
+        peak = max(peak, running)
+        await asyncio.sleep(0)
+        running -= 1
+        return number
+
+    weighed = map_ahead(note, numbers(20), most, lambda _: 2)
+    assert [found async for _, found in weighed] == list(range(20))
+    assert peak == expected
 
 
 async def test_work_ahead_is_cancelled_when_it_is_left():
@@ -110,14 +130,16 @@ async def test_a_range_that_fails_closes_what_it_reads():
         async def batches(self, ranges):
             try:
                 for offset in range(9):
-                    yield offset
+                    yield PublishedBatch(0, offset, 1, notify(seal(Sent("p", 0, records(b"v")))))
             finally:
                 closed.append(True)
 
     class Source:
-        async def fetch(self, offset):
-            raise CorruptDataError(f"{offset} is damaged")
+        async def fetch(self, batch):
+            raise CorruptDataError(f"{batch.offset} is damaged")
 
+    plan = ReadPlan(times=None, pieces=[], duplicates={})
     with pytest.raises(CorruptDataError, match="0 is damaged"):
-        await fetch_range(Topic(), OffsetRange(0, 0, 9), Source())
+        async with aclosing(read_batches(Topic(), Source(), plan, [], list)) as batches:
+            await anext(batches)
     assert closed == [True]

@@ -20,6 +20,7 @@ from memq.client.sync import (
     documented_by,
     sync,
     sync_close,
+    sync_iter,
 )
 from memq.errors import ClosedError, InvalidRequestError
 
@@ -66,14 +67,20 @@ def test_interrupted_wait_cancels(loop):
 
     async def forever():
         try:
-            await asyncio.sleep(0.05)  # until the main thread waits
-            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
             await asyncio.Event().wait()
         finally:
             cancelled.set()
 
+    future = loop.submit(forever())
+    wait = future.result
+
+    def interrupted_wait():
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        return wait()
+
+    future.result = interrupted_wait
     with pytest.raises(KeyboardInterrupt):
-        loop.run(forever())
+        loop.result(future)
     assert cancelled.wait(5)
 
 
@@ -234,6 +241,13 @@ class AsyncEcho:
         """What the callback makes of the value."""
         await self.on_call(value)
 
+    async def count(self):
+        """Numbers without end."""
+        number = 0
+        while True:
+            yield number
+            number += 1
+
     async def close(self, within=None):
         """Stop."""
         self.events.append(f"closed in {within}")
@@ -244,6 +258,7 @@ class Echo(SyncClient[AsyncEcho]):
 
     echo = sync(AsyncEcho.echo)
     ask = sync(AsyncEcho.ask, callbacks=True)
+    count = sync_iter(AsyncEcho.count)
     close = sync_close(AsyncEcho.close)
 
     def __init__(self, client, on_call=print):
@@ -282,6 +297,24 @@ def test_sync_client_passes_on_the_failure_of_its_block():
     with pytest.raises(KeyError), Echo(client):
         raise KeyError("gone")
     assert client.events == ["started", "left with KeyError('gone')"]
+
+
+def test_sync_client_whose_end_fails_too():
+    """What the block raised is not replaced by an error of the end, which is noted beside it."""
+    with pytest.raises(KeyError, match="gone") as caught, Echo(AsyncEcho()) as echo:
+        echo._loop.close()
+        raise KeyError("gone")
+    assert caught.value.__notes__ == ["closing failed as well: memq-echo is closed"]
+    with pytest.raises(ClosedError), Echo(AsyncEcho()) as echo:
+        echo._loop.close()
+
+
+def test_sync_iteration_that_outlives_its_client():
+    """An iteration that was left behind ends quietly after the client is closed."""
+    with Echo(AsyncEcho()) as echo:
+        numbers = echo.count()
+        assert [next(numbers), next(numbers)] == [0, 1]
+    numbers.close()
 
 
 def test_sync_client_that_does_not_start():

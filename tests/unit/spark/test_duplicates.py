@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from memq.client.duplicates import MessageNames
 from memq.core.format.batch import ProducerRun
 from memq.core.notification.notification import PublishedBatch
-from memq.spark.duplicates import MessageNames, NameHistory
+from memq.spark.duplicates import NameHistory
 from tests.unit.client.batches import Sent, notify, records, seal
 
 BASE = notify(seal(Sent("p", 0, records(b"v"))))

@@ -102,6 +102,7 @@ def test_times_are_milliseconds_or_iso():
         ({"readThrough": "air"}, "option 'readThrough' = 'air': must be storage or broker"),
         ({"columns": " , "}, "option 'columns' = ' , ': must name columns"),
         ({"columns": "a,b,a"}, "names a column twice"),
+        ({"incarnation": ""}, "option 'incarnation' = ''"),
     ],
 )
 def test_a_wrong_option_is_named(given, message):

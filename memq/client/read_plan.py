@@ -1,0 +1,417 @@
+"""Planning a read: which Batches of a topic have what is wanted, settled once.
+
+Theory of operation
+-------------------
+A plan is made from notifications alone. It looks at all that are retained, or at those of the
+offsets asked for: a record may be published long after its time, so no notification can be passed
+over for *when* it was published. A notification says between which times its LogMessages are, and a
+Batch that cannot have one of the times wanted is not read. A row is then taken or left by its own
+time.
+
+The plan remembers, for each read partition, where the first and the last Batch stand that are to be
+read, and the duplicates; it takes no memory for the Batches between them, whose notifications are
+fetched once more as the read goes on. So it is small whatever the topic holds, what is published
+later does not change it, and retention that passes its first Batch ends the read with an error.
+
+The time of a record is the column `timestamp` of its row. Rows that have none, and rows of Batches
+from before a typed topic got the column, have no time and are in no range of times.
+
+Duplicates are found as in a plan of Spark: the names of all Messages are in the notifications, and
+only Batches with a name that comes up again are compared, in the order of publication.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import math
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pat
+
+from memq.client.duplicates import MAX_INTERVALS, DuplicateWindow, MessageNames
+from memq.client.objects import map_ahead
+from memq.client.start import time_us
+from memq.client.topic import check_retained
+from memq.core.format.message import TIMESTAMP_COLUMN
+from memq.core.ranges import OffsetRange
+from memq.core.units import iso_ms
+from memq.errors import InvalidRequestError, OffsetOutOfRangeError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+    from datetime import datetime
+
+    from memq.client.duplicates import Duplicates
+    from memq.client.objects import BatchSource
+    from memq.client.topic import TopicClient
+    from memq.core.notification.notification import Notification, PublishedBatch
+    from memq.core.wire.messages import PartitionOffsets
+
+log = logging.getLogger("memq.client.read")
+
+ATTEMPTS = 5  # plans that retention may overtake; each takes a moment, retention has pauses
+COMPARED_AHEAD = 4  # Batches with names that come up again, fetched at a time
+
+_TICKS_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
+
+
+class EventTimes(NamedTuple):
+    """Times of records from `start_us` up to, not including, `end_us`.
+
+    Attributes:
+        start_us: microseconds since 1970 UTC; None for no beginning.
+        end_us: likewise; None for no end.
+    """
+
+    start_us: int | None
+    end_us: int | None
+
+    @classmethod
+    def between(cls, start: datetime | None, end: datetime | None) -> EventTimes | None:
+        """The times between two; None where neither is given.
+
+        Raises:
+            ConfigError: one has no time zone.
+            InvalidRequestError: the end is before the start.
+        """
+        if start is None and end is None:
+            return None
+        times = cls(
+            None if start is None else time_us(start), None if end is None else time_us(end)
+        )
+        if start is not None and end is not None and end < start:
+            raise InvalidRequestError(
+                f"the times end at {end.isoformat()}, before they start at {start.isoformat()}"
+            )
+        return times
+
+    def includes(self, timestamp_us: int) -> bool:
+        """Whether this is one of the times."""
+        return (self.start_us is None or self.start_us <= timestamp_us) and (
+            self.end_us is None or timestamp_us < self.end_us
+        )
+
+    def may_be_in(self, notification: Notification) -> bool:
+        """Whether a record of the Batch may have one of the times."""
+        # 0 may also stand for a Message whose times are not known, and which the range leaves out.
+        return self.includes(0) or (
+            (self.start_us is None or notification.max_timestamp_us >= self.start_us)
+            and (self.end_us is None or notification.min_timestamp_us < self.end_us)
+        )
+
+    def select(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows that have one of the times; nothing is copied where all have."""
+        position = rows.schema.get_field_index(TIMESTAMP_COLUMN)
+        if position < 0 or not pat.is_timestamp(rows.schema.types[position]):
+            return rows.slice(0, 0)
+        column = rows.column(position)
+        ticks, per_second = column.view(pa.int64()), _TICKS_PER_SECOND[column.type.unit]
+        wanted = pc.is_valid(ticks)
+        if self.start_us is not None:
+            wanted = pc.and_(wanted, _not_before(ticks, self.start_us, per_second))
+        if self.end_us is not None:
+            wanted = pc.and_not(wanted, _not_before(ticks, self.end_us, per_second))
+        wanted = wanted.fill_null(False)
+        return rows if wanted.true_count == len(rows) else rows.filter(wanted)
+
+
+def _not_before(ticks: pa.Int64Array, time_us: int, per_second: int) -> pa.BooleanArray:
+    """Which ticks are at a time or later; nulls stay null."""
+    first = -(-time_us * per_second // 10**6)  # rounded up, so that the comparison is exact
+    if first > _INT64_MAX:
+        return pa.repeat(pa.scalar(False), len(ticks))
+    return pc.greater_equal(ticks, pa.scalar(max(first, _INT64_MIN), pa.int64()))
+
+
+@dataclass(kw_only=True)
+class Piece:
+    """Consecutive Batches of a read partition that are to be read; those between them are not.
+
+    Attributes:
+        range: from the first of them to the last.
+        batches: how many are to be read.
+        records: LogMessages in them, of whatever time, and duplicates among them.
+        size_bytes: of their objects.
+    """
+
+    range: OffsetRange
+    batches: int = 0
+    records: int = 0
+    size_bytes: int = 0
+
+    def add(self, batch: PublishedBatch) -> None:
+        """Another Batch, after all that are in it."""
+        self.range = self.range._replace(end=batch.offset + 1)
+        self.batches += 1
+        self.records += batch.notification.records
+        self.size_bytes += batch.notification.size_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadPlan:
+    """What a read reads, whatever is published after it was planned.
+
+    Attributes:
+        times: of the records wanted; None for all.
+        pieces: in the order of partitions and offsets; none without a Batch.
+        duplicates: Messages to leave out.
+        incomplete_before_ms: records of the times wanted that were published before this time,
+            milliseconds since 1970 UTC, may have been removed by retention; None where none can.
+    """
+
+    times: EventTimes | None
+    pieces: list[Piece]
+    duplicates: Duplicates
+    incomplete_before_ms: float | None = None
+
+    @property
+    def ranges(self) -> list[OffsetRange]:
+        """The offsets of each read partition that has something to read."""
+        spans: dict[int, OffsetRange] = {}
+        for partition, start, end, incarnation in (each.range for each in self.pieces):
+            first = spans.get(partition)
+            begin = start if first is None else first.start
+            spans[partition] = OffsetRange(partition, begin, end, incarnation)
+        return list(spans.values())
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all objects that are to be read."""
+        return sum(each.size_bytes for each in self.pieces)
+
+    def reads(self, batch: PublishedBatch) -> bool:
+        """Whether a Batch within the ranges is to be read."""
+        return self.times is None or self.times.may_be_in(batch.notification)
+
+
+class Selection(NamedTuple):
+    """What is to be read: all that is retained, but for what is given.
+
+    Attributes:
+        partition: read partition; None for all.
+        start: first offset, which needs a partition; None for the first that is retained.
+        end: one past the last offset, likewise; None for where the partition ends now.
+        start_time: first time of the records, with a time zone; None for no beginning.
+        end_time: time that they are before, likewise; None for no end.
+    """
+
+    partition: int | None = None
+    start: int | None = None
+    end: int | None = None
+    start_time: datetime | None = None
+    end_time: datetime | None = None
+
+    def check(self, topic: str) -> None:
+        """Refuse what no topic can have.
+
+        Raises:
+            ConfigError: a time has no time zone.
+            InvalidRequestError: it is no range, or offsets are given without a partition.
+        """
+        partition, start, end = self[:3]
+        given = [number for number in (partition, start, end) if number is not None]
+        if any(type(number) is not int or number < 0 for number in given) or (
+            start is not None and end is not None and end < start
+        ):
+            raise InvalidRequestError(
+                f"{topic} partition {partition!r} [{start!r}, {end!r}): all must be whole numbers, "
+                "0 or more, and the end no less than the start"
+            )
+        if partition is None and given:
+            raise InvalidRequestError(
+                f"offsets of {topic} are those of one partition; give it as well"
+            )
+        _ = self.times
+
+    @property
+    def times(self) -> EventTimes | None:
+        """Of the records wanted; None for all.
+
+        Raises:
+            ConfigError: one has no time zone.
+            InvalidRequestError: the end is before the start.
+        """
+        return EventTimes.between(self.start_time, self.end_time)
+
+    def ranges(
+        self, topic: str, retained: Sequence[PartitionOffsets], incarnation: str
+    ) -> list[OffsetRange]:
+        """What of the topic they are.
+
+        Raises:
+            InvalidRequestError: there is no such partition, or this is no range.
+            OffsetOutOfRangeError: some of them are not retained, or not published yet.
+        """
+        if self.partition is None:
+            return [OffsetRange(p.partition, p.start, p.end, incarnation) for p in retained]
+        start, end = self.start, self.end
+        if self.partition in range(len(retained)):
+            there = retained[self.partition]
+            start = there.start if start is None else start
+            end = there.end if end is None else end
+        wanted = OffsetRange(self.partition, start or 0, end or 0, incarnation)
+        check_retained(topic, wanted, retained)
+        return [wanted]
+
+
+async def plan_read(
+    topic: TopicClient,
+    source: BatchSource,
+    selection: Selection,
+    *,
+    piece_bytes: float = math.inf,
+) -> ReadPlan:
+    """Settle what a read reads.
+
+    Args:
+        topic: the topic.
+        source: of its Batches, to compare those that may have duplicates.
+        selection: what is to be read.
+        piece_bytes: stored bytes after which a piece ends.
+
+    Raises:
+        ConfigError: a time has no time zone.
+        InvalidRequestError: there is no such partition, or the offsets or times are no range.
+        OffsetOutOfRangeError: some of the offsets asked for are not retained, or not published.
+        CorruptDataError: a notification, or an object that must be compared, is damaged.
+        DataLossError: an object that must be compared is gone.
+        MemqError: brokers or storage failed.
+    """
+    selection.check(topic.topic)
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return await _plan(topic, source, selection, piece_bytes)
+        except OffsetOutOfRangeError:  # unless asked for, retention has just removed it: plan anew
+            if selection.start is not None:
+                raise
+    return await _plan(topic, source, selection, piece_bytes)
+
+
+async def _plan(
+    topic: TopicClient,
+    source: BatchSource,
+    selection: Selection,
+    piece_bytes: float,
+) -> ReadPlan:
+    retained = await topic.offsets()
+    ranges = selection.ranges(topic.topic, retained, topic.incarnation)
+    plan = ReadPlan(times=selection.times, pieces=[], duplicates={})
+    open_pieces: dict[int, Piece] = {}
+    names, known = MessageNames(MAX_INTERVALS), MessageNames()
+    async with aclosing(batches_in_order(topic, ranges)) as batches:
+        async for batch in batches:
+            if not plan.reads(batch):
+                continue
+            piece = open_pieces.get(batch.partition)
+            if piece is None or piece.size_bytes >= piece_bytes:
+                span = OffsetRange(batch.partition, batch.offset, batch.offset, topic.incarnation)
+                piece = open_pieces[batch.partition] = Piece(range=span)
+                plan.pieces.append(piece)
+            piece.add(batch)
+            names.add_batch(batch.notification, known)
+    if names.forgotten:
+        log.warning(
+            "topic %s: too many producers with gaps to know all of their Messages; duplicates of "
+            "%d of them may have been missed",
+            topic.topic,
+            names.forgotten,
+        )
+    plan.pieces.sort(key=attrgetter("range"))
+    return replace(
+        plan,
+        duplicates=await _duplicates(topic, source, plan, known) if known else {},
+        incomplete_before_ms=await _incomplete_before_ms(topic, ranges, plan.times),
+    )
+
+
+async def _incomplete_before_ms(
+    topic: TopicClient, ranges: Sequence[OffsetRange], times: EventTimes | None
+) -> float | None:
+    """Until when what was published is removed, where that may have been wanted."""
+    if times is None or times.start_us is None or all(each.start == 0 for each in ranges):
+        return None
+    partitions = {each.partition for each in ranges}
+    since_ms = max(
+        each.since_ms for each in await topic.retained_since() if each.partition in partitions
+    )
+    if since_ms <= times.start_us / 1_000:
+        return None
+    log.warning(
+        "topic %s: retention has removed what was published before %s; records of the wanted times "
+        "may have been among it",
+        topic.topic,
+        iso_ms(round(since_ms)),
+    )
+    return since_ms
+
+
+async def batches_in_order(
+    topic: TopicClient, ranges: Sequence[OffsetRange]
+) -> AsyncGenerator[PublishedBatch, None]:
+    """The Batches of some ranges in the order of publication, as far as clocks tell it.
+
+    The producers' sequences then come nearly in order, which `MessageNames` is quick at. Close it
+    (`contextlib.aclosing`) when it is left before its end.
+
+    Raises:
+        MemqError: as `TopicClient.batches`.
+    """
+    async with AsyncExitStack() as stack:
+        streams = [
+            await stack.enter_async_context(aclosing(topic.batches([each]))) for each in ranges
+        ]
+        waiting: list[tuple[int, int, PublishedBatch]] = []
+        for number, stream in enumerate(streams):
+            first = await anext(stream, None)
+            if first is not None:
+                waiting.append((first.timestamp_ms, number, first))
+        heapq.heapify(waiting)
+        while waiting:
+            _, number, batch = waiting[0]
+            yield batch
+            following = await anext(streams[number], None)
+            if following is None:
+                heapq.heappop(waiting)
+            else:
+                heapq.heapreplace(waiting, (following.timestamp_ms, number, following))
+
+
+async def _duplicates(
+    topic: TopicClient, source: BatchSource, plan: ReadPlan, known: MessageNames
+) -> Duplicates:
+    """The Messages that have the name and the CRC32C of one that was published before."""
+    async with aclosing(topic.batches(plan.ranges)) as batches:
+        suspects = [
+            batch
+            async for batch in batches
+            if plan.reads(batch) and any(True for _ in known.intersection(batch.notification))
+        ]
+    suspects.sort(key=attrgetter("timestamp_ms", "partition", "offset"))
+    window = DuplicateWindow(sum(each.notification.messages for each in suspects))  # forget none
+    duplicates: Duplicates = {}
+    async with aclosing(map_ahead(source.fetch, _each(suspects), COMPARED_AHEAD)) as fetched:
+        async for batch, each in fetched:
+            place = (batch.partition, batch.offset)
+            found = window.find(place, batch.notification.write_partition, each.entries)
+            if found:
+                duplicates[place] = frozenset(found)
+    if duplicates:
+        log.warning(
+            "topic %s: left out %d duplicate Messages of %d Batches",
+            topic.topic,
+            sum(map(len, duplicates.values())),
+            len(duplicates),
+        )
+    return duplicates
+
+
+async def _each(items: Sequence[PublishedBatch]) -> AsyncGenerator[PublishedBatch, None]:
+    for item in items:
+        yield item

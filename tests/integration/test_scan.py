@@ -1,0 +1,255 @@
+"""Reading by offset and time, as tables and as streams, against a broker process."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
+from itertools import chain
+
+import pyarrow as pa
+import pytest
+
+from memq import AdminClient, Producer, async_scan, read_range, scan
+from memq.client import read_range as module
+from memq.client.read_plan import Selection
+from memq.client.read_range import AsyncTopicReader, TopicReader
+from memq.errors import (
+    ConfigError,
+    InvalidRequestError,
+    OffsetOutOfRangeError,
+    TopicRecreatedError,
+    UnknownTopicError,
+)
+from tests.integration.reading import world
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+NOON = datetime(2025, 6, 30, 12, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture
+def address(broker):
+    return broker.address
+
+
+def fill(address, name, minutes, **options):
+    """A topic with a Batch for each group of minutes; a record's value is its minute."""
+    with AdminClient(address) as admin:
+        settings = {"batch_age": "5ms", "read_partitions": 3, "audited": False}
+        admin.create_topic(name, **(settings | options))
+    with Producer(address, topic=name) as producer:
+        for group in minutes:
+            for minute in group:
+                producer.write(b"%d" % minute, timestamp=NOON + minute * MINUTE)
+            producer.flush()
+
+
+def found(table):
+    """The minutes in a table."""
+    return sorted(int(value) for value in table["value"].to_pylist())
+
+
+def test_times_are_exact_over_all_partitions(address):
+    """Records of a time are found wherever and whenever they were published; the end is not in."""
+    fill(address, "exact", [[0, 90], range(30), range(60, 70), [10, 200], [5], [59, 61], [11]])
+
+    table = read_range(
+        address, topic="exact", start_time=NOON + 10 * MINUTE, end_time=NOON + 60 * MINUTE
+    )
+
+    assert found(table) == sorted([*range(10, 30), 10, 59, 11])
+    assert found(read_range(address, topic="exact", end_time=NOON + MINUTE)) == [0, 0]
+    assert found(read_range(address, topic="exact", start_time=NOON + 90 * MINUTE)) == [90, 200]
+    assert read_range(address, topic="exact", start_time=NOON, end_time=NOON).num_rows == 0
+    assert read_range(address, topic="exact").num_rows == 48
+
+
+def test_batches_of_other_times_are_not_read(address):
+    """A Batch that cannot have a record of the times is not even opened."""
+    fill(address, "skipped", [[0], [1], [2], [3]], read_partitions=1)
+    with TopicReader(AsyncTopicReader(address, topic="skipped")) as reader:
+        plan = reader.plan(Selection(start_time=NOON + MINUTE, end_time=NOON + 3 * MINUTE))
+        assert [each.range[:3] for each in plan.pieces] == [(0, 1, 3)]
+        batches = list(reader.rows(plan))
+    assert [each.batch.offset for each in batches] == [1, 2]
+    with TopicReader(AsyncTopicReader(address, topic="skipped")) as reader:
+        late = Selection(start_time=NOON + 3 * MINUTE)
+        early = Selection(start_time=NOON - 2 * MINUTE, end_time=NOON)
+        assert (reader.plan(late).pieces[0].range.start, reader.plan(early).pieces) == (3, [])
+
+
+def test_times_and_offsets_together(address):
+    """Offsets of a partition and times may both be given; what is left out is not limited."""
+    fill(address, "both", [[0, 5], [1, 6], [2, 7]], read_partitions=1)
+    arguments = {"topic": "both", "partition": 0}
+
+    assert found(read_range(address, **arguments, start=1)) == [1, 2, 6, 7]
+    assert found(read_range(address, **arguments, end=2)) == [0, 1, 5, 6]
+    assert found(read_range(address, **arguments, start=1, end_time=NOON + 3 * MINUTE)) == [1, 2]
+    with pytest.raises(InvalidRequestError, match="those of one partition; give it as well"):
+        read_range(address, topic="both", start=1)
+    with pytest.raises(OffsetOutOfRangeError, match=r"\[1, 9\) is not retained in full"):
+        read_range(address, **arguments, start=1, end=9)
+    with pytest.raises(ConfigError, match="has no time zone"):
+        read_range(address, **arguments, start_time=datetime(2025, 6, 30))  # noqa: DTZ001
+
+
+def test_a_stream_is_what_the_table_is(address):
+    """A scan gives the rows of `read_range`, in the same order and with the same columns."""
+    fill(address, "stream", [range(n, n + 20) for n in range(12)])
+    times = {"start_time": NOON + 3 * MINUTE, "end_time": NOON + 25 * MINUTE}
+    for options in ({}, times, {"metadata": True}, times | {"columns": ["value"]}):
+        table = read_range(address, topic="stream", **options)
+        reader = scan(address, topic="stream", **options)
+        assert reader.schema == table.schema
+        assert reader.read_all().equals(table)
+
+
+async def test_an_async_stream_is_what_the_table_is(address):
+    """An async scan gives the same RecordBatches, and may be left early."""
+    fill(address, "astream", [range(n, n + 20) for n in range(5)])
+    expected = scan(address, topic="astream", start_time=NOON + MINUTE).read_all()
+
+    async with aclosing(async_scan(address, topic="astream", start_time=NOON + MINUTE)) as batches:
+        rows = [each async for each in batches]
+    assert pa.Table.from_batches(rows).equals(expected)
+    async with aclosing(async_scan(address, topic="astream")) as batches:
+        assert (await anext(batches)).num_rows
+
+
+def test_what_is_published_meanwhile_is_not_read(address):
+    """A scan is settled before its first row."""
+    fill(address, "meanwhile", [[1], [2]], read_partitions=1)
+    reader = scan(address, topic="meanwhile")
+    with Producer(address, topic="meanwhile") as producer:
+        producer.write(b"3").result()
+
+    assert found(reader.read_all()) == [1, 2]
+    assert found(read_range(address, topic="meanwhile")) == [1, 2, 3]
+
+
+def test_a_scan_reads_only_a_little_ahead(address, monkeypatch):
+    """However much there is, a few Batches are fetched before somebody takes them."""
+    fill(address, "ahead", [[n] for n in range(30)], read_partitions=1)
+    fetched = []
+    fetch = module.BatchSource.fetch
+
+    async def noting(self, batch):
+        fetched.append(batch.offset)
+        return await fetch(self, batch)
+
+    monkeypatch.setattr(module.BatchSource, "fetch", noting)
+    with scan(address, topic="ahead") as reader:
+        for taken in range(1, 30):
+            reader.read_next_batch()
+            assert taken <= len(fetched) <= taken + module.FETCHES
+
+
+@pytest.mark.parametrize("taken", [0, 1])
+def test_a_scan_that_is_left_leaves_nothing(address, taken):
+    """A reader that is closed or forgotten, begun or not, ends its thread and connections."""
+    name = f"left-{taken}"
+    fill(address, name, [[1], [2], [3]])
+    before = threading.active_count()
+    reader = scan(address, topic=name)
+    for _ in range(taken):
+        reader.read_next_batch()
+    del reader
+    gc.collect()
+
+    assert threading.active_count() <= before
+
+
+def test_an_error_is_raised_where_the_rows_would_come(address):
+    """A topic that is made again while it is read ends the scan with its own error."""
+    fill(address, "again", [[n] for n in range(12)], read_partitions=1)
+    reader = scan(address, topic="again")
+    reader.read_next_batch()
+    with AdminClient(address) as admin:
+        admin.delete_topic("again")
+        admin.create_topic("again")
+
+    with pytest.raises((TopicRecreatedError, UnknownTopicError, OffsetOutOfRangeError)):
+        reader.read_all()
+
+
+def test_records_without_a_time(address):
+    """A typed topic without a time is refused; rows from before it had one have none."""
+    old = pa.schema([("x", pa.int64())])
+    new = old.append(pa.field("timestamp", pa.timestamp("ms")))
+    with AdminClient(address) as admin:
+        admin.create_topic("timeless", schema=old, batch_age="5ms")
+        with Producer(address, topic="timeless") as producer:
+            producer.write_table(pa.table({"x": [1]}))
+        with pytest.raises(InvalidRequestError, match="'timeless' have no time: it has no column"):
+            scan(address, topic="timeless", start_time=NOON)
+        admin.alter_topic("timeless", schema=new)
+    noon = NOON.replace(tzinfo=None)
+    times = {"x": [2, 3, 4], "timestamp": [noon, None, datetime(1970, 1, 1)]}  # noqa: DTZ001
+    with Producer(address, topic="timeless") as producer:
+        producer.write_table(pa.table(times, schema=new))
+
+    def at(**times):
+        return read_range(address, topic="timeless", **times)["x"].to_pylist()
+
+    assert at() == [1, 2, 3, 4]
+    assert at(start_time=NOON) == [2]
+    assert at(end_time=NOON) == [4]
+    assert at(start_time=EPOCH) == [2, 4]
+
+
+# -- a topic in the test process, whose records have the times 0, 1, 2 ... in microseconds -----
+
+
+async def test_retention_before_a_read_is_named(tmp_path, caplog):
+    """Where some of the times may have been removed, the rest is read and a warning says so."""
+    async with world(tmp_path) as w:
+        for _ in range(4):
+            await w.write()
+        await w.queue.truncate(w.queue_topic, 0, 2)
+
+        table = await table_of(w, start_time=EPOCH)
+        assert table["offset"].to_pylist() == [2, 3]
+        assert "topic t: retention has removed what was published before" in caplog.text
+        caplog.clear()
+        await table_of(w, start_time=datetime.now(UTC) + MINUTE)
+        await table_of(w, end_time=NOON)
+        assert caplog.text == ""
+
+
+async def test_retention_during_a_read_is_an_error(tmp_path, monkeypatch):
+    """Offsets that go while they are read, or the objects of a Batch that went, end the scan."""
+    monkeypatch.setattr("memq.client.topic.PAGE_ENTRIES", 4)
+    async with world(tmp_path) as w:
+        for _ in range(20):
+            await w.write()
+        async with aclosing(async_scan(w.address, topic="t", start_time=EPOCH)) as batches:
+            await anext(batches)
+            await w.queue.truncate(w.queue_topic, 0, 19)
+            with pytest.raises(OffsetOutOfRangeError, match="offset"):
+                async for _ in batches:
+                    pass
+
+
+async def test_duplicates_are_read_once(tmp_path, caplog):
+    """A Message that is published at several offsets, of any partition, is read once."""
+    async with world(tmp_path, read_partitions=2) as w:
+        first = await w.write_to(1, b"x", b"y")
+        again = await w.republish(1, first, 0)
+        await w.republish(1, first, 1)
+        await w.write_to(0, b"last")
+
+        for times in ({}, {"start_time": EPOCH}):
+            table = await table_of(w, **times)
+            assert sorted(table["value"].to_pylist()) == sorted(chain(*w.sent))
+            assert "left out 2 duplicate Messages of 2 Batches" in caplog.text
+        fine = await table_of(w, partition=0, start=again, end=again + 1)
+        assert fine["value"].to_pylist() == [b"x", b"y"]
+
+
+async def table_of(w, **selection):
+    """What `read_range` gives, off the loop that the broker runs on."""
+    return await asyncio.to_thread(read_range, w.address, topic="t", metadata=True, **selection)
