@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import time
@@ -34,8 +33,6 @@ RETRY_S = 0.1
 
 _RANGE = re.compile(r"([0-9]{1,9}):([0-9]{1,18})-([0-9]{1,18})")
 _PROFILE = "memq.profile"  # where a context keeps it
-_SEPARATOR = re.compile(r"\\x(?P<hex>[0-9A-Fa-f]{2})|(?P<escape>\\.?)|(?P<text>[^\\]+)", re.DOTALL)
-_ESCAPES = {r"\t": b"\t", r"\n": b"\n", r"\0": b"\0", "\\\\": b"\\"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -190,47 +187,6 @@ class RangeType(click.ParamType[OffsetRange]):
         return OffsetRange(int(match[1]), int(match[2]), int(match[3]))
 
 
-class SeparatorType(click.ParamType[bytes]):
-    r"""What stands between key and value; `\t`, `\n`, `\0`, `\\` and `\xNN` are understood."""
-
-    name = "TEXT"
-
-    def convert(
-        self, value: str | bytes, param: click.Parameter | None, ctx: click.Context | None
-    ) -> bytes:
-        """The bytes that a text means."""
-        if isinstance(value, bytes):  # a default
-            return value
-        try:
-            return parse_separator(value)
-        except ConfigError as exc:
-            self.fail(str(exc), param, ctx)
-
-
-def parse_separator(text: str) -> bytes:
-    r"""The bytes of a separator, with `\t`, `\n`, `\0`, `\\` and `\xNN` for what is hard to type.
-
-    Raises:
-        ConfigError: it is empty, or has another escape.
-    """
-    if not text:
-        raise ConfigError("a separator has at least one character")
-    found = bytearray()
-    for match in _SEPARATOR.finditer(text):
-        if match["hex"]:
-            found.append(int(match["hex"], 16))
-        elif match["text"]:
-            found += os.fsencode(match["text"])
-        elif match["escape"] in _ESCAPES:
-            found += _ESCAPES[match["escape"]]
-        else:
-            raise ConfigError(
-                rf"{match['escape']!r} in {text!r} means nothing; there are \t, \n, \0, \xNN, "
-                r"and \\ for a backslash"
-            )
-    return bytes(found)
-
-
 class TimeType(click.ParamType[datetime]):
     """A time with its zone; see `parse_time` for how it is written."""
 
@@ -247,23 +203,17 @@ class TimeType(click.ParamType[datetime]):
 
 
 def parse_time(text: str, now: datetime) -> datetime:
-    """An ISO 8601 time with its zone, or a time so long ago: "15m", "2h".
+    """An ISO 8601 time, in UTC where it names no zone; or a time so long ago: "15m", "2h".
 
     Raises:
-        ConfigError: it is neither, or has no zone: one that is guessed is hours off elsewhere.
+        ConfigError: it is neither.
     """
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         moment = None
     if moment is not None:
-        if moment.tzinfo is None:
-            written = moment.isoformat()
-            raise ConfigError(
-                f"{text!r} has no time zone; write {written}Z for UTC, or its offset, such as "
-                f"{written}+02:00"
-            )
-        return moment
+        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     try:
         return now - timedelta(milliseconds=parse_duration_ms(text))
     except (ConfigError, OverflowError) as exc:

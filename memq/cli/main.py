@@ -28,6 +28,7 @@ from memq.cli.completion import completion
 from memq.cli.consume import consume
 from memq.cli.examples import examples
 from memq.cli.group import group
+from memq.cli.lag import lag
 from memq.cli.offsets import offsets
 from memq.cli.produce import produce
 from memq.cli.recover import recover
@@ -132,6 +133,7 @@ for command in (
     consume,
     offsets,
     group,
+    lag,
     batch,
     audit,
     recover,

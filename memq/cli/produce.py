@@ -11,7 +11,6 @@ import click
 
 from memq.cli.command import (
     Command,
-    SeparatorType,
     TimeType,
     check_reachable,
     connection_options,
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from memq.client.producer.options import ProducerArguments
 
 BLOCK_BYTES = 1 << 20  # splitting much less costs more per line; much more only waits in memory
+MAX_LINE_BYTES = 64 << 20  # no topic takes a larger Message
 
 _SHAPING = ("acks", "linger", "message_bytes", "compression", "max_in_flight")
 SHAPING_OPTIONS = [row for row in PRODUCER_OPTIONS if row.name in _SHAPING]
@@ -51,11 +51,7 @@ echo 'user-1:{"page": "/"}' | memq produce clicks --key-separator :
 )
 @click.argument("topic", type=TopicType())
 @option("--input", "stream", type=click.File("rb"), default="-", help="File to read; - for stdin.")
-@option(
-    "--key-separator",
-    type=SeparatorType(),
-    help=r"What stands between key and value, such as : or \t; without it there are no keys.",
-)
+@option("--key-separator", help="What stands between key and value; without it there are no keys.")
 @option(
     "--producer-id",
     help="Makes it harmless to send the same lines once more: what is published already is not "
@@ -74,7 +70,7 @@ def produce(
     *,
     topic: str,
     stream: BufferedReader,
-    key_separator: bytes | None,
+    key_separator: str | None,
     producer_id: str | None,
     timestamp: datetime | None,
     given: dict[str, str],
@@ -105,7 +101,8 @@ def produce(
     started_s = time.monotonic()
     try:
         with producer:
-            _send_lines(producer, stream, key_separator, timestamp, tally)
+            lines = chain.from_iterable(read_lines(stream))
+            send_all(lines, _sender(producer, key_separator, timestamp), tally)
             tally.finish()
     finally:
         tally.collect()
@@ -143,42 +140,18 @@ def send_all(
             tally.add(delivery, records)
 
 
-def _send_lines(
-    producer: Producer,
-    stream: BufferedReader,
-    separator: bytes | None,
-    timestamp: datetime | None,
-    tally: Tally,
-) -> None:
-    """Send each line of a stream.
-
-    Raises:
-        MessageTooLargeError: a line fits no Message; those before it are sent.
-        InvalidRequestError: a line has no key; likewise.
-    """
-    most = producer.max_value_bytes
-    lines = chain.from_iterable(read_lines(stream, max_line_bytes=most + len(separator or b"")))
-    try:
-        send_all(lines, _sender(producer, separator, timestamp), tally)
-    except MessageTooLargeError as exc:
-        raise MessageTooLargeError(
-            f"line {tally.records + 1} has more than the {most} bytes that fit into a Message of "
-            "this topic; cut it, or raise the topic's message_bytes (64MiB at most) with "
-            "`memq topic alter`. Is the input text?"
-        ) from exc
-
-
 def _sender(
-    producer: Producer, separator: bytes | None, timestamp: datetime | None
+    producer: Producer, key_separator: str | None, timestamp: datetime | None
 ) -> Callable[[bytes], Delivery]:
     """What writes one line; without keys and timestamp, the producer itself."""
-    if separator is None and timestamp is None:
+    if key_separator is None and timestamp is None:
         return producer.write
     timestamp_us = None if timestamp is None else to_us(timestamp)
+    separator = (key_separator or "").encode()
     numbers = count(1)
 
     def send(line: bytes) -> Delivery:
-        if separator is None:
+        if not separator:
             return producer.write(line, timestamp=timestamp_us)
         key, value = split_key(line, separator, next(numbers))
         return producer.write(value, key, timestamp=timestamp_us)
@@ -203,23 +176,27 @@ def _show(topic: str, tally: Tally, seconds: float, output: str) -> None:
 # -- lines ----------------------------------------------------------------------------------
 
 
-def read_lines(stream: BufferedReader, *, max_line_bytes: int) -> Iterator[list[bytes]]:
+def read_lines(
+    stream: BufferedReader, *, max_line_bytes: int = MAX_LINE_BYTES
+) -> Iterator[list[bytes]]:
     """Lines without their newline, as many as arrive at a time; the last one may lack it.
 
     Raises:
-        MessageTooLargeError: a line that has not ended is longer than this.
+        MessageTooLargeError: a line is longer than any topic takes.
     """
-    rest = bytearray()  # of a line that has not ended: adding to bytes would copy it each time
+    rest = b""
     while block := stream.read1(BLOCK_BYTES):
-        lines = block.split(b"\n")
-        rest += lines[0]
+        lines = (rest + block).split(b"\n")
+        rest = lines.pop()
         if len(rest) > max_line_bytes:
-            raise MessageTooLargeError(f"longer than {max_line_bytes} bytes")
-        if len(lines) > 1:
-            lines[0], rest = bytes(rest), bytearray(lines.pop())
+            raise MessageTooLargeError(
+                f"a line is longer than {max_line_bytes} bytes, the most that a topic takes; "
+                "is the input text?"
+            )
+        if lines:
             yield lines
     if rest:
-        yield [bytes(rest)]
+        yield [rest]
 
 
 def split_key(line: bytes, separator: bytes, number: int) -> tuple[bytes, bytes]:
@@ -230,8 +207,9 @@ def split_key(line: bytes, separator: bytes, number: int) -> tuple[bytes, bytes]
     """
     key, found, value = line.partition(separator)
     if not found:
-        shown = separator.decode(errors="backslashreplace")
-        raise InvalidRequestError(f"line {number} has no key separator {shown!r}: {line[:80]!r}")
+        raise InvalidRequestError(
+            f"line {number} has no key separator {separator.decode()!r}: {line[:80]!r}"
+        )
     return key, value
 
 

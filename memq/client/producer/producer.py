@@ -240,12 +240,6 @@ class AsyncProducer:
         return self._state_machine.write_partitions
 
     @property
-    def max_value_bytes(self) -> int:
-        """Bytes that the value of a record without key and headers may have; the topic says so."""
-        self._check_started()
-        return self._accumulator.max_value_bytes
-
-    @property
     def incarnation(self) -> str:
         """Of the topic that is written to; one that is made again is not."""
         self._check_started()
@@ -642,11 +636,6 @@ class Producer(SyncClient[AsyncProducer]):
     @documented_by(AsyncProducer.write_partitions)
     def write_partitions(self) -> int:
         return self._client.write_partitions
-
-    @property
-    @documented_by(AsyncProducer.max_value_bytes)
-    def max_value_bytes(self) -> int:
-        return self._client.max_value_bytes
 
     @property
     @documented_by(AsyncProducer.incarnation)

@@ -37,7 +37,7 @@ class Trickle(io.RawIOBase):
 def lines_of(data, sizes=()):
     """All lines of a stream that arrives in pieces of these sizes."""
     stream = io.BufferedReader(Trickle(data, sizes))
-    return [line for block in read_lines(stream, max_line_bytes=1 << 20) for line in block]
+    return [line for block in read_lines(stream) for line in block]
 
 
 @given(st.binary().map(lambda data: data.replace(b"x", b"\n")), st.lists(st.integers(1, 9)))
@@ -52,7 +52,7 @@ def test_lines_flow_as_they_come():
     """What has arrived is given out before more is asked for."""
     stream = io.BufferedReader(Trickle(b"a\nb\nc", [2, 3]))
 
-    assert list(read_lines(stream, max_line_bytes=9)) == [[b"a"], [b"b"], [b"c"]]
+    assert list(read_lines(stream)) == [[b"a"], [b"b"], [b"c"]]
 
 
 def test_endless_line():
