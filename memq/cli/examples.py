@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 FOLDERS = {
     "dags": "DAGs for Airflow",
+    "examples": "small programs, one for each thing that clients do",
     "spark_apps": "programs for spark-submit; the DAGs look for them beside their own folder",
 }
 """The folders there are, and what is in them."""
