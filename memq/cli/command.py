@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
+import sys
 import time
 from datetime import UTC, datetime, timedelta
 from functools import partial, wraps
@@ -33,6 +35,8 @@ RETRY_S = 0.1
 
 _RANGE = re.compile(r"([0-9]{1,9}):([0-9]{1,18})-([0-9]{1,18})")
 _PROFILE = "memq.profile"  # where a context keeps it
+_SEPARATOR = re.compile(r"\\x(?P<hex>[0-9A-Fa-f]{2})|(?P<escape>\\.?)|(?P<text>[^\\]+)", re.DOTALL)
+_ESCAPES = {r"\t": b"\t", r"\n": b"\n", r"\0": b"\0", "\\\\": b"\\"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -89,6 +93,9 @@ output_option = option(
     envvar="MEMQ_OUTPUT",
     help="How to print the result.",
 )
+
+
+yes_option = option("--yes", is_flag=True, help="Do not ask.")
 
 
 def connection_options(command: Decorated) -> Decorated:
@@ -187,6 +194,67 @@ class RangeType(click.ParamType[OffsetRange]):
         return OffsetRange(int(match[1]), int(match[2]), int(match[3]))
 
 
+class SeparatorType(click.ParamType[bytes]):
+    r"""What stands between key and value; `\t`, `\n`, `\0`, `\\` and `\xNN` are understood."""
+
+    name = "TEXT"
+
+    def convert(
+        self, value: str | bytes, param: click.Parameter | None, ctx: click.Context | None
+    ) -> bytes:
+        """The bytes that a text means."""
+        if isinstance(value, bytes):  # a default
+            return value
+        try:
+            return parse_separator(value)
+        except ConfigError as exc:
+            self.fail(str(exc), param, ctx)
+
+
+def parse_separator(text: str) -> bytes:
+    r"""The bytes of a separator, with `\t`, `\n`, `\0`, `\\` and `\xNN` for what is hard to type.
+
+    Raises:
+        ConfigError: it is empty, or has another escape.
+    """
+    if not text:
+        raise ConfigError("a separator has at least one character")
+    found = bytearray()
+    for match in _SEPARATOR.finditer(text):
+        if match["hex"]:
+            found.append(int(match["hex"], 16))
+        elif match["text"]:
+            found += os.fsencode(match["text"])
+        elif match["escape"] in _ESCAPES:
+            found += _ESCAPES[match["escape"]]
+        else:
+            raise ConfigError(
+                rf"{match['escape']!r} in {text!r} means nothing; there are \t, \n, \0, \xNN, "
+                r"and \\ for a backslash"
+            )
+    return bytes(found)
+
+
+class HeaderType(click.ParamType[tuple[str, bytes]]):
+    """`NAME=VALUE`; the value ends with the argument, whatever it has."""
+
+    name = "NAME=VALUE"
+
+    def convert(
+        self,
+        value: str | tuple[str, bytes],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> tuple[str, bytes]:
+        """The header that a text means."""
+        if isinstance(value, tuple):
+            return value
+        name, equals, text = value.partition("=")
+        if not (name and equals):
+            self.fail(f"{value!r} is no header; write it like source=web-1", param, ctx)
+        return name, os.fsencode(text)
+
+
 class TimeType(click.ParamType[datetime]):
     """A time with its zone; see `parse_time` for how it is written."""
 
@@ -203,17 +271,23 @@ class TimeType(click.ParamType[datetime]):
 
 
 def parse_time(text: str, now: datetime) -> datetime:
-    """An ISO 8601 time, in UTC where it names no zone; or a time so long ago: "15m", "2h".
+    """An ISO 8601 time with its zone, or a time so long ago: "15m", "2h".
 
     Raises:
-        ConfigError: it is neither.
+        ConfigError: it is neither, or has no zone: one that is guessed is hours off elsewhere.
     """
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         moment = None
     if moment is not None:
-        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        if moment.tzinfo is None:
+            written = moment.isoformat()
+            raise ConfigError(
+                f"{text!r} has no time zone; write {written}Z for UTC, or its offset, such as "
+                f"{written}+02:00"
+            )
+        return moment
     try:
         return now - timedelta(milliseconds=parse_duration_ms(text))
     except (ConfigError, OverflowError) as exc:
@@ -225,6 +299,27 @@ def parse_time(text: str, now: datetime) -> datetime:
 def to_us(moment: datetime) -> int:
     """Microseconds since 1970 UTC."""
     return (moment - _EPOCH) // _MICROSECOND
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Go on only when somebody says so: by `--yes`, or by an answer at the terminal.
+
+    Args:
+        question: what would happen, such as "Delete topic clicks?".
+        yes: whether `--yes` was given; then nobody is asked.
+
+    Raises:
+        click.UsageError: there is no terminal to ask at.
+        click.ClickException: the answer is not yes.
+    """
+    if yes:
+        return
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise click.UsageError(f"{question} There is no terminal to ask at: add --yes")
+    # By hand, for `click.confirm` leaves a space on stdout, where the result is to stand alone.
+    click.echo(f"{question} [y/N] ", err=True, nl=False)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise click.ClickException("nothing was changed")
 
 
 # -- options that are rows of a table -------------------------------------------------------
