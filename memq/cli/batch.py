@@ -17,8 +17,9 @@ from memq.cli.command import (
     option,
     output_option,
 )
+from memq.cli.completion import TopicType
 from memq.cli.output import show_one, show_rows, write_whole
-from memq.core.units import iso_ms, iso_us
+from memq.core.units import counted, iso_ms, iso_us
 from memq.errors import CorruptDataError, MemqError
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ memq batch list clicks --last 10
 memq batch list clicks --range 0:100-200 -o json
 """,
 )
-@click.argument("topic")
+@click.argument("topic", type=TopicType())
 @range_option
 @option(
     "--last",
@@ -205,7 +206,9 @@ class Findings:
             show_one(self.totals, output)
         count = len({row["uri"] for row in self.damaged})
         if count:
-            raise CorruptDataError(f"{count} of {self.totals['batches']} Batches are damaged")
+            raise CorruptDataError(
+                f"damaged: {count} of {counted(self.totals['batches'], 'Batch')}"
+            )
 
 
 def verify_object(uri: str, notification: Notification | None = None) -> VerifyReport:

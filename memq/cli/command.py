@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
+import sys
 import time
 from datetime import UTC, datetime, timedelta
 from functools import partial, wraps
@@ -11,8 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 
-from memq.core.defaults import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
+from memq.client.profile import PROFILE_VARIABLE, read_profile
+from memq.core.defaults import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, TOKEN_VARIABLE
 from memq.core.log_format import LOG_FORMAT, configure
 from memq.core.ranges import OffsetRange
 from memq.core.units import parse_duration_ms
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from memq.client.admin import AdminClient
+    from memq.client.profile import Connection
     from memq.core.log_format import LogFormat
     from memq.core.options import Option
 
@@ -31,6 +36,9 @@ REACH_S = 3.0  # a broker that was started just now listens within this time
 RETRY_S = 0.1
 
 _RANGE = re.compile(r"([0-9]{1,9}):([0-9]{1,18})-([0-9]{1,18})")
+_PROFILE = "memq.profile"  # where a context keeps it
+_SEPARATOR = re.compile(r"\\x(?P<hex>[0-9A-Fa-f]{2})|(?P<escape>\\.?)|(?P<text>[^\\]+)", re.DOTALL)
+_ESCAPES = {r"\t": b"\t", r"\n": b"\n", r"\0": b"\0", "\\\\": b"\\"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -97,23 +105,85 @@ output_option = option(
 )
 
 
-def connection_options(command: Any) -> Any:
-    """Where the brokers are, and the credential: the arguments `bootstrap` and `token`."""
-    command = option(
-        "--token",
-        default="",
-        show_default=False,
-        envvar="MEMQ_TOKEN",
-        help="Credential, where the brokers ask for one.",
-    )(command)
-    return option(
-        "-b",
-        "--bootstrap",
-        default=DEFAULT_BOOTSTRAP,
-        envvar=BOOTSTRAP_VARIABLE,
-        metavar="HOST:PORT[,…]",
-        help="Some brokers of the cluster.",
-    )(command)
+yes_option = option("--yes", is_flag=True, help="Do not ask.")
+
+
+def connection_options(command: Decorated) -> Decorated:
+    """Where the brokers are, and the credential: the arguments `bootstrap` and `token`.
+
+    What neither a flag nor a variable says comes from the profile, for other options too.
+    """
+
+    @wraps(command)
+    def with_own_token(*args: Any, **kwargs: Any) -> Any:
+        context = click.get_current_context()
+        _warn_of_variable(context)
+        return command(*args, **kwargs | connection_in(context))
+
+    for add in (
+        option(
+            "--token",
+            default="",
+            show_default=False,
+            envvar=TOKEN_VARIABLE,
+            help="Credential, where the brokers ask for one.",
+        ),
+        option(
+            "--profile",
+            is_eager=True,
+            expose_value=False,
+            callback=_use_profile,
+            envvar=PROFILE_VARIABLE,
+            metavar="NAME",
+            help="Profile of the configuration file that says what is not given here. "
+            "[default: default, if there is one]",
+            show_default=False,
+        ),
+        option(
+            "-b",
+            "--bootstrap",
+            default=DEFAULT_BOOTSTRAP,
+            envvar=BOOTSTRAP_VARIABLE,
+            metavar="HOST:PORT[,…]",
+            help="Some brokers of the cluster.",
+        ),
+    ):
+        add(with_own_token)
+    return cast("Decorated", with_own_token)
+
+
+def connection_in(context: click.Context) -> Connection:
+    """The brokers and the token of a command line that was read.
+
+    The token of a profile does not go to brokers that were named in place of its own.
+    """
+    bootstrap, token = context.params["bootstrap"], context.params["token"]
+    if context.get_parameter_source("token") is ParameterSource.DEFAULT_MAP:
+        token = context.meta[_PROFILE].token_for(bootstrap)
+    return {"bootstrap": bootstrap, "token": token}
+
+
+def _warn_of_variable(context: click.Context) -> None:
+    """Say that a profile that was asked for by its flag is not the one whose brokers are asked."""
+    own = context.meta[_PROFILE].bootstrap
+    if (
+        context.get_parameter_source("profile") is ParameterSource.COMMANDLINE
+        and context.get_parameter_source("bootstrap") is ParameterSource.ENVIRONMENT
+        and own not in (None, context.params["bootstrap"])
+    ):
+        click.echo(
+            f"memq: warning: {BOOTSTRAP_VARIABLE}={context.params['bootstrap']} wins over the "
+            f"profile's bootstrap; unset it, or give -b {own}",
+            err=True,
+        )
+
+
+def _use_profile(context: click.Context, _: click.Parameter, name: str | None) -> None:
+    """What the profile says becomes the default of the options of these names."""
+    found = read_profile(name, warn=not context.resilient_parsing)  # the shell completes quietly
+    context.meta[_PROFILE] = found
+    said = {name: value for name, value in vars(found).items() if value}
+    context.default_map = {**(context.default_map or {}), **said}
 
 
 # -- values ---------------------------------------------------------------------------------
@@ -134,6 +204,67 @@ class RangeType(click.ParamType[OffsetRange]):
         return OffsetRange(int(match[1]), int(match[2]), int(match[3]))
 
 
+class SeparatorType(click.ParamType[bytes]):
+    r"""What stands between key and value; `\t`, `\n`, `\0`, `\\` and `\xNN` are understood."""
+
+    name = "TEXT"
+
+    def convert(
+        self, value: str | bytes, param: click.Parameter | None, ctx: click.Context | None
+    ) -> bytes:
+        """The bytes that a text means."""
+        if isinstance(value, bytes):  # a default
+            return value
+        try:
+            return parse_separator(value)
+        except ConfigError as exc:
+            self.fail(str(exc), param, ctx)
+
+
+def parse_separator(text: str) -> bytes:
+    r"""The bytes of a separator, with `\t`, `\n`, `\0`, `\\` and `\xNN` for what is hard to type.
+
+    Raises:
+        ConfigError: it is empty, or has another escape.
+    """
+    if not text:
+        raise ConfigError("a separator has at least one character")
+    found = bytearray()
+    for match in _SEPARATOR.finditer(text):
+        if match["hex"]:
+            found.append(int(match["hex"], 16))
+        elif match["text"]:
+            found += os.fsencode(match["text"])
+        elif match["escape"] in _ESCAPES:
+            found += _ESCAPES[match["escape"]]
+        else:
+            raise ConfigError(
+                rf"{match['escape']!r} in {text!r} means nothing; there are \t, \n, \0, \xNN, "
+                r"and \\ for a backslash"
+            )
+    return bytes(found)
+
+
+class HeaderType(click.ParamType[tuple[str, bytes]]):
+    """`NAME=VALUE`; the value ends with the argument, whatever it has."""
+
+    name = "NAME=VALUE"
+
+    def convert(
+        self,
+        value: str | tuple[str, bytes],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> tuple[str, bytes]:
+        """The header that a text means."""
+        if isinstance(value, tuple):
+            return value
+        name, equals, text = value.partition("=")
+        if not (name and equals):
+            self.fail(f"{value!r} is no header; write it like source=web-1", param, ctx)
+        return name, os.fsencode(text)
+
+
 class TimeType(click.ParamType[datetime]):
     """A time with its zone; see `parse_time` for how it is written."""
 
@@ -150,17 +281,23 @@ class TimeType(click.ParamType[datetime]):
 
 
 def parse_time(text: str, now: datetime) -> datetime:
-    """An ISO 8601 time, in UTC where it names no zone; or a time so long ago: "15m", "2h".
+    """An ISO 8601 time with its zone, or a time so long ago: "15m", "2h".
 
     Raises:
-        ConfigError: it is neither.
+        ConfigError: it is neither, or has no zone: one that is guessed is hours off elsewhere.
     """
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         moment = None
     if moment is not None:
-        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        if moment.tzinfo is None:
+            written = moment.isoformat()
+            raise ConfigError(
+                f"{text!r} has no time zone; write {written}Z for UTC, or its offset, such as "
+                f"{written}+02:00"
+            )
+        return moment
     try:
         return now - timedelta(milliseconds=parse_duration_ms(text))
     except (ConfigError, OverflowError) as exc:
@@ -172,6 +309,27 @@ def parse_time(text: str, now: datetime) -> datetime:
 def to_us(moment: datetime) -> int:
     """Microseconds since 1970 UTC."""
     return (moment - _EPOCH) // _MICROSECOND
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Go on only when somebody says so: by `--yes`, or by an answer at the terminal.
+
+    Args:
+        question: what would happen, such as "Delete topic clicks?".
+        yes: whether `--yes` was given; then nobody is asked.
+
+    Raises:
+        click.UsageError: there is no terminal to ask at.
+        click.ClickException: the answer is not yes.
+    """
+    if yes:
+        return
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise click.UsageError(f"{question} There is no terminal to ask at: add --yes")
+    # By hand, for `click.confirm` leaves a space on stdout, where the result is to stand alone.
+    click.echo(f"{question} [y/N] ", err=True, nl=False)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise click.ClickException("nothing was changed")
 
 
 # -- options that are rows of a table -------------------------------------------------------
@@ -192,6 +350,15 @@ class RowType(click.ParamType[str]):
         except ConfigError as exc:
             self.fail(str(exc), param, ctx)
         return value
+
+    def shell_complete(
+        self,
+        ctx: click.Context,  # noqa: ARG002
+        param: click.Parameter,  # noqa: ARG002
+        incomplete: str,
+    ) -> list[CompletionItem[str]]:
+        """The choices that begin so, where the row has a list of them."""
+        return [CompletionItem(each) for each in self._row.choices if each.startswith(incomplete)]
 
 
 def table_options(

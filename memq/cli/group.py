@@ -9,14 +9,18 @@ import click
 from memq.cli.command import (
     Group,
     TimeType,
+    confirm,
     connect_admin,
     connection_options,
     option,
     output_option,
+    yes_option,
 )
+from memq.cli.completion import GroupType, TopicType
 from memq.cli.lag import LAG_TITLES, lag_fields, notes, partition_row
 from memq.cli.output import show_rows, table_text
-from memq.errors import InvalidRequestError, UnknownGroupError
+from memq.core.units import counted
+from memq.errors import CorruptDataError, InvalidRequestError, UnknownGroupError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -33,7 +37,7 @@ SHORT_ID = 8  # hex digits of a member's random name that a table shows; JSON ha
 _TITLES = {"current_offset": "OFFSET", "log_end_offset": "END"} | LAG_TITLES
 _COLUMNS = ["partition", *_TITLES, "member", "client"]
 
-topic_option = option("--topic", help="Only groups of this topic.")
+topic_option = option("--topic", type=TopicType(), help="Only groups of this topic.")
 
 
 @click.group(cls=Group)
@@ -56,7 +60,7 @@ def list_(*, topic: str | None, bootstrap: str, token: str, output: str) -> None
 
 
 @group.command(epilog="memq group describe reports")
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", type=GroupType())
 @topic_option
 @connection_options
 @output_option
@@ -105,8 +109,8 @@ memq group reset-offsets reports clicks --to-datetime 2025-06-30T12:00:00Z --exe
 memq group reset-offsets reports clicks --shift-by -10 --partition 0 --execute
 """,
 )
-@click.argument("name", metavar="GROUP")
-@click.argument("topic")
+@click.argument("name", metavar="GROUP", type=GroupType())
+@click.argument("topic", type=TopicType())
 @option("--to-earliest", is_flag=True, help="Go to the first Batch retained.")
 @option("--to-latest", is_flag=True, help="Go past the last Batch.")
 @option("--to-offset", type=int, help="Go to an offset, or the nearest that is retained.")
@@ -187,14 +191,39 @@ def _target(
     return asked[0]
 
 
-@group.command(epilog="memq group delete reports clicks")
-@click.argument("name", metavar="GROUP")
-@click.argument("topic")
+@group.command(
+    epilog="""
+memq group delete reports clicks
+memq group delete reports clicks --yes -o json
+""",
+)
+@click.argument("name", metavar="GROUP", type=GroupType())
+@click.argument("topic", type=TopicType())
+@yes_option
 @connection_options
-def delete(*, name: str, topic: str, bootstrap: str, token: str) -> None:
-    """Forget how far GROUP has read TOPIC; the group must have no live members."""
+@output_option
+def delete(*, name: str, topic: str, yes: bool, bootstrap: str, token: str, output: str) -> None:
+    """Forget how far GROUP has read TOPIC; the group must have no live members.
+
+    Asks first at a terminal; without one it needs --yes. Prints the offsets that were deleted.
+    """
     with connect_admin(bootstrap, token) as admin:
+        offsets: dict[int, int] | None
+        try:
+            offsets = admin.committed(name, topic)
+        except CorruptDataError as exc:
+            click.echo(f"memq: {exc}", err=True)
+            offsets = None
+        # A group that has none either is not there or has live members: the broker says which.
+        if offsets is None or offsets:
+            places = "damaged" if offsets is None else f"in {counted(len(offsets), 'partition')}"
+            confirm(f"Delete group {name} of topic {topic} with its offsets, {places}?", yes=yes)
         admin.delete_group(name, topic)
+    rows: list[Row] = [
+        {"group": name, "topic": topic, "partition": partition, "deleted_offset": offset}
+        for partition, offset in sorted((offsets or {}).items())
+    ]
+    show_rows(rows, ["group", "topic", "partition", "deleted_offset"], output)
 
 
 # -- the plan of a reset --------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -57,11 +58,10 @@ def json_lines(objects: Iterable[dict[str, Any]]) -> Iterator[bytes]:
 
 def json_object(message: LogMessage) -> dict[str, Any]:
     """A LogMessage as what JSON can hold; bytes that are not UTF-8 become `{"base64": "…"}`."""
-    headers = message.headers
     return {
-        "key": _json_value(message.key),
-        "value": _json_value(message.value),
-        "headers": headers and [[name, _json_value(value)] for name, value in headers],
+        "key": json_value(message.key),
+        "value": json_value(message.value),
+        "headers": json_value(message.headers),
         "timestamp": iso_us(message.timestamp_us),
         "partition": message.partition,
         "offset": message.offset,
@@ -103,18 +103,20 @@ def object_records(reader: BatchReader) -> Iterator[dict[str, Any]]:
             yield found
 
 
-def _json_value(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     """A value without bytes at any depth; for times and decimals the encoder has a text itself."""
     match value:
+        case float() if not math.isfinite(value):  # JSON has no such numbers
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
         case bytes():
             try:
                 return value.decode()
             except UnicodeDecodeError:
                 return {"base64": base64.b64encode(value).decode()}
         case dict():
-            return {name: _json_value(item) for name, item in value.items()}
+            return {name: json_value(item) for name, item in value.items()}
         case list() | tuple():
-            return [_json_value(item) for item in value]
+            return [json_value(item) for item in value]
         case _:
             return value
 

@@ -25,7 +25,9 @@ from memq.cli.audit import audit
 from memq.cli.batch import batch
 from memq.cli.bench import bench
 from memq.cli.command import Group
+from memq.cli.completion import completion
 from memq.cli.consume import consume
+from memq.cli.examples import examples
 from memq.cli.group import group
 from memq.cli.lag import lag
 from memq.cli.offsets import offsets
@@ -140,6 +142,8 @@ for command in (
     audit,
     recover,
     bench,
+    examples,
+    completion,
 ):
     cli.add_command(command)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import contextlib
 from typing import TYPE_CHECKING
 
 import click
@@ -10,28 +10,29 @@ import msgspec
 
 from memq.cli.command import (
     Group,
+    confirm,
     connect_admin,
     connection_options,
     option,
     output_option,
     table_options,
+    yes_option,
 )
+from memq.cli.completion import TopicType
 from memq.cli.output import show_one, show_rows
 from memq.core.topic import TOPIC_OPTIONS
-from memq.errors import ConfigError
+from memq.core.units import counted
+from memq.errors import CorruptDataError, UnknownTopicError
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from memq.cli.output import Row
     from memq.core.wire.messages import TopicInfo
 
-_MAGIC_BYTES = 6
-
 schema_option = option(
     "--schema",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Parquet or Arrow IPC file with the schema of a typed topic.",
+    metavar="TEXT|FILE",
+    help="Columns of a typed topic: a text such as id:int64,name:string? where ? allows nulls, or "
+    "a Parquet, Arrow IPC or JSON file, as `memq topic describe -o json` prints it.",
 )
 
 
@@ -44,7 +45,8 @@ def topic() -> None:
     epilog="""
 memq topic create clicks
 memq topic create clicks --read-partitions 4 --write-partitions 2 --batch-age 1s
-memq topic create rides --schema rides.parquet
+memq topic create rides --schema 'id:int64,at:timestamp[us, tz=UTC],city:string?'
+memq topic create more --schema rides.parquet
 """,
 )
 @click.argument("name")
@@ -56,14 +58,14 @@ def create(
     *,
     name: str,
     given: dict[str, str],
-    schema: Path | None,
+    schema: str | None,
     bootstrap: str,
     token: str,
     output: str,
 ) -> None:
     """Make the topic NAME."""
     with connect_admin(bootstrap, token) as admin:
-        _show(admin.create_topic(name, schema=schema and read_schema_file(schema), **given), output)
+        _show(admin.create_topic(name, schema=_schema(schema), **given), output)
 
 
 @topic.command("list", epilog="memq topic list -o json")
@@ -78,7 +80,7 @@ def list_(*, bootstrap: str, token: str, output: str) -> None:
 
 
 @topic.command(epilog="memq topic describe clicks")
-@click.argument("name")
+@click.argument("name", type=TopicType())
 @connection_options
 @output_option
 def describe(*, name: str, bootstrap: str, token: str, output: str) -> None:
@@ -90,10 +92,10 @@ def describe(*, name: str, bootstrap: str, token: str, output: str) -> None:
 @topic.command(
     epilog="""
 memq topic alter clicks --retention 30d --batch-age 500ms
-memq topic alter rides --schema rides-with-tips.parquet
+memq topic alter rides --schema 'id:int64,at:timestamp[us, tz=UTC],city:string?,tip:double?'
 """,
 )
-@click.argument("name")
+@click.argument("name", type=TopicType())
 @table_options(TOPIC_OPTIONS, show_default=False)
 @schema_option
 @connection_options
@@ -102,60 +104,67 @@ def alter(
     *,
     name: str,
     given: dict[str, str],
-    schema: Path | None,
+    schema: str | None,
     bootstrap: str,
     token: str,
     output: str,
 ) -> None:
     """Change options of topic NAME; those that are not given stay as they are.
 
-    A new schema must be the old one with more nullable columns at its end.
+    A new schema must be the old one with more nullable columns at its end; `memq topic describe`
+    shows the old one as it is to be written here.
     """
     if not given and schema is None:
         raise click.UsageError("nothing to change; give an option such as --retention 30d")
     with connect_admin(bootstrap, token) as admin:
-        _show(admin.alter_topic(name, schema=schema and read_schema_file(schema), **given), output)
+        _show(admin.alter_topic(name, schema=_schema(schema), **given), output)
 
 
-@topic.command(epilog="memq topic delete clicks")
-@click.argument("name")
+@topic.command(
+    epilog="""
+memq topic delete clicks
+memq topic delete clicks --yes -o json
+""",
+)
+@click.argument("name", type=TopicType())
+@yes_option
 @connection_options
-def delete(*, name: str, bootstrap: str, token: str) -> None:
-    """Delete topic NAME with its Batches, its notifications and the offsets of its groups."""
-    with connect_admin(bootstrap, token) as admin:
-        admin.delete_topic(name)
+@output_option
+def delete(*, name: str, yes: bool, bootstrap: str, token: str, output: str) -> None:
+    """Delete topic NAME with its Batches, its notifications and the offsets of its groups.
 
-
-def read_schema_file(path: Path) -> bytes:
-    """The serialized schema of a Parquet file, an Arrow IPC file or an Arrow IPC stream.
-
-    Raises:
-        ConfigError: the file cannot be read, or is none of these.
-        SchemaMismatchError: no topic can have the schema.
+    Asks first at a terminal; without one it needs --yes. Prints what was deleted.
     """
-    from memq.core.format.envelope import ARROW_ERRORS  # noqa: PLC0415 - loads Arrow
-    from memq.core.format.schema import serialize_schema  # noqa: PLC0415
+    with connect_admin(bootstrap, token) as admin:
+        info = admin.describe_topic(name)
+        batches: int | None
+        try:
+            batches = sum(each.end - each.start for each in admin.offsets(name))
+        except CorruptDataError as exc:
+            click.echo(f"memq: {exc}", err=True)
+            batches = None
+        partitions = info.config.read_partitions
+        count = "damaged Batches" if batches is None else counted(batches, "Batch")
+        question = f"Delete topic {name} with {count} in {counted(partitions, 'partition')}?"
+        confirm(question, yes=yes)
+        # The one that was asked about, and no later one. Gone is gone, whoever deleted it.
+        with contextlib.suppress(UnknownTopicError):
+            admin.delete_topic(name, incarnation=info.incarnation)
+    row: Row = {
+        "topic": name,
+        "incarnation": info.incarnation,
+        "partitions": partitions,
+        "batches": batches,
+    }
+    show_rows([row], list(row), output)
 
-    try:
-        schema = _schema_in(path)
-    except ARROW_ERRORS as exc:
-        raise ConfigError(
-            f"{path} gives no schema; a Parquet or Arrow IPC file is expected: {exc}"
-        ) from exc
-    return serialize_schema(schema)
 
+def _schema(given: str | None) -> bytes | None:
+    if given is None:
+        return None
+    from memq.cli.schema import read_schema  # noqa: PLC0415 - loads Arrow
 
-def _schema_in(path: Path) -> pa.Schema:
-    import pyarrow as pa  # noqa: PLC0415 - slow to load
-    from pyarrow import parquet  # noqa: PLC0415
-
-    with path.open("rb") as file:
-        magic = file.read(_MAGIC_BYTES)
-        file.seek(0)
-        if magic.startswith(b"PAR1"):
-            return parquet.read_schema(file)
-        reader = pa.ipc.open_file if magic == b"ARROW1" else pa.ipc.open_stream
-        return reader(file).schema
+    return read_schema(given)
 
 
 def _row(info: TopicInfo) -> Row:
@@ -174,20 +183,19 @@ def _row(info: TopicInfo) -> Row:
 
 
 def _show(info: TopicInfo, output: str) -> None:
-    from memq.core.format.schema import deserialize_schema  # noqa: PLC0415 - loads Arrow
+    from memq.cli.schema import schema_text, type_text  # noqa: PLC0415 - loads Arrow
+    from memq.core.format.schema import deserialize_schema  # noqa: PLC0415
 
     row = _row(info)
-    fields = list(deserialize_schema(info.schemas[info.schema_id]))
+    schema = deserialize_schema(info.schemas[info.schema_id])
     if output == "table":
         # As people would write them in `memq topic alter`.
         texts = {each.name: each.show(row.pop(each.field)) for each in TOPIC_OPTIONS}
         row = {"topic": row.pop("topic")} | texts | row
-        row["schema"] = [
-            f"{field.name}: {field.type}{'' if field.nullable else ' not null'}" for field in fields
-        ]
+        row["schema"] = schema_text(schema)
     else:
         row["schema"] = [
-            {"name": field.name, "type": str(field.type), "nullable": field.nullable}
-            for field in fields
+            {"name": field.name, "type": type_text(field.type), "nullable": field.nullable}
+            for field in schema
         ]
     show_one(row, output)

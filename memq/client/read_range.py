@@ -152,8 +152,8 @@ class AsyncTopicReader:
     Use it with `async with`: it is opened by entering it.
 
     Args:
-        bootstrap: comma separated `host:port` of some brokers; None for the environment variable
-            `MEMQ_BOOTSTRAP`, or else 127.0.0.1:6367.
+        bootstrap: comma separated `host:port` of some brokers; None for those of `MEMQ_BOOTSTRAP`,
+            of the profile, or else 127.0.0.1:6367.
         topic: the topic.
         incarnation: of the topic; empty for whichever there is.
         columns: names of the columns wanted; None for all.
@@ -241,7 +241,7 @@ class AsyncTopicReader:
 
         Raises:
             OffsetOutOfRangeError: retention has removed some of them.
-            TopicRecreatedError: the topic was deleted and made again.
+            TopicRecreatedError: the topic was deleted and recreated.
             MemqError: the brokers failed.
         """
         for piece in pieces:
@@ -363,8 +363,8 @@ def read_range(
     """The records of some offsets, of some times, or all that are retained, as one table.
 
     Args:
-        bootstrap: comma separated `host:port` of some brokers; None for the environment variable
-            `MEMQ_BOOTSTRAP`, or else 127.0.0.1:6367.
+        bootstrap: comma separated `host:port` of some brokers; None for those of `MEMQ_BOOTSTRAP`,
+            of the profile, or else 127.0.0.1:6367.
         topic: the topic.
         partition: read partition; None for all.
         start: first offset, with a partition; None for the first that is retained.

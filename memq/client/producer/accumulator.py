@@ -175,6 +175,11 @@ class Accumulator:
         """What a RecordBatch should have, and what it must not exceed, before the envelope."""
         return self._message_bytes - ENVELOPE_BYTES, self._max_message_bytes - ENVELOPE_BYTES
 
+    @property
+    def max_value_bytes(self) -> int:
+        """What the value of a record without key and headers must not exceed."""
+        return self._max_message_bytes - ENVELOPE_BYTES - RECORD_BYTES
+
     # -- records ----------------------------------------------------------------------------
 
     def write(

@@ -53,6 +53,7 @@ from memq.client.producer.tables import to_batches
 from memq.client.sync import EventLoopThread, SyncClient, documented_by, sync_close
 from memq.core.format.schema import DEFAULT_SCHEMA, deserialize_schema
 from memq.core.runtime import SYSTEM, Runtime
+from memq.core.units import counted
 from memq.core.wire.messages import WriteAnswer
 from memq.errors import (
     BufferFullError,
@@ -101,8 +102,8 @@ class AsyncProducer:
     """Writes to one topic, from one event loop. Use it with `async with`, or `start` and `close`.
 
     Args:
-        bootstrap: comma separated `host:port` of some brokers; None for the environment variable
-            `MEMQ_BOOTSTRAP`, or else 127.0.0.1:6367.
+        bootstrap: comma separated `host:port` of some brokers; None for those of `MEMQ_BOOTSTRAP`,
+            of the profile, or else 127.0.0.1:6367.
         topic: the topic to write to.
         runtime: clocks, chance and threads.
         **options: see `ProducerArguments`.
@@ -240,8 +241,20 @@ class AsyncProducer:
         return self._state_machine.write_partitions
 
     @property
+    def max_value_bytes(self) -> int:
+        """Bytes that the value of a record without key and headers may have; the topic says so."""
+        self._check_started()
+        return self._accumulator.max_value_bytes
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the topic's rows, as far as this producer knows; a schema may grow."""
+        self._check_started()
+        return self._schema
+
+    @property
     def incarnation(self) -> str:
-        """Of the topic that is written to; one that is made again is not."""
+        """Of the topic that is written to; one that is recreated is not."""
         self._check_started()
         return self._state_machine.options.incarnation
 
@@ -416,8 +429,8 @@ class AsyncProducer:
         except TimeoutError as exc:
             count = sum(not message.settled for message in unsettled)
             raise RequestTimeoutError(
-                f"{count} Messages are not settled after {timeout_s:g} s; they are still being "
-                "delivered"
+                f"{counted(count, 'Message is', 'Messages are')} not settled after {timeout_s:g} "
+                "s, and delivery goes on"
             ) from exc
         self._outcomes.raise_unseen()
 
@@ -549,7 +562,7 @@ class AsyncProducer:
             topic = await self._cluster.topic(self._options.topic, refresh=True)
             if topic.incarnation != self._state_machine.options.incarnation:
                 raise TopicRecreatedError(
-                    f"topic {self._options.topic!r} was deleted and made again; open the producer "
+                    f"topic {self._options.topic!r} was deleted and recreated; open the producer "
                     "anew to write to it"
                 )
             self._adopt(topic)
@@ -603,8 +616,8 @@ class Producer(SyncClient[AsyncProducer]):
     child process after a fork it raises `ClosedError`: make another one there.
 
     Args:
-        bootstrap: comma separated `host:port` of some brokers; None for the environment variable
-            `MEMQ_BOOTSTRAP`, or else 127.0.0.1:6367.
+        bootstrap: comma separated `host:port` of some brokers; None for those of `MEMQ_BOOTSTRAP`,
+            of the profile, or else 127.0.0.1:6367.
         topic: the topic to write to.
         **options: see `ProducerArguments`.
 
@@ -636,6 +649,16 @@ class Producer(SyncClient[AsyncProducer]):
     @documented_by(AsyncProducer.write_partitions)
     def write_partitions(self) -> int:
         return self._client.write_partitions
+
+    @property
+    @documented_by(AsyncProducer.max_value_bytes)
+    def max_value_bytes(self) -> int:
+        return self._client.max_value_bytes
+
+    @property
+    @documented_by(AsyncProducer.schema)
+    def schema(self) -> pa.Schema:
+        return self._client.schema
 
     @property
     @documented_by(AsyncProducer.incarnation)

@@ -32,7 +32,7 @@ def test_range(memq, topic, lines, tmp_path):
 
     assert memq("consume", topic, "--range", "0:1-3") == b"batch 1\nbatch 2\n"
     assert memq("consume", topic, "--range", "0:1-1") == b""
-    assert "[0, 3) is" in memq("consume", topic, "--range", "0:2-4", code=1)
+    assert "retained are offsets 0 to 2" in memq("consume", topic, "--range", "0:2-4", code=1)
     assert "no partition 1" in memq("consume", topic, "--range", "1:0-1", code=1)
     assert "--range says all" in memq("consume", topic, "--range", "0:0-1", "--group", "g", code=2)
 
@@ -121,14 +121,34 @@ def test_reader_that_goes_away(memq, topic, tmp_path, broker):
     assert read.count(b"line\n") == 1_000_000
 
 
-def test_cut_batch_is_not_committed(memq, topic, lines):
-    """A Batch of which --max-messages printed a part comes again, whole."""
-    memq("produce", topic, "--input", lines)
+def test_group_ends_after_batches(memq, topic, lines):
+    """A group that ends after so many Batches goes on with the next one."""
     arguments = ["consume", topic, "--group", topic, "--from-beginning"]
+    for _ in range(3):
+        memq("produce", topic, "--input", lines)
 
-    assert len(memq(*arguments, "--max-messages", 10).splitlines()) == 10
+    for _ in range(3):
+        assert memq(*arguments, "--max-batches", 1) == lines.read_bytes()
+    assert memq(*arguments, "--exit-at-end") == b""
 
-    assert memq(*arguments, "--exit-at-end") == lines.read_bytes()
+
+def test_batches_without_group(memq, topic, lines):
+    """So many Batches are printed; or so many LogMessages, if these are fewer."""
+    for _ in range(3):
+        memq("produce", topic, "--input", lines)
+    arguments = ["consume", topic, "--from-beginning", "--max-batches", 2]
+
+    assert memq(*arguments) == lines.read_bytes() * 2
+    assert len(memq(*arguments, "--max-messages", 1_500).splitlines()) == 1_500
+    assert len(memq(*arguments, "--max-messages", 2_500).splitlines()) == 2_000
+
+
+def test_group_does_not_end_within_a_batch(memq, topic):
+    """What would deliver the same lines for ever is refused before it begins, with the way out."""
+    refusal = memq("consume", topic, "--group", topic, "--max-messages", 10, code=2)
+
+    assert "give --max-batches, or leave out --group" in refusal
+    assert memq("group", "list", "--topic", topic, "-o", "json") == b"[]\n"
 
 
 def test_typed_rows(memq, tmp_path):

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import signal
+import threading
+from contextlib import suppress
 
 import pytest
 
 from memq.cli.main import main
 from memq.testing.broker import BrokerProcess
-from tests.integration.cli.processes import ENDS, end, start
+from tests.integration.cli.processes import ENDS, TIMEOUT_S, end, start
+
+TIMESTAMP = "2025-01-02T00:00Z"
 
 
 def test_lines_come_back(memq, topic, lines):
@@ -49,7 +53,7 @@ def test_keys_and_json(memq, topic, tmp_path):
     path = tmp_path / "lines"
     path.write_bytes(b"a=1\nb=2=3")
 
-    memq("produce", topic, "--input", path, "--key-separator", "=", "--timestamp", "2025-01-02")
+    memq("produce", topic, "--input", path, "--key-separator", "=", "--timestamp", TIMESTAMP)
 
     read = memq("consume", topic, "--from-beginning", "--exit-at-end", "--format", "json")
     found = [json.loads(line) for line in read.splitlines()]
@@ -71,7 +75,7 @@ def test_line_without_key(memq, topic, tmp_path):
 def test_sending_again_is_harmless(memq, topic, lines):
     """With a producer id of its own the same lines are published once."""
     for _ in range(2):
-        memq("produce", topic, "--input", lines, "--producer-id", "me", "--timestamp", "2025-01-02")
+        memq("produce", topic, "--input", lines, "--producer-id", "me", "--timestamp", TIMESTAMP)
 
     read = memq("consume", topic, "--from-beginning", "--exit-at-end")
     assert read == lines.read_bytes()
@@ -82,9 +86,52 @@ def test_line_that_is_too_long(memq, topic, tmp_path):
     path = tmp_path / "lines"
     path.write_bytes(b"short\n" + b"x" * (5 << 20) + b"\n")
 
-    assert "does not fit" in memq("produce", topic, "--input", path, code=1)
+    refusal = memq("produce", topic, "--input", path, code=1)
+
+    assert "line 2 has more than the 4193579 bytes" in refusal
+    assert "`memq topic alter`" in refusal
 
     assert memq("consume", topic, "--from-beginning", "--exit-at-end") == b"short\n"
+
+
+def test_line_without_end(memq, broker):
+    """A line from a pipe is refused as soon as the topic's Messages cannot hold it."""
+    memq("topic", "create", "endless", "--message-bytes", "64KiB", "--batch-age", "20ms")
+    producing = start("produce", "endless", "-b", broker.address)
+    pump = threading.Thread(target=write_until_refused, args=[producing.stdin, b"x" * 65_536])
+    producing.stdin.write(b"short\n")
+    pump.start()
+
+    _, err = producing.stdout.read(), producing.stderr.read().decode()
+
+    assert "line 2 has more than the 64811 bytes" in err
+    assert producing.wait(TIMEOUT_S) == 1
+    pump.join(TIMEOUT_S)
+    producing.stdout.close()
+    producing.stderr.close()
+    read = memq("consume", "endless", "--from-beginning", "--exit-at-end")
+    assert read == b"short\n"
+
+
+def write_until_refused(pipe, block):
+    """Write for as long as somebody reads."""
+    with suppress(BrokenPipeError), pipe:
+        while True:
+            pipe.write(block)
+
+
+def test_longest_line(memq, broker, tmp_path):
+    """A line that just fits is sent, also with a key and its separator in it."""
+    memq("topic", "create", "longest", "--message-bytes", "64KiB", "--batch-age", "20ms")
+    plain, keyed = tmp_path / "plain", tmp_path / "keyed"
+    plain.write_bytes(b"x" * 64_811)
+    keyed.write_bytes(b"key\t" + b"x" * 64_808)
+
+    memq("produce", "longest", "--input", plain)
+    memq("produce", "longest", "--input", keyed, "--key-separator", r"\t")
+
+    read = memq("consume", "longest", "--from-beginning", "--exit-at-end")
+    assert [len(line) for line in read.splitlines()] == [64_811, 64_808]
 
 
 def test_lines_that_are_not_acked(tmp_path, monkeypatch):
@@ -97,7 +144,7 @@ def test_lines_that_are_not_acked(tmp_path, monkeypatch):
 
     assert code == 1
     assert out.split()[2:8] == [b"records", b"2", b"acked", b"0", b"failed", b"2"]
-    assert err.startswith("memq: error: 2 of 2 records were not acked: ")
+    assert err.startswith("memq: error: not acked: 2 of 2 records: ")
 
 
 @pytest.mark.parametrize("how", ENDS)

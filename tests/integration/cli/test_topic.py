@@ -21,11 +21,15 @@ def test_topic_life(memq):
         line.split(maxsplit=1) for line in memq("topic", "describe", "rides").decode().splitlines()
     )
     assert (shown["batch_age"], shown["audited"], shown["retention"]) == ("2s", "true", "7d")
-    assert shown["schema"].startswith("key: binary, value: binary, ")
+    assert shown["schema"].startswith("key:binary?,value:binary?,")
     assert "exists" in memq("topic", "create", "rides", code=1)
     assert "nothing to change" in memq("topic", "alter", "rides", code=2)
-    memq("topic", "delete", "rides")
-    for command in (["describe", "rides"], ["delete", "rides"], ["alter", "rides", "--audited"]):
+    memq("topic", "delete", "rides", "--yes")
+    for command in (
+        ["describe", "rides"],
+        ["delete", "rides", "--yes"],
+        ["alter", "rides", "--audited"],
+    ):
         assert "rides" in memq("topic", *command, code=1)
 
 
@@ -46,3 +50,26 @@ def test_typed_topic(memq, tmp_path):
         ("tip", "double"),
     ]
     assert "schema" in memq("produce", "typed", "--input", path, code=1)
+
+
+def test_schema_from_text(memq, tmp_path):
+    """A schema is written as a short text, shown as one, grown, and fed back from JSON."""
+    memq("topic", "create", "short", "--schema", "id:int64,name:string?")
+    shown = memq("topic", "describe", "short").decode()
+    assert shown.splitlines()[-1].split(maxsplit=1) == ["schema", "id:int64,name:string?"]
+
+    memq("topic", "alter", "short", "--schema", "id:int64,name:string?,tags:list<string>?")
+
+    path = tmp_path / "described.json"
+    path.write_bytes(memq("topic", "describe", "short", "-o", "json"))
+    memq("topic", "create", "copy", "--schema", path)
+    first, second = (
+        json.loads(memq("topic", "describe", name, "-o", "json")) for name in ("short", "copy")
+    )
+    assert first["schema_id"] == second["schema_id"]
+    assert "column 'id': expected a type at 'int'" in memq(
+        "topic", "create", "wrong", "--schema", "id:int", code=1
+    )
+    assert "no file, and no schema" in memq(
+        "topic", "create", "wrong", "--schema", "missing.parquet", code=1
+    )

@@ -12,7 +12,14 @@ from click.testing import CliRunner
 from hypothesis import strategies as st
 
 from memq.broker.config import BROKER_OPTIONS
-from memq.cli.command import RangeType, TimeType, parse_time, table_options, to_us
+from memq.cli.command import (
+    RangeType,
+    TimeType,
+    parse_separator,
+    parse_time,
+    table_options,
+    to_us,
+)
 from memq.cli.serve import broker, dev
 from memq.core.options import Option
 from memq.core.ranges import OffsetRange
@@ -166,14 +173,14 @@ NOW = datetime(1970, 1, 1, 1, tzinfo=UTC)
     [
         ("1970-01-01T00:00:01Z", 1_000),
         ("1970-01-01T02:00:00.250+02:00", 250),
-        ("1970-01-02", 86_400_000),
-        ("1970-01-01 00:01", 60_000),
+        ("1970-01-02 00:00Z", 86_400_000),
+        ("1970-01-01 00:01-01:00", 3_660_000),
         ("15m", 2_700_000),
         ("1.5s", 3_598_500),
     ],
 )
 def test_parse(text, time_ms):
-    """A time has any zone, UTC when it names none; a duration counts back from now."""
+    """A time has any zone; a duration counts back from now."""
     assert to_us(parse_time(text, NOW)) == time_ms * 1_000
 
 
@@ -181,6 +188,13 @@ def test_parse(text, time_ms):
 def test_parse_refuses(text):
     """What is no time is refused with an example of one."""
     with pytest.raises(ConfigError, match="2025-06-30T12:00:00Z, or 15m"):
+        parse_time(text, NOW)
+
+
+@pytest.mark.parametrize("text", ["2025-06-30", "2025-06-30T00:00", "20250630T000000"])
+def test_time_without_zone(text):
+    """A time that leaves its zone to be guessed is refused, with both ways to write it."""
+    with pytest.raises(ConfigError, match=r"no time zone; write 2025-06-30T00:00:00Z .*\+02:00"):
         parse_time(text, NOW)
 
 
@@ -195,3 +209,45 @@ def test_beyond_the_calendar():
     """Any 64 bits can be printed, since anybody can send them as a timestamp."""
     assert iso_us(1_500_000) == "1970-01-01T00:00:01.500000Z"
     assert iso_us(2**63 - 1) == f"{2**63 - 1} microseconds since 1970"
+
+
+# -- separators are written with escapes ----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "separator"),
+    [
+        (":", b":"),
+        (r"\t", b"\t"),
+        (r"\0", b"\0"),
+        (r"\n", b"\n"),
+        (r"\\", b"\\"),
+        (r"\\t", rb"\t"),
+        (r"\x1f\xFF", b"\x1f\xff"),
+        (r"a\tb: é", "a\tb: é".encode()),
+        ("\t", b"\t"),
+        ("\udcff", b"\xff"),
+    ],
+)
+def test_separator(text, separator):
+    """What is hard to type is written as in C, and all else stands for itself."""
+    assert parse_separator(text) == separator
+
+
+@pytest.mark.parametrize("text", ["\\", r"\q", r"\x1", r"a\xzz", r"\\\d"])
+def test_unknown_escape(text):
+    """A backslash that begins nothing known is refused, with what there is."""
+    with pytest.raises(ConfigError, match=r"means nothing; there are \\t, \\n, \\0, \\xNN"):
+        parse_separator(text)
+
+
+def test_separator_of_nothing():
+    """A separator without a character would be everywhere."""
+    with pytest.raises(ConfigError, match="at least one character"):
+        parse_separator("")
+
+
+@hypothesis.given(st.binary(min_size=1))
+def test_any_bytes_are_a_separator(separator):
+    """Every separator can be written."""
+    assert parse_separator("".join(f"\\x{byte:02x}" for byte in separator)) == separator

@@ -1,17 +1,22 @@
-"""The schema of a typed topic comes from a file."""
+"""The schema of a typed topic comes from a short text or from a file."""
 
 from __future__ import annotations
 
+import json
+
+import hypothesis
 import pyarrow as pa
 import pytest
+from hypothesis import strategies as st
 from pyarrow import parquet
 
-from memq.cli.topic import read_schema_file
-from memq.core.format.schema import deserialize_schema
+from memq.cli.schema import parse_schema, read_schema, schema_text, type_text
+from memq.core.format.schema import check_topic_schema, deserialize_schema
 from memq.errors import ConfigError, SchemaMismatchError
+from tests.unit.cli.rows import SCHEMAS
 
 TABLE = pa.table({"id": [1], "name": pa.array(["a"]).dictionary_encode()})
-PLAIN = pa.schema({"id": pa.int64(), "name": pa.utf8()})
+TABLE_SCHEMA = pa.schema({"id": pa.int64(), "name": pa.utf8()})
 
 
 def write_stream(table, path):
@@ -32,17 +37,20 @@ def test_kinds_of_files(write, tmp_path):
     path = tmp_path / "table"
     write(TABLE, str(path))
 
-    assert deserialize_schema(read_schema_file(path)) == PLAIN
+    assert deserialize_schema(read_schema(str(path))) == TABLE_SCHEMA
 
 
-@pytest.mark.parametrize("content", [b"", b"PAR1", b"ARROW1", b"id,name\n1,a\n"])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"PAR1", b"ARROW1", b"id,name\n1,a\n", b"{", b"[1]", b'[{"name": "a", "type": "no"}]'],
+)
 def test_other_files(content, tmp_path):
     """A file without a schema is refused by name."""
     path = tmp_path / "table"
     path.write_bytes(content)
 
     with pytest.raises(ConfigError, match="table gives no schema"):
-        read_schema_file(path)
+        read_schema(str(path))
 
 
 def test_schema_that_no_topic_can_have(tmp_path):
@@ -51,4 +59,100 @@ def test_schema_that_no_topic_can_have(tmp_path):
     write_file(pa.table({}), str(path))
 
     with pytest.raises(SchemaMismatchError, match="at least one column"):
-        read_schema_file(path)
+        read_schema(str(path))
+
+
+# -- the short text -------------------------------------------------------------------------
+
+
+def test_text():
+    """A column has a name, a type by Arrow's name, and a mark where values may be missing."""
+    schema = parse_schema(
+        "id:int64, at:timestamp[us],name:string?,when:timestamp[ms, tz=+02:00]?,"
+        "price:decimal(9,2),tags:list<string>?,"
+        '"a,b":struct<x: int8 not null, y: map<string, double>>,d:date32,f:float64'
+    )
+
+    assert schema == pa.schema(
+        [
+            pa.field("id", pa.int64(), nullable=False),
+            pa.field("at", pa.timestamp("us"), nullable=False),
+            pa.field("name", pa.utf8()),
+            pa.field("when", pa.timestamp("ms", "+02:00")),
+            pa.field("price", pa.decimal128(9, 2), nullable=False),
+            pa.field("tags", pa.list_(pa.utf8())),
+            pa.field(
+                "a,b",
+                pa.struct(
+                    [
+                        pa.field("x", pa.int8(), nullable=False),
+                        pa.field("y", pa.map_(pa.utf8(), pa.float64())),
+                    ]
+                ),
+                nullable=False,
+            ),
+            pa.field("d", pa.date32(), nullable=False),
+            pa.field("f", pa.float64(), nullable=False),
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("id:int", "column 'id': expected a type at 'int' of the schema; the types are bool, int8"),
+        ("id:int64,at:timestamp", "column 'at': expected '\\[' at the end"),
+        ("at:timestamp[xs]", "column 'at': expected s, ms, us or ns at 'xs\\]'"),
+        ("at:time32[ns]", "column 'at': .*time32"),
+        ("p:decimal128(100, 2)", "column 'p': precision"),
+        ("id:int64,", "expected a column such as name:string"),
+        ("id:int64 name:string", "column 'id': expected a comma, or the end at 'name:string'"),
+        ("t:list<string", "column 't': expected '>' at the end"),
+        ("t:" + "list<" * 100_000, "column 't': types are nested deeper than 16 levels"),
+        ("rides.parket", "is no file, and no schema; write one like 'id:int64"),
+        ("id:int64,id:int8", "more than one column named 'id'"),
+    ],
+)
+def test_text_with_a_mistake(text, said):
+    """The column is named, and what could stand there."""
+    with pytest.raises((ConfigError, SchemaMismatchError), match=said):
+        read_schema(text)
+
+
+@hypothesis.given(SCHEMAS)
+def test_text_of_any_schema(schema):
+    """Whatever schema a topic can have, its text gives it back."""
+    check_topic_schema(schema)
+
+    assert parse_schema(schema_text(schema)).equals(schema)
+
+
+@hypothesis.given(schema=SCHEMAS)
+def test_description_gives_the_schema_back(tmp_path_factory, schema):
+    """What `topic describe -o json` prints can be given to `topic create`, whole or its columns."""
+    path = tmp_path_factory.getbasetemp() / "described.json"
+    columns = [
+        {"name": each.name, "type": type_text(each.type), "nullable": each.nullable}
+        for each in schema
+    ]
+    for document in (columns, {"topic": "t", "schema": columns}):
+        path.write_text(json.dumps(document))
+        assert deserialize_schema(read_schema(str(path))).equals(schema)
+
+
+@hypothesis.given(st.text(st.sampled_from('ab:,<>?[]()"\\ 1') | st.characters(), max_size=30))
+def test_any_text_is_a_schema_or_an_error(text):
+    """No text does anything but give a schema or say what is wrong."""
+    try:
+        schema = parse_schema(text)
+    except ConfigError:
+        return
+    assert parse_schema(schema_text(schema)).equals(schema)
+
+
+def test_file_comes_before_text(tmp_path, monkeypatch):
+    """Where a file has the very name of the text, the file is read."""
+    write_file(TABLE, str(tmp_path / "id:int8"))
+    monkeypatch.chdir(tmp_path)
+
+    assert deserialize_schema(read_schema("id:int8")) == TABLE_SCHEMA

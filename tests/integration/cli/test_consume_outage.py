@@ -1,0 +1,146 @@
+"""`memq consume` while brokers do not answer, and when nothing comes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from memq import AdminClient, Consumer, Producer
+from memq.cli.consume import Progress, Waiting
+from memq.cli.main import main
+from memq.testing.broker import BrokerProcess
+from tests.integration.cli.processes import TIMEOUT_S, end, start
+
+
+@pytest.fixture
+def running(tmp_path, monkeypatch):
+    """A broker of the test's own, with topic t."""
+    with BrokerProcess(tmp_path) as process:
+        monkeypatch.setenv("MEMQ_BOOTSTRAP", process.address)
+        with AdminClient() as admin:
+            admin.create_topic("t", batch_age="20ms", audited=False)
+        yield process
+
+
+def send(value):
+    """One Batch of one LogMessage."""
+    with Producer(topic="t") as producer:
+        producer.write(value).result()
+
+
+def test_outage_is_waited_for(running, capfd):
+    """That nothing answers is said once, and so is that it does; nothing is missed or repeated."""
+    waiting = Waiting("300ms")
+    with Consumer(topic="t", request_timeout=waiting.request_timeout) as consumer:
+        send(b"before")
+        while (batch := waiting.poll(consumer)) is None:
+            pass
+        assert [message.value for message in batch] == [b"before"]
+        for _ in range(2):
+            running.kill()
+            while waiting.down is None:
+                assert waiting.poll(consumer) is None
+            for _ in range(2):  # further errors
+                assert waiting.poll(consumer) is None
+            running.restart()
+            while waiting.down is not None:
+                assert waiting.poll(consumer) is None
+        send(b"after")
+        while (batch := waiting.poll(consumer)) is None:
+            pass
+        assert [message.value for message in batch] == [b"after"]
+
+    said = capfd.readouterr().err.splitlines()
+    assert ["waiting, as there is no answer" in line for line in said] == [True, False] * 2
+    assert ["there are answers again" in line for line in said] == [False, True] * 2
+
+
+def test_group_goes_on_after_an_outage(running, capfd):
+    """What was written before an outage and not committed is committed after it."""
+    waiting = Waiting("300ms")
+    progress = Progress(waiting, remember=True)
+    send(b"one")
+    with Consumer(
+        topic="t", group="g", request_timeout=waiting.request_timeout, on_lost=progress.lose
+    ) as consumer:
+        progress.consumer = consumer
+        while (batch := waiting.poll(consumer)) is None:
+            pass
+        progress.written(batch)
+        running.kill()
+        while waiting.down is None:
+            waiting.poll(consumer)
+        progress.written(batch)
+        running.restart()
+        while waiting.down is not None:
+            waiting.poll(consumer)
+        progress.close()
+        assert consumer.committed() == {0: 1}
+    assert "lines may come again" not in capfd.readouterr().err
+
+
+def test_commit_that_is_not_answered_is_told(running, capfd):
+    """A last commit during an outage does not hang, and says what it means."""
+    waiting = Waiting("300ms")
+    progress = Progress(waiting, remember=True)
+    send(b"one")
+    with Consumer(topic="t", group="g", request_timeout=waiting.request_timeout) as consumer:
+        progress.consumer = consumer
+        while (batch := waiting.poll(consumer)) is None:
+            pass
+        progress.written(batch)
+        running.kill()
+        progress.close()
+    assert "partitions [0]; lines may come again" in capfd.readouterr().err
+
+
+def test_timeout_in_an_outage(running):
+    """--timeout ends the wait for brokers with exit code 1, and says why nothing came."""
+    send(b"line")
+    consuming = start("consume", "t", "--from-beginning", "--timeout", "1s")
+    assert consuming.stdout.readline() == b"line\n"
+    running.kill()
+
+    code, out, err = end(consuming)
+
+    assert (code, out) == (1, b"")
+    *_, last = err.splitlines()
+    assert last.startswith("memq: error: nothing came for 1s (--timeout): ")
+    assert "Traceback" not in err
+
+
+def test_timeout_where_nothing_comes(running, capfd):
+    """A quiet topic ends --timeout in order; what was to be read in full does not."""
+    send(b"line")
+
+    assert main(["consume", "t", "--from-beginning", "--timeout", "300ms"]) == 0
+    assert capfd.readouterr() == ("line\n", "")
+    assert main(["consume", "t", "--group", "g", "--exit-at-end", "--timeout", "300ms"]) == 0
+    held = Consumer(topic="t", group="g")
+    with held:
+        while not held.assignment:
+            held.poll(0.1)
+        send(b"more")
+        code = main(["consume", "t", "--group", "g", "--exit-at-end", "--timeout", "300ms"])
+    assert code == 1
+    assert "not all is read" in capfd.readouterr().err
+
+
+def test_listening_is_told_at_a_terminal(running):
+    """Somebody at a terminal is told when reading begins; a log that takes stderr is not."""
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "memq", "consume", "t"]
+    consuming = subprocess.Popen(command, stderr=theirs, stdout=subprocess.PIPE)
+    os.close(theirs)
+    try:
+        assert os.read(ours, 100) == b"memq: listening; Ctrl-C ends\r\n"
+        send(b"line")
+        assert consuming.stdout.readline() == b"line\n"
+    finally:
+        consuming.terminate()
+        consuming.stdout.close()
+        consuming.wait(TIMEOUT_S)
+        os.close(ours)
