@@ -59,9 +59,9 @@ def json_object(message: LogMessage) -> dict[str, Any]:
     """A LogMessage as what JSON can hold; bytes that are not UTF-8 become `{"base64": "…"}`."""
     headers = message.headers
     return {
-        "key": _json_value(message.key),
-        "value": _json_value(message.value),
-        "headers": headers and [[name, _json_value(value)] for name, value in headers],
+        "key": json_value(message.key),
+        "value": json_value(message.value),
+        "headers": headers and [[name, json_value(value)] for name, value in headers],
         "timestamp": iso_us(message.timestamp_us),
         "partition": message.partition,
         "offset": message.offset,
@@ -103,7 +103,7 @@ def object_records(reader: BatchReader) -> Iterator[dict[str, Any]]:
             yield found
 
 
-def _json_value(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     """A value without bytes at any depth; for times and decimals the encoder has a text itself."""
     match value:
         case bytes():
@@ -112,9 +112,9 @@ def _json_value(value: Any) -> Any:
             except UnicodeDecodeError:
                 return {"base64": base64.b64encode(value).decode()}
         case dict():
-            return {name: _json_value(item) for name, item in value.items()}
+            return {name: json_value(item) for name, item in value.items()}
         case list() | tuple():
-            return [_json_value(item) for item in value]
+            return [json_value(item) for item in value]
         case _:
             return value
 

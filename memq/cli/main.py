@@ -25,6 +25,7 @@ from memq.cli.batch import batch
 from memq.cli.bench import bench
 from memq.cli.command import Group
 from memq.cli.consume import consume
+from memq.cli.export import export
 from memq.cli.group import group
 from memq.cli.offsets import offsets
 from memq.cli.produce import produce
@@ -128,6 +129,7 @@ for command in (
     topic,
     produce,
     consume,
+    export,
     offsets,
     group,
     batch,
