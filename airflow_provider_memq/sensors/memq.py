@@ -309,7 +309,8 @@ class MemqLagSensor(MemqSensor):
 
     What retention has removed cannot be read, and does not count.
 
-    Its XCom has `{"lag": {"0": 2}}` by read partition beside the rest.
+    Its XCom has `{"lag": {"0": 2}}` by read partition beside the rest, and likewise `lag_records`,
+    `lag_bytes` and `lag_seconds`, the age of the oldest LogMessage that is not committed.
 
     Args:
         group: the group (templated).

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
+from memq.broker.object_root import MAX_MISSING_NAMED
 from memq.errors import MemqError, UnavailableError
 
 if TYPE_CHECKING:
     from memq.broker.connection import Connections
     from memq.broker.context import BrokerContext
+    from memq.broker.group_lag import GroupLags
     from memq.broker.topics import Topics
 
 
@@ -21,15 +23,19 @@ class AdminServer:
         context: of the broker.
         topics: that it hosts.
         connections: of its clients.
+        lags: of its groups.
 
     Attributes:
         port: where it listens; 0 before `start`.
     """
 
-    def __init__(self, context: BrokerContext, topics: Topics, connections: Connections) -> None:
+    def __init__(
+        self, context: BrokerContext, topics: Topics, connections: Connections, lags: GroupLags
+    ) -> None:
         self._context = context
         self._topics = topics
         self._connections = connections
+        self._lags = lags
         self._runner: web.AppRunner | None = None
         self.port = 0
 
@@ -62,6 +68,7 @@ class AdminServer:
 
     async def stop(self) -> None:
         """Stop listening."""
+        await self._lags.stop()
         if self._runner is not None:
             await self._runner.cleanup()
 
@@ -77,6 +84,8 @@ class AdminServer:
     async def _metrics(self, _: web.Request) -> web.Response:
         metrics, memory = self._context.metrics, self._context.memory
         scheduler = self._context.scheduler
+        await self._lags.refresh()
+        metrics.lag.now_us = self._context.now().wall_ms * 1_000
         metrics.connections.set(len(self._connections))
         metrics.memory.set(memory.used_bytes)
         metrics.memory_idle.set(memory.idle_bytes)
@@ -94,10 +103,16 @@ class AdminServer:
     async def _status(self, _: web.Request) -> web.Response:
         context = self._context
         partitions = [
-            {"write_partition": repr(partition.processor), "parked": partition.parked}
+            {
+                "topic": hosted.topic.name,
+                "write_partition": partition.processor.write_partition,
+                **partition.processor.load._asdict(),
+                "parked_messages": partition.parked,
+            }
             for hosted in self._topics.hosted()
             for partition in hosted.partitions
         ]
+        presence = context.presence
         memory, scheduler = context.memory, context.scheduler
         return web.json_response(
             {
@@ -112,6 +127,12 @@ class AdminServer:
                 "memory_limit_bytes": memory.limit_bytes,
                 "answer_bytes": scheduler.used_bytes,
                 "answer_limit_bytes": scheduler.limit_bytes,
+                "objects": {
+                    "root": context.root.uri,
+                    "looked_for": presence.looked_for,
+                    "missing": len(presence.missing),
+                    "such_as": [each._asdict() for each in presence.missing[:MAX_MISSING_NAMED]],
+                },
                 "write_partitions": partitions,
             }
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from memq.broker.data_dir import DiskSpace
 from memq.broker.metrics import Metrics
+from memq.broker.object_root import ObjectRoot, Presence
 from memq.core.notification.notification import decode_notification
 from memq.core.runtime import SYSTEM, Runtime
 
@@ -72,6 +73,8 @@ class BrokerContext:
         metrics: counters.
         listens_at: `host:port` of its socket; also while it drains, when it listens no more.
         ready: it serves, and does not stop.
+        presence: what was found of its objects when they were looked for last.
+        root: below which the storage has its objects.
         now: the broker's clock.
         warn: the log for what clients can cause, and cause again.
     """
@@ -89,10 +92,13 @@ class BrokerContext:
     metrics: Metrics = field(default_factory=Metrics)
     listens_at: str = ""
     ready: bool = False
+    presence: Presence = field(default_factory=Presence)
+    root: ObjectRoot = field(init=False)
     now: Callable[[], ClockReading] = field(init=False)
     warn: RateLimitedLog = field(init=False)
 
     def __post_init__(self) -> None:
+        self.root = ObjectRoot(self.storage)
         self.now = self.times.clock
         self.warn = RateLimitedLog(log, self.runtime.mono_s)
 
@@ -105,7 +111,7 @@ class BrokerContext:
         """Why the broker should be given nothing to do now; none when it is ready."""
         if not self.ready:
             return ["it starts or stops"]
-        return self.disk.reasons(self.now().mono_ms)
+        return [*self.disk.reasons(self.now().mono_ms), *self.presence.reasons()]
 
     async def entries(
         self,
@@ -123,6 +129,8 @@ class BrokerContext:
             entries = await self.queue.fetch(
                 topic, partition, start, max_entries=SCAN_ENTRIES, max_bytes=at_once_bytes
             )
+            if not entries:  # Kafka's offsets have gaps, at the end as well
+                return
             for entry in entries:
                 if entry.offset >= end:
                     return

@@ -33,8 +33,7 @@ _NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT))
 def check_nothing_missing(directory: Path, objects: Path | None) -> None:
     """Refuse a data directory of which a part is missing that others know of.
 
-    Objects that are missing are only logged: what is left can be served, and readers are told of
-    each object.
+    Missing objects are no reason: what is left can be served. `look_for_objects` tells of them.
 
     Args:
         directory: of the broker.
@@ -62,14 +61,6 @@ def check_nothing_missing(directory: Path, objects: Path | None) -> None:
             f"{len(in_queue)} topics, such as {in_queue[0]}: nothing was started. Put the folder "
             f"back, or make it again from queue and objects with `{command}`"
         )
-    if objects is None or _has_any(objects):
-        return
-    if _holds_notifications(directory / "queue" / "topics"):
-        log.error(
-            "%s is missing or empty, but there are notifications: readers get DataLossError until "
-            "the objects are put back (is their disk mounted?)",
-            objects,
-        )
 
 
 def _names(folder: Path, *, files: bool) -> list[str]:
@@ -77,15 +68,6 @@ def _names(folder: Path, *, files: bool) -> list[str]:
     if not folder.is_dir():
         return []
     return sorted(path.name for path in folder.iterdir() if path.is_dir() != files)
-
-
-def _holds_notifications(topics: Path) -> bool:
-    """Whether any read partition has ever had a notification: then it has a data page."""
-    return next(topics.glob("*/*/data/*.page"), None) is not None
-
-
-def _has_any(folder: Path) -> bool:
-    return folder.is_dir() and next(folder.iterdir(), None) is not None
 
 
 def free_bytes(folder: Path) -> int:

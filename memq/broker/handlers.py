@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
+from memq.broker.lag import MAX_POSITIONS
 from memq.core.format.message import check_message
 from memq.core.storage.keys import key_of_uri, parse_object_key
 from memq.core.topic import TopicConfig
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from memq.broker.context import BrokerContext
+    from memq.broker.lag import LagCounter
     from memq.broker.topics import Topics
     from memq.broker.write_partition import ReceivedWrite
     from memq.core.governor.catalog import Topic
@@ -51,6 +53,7 @@ PAGE_BYTES = 1 << 20  # of a list of topics or groups in one answer; the client 
 INFO_BYTES = 1 << 10  # of that for a topic or a group with all that is small in it,
 MEMBER_BYTES = 1 << 8  # for a member, without its text,
 LOOK_BYTES = 1 << 10  # and for looking into a topic, which takes time though it adds nothing
+LAG_BYTES = 1 << 8  # of an answer for a position whose lag is asked, without the text of an error
 MAX_NAMED_TOPICS = 100  # topics that one Metadata may name
 MAX_PRODUCER_ID = 200  # characters, which are bytes; it stands in every notification
 MAX_EPOCH = (1 << 31) - 1
@@ -62,6 +65,7 @@ READ_ONLY = (
     m.FetchNotifications,
     m.FetchOffsets,
     m.FetchWatermark,
+    m.FetchLag,
     m.FetchBatch,
     m.FetchCommitted,
     m.ListGroups,
@@ -80,12 +84,16 @@ class Handlers:
         context: of the broker.
         topics: that it hosts.
         groups: who holds which partition.
+        lag: counts what is published after offsets.
     """
 
-    def __init__(self, context: BrokerContext, topics: Topics, groups: GroupCoordinator) -> None:
+    def __init__(
+        self, context: BrokerContext, topics: Topics, groups: GroupCoordinator, lag: LagCounter
+    ) -> None:
         self._context = context
         self._topics = topics
         self._groups = groups
+        self._lag = lag
         self._batch_reads = asyncio.Semaphore(BATCH_READS)
         self._group_locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = (
             WeakValueDictionary()
@@ -97,6 +105,7 @@ class Handlers:
             m.DeleteTopic: self._delete_topic,
             m.FetchOffsets: self._fetch_offsets,
             m.FetchWatermark: self._fetch_watermark,
+            m.FetchLag: self._fetch_lag,
             m.CommitOffsets: self._commit_offsets,
             m.FetchCommitted: self._fetch_committed,
             m.GroupHeartbeat: self._group_heartbeat,
@@ -147,6 +156,8 @@ class Handlers:
                 return max(1, min(request.length, self._context.config.max_body_bytes))
             case m.Metadata(topics=None) | m.ListGroups():
                 return PAGE_BYTES
+            case m.FetchLag(positions=positions):
+                large = LAG_BYTES * min(len(positions), MAX_POSITIONS)
             case m.Metadata(topics=list(names)):
                 large = sum(map(self._info_bytes, names[:MAX_NAMED_TOPICS]))
             case m.CreateTopic(config=config):
@@ -310,13 +321,15 @@ class Handlers:
         ):
             if entries_left <= 0 or bytes_left <= 0:
                 break
-            entries = await self._context.queue.fetch(
+            share_bytes = max(1, bytes_left // waiting)
+            stored = await self._context.queue.fetch(
                 topic.queue_topic,
                 partition,
                 offset,
                 max_entries=max(1, entries_left // waiting),
-                max_bytes=max(1, bytes_left // waiting),
+                max_bytes=share_bytes,
             )
+            entries = await self._context.root.served(stored, share_bytes)
             found += [
                 m.NotificationEntry(partition, entry.offset, entry.timestamp_ms, entry.payload)
                 for entry in entries
@@ -346,6 +359,10 @@ class Handlers:
             retained_since_ms=hosted.retained_since_ms(self._context.now().wall_ms),
         )
 
+    async def _fetch_lag(self, request: m.FetchLag) -> m.FetchLagAnswer:
+        lags = await self._lag.lags(self._topic(request), request.positions)
+        return m.FetchLagAnswer(lags=lags, now_us=self._context.now().wall_ms * 1_000)
+
     async def _fetch_batch(self, request: m.FetchBatch) -> Any:
         limit = self._context.config.max_body_bytes
         if not 0 < request.length <= limit or request.start < 0:
@@ -356,14 +373,9 @@ class Handlers:
         storage, topic = self._context.storage, self._topic(request)
         key = key_of_uri(request.uri)
         parsed = parse_object_key(key)
-        if (
-            parsed is None
-            or (parsed.topic, parsed.incarnation) != (topic.name, topic.incarnation)
-            or storage.uri(key) != request.uri
-        ):
-            raise InvalidRequestError(
-                f"{request.uri!r} is no Batch of topic {request.topic!r} in this broker's storage"
-            )
+        # The key decides, for the URI may be from before the objects were moved.
+        if parsed is None or (parsed.topic, parsed.incarnation) != (topic.name, topic.incarnation):
+            raise InvalidRequestError(f"{request.uri!r} is no Batch of topic {request.topic!r}")
         return await asyncio.get_running_loop().run_in_executor(
             self._context.executor, storage.get_range, key, request.start, request.length
         )

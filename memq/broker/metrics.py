@@ -2,15 +2,73 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from memq.core.clock import ClockReading
+    from memq.core.wire.messages import PartitionLag
     from memq.core.write_partition_effects import RingBatch
 
 _LATENCY_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+
+class GroupLag(NamedTuple):
+    """How far a group is from the end of one read partition."""
+
+    group: str
+    topic: str
+    lag: PartitionLag
+
+
+class LagGauges(Collector):
+    """The lag of groups as it was looked up last; what is not among the rows has no series.
+
+    Attributes:
+        rows: a group and a read partition each.
+        left_out: groups that there is no room for.
+        now_us: the time, microseconds since 1970 UTC, to tell ages by.
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[GroupLag] = []
+        self.left_out = 0
+        self.now_us = 0
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """The gauges, as Prometheus wants them."""
+        labels = ["group", "topic", "partition"]
+        batches = GaugeMetricFamily(
+            "memq_group_lag_batches", "Batches that the group has not committed.", labels=labels
+        )
+        records = GaugeMetricFamily(
+            "memq_group_lag_records", "LogMessages in those.", labels=labels
+        )
+        size = GaugeMetricFamily("memq_group_lag_bytes", "Bytes of those.", labels=labels)
+        seconds = GaugeMetricFamily(
+            "memq_group_lag_seconds", "Age of the oldest LogMessage in those.", labels=labels
+        )
+        removed = GaugeMetricFamily(
+            "memq_group_removed",
+            "1 where retention has removed what the group would have read next.",
+            labels=labels,
+        )
+        for group, topic, lag in self.rows:
+            values = [group, topic, str(lag.partition)]
+            batches.add_metric(values, lag.batches)
+            records.add_metric(values, lag.records)
+            size.add_metric(values, lag.size_bytes)
+            seconds.add_metric(values, lag.age_s(self.now_us))
+            removed.add_metric(values, lag.offset < lag.start)
+        yield from (batches, records, size, seconds, removed)
+        yield GaugeMetricFamily(
+            "memq_group_lag_left_out", "Groups whose lag is not shown.", self.left_out
+        )
 
 
 class Metrics:
@@ -54,6 +112,8 @@ class Metrics:
             registry=self.registry,
             buckets=_LATENCY_BUCKETS_S,
         )
+        self.lag = LagGauges()
+        self.registry.register(self.lag)
 
     def published(self, topic: str, batch: RingBatch, now: ClockReading) -> None:
         """Count a Batch that was published."""

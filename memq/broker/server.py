@@ -22,8 +22,11 @@ from memq.broker.context import BrokerContext
 from memq.broker.data_dir import DiskSpace, check_nothing_missing
 from memq.broker.fair_queuing import ANSWERS_SHARE, FairScheduler
 from memq.broker.fatal_errors import FatalErrors
+from memq.broker.group_lag import GroupLags
 from memq.broker.handlers import Handlers
+from memq.broker.lag import LagCounter
 from memq.broker.memory import BodyMemory
+from memq.broker.object_root import look_for_objects
 from memq.broker.retention import expire, scan_orphans
 from memq.broker.topics import Topics
 from memq.core.clock import BrokerClock, Timekeeper
@@ -34,6 +37,7 @@ from memq.core.notification.embedded import EmbeddedQueue
 from memq.core.notification.read_partition import PAGE_BYTES
 from memq.core.runtime import SYSTEM, Runtime
 from memq.core.storage.open import local_folder, open_storage
+from memq.core.topic import AUDIT_TOPIC
 from memq.errors import MemqError, StorageError, UnavailableError
 
 if TYPE_CHECKING:
@@ -131,12 +135,15 @@ class Broker:
         self.groups = GroupCoordinator()
         catalog = Catalog(self._directory / "topics")
         self.topics = Topics(catalog, self.context, on_deleted=self.groups.forget_topic)
-        self.handlers = Handlers(self.context, self.topics, self.groups)
+        lag = LagCounter(self.context)
+        self.handlers = Handlers(self.context, self.topics, self.groups, lag)
         self.connections = Connections(self.context, self.handlers)
-        self.admin = AdminServer(self.context, self.topics, self.connections)
+        group_lags = GroupLags(self.context, self.topics, lag)
+        self.admin = AdminServer(self.context, self.topics, self.connections, group_lags)
         self._server = await self._listen()
         await self.topics.start()
         await self.handlers.restore_groups()
+        await self._look_for_objects()
         if self._admin_http:
             await self.admin.start()
         fatal_errors.watch(self.connections.foreign)
@@ -213,6 +220,21 @@ class Broker:
         self.context.listens_at = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         return server
 
+    async def _look_for_objects(self) -> None:
+        """Say so when objects are not where the storage is, and when they are there again."""
+        context, before = self.context, self.context.presence
+        topics = [hosted.topic for hosted in self.topics.hosted()]
+        topics.sort(key=lambda topic: topic.name == AUDIT_TOPIC)  # no example that users know
+        found = await look_for_objects(context.root, topics, context.queue, context.executor)
+        if found.unknown and not found.missing:
+            log.warning("the storage does not say whether %d objects are there", found.unknown)
+            return
+        context.presence = found
+        if found.missing and not before.missing:
+            log.error("objects are missing: %s", found.warning())
+        elif before.missing and not found.missing:
+            log.warning("no object is missing any more")
+
     # -- background -------------------------------------------------------------------------
 
     async def _sweep(self) -> None:
@@ -267,6 +289,8 @@ class Broker:
                     log.warning("%s: retention failed, later again: %s", hosted.topic.name, exc)
             if self.context.now().mono_ms >= next_scan_ms:
                 next_scan_ms = self.context.now().mono_ms + self.config.orphan_interval_ms
+            if self.context.presence.missing:
+                await self._look_for_objects()
             await asyncio.sleep(self.config.retention_interval_ms / 1000)
 
 

@@ -185,6 +185,26 @@ class SizeType(click.ParamType[int]):
             self.fail(str(exc), param, ctx)
 
 
+class HeaderType(click.ParamType[tuple[str, bytes]]):
+    """`NAME=VALUE`; the value ends with the argument, whatever it has."""
+
+    name = "NAME=VALUE"
+
+    def convert(
+        self,
+        value: str | tuple[str, bytes],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> tuple[str, bytes]:
+        """The header that a text means."""
+        if isinstance(value, tuple):
+            return value
+        name, equals, text = value.partition("=")
+        if not (name and equals):
+            self.fail(f"{value!r} is no header; write it like source=web-1", param, ctx)
+        return name, os.fsencode(text)
+
+
 class TimeType(click.ParamType[datetime]):
     """A time with its zone; see `parse_time` for how it is written."""
 

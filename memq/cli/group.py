@@ -14,18 +14,24 @@ from memq.cli.command import (
     option,
     output_option,
 )
-from memq.cli.output import show_rows
+from memq.cli.lag import LAG_TITLES, lag_fields, notes, partition_row
+from memq.cli.output import show_rows, table_text
 from memq.errors import InvalidRequestError, UnknownGroupError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from datetime import datetime
 
-    from memq import AdminClient
     from memq.cli.output import Row
-    from memq.core.wire.messages import GroupInfo, PartitionOffsets
+    from memq.client.lag import GroupLag
+    from memq.core.wire.messages import PartitionOffsets
 
 How = Literal["earliest", "latest", "offset", "datetime", "shift"]
+
+SHORT_ID = 8  # hex digits of a member's random name that a table shows; JSON has all of them
+
+_TITLES = {"current_offset": "OFFSET", "log_end_offset": "END"} | LAG_TITLES
+_COLUMNS = ["partition", *_TITLES, "member", "client"]
 
 topic_option = option("--topic", help="Only groups of this topic.")
 
@@ -57,36 +63,38 @@ def list_(*, topic: str | None, bootstrap: str, token: str, output: str) -> None
 def describe(*, name: str, topic: str | None, bootstrap: str, token: str, output: str) -> None:
     """Show how far GROUP has read, partition by partition.
 
-    LAG counts Batches that are published and not committed by the group.
+    LAG counts Batches that are published and not committed by the group, RECORDS the LogMessages in
+    them, SIZE their bytes; BEHIND is the age of the oldest of those LogMessages. What retention has
+    removed is not counted, for nobody can read it any more; a line below the table names it.
     """
     with connect_admin(bootstrap, token) as admin:
-        found = [each for each in admin.groups(topic) if each.group == name]
-        if not found:
-            raise UnknownGroupError(f"no group {name!r}; see memq group list")
-        rows = [row for each in found for row in _lag_rows(admin, each)]
-    columns = ["group", "topic", "partition", "current_offset", "log_end_offset", "lag"]
-    show_rows(rows, [*columns, "consumer_id", "client"], output)
+        found = admin.lag(topic, name)
+    if not found:
+        raise UnknownGroupError(f"no group {name!r}; see memq group list")
+    if output == "json":
+        show_rows([row for each in found for row in _described(each)], [], output)
+    else:
+        click.echo("\n\n".join(_describe(each) for each in found))
 
 
-def _lag_rows(admin: AdminClient, info: GroupInfo) -> list[Row]:
-    committed = {position.partition: position.offset for position in info.offsets}
-    owners = {partition: member for member in info.members for partition in member.partitions}
-    rows: list[Row] = []
-    for each in admin.offsets(info.topic):
-        current, owner = committed.get(each.partition), owners.get(each.partition)
-        rows.append(
-            {
-                "group": info.group,
-                "topic": info.topic,
-                "partition": each.partition,
-                "current_offset": current,
-                "log_end_offset": each.end,
-                "lag": None if current is None else each.end - current,
-                "consumer_id": owner and owner.member_id,
-                "client": owner and owner.client,
-            }
-        )
-    return rows
+def _described(found: GroupLag) -> list[Row]:
+    about = {"group": found.group, "topic": found.topic}
+    return [about | partition_row(each) for each in found.partitions]
+
+
+def _describe(found: GroupLag) -> str:
+    """A group in a topic: who reads, a row for each read partition, and all of it together."""
+    rows = [partition_row(each) for each in found.partitions]
+    for row in rows:
+        row["member"] = row["consumer_id"] and row["consumer_id"][:SHORT_ID]
+    total = lag_fields(found.total) | dict.fromkeys(rows[0].keys() - lag_fields(None).keys())
+    if len(rows) > 1:
+        rows.append(total | {"partition": "total"})
+    members = len(found.members)
+    heading = (
+        f"{found.group} reads {found.topic} with {members} member{'' if members == 1 else 's'}"
+    )
+    return "\n".join([heading, table_text(rows, _COLUMNS, _TITLES), *notes([found])])
 
 
 @group.command(

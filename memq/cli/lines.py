@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -57,11 +58,10 @@ def json_lines(objects: Iterable[dict[str, Any]]) -> Iterator[bytes]:
 
 def json_object(message: LogMessage) -> dict[str, Any]:
     """A LogMessage as what JSON can hold; bytes that are not UTF-8 become `{"base64": "…"}`."""
-    headers = message.headers
     return {
         "key": json_value(message.key),
         "value": json_value(message.value),
-        "headers": headers and [[name, json_value(value)] for name, value in headers],
+        "headers": json_value(message.headers),
         "timestamp": iso_us(message.timestamp_us),
         "partition": message.partition,
         "offset": message.offset,
@@ -106,6 +106,8 @@ def object_records(reader: BatchReader) -> Iterator[dict[str, Any]]:
 def json_value(value: Any) -> Any:
     """A value without bytes at any depth; for times and decimals the encoder has a text itself."""
     match value:
+        case float() if not math.isfinite(value):  # JSON has no such numbers
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
         case bytes():
             try:
                 return value.decode()

@@ -27,6 +27,7 @@ from memq.cli.command import Group
 from memq.cli.consume import consume
 from memq.cli.export import export
 from memq.cli.group import group
+from memq.cli.lag import lag
 from memq.cli.offsets import offsets
 from memq.cli.produce import produce
 from memq.cli.recover import recover
@@ -132,6 +133,7 @@ for command in (
     export,
     offsets,
     group,
+    lag,
     batch,
     audit,
     recover,

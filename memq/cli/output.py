@@ -16,12 +16,14 @@ import click
 from memq.core.units import format_duration_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 Row = dict[str, Any]
 
 _UNITS = ("KiB", "MiB", "GiB", "TiB")
-_BYTES, _MS = "_bytes", "_ms"
+_BYTES, _MS, _SECONDS = "_bytes", "_ms", "_seconds"
+_AGES = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
+_SHORT_S = 10.0  # below it a tenth of a second says something
 
 
 def show_rows(rows: Sequence[Row], columns: Sequence[str], output: str) -> None:
@@ -33,20 +35,38 @@ def show_rows(rows: Sequence[Row], columns: Sequence[str], output: str) -> None:
         output: "table" or "json".
     """
     if output == "json":
-        _show_json(list(rows))
-        return
+        show_json(list(rows))
+    else:
+        click.echo(table_text(rows, columns))
+
+
+def table_text(
+    rows: Sequence[Row], columns: Sequence[str], titles: Mapping[str, str] | None = None
+) -> str:
+    """A list as a table.
+
+    Args:
+        rows: all with the same keys.
+        columns: keys that are shown, in order.
+        titles: of columns whose key is not their title.
+    """
     from tabulate import tabulate  # noqa: PLC0415 - not needed for JSON
 
     cells = [[_cell(column, row[column]) for column in columns] for row in rows]
-    click.echo(
-        tabulate(cells, [_title(column) for column in columns], "plain", disable_numparse=True)
-    )
+    heads = [(titles or {}).get(column, _title(column)) for column in columns]
+    return tabulate(cells, heads, "plain", disable_numparse=True)
+
+
+def show_json(value: object) -> None:
+    """Print a result as JSON, indented."""
+    json.dump(value, sys.stdout, indent=2)
+    sys.stdout.write("\n")
 
 
 def show_one(row: Row, output: str) -> None:
     """Print one thing: a key and its value a line, or a JSON object."""
     if output == "json":
-        _show_json(row)
+        show_json(row)
         return
     from tabulate import tabulate  # noqa: PLC0415 - not needed for JSON
 
@@ -93,9 +113,18 @@ def human_size(size_bytes: float) -> str:
     return f"{size_bytes / 1024**power:.1f} {_UNITS[power - 1]}"
 
 
-def _show_json(value: object) -> None:
-    json.dump(value, sys.stdout, indent=2)
-    sys.stdout.write("\n")
+def human_age(seconds: float) -> str:
+    """A time that has passed, for the eye, in two units at most: "4.2s", "3m 20s", "2d 4h"."""
+    if seconds < _SHORT_S:
+        return f"{seconds:.1f}s" if seconds else "0s"
+    whole = round(seconds)
+    large = next(at for at, (_, size) in enumerate(_AGES) if whole >= size)
+    parts = []
+    for unit, size in _AGES[large : large + 2]:
+        count, whole = divmod(whole, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    return " ".join(parts)
 
 
 def _title(column: str) -> str:
@@ -109,8 +138,15 @@ def _cell(key: str, value: object) -> str:
         return str(value).lower()
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "-"
-    if key.endswith(_BYTES) and isinstance(value, int):
-        return human_size(value)
-    if key.endswith(_MS) and isinstance(value, int):
-        return format_duration_ms(value)
+    for suffix, kind, human in _HUMAN:
+        if key.endswith(suffix) and isinstance(value, kind):
+            return human(value)
     return str(value)
+
+
+_HUMAN: tuple[tuple[str, type, Callable[[Any], str]], ...] = (
+    (_BYTES, int, human_size),
+    (_MS, int, format_duration_ms),
+    (_SECONDS, float, human_age),
+)
+"""How a table writes values, by the unit that ends their key."""

@@ -1,16 +1,25 @@
-"""`memq produce`: lines become LogMessages."""
+"""`memq produce`: lines become LogMessages, JSON and CSV become rows.
+
+Whatever is wrong with the input is named by its line, and what comes before it is sent. CSV is the
+exception: of the block that has the row at fault nothing is.
+"""
 
 from __future__ import annotations
 
+import os
+import stat
+import sys
 import time
 from collections import deque
+from contextlib import contextmanager
 from itertools import chain, count
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import click
 
 from memq.cli.command import (
     Command,
+    HeaderType,
     SeparatorType,
     TimeType,
     check_reachable,
@@ -22,18 +31,27 @@ from memq.cli.command import (
 )
 from memq.cli.output import show_one
 from memq.client.producer.options import PRODUCER_OPTIONS
-from memq.errors import InvalidRequestError, MemqError, MessageTooLargeError
+from memq.errors import (
+    InvalidRequestError,
+    MemqError,
+    MessageTooLargeError,
+    SchemaMismatchError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from datetime import datetime
     from io import BufferedReader
 
+    import pyarrow as pa
+
     from memq import Producer
+    from memq.cli.json_rows import Rows
     from memq.client.producer.delivery import Delivery
     from memq.client.producer.options import ProducerArguments
 
 BLOCK_BYTES = 1 << 20  # splitting much less costs more per line; much more only waits in memory
+_JSON_NAMES_BYTES = 64 << 10  # of a line, beside its values
 
 _SHAPING = ("acks", "linger", "message_bytes", "compression", "max_in_flight")
 SHAPING_OPTIONS = [row for row in PRODUCER_OPTIONS if row.name in _SHAPING]
@@ -44,17 +62,39 @@ SHAPING_OPTIONS = [row for row in PRODUCER_OPTIONS if row.name in _SHAPING]
     cls=Command,
     epilog="""
 seq 1000000 | memq produce hello
-memq produce clicks --input clicks.jsonl --compression zstd
+memq produce clicks --input clicks.log --compression zstd --header source=web-1
 echo 'user-1:{"page": "/"}' | memq produce clicks --key-separator :
+memq consume clicks --format json --exit-at-end --from-beginning | memq produce copy --format json
+memq produce rides --input rides.csv --format csv --delimiter ';'
 """,
 )
 @click.argument("topic")
 @option("--input", "stream", type=click.File("rb"), default="-", help="File to read; - for stdin.")
 @option(
+    "--format",
+    "form",
+    type=click.Choice(["lines", "json", "csv"]),
+    default="lines",
+    help="lines: each line is a value; json: each line is an object as memq consume prints it, or, "
+    "for a typed topic, a row; csv: the first line names the columns.",
+)
+@option(
     "--key-separator",
     type=SeparatorType(),
-    help=r"What stands between key and value, such as : or \t; without it there are no keys.",
+    help=r"Of lines: what stands between key and value, such as : or \t; without it no keys.",
 )
+@option("--key", help="Of every LogMessage that has none of its own.")
+@option(
+    "--header",
+    "headers",
+    type=HeaderType(),
+    multiple=True,
+    help="Of every LogMessage, besides its own; may be given again.",
+)
+@option(
+    "--delimiter", type=SeparatorType(), help=r"Of CSV: between cells, such as \t. [default: ,]"
+)
+@option("--null", help="Of CSV: a cell without quotes that is null. [default: an empty one]")
 @option(
     "--producer-id",
     help="Makes it harmless to send the same lines once more: what is published already is not "
@@ -63,7 +103,7 @@ echo 'user-1:{"page": "/"}' | memq produce clicks --key-separator :
 @option(
     "--timestamp",
     type=TimeType(),
-    help="Of every LogMessage; without it, the time at which it was written.",
+    help="Of every LogMessage that has none of its own; without it, the time of writing.",
 )
 @table_options(SHAPING_OPTIONS)
 @table_options([row for row in PRODUCER_OPTIONS if row.name == "delivery_timeout"])
@@ -73,7 +113,12 @@ def produce(
     *,
     topic: str,
     stream: BufferedReader,
+    form: Literal["lines", "json", "csv"],
     key_separator: bytes | None,
+    key: str | None,
+    headers: tuple[tuple[str, bytes], ...],
+    delimiter: bytes | None,
+    null: str | None,
     producer_id: str | None,
     timestamp: datetime | None,
     given: dict[str, str],
@@ -81,11 +126,12 @@ def produce(
     token: str,
     output: str,
 ) -> None:
-    """Send each line of a file or of stdin to TOPIC as a LogMessage.
+    """Send each line of a file or of stdin to TOPIC as a LogMessage, or as a row.
 
     Ends when the input has ended and every line is acked or has failed, and prints how many there
-    were. The exit code is 1 when a line was not acked.
+    were. The exit code is 1 when a line was not acked, or does not fit.
     """
+    _check_usage(form, key_separator, key, delimiter, null)
     if producer_id is not None and timestamp is None:
         raise click.UsageError(
             "--producer-id needs --timestamp: only with equal timestamps are the lines of a second "
@@ -100,16 +146,126 @@ def produce(
         "client": "memq produce",
     }
     producer = Producer(bootstrap, topic=topic, **(options | cast("ProducerArguments", given)))
+    same = Same(
+        None if key is None else os.fsencode(key),
+        list(headers),
+        None if timestamp is None else to_us(timestamp),
+    )
     tally = Tally()
     started_s = time.monotonic()
     try:
-        with producer:
-            _send_lines(producer, stream, key_separator, timestamp, tally)
+        with producer, watched(stream) as source:
+            _check_topic(topic, producer.schema, form, same)
+            if form == "lines":
+                _send_lines(producer, source, key_separator, same, tally)
+            else:
+                # In a second run the Messages must be cut as they were in the first.
+                whole = producer_id is not None
+                if form == "json":
+                    rows = _json_rows(producer, source, same, whole=whole)
+                else:
+                    rows = _csv_rows(
+                        producer, source, same, (delimiter or b",").decode(), null or ""
+                    )
+                _send_rows(producer, rows, same, "line" if form == "json" else "row", tally)
             tally.finish()
     finally:
         tally.collect()
         _show(topic, tally, time.monotonic() - started_s, output)
     tally.check()
+
+
+def _check_usage(
+    form: str,
+    key_separator: bytes | None,
+    key: str | None,
+    delimiter: bytes | None,
+    null: str | None,
+) -> None:
+    if key_separator is not None and (form != "lines" or key is not None):
+        raise click.UsageError("--key-separator is for --format lines, and without --key")
+    if form != "csv" and not (delimiter is None and null is None):
+        raise click.UsageError("--delimiter and --null are for --format csv")
+    if delimiter is not None and not (len(delimiter) == 1 and delimiter.isascii()):
+        raise click.UsageError("--delimiter must be one ASCII character")
+
+
+class Same(NamedTuple):
+    """What all LogMessages have that have none of their own.
+
+    Attributes:
+        key: a key.
+        headers: headers, which come besides their own.
+        timestamp_us: a time; None for that of writing.
+    """
+
+    key: bytes | None
+    headers: list[tuple[str, bytes]]
+    timestamp_us: int | None
+
+    def now_us(self) -> int:
+        """The time of what has none, in microseconds since 1970 UTC."""
+        return time.time_ns() // 1_000 if self.timestamp_us is None else self.timestamp_us
+
+
+def _check_topic(topic: str, schema: pa.Schema, form: str, same: Same) -> None:
+    """Refuse what a topic with columns of its own cannot take.
+
+    Raises:
+        InvalidRequestError: naming the way out.
+    """
+    from memq.core.format.schema import DEFAULT_SCHEMA  # noqa: PLC0415 - loads Arrow
+
+    if schema.equals(DEFAULT_SCHEMA):
+        return
+    if form == "lines":
+        raise InvalidRequestError(
+            f"topic {topic!r} has a schema of its own ({', '.join(schema.names)}); its rows are "
+            "given with --format json or --format csv"
+        )
+    if same.key is not None or same.headers:
+        raise InvalidRequestError(
+            f"topic {topic!r} has a schema of its own, and neither keys nor headers; leave out "
+            "--key and --header"
+        )
+
+
+@contextmanager
+def watched(stream: BufferedReader) -> Iterator[BufferedReader]:
+    """The stream; with a bar at a terminal that shows how far it is read, when it is a file."""
+    status = os.fstat(stream.fileno())
+    if not (sys.stderr.isatty() and stat.S_ISREG(status.st_mode)):
+        yield stream
+        return
+    with click.progressbar(length=status.st_size, label="Bytes", file=sys.stderr) as bar:
+        yield cast("BufferedReader", _Watched(stream, bar.update))
+
+
+class _Watched:
+    """A stream that tells how much was read of it."""
+
+    closed = False
+
+    def __init__(self, stream: BufferedReader, tell: Callable[[int], None]) -> None:
+        self._stream = stream
+        self._tell = tell
+        self.peek = stream.peek
+
+    def read(self, size: int = -1) -> bytes:
+        """As the stream does."""
+        return self._told(self._stream.read(size))
+
+    def read1(self, size: int = -1) -> bytes:
+        """As the stream does."""
+        return self._told(self._stream.read1(size))
+
+    def readline(self, size: int = -1) -> bytes:
+        """As the stream does."""
+        return self._told(self._stream.readline(size))
+
+    def _told(self, data: bytes) -> bytes:
+        self._tell(len(data))
+        return data
 
 
 def send_all(
@@ -146,7 +302,7 @@ def _send_lines(
     producer: Producer,
     stream: BufferedReader,
     separator: bytes | None,
-    timestamp: datetime | None,
+    same: Same,
     tally: Tally,
 ) -> None:
     """Send each line of a stream.
@@ -158,31 +314,116 @@ def _send_lines(
     most = producer.max_value_bytes
     lines = chain.from_iterable(read_lines(stream, max_line_bytes=most + len(separator or b"")))
     try:
-        send_all(lines, _sender(producer, separator, timestamp), tally)
+        send_all(lines, _sender(producer, separator, same), tally)
     except MessageTooLargeError as exc:
-        raise MessageTooLargeError(
-            f"line {tally.records + 1} has more than the {most} bytes that fit into a Message of "
-            "this topic; cut it, or raise the topic's message_bytes (64MiB at most) with "
-            "`memq topic alter`. Is the input text?"
-        ) from exc
+        raise _too_large(tally.records + 1, most) from exc
 
 
-def _sender(
-    producer: Producer, separator: bytes | None, timestamp: datetime | None
-) -> Callable[[bytes], Delivery]:
-    """What writes one line; without keys and timestamp, the producer itself."""
-    if separator is None and timestamp is None:
+def _sender(producer: Producer, separator: bytes | None, same: Same) -> Callable[[bytes], Delivery]:
+    """What writes one line; where it has nothing but its value, the producer itself."""
+    if separator is None and same == (None, [], None):
         return producer.write
-    timestamp_us = None if timestamp is None else to_us(timestamp)
+    key, timestamp_us = same.key, same.timestamp_us
+    headers = same.headers or None
+    if separator is None:
+        return lambda line: producer.write(line, key, headers, timestamp_us)
     numbers = count(1)
 
     def send(line: bytes) -> Delivery:
-        if separator is None:
-            return producer.write(line, timestamp=timestamp_us)
-        key, value = split_key(line, separator, next(numbers))
-        return producer.write(value, key, timestamp=timestamp_us)
+        own_key, value = split_key(line, separator, next(numbers))
+        return producer.write(value, own_key, headers, timestamp_us)
 
     return send
+
+
+# -- rows -----------------------------------------------------------------------------------
+
+
+def _json_rows(
+    producer: Producer, stream: BufferedReader, same: Same, *, whole: bool
+) -> Iterator[Rows]:
+    from memq.cli.json_rows import json_rows  # noqa: PLC0415 - loads Arrow
+
+    most = 6 * producer.max_value_bytes + _JSON_NAMES_BYTES  # a byte that is escaped takes six
+    blocks = read_lines(stream, max_line_bytes=most, whole=whole)
+    return json_rows(blocks, producer.schema, same.now_us)
+
+
+def _csv_rows(
+    producer: Producer, stream: BufferedReader, same: Same, delimiter: str, null: str
+) -> Iterator[Rows]:
+    from memq.cli.csv_rows import Dialect, csv_rows  # noqa: PLC0415 - loads Arrow
+
+    return csv_rows(
+        stream,
+        producer.schema,
+        dialect=Dialect(delimiter, null),
+        block_bytes=max(BLOCK_BYTES, 2 * producer.max_value_bytes),  # a quoted byte may take two
+        now_us=same.now_us,
+    )
+
+
+def _send_rows(
+    producer: Producer, parts: Iterable[Rows], same: Same, unit: str, tally: Tally
+) -> None:
+    """Send rows, each part as Messages of its own.
+
+    Raises:
+        MemqError: a row does not fit; those before it are sent.
+    """
+    for part in parts:
+        table = _with_same(part.table, same)
+        good, failure = _check_rows(producer, part._replace(table=table), unit)
+        for batch in producer.conformed(table.slice(0, good)):
+            (delivery,) = producer.write_table(batch)  # of one Message
+            tally.add(delivery, batch.num_rows)
+        if failure is not None:
+            raise failure
+
+
+def _check_rows(producer: Producer, part: Rows, unit: str) -> tuple[int, MemqError | None]:
+    """How many of the first rows fit, and what is wrong with the next one, if there is one."""
+    from memq.cli.json_rows import good_prefix  # noqa: PLC0415 - loads Arrow
+
+    refusals = (SchemaMismatchError, MessageTooLargeError)
+    table, numbers = part
+    try:
+        producer.conformed(table)
+    except refusals:
+        good = good_prefix(
+            table.num_rows, lambda count: producer.conformed(table.slice(0, count)), refusals
+        )
+        try:
+            producer.conformed(table.slice(good, 1))
+        except refusals as exc:
+            return good, type(exc)(f"{unit} {numbers[good]}: {exc}")
+        raise
+    return table.num_rows, None
+
+
+def _with_same(table: pa.Table, same: Same) -> pa.Table:
+    """Rows of LogMessages with the key and the headers that all of them are to have."""
+    import pyarrow as pa  # noqa: PLC0415 - slow to load
+
+    from memq.core.format.schema import DEFAULT_SCHEMA  # noqa: PLC0415 - loads Arrow
+
+    def replaced(name: str, values: list[Any]) -> pa.Table:
+        field = DEFAULT_SCHEMA.field(name)
+        column = pa.chunked_array([pa.array(values, field.type)])
+        position = table.schema.get_field_index(name)
+        if position < 0:
+            return table.append_column(field, column)
+        return table.set_column(position, field, column)
+
+    def given(name: str) -> list[Any]:
+        missing = [None] * table.num_rows
+        return table.column(name).to_pylist() if name in table.column_names else missing
+
+    if same.key is not None:
+        table = replaced("key", [same.key if each is None else each for each in given("key")])
+    if same.headers:
+        table = replaced("headers", [[*(each or ()), *same.headers] for each in given("headers")])
+    return table
 
 
 def _show(topic: str, tally: Tally, seconds: float, output: str) -> None:
@@ -202,23 +443,41 @@ def _show(topic: str, tally: Tally, seconds: float, output: str) -> None:
 # -- lines ----------------------------------------------------------------------------------
 
 
-def read_lines(stream: BufferedReader, *, max_line_bytes: int) -> Iterator[list[bytes]]:
-    """Lines without their newline, as many as arrive at a time; the last one may lack it.
+def read_lines(
+    stream: BufferedReader, *, max_line_bytes: int, whole: bool = False
+) -> Iterator[list[bytes]]:
+    """Lines without their newline; the last one may lack it.
+
+    Args:
+        stream: to read.
+        max_line_bytes: that a line may have.
+        whole: give out full blocks, in place of as many lines as arrive at a time.
 
     Raises:
         MessageTooLargeError: a line that has not ended is longer than this.
     """
+    read = stream.read if whole else stream.read1
     rest = bytearray()  # of a line that has not ended: adding to bytes would copy it each time
-    while block := stream.read1(BLOCK_BYTES):
+    number = 1
+    while block := read(BLOCK_BYTES):
         lines = block.split(b"\n")
         rest += lines[0]
         if len(rest) > max_line_bytes:
-            raise MessageTooLargeError(f"longer than {max_line_bytes} bytes")
+            raise _too_large(number, max_line_bytes)
         if len(lines) > 1:
             lines[0], rest = bytes(rest), bytearray(lines.pop())
+            number += len(lines)
             yield lines
     if rest:
         yield [bytes(rest)]
+
+
+def _too_large(number: int, most: int) -> MessageTooLargeError:
+    return MessageTooLargeError(
+        f"line {number} has more than the {most} bytes that fit into a Message of this topic; cut "
+        "it, or raise the topic's message_bytes (64MiB at most) with `memq topic alter`. Is the "
+        "input text?"
+    )
 
 
 def split_key(line: bytes, separator: bytes, number: int) -> tuple[bytes, bytes]:

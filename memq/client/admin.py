@@ -6,10 +6,12 @@ import contextlib
 import logging
 from collections.abc import Mapping
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from memq.client.audit.consumed import report_skipped
 from memq.client.cluster import Cluster
+from memq.client.lag import group_lag
 from memq.client.start import check_start, resolve, time_ms
 from memq.client.sync import EventLoopThread, SyncClient, sync, sync_close
 from memq.client.topic import TopicClient
@@ -20,6 +22,7 @@ from memq.core.wire.messages import (
     CreateTopic,
     DeleteGroup,
     DeleteTopic,
+    FetchLagAnswer,
     ListGroups,
     ListGroupsAnswer,
     TopicAnswer,
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from memq.client.lag import GroupLag
     from memq.client.start import Start
     from memq.core.wire.messages import (
         GroupInfo,
@@ -222,6 +226,49 @@ class AsyncAdminClient:
                 topic=topic, from_topic=answer.from_topic, after_group=answer.after_group
             )
 
+    async def lag(self, topic: str | None = None, group: str | None = None) -> list[GroupLag]:
+        """How much consumer groups have not read, in Batches, records, bytes and seconds.
+
+        Args:
+            topic: only groups of this topic.
+            group: only this group, in every topic that it reads.
+
+        Returns:
+            A row for each group and topic, sorted by topic and group; none for a group that has
+            neither committed offsets nor live members.
+
+        Raises:
+            UnknownTopicError: there is no such topic.
+        """
+        by_topic: dict[str, list[GroupInfo]] = {}
+        for info in await self.groups(topic):
+            if group is None or info.group == group:
+                by_topic.setdefault(info.topic, []).append(info)
+        found: list[GroupLag] = []
+        for name, infos in by_topic.items():
+            try:
+                found += await self._lags_of(name, infos)
+            except UnknownTopicError:
+                if topic is not None:
+                    raise
+                # Deleted meanwhile, and its groups with it.
+        return found
+
+    async def _lags_of(self, topic: str, infos: list[GroupInfo]) -> list[GroupLag]:
+        """The lag of some groups of one topic."""
+        queue = self._queue(topic)
+        retained = await queue.offsets()
+        answer = await queue.lags([position for info in infos for position in info.offsets])
+        lags = iter(answer.lags)
+        return [
+            group_lag(
+                info,
+                retained,
+                FetchLagAnswer(lags=list(islice(lags, len(info.offsets))), now_us=answer.now_us),
+            )
+            for info in infos
+        ]
+
     async def committed(self, group: str, topic: str) -> dict[int, int]:
         """Stored next offsets of a group; partitions without one are absent.
 
@@ -329,6 +376,7 @@ class AdminClient(SyncClient[AsyncAdminClient]):
     offsets = sync(AsyncAdminClient.offsets)
     watermark = sync(AsyncAdminClient.watermark)
     groups = sync(AsyncAdminClient.groups)
+    lag = sync(AsyncAdminClient.lag)
     committed = sync(AsyncAdminClient.committed)
     reset_offsets = sync(AsyncAdminClient.reset_offsets)
     delete_group = sync(AsyncAdminClient.delete_group)

@@ -12,6 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from memq.client.batch import Batch, Order, arrange
+from memq.client.topic import published_batch
 from memq.core.format.reader import BatchReader
 from memq.core.retry import Retry
 from memq.core.storage.open import open_uri
@@ -203,11 +204,17 @@ class BatchSource:
         """
         cluster = self._topic.cluster
         retry = Retry(cluster.request_timeout_s, cluster.runtime)
+        last_uri = ""
         while True:
             try:
                 return await self._read(published, retry.left_s)
             except ObjectNotFoundError as exc:
-                raise await self._missing(published) from exc
+                present = await self._present(published)
+                uri = present.notification.uri
+                if uri in (published.notification.uri, last_uri):
+                    raise _lost(published) from exc
+                published, last_uri = present, published.notification.uri
+                continue
             except CorruptDataError:  # names the Batch itself
                 raise
             except MemqError as exc:
@@ -248,19 +255,31 @@ class BatchSource:
         storage, key = open_uri(published.notification.uri)
         return decode(storage.get(key), published, self._order)
 
-    async def _missing(self, published: PublishedBatch) -> MemqError:
-        """What it means that the object is not there."""
-        retained = (await self._topic.offsets())[published.partition]
-        if published.offset < retained.start:
-            return OffsetOutOfRangeError(
-                f"offset {published.offset} of {self._topic.topic}/{published.partition} was "
+    async def _present(self, published: PublishedBatch) -> PublishedBatch:
+        """The Batch as the broker names it now: its object may have been moved meanwhile.
+
+        Raises:
+            OffsetOutOfRangeError: retention has removed it.
+            MemqError: the broker failed until the deadline.
+        """
+        partition, offset = published.partition, published.offset
+        retained = (await self._topic.offsets())[partition]
+        if offset < retained.start:
+            raise OffsetOutOfRangeError(
+                f"offset {offset} of {self._topic.topic}/{partition} was "
                 f"removed by retention; [{retained.start}, {retained.end}) is retained"
             )
-        return DataLossError(
-            f"{published} is gone, though its notification is retained. If this machine does not "
-            "share the brokers' storage, read through the broker; otherwise seek past this offset "
-            "to go on"
-        )
+        page = await self._topic.page({partition: offset}, max_entries=1)
+        found = [published_batch(self._topic.topic, entry) for entry in page.entries]
+        return next((each for each in found if each.offset == offset), published)
+
+
+def _lost(published: PublishedBatch) -> DataLossError:
+    return DataLossError(
+        f"{published} is gone, though its notification is retained. If this machine does not "
+        "share the brokers' storage, read through the broker; otherwise seek past this offset "
+        "to go on"
+    )
 
 
 def decode(data: Any, published: PublishedBatch, order: Order) -> FetchedBatch:

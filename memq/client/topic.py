@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from memq.client.cluster import Cluster
+from memq.client.lag import lag_of
 from memq.client.sync import EventLoopThread, SyncClient, sync, sync_close, sync_iter
 from memq.core.notification.notification import PublishedBatch, decode_notification
 from memq.core.ranges import OffsetRange
@@ -30,6 +31,8 @@ from memq.core.retry import Retry
 from memq.core.wire.messages import (
     CommitOffsets,
     FetchCommitted,
+    FetchLag,
+    FetchLagAnswer,
     FetchNotifications,
     FetchOffsets,
     FetchWatermark,
@@ -50,10 +53,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
     from typing import Self
 
+    from memq.client.lag import Lag
     from memq.core.wire.messages import (
         FetchCommittedAnswer,
         FetchNotificationsAnswer,
         FetchOffsetsAnswer,
+        PartitionLag,
         PartitionOffsets,
         Struct,
         TopicInfo,
@@ -62,6 +67,7 @@ if TYPE_CHECKING:
 
 ATTEMPT_S = 5.0  # a broker that does not answer for this long may not serve the queue any more
 PAGE_ENTRIES = 1_000  # notifications asked for at a time, about 1 MB
+LAG_POSITIONS = 4_000  # whose lag is asked for at a time; a broker takes a few more
 
 _entries = msgspec.msgpack.Decoder(list[NotificationEntry])
 
@@ -278,6 +284,37 @@ class TopicClient:
             async for entry in entries:
                 yield published_batch(self.topic, entry)
 
+    async def lags(self, positions: Sequence[PartitionOffset]) -> FetchLagAnswer:
+        """What is published from each of the positions on, in their order.
+
+        Raises:
+            InvalidRequestError: the topic has no such partition.
+            MemqError: as `ask`.
+        """
+        lags: list[PartitionLag] = []
+        now_us = 0
+        for first in range(0, len(positions), LAG_POSITIONS):
+            asked = list(positions[first : first + LAG_POSITIONS])
+            answer: FetchLagAnswer
+            answer, _ = await self.ask(FetchLag(topic=self.topic, positions=asked))
+            lags += answer.lags
+            now_us = answer.now_us
+        return FetchLagAnswer(lags=lags, now_us=now_us)
+
+    async def lag(self, positions: Mapping[int, int]) -> dict[int, Lag]:
+        """What is published from some offsets on, by partition; what retention removed is not.
+
+        Raises:
+            InvalidRequestError: the topic has no such partition.
+            CorruptDataError: a notification that is to be counted is damaged.
+            MemqError: as `ask`.
+        """
+        answer = await self.lags(_positions(positions))
+        for each in answer.lags:
+            if each.error:
+                raise CorruptDataError(each.error)
+        return {each.partition: lag_of(each, answer.now_us) for each in answer.lags}
+
     async def watermark(self) -> WatermarkAnswer:
         """How far the topic is stored.
 
@@ -437,6 +474,8 @@ class SyncTopicClient(SyncClient[TopicClient]):
     starts = sync(TopicClient.starts)
     ranges_between = sync(TopicClient.ranges_between)
     check_retained = sync(TopicClient.check_retained)
+    lags = sync(TopicClient.lags)
+    lag = sync(TopicClient.lag)
     watermark = sync(TopicClient.watermark)
     retained_since = sync(TopicClient.retained_since)
     committed = sync(TopicClient.committed)

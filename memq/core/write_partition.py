@@ -39,7 +39,7 @@ from `take_effects`, and report what came of them.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memq.core.deduplication import BatchRef, DeduplicationWindow
 from memq.core.format.batch import BatchBuilder
@@ -84,6 +84,24 @@ MAX_NOTIFICATION_BYTES = 1 << 20
 """A Batch whose notification reaches this is sealed: Kafka and the embedded queue refuse larger
 ones. It takes thousands of producers in one Batch, or one that leaves thousands of gaps."""
 _KEPT, _JOINED = Accepted(kept=True), Accepted(kept=False)
+
+
+class Load(NamedTuple):
+    """How much a write partition holds.
+
+    Attributes:
+        open_messages: Messages in the open Batch.
+        sealed_batches: sealed Batches on their way.
+        ring_slots: how many of these there may be, the open one included.
+        pending_messages: Messages that are not published yet.
+        uncertain: a publish may or may not have taken effect, and that is being found out.
+    """
+
+    open_messages: int
+    sealed_batches: int
+    ring_slots: int
+    pending_messages: int
+    uncertain: bool
 
 
 class TopicProcessor:
@@ -136,11 +154,22 @@ class TopicProcessor:
         self._uncertain = False
 
     def __repr__(self) -> str:
+        load = self.load
         return (
             f"<TopicProcessor {self.config.name}/{self.write_partition} "
-            f"[open {self._open.builder.messages if self._open else 0} | "
-            f"ring {len(self._ring)}/{self.config.ring_slots} | pending {len(self._pending)}"
-            f"{' | uncertain' if self._uncertain else ''}]>"
+            f"[open {load.open_messages} | ring {load.sealed_batches}/{load.ring_slots} | "
+            f"pending {load.pending_messages}{' | uncertain' if load.uncertain else ''}]>"
+        )
+
+    @property
+    def load(self) -> Load:
+        """How much it holds at the moment."""
+        return Load(
+            open_messages=self._open.builder.messages if self._open else 0,
+            sealed_batches=len(self._ring),
+            ring_slots=self.config.ring_slots,
+            pending_messages=len(self._pending),
+            uncertain=self._uncertain,
         )
 
     # -- what the caller asks ---------------------------------------------------------------

@@ -35,12 +35,14 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from memq.client.duplicates import MessageNames
+from memq.client.lag import lag_between, total_lag
 from memq.core.ranges import OffsetRange
 from memq.core.topic import check_incarnation
 from memq.errors import (
     ConfigError,
     CorruptDataError,
     InvalidRequestError,
+    MemqError,
     OffsetOutOfRangeError,
     TopicRecreatedError,
 )
@@ -94,6 +96,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._known: dict[int, int] = {}  # where `_history` ends
         self._history: NameHistory | None = None
         self._planned: tuple[Any, list[TaskInput]] | None = None  # Spark may ask again
+        self._taken: StreamPositions = {}  # where the latest micro-batch ends
 
     def __repr__(self) -> str:
         return f"<MemqStreamReader {self._options.topic} at {self._known}>"
@@ -156,6 +159,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             max_offsets=None if unlimited else self._options.max_offsets_per_trigger,
             max_bytes=None if unlimited else self._options.max_bytes_per_trigger,
         )
+        self._taken = positions
         return encode_checkpoint(self._incarnation, positions)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
@@ -163,13 +167,35 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._ends(retained_offsets(self._topic))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """The end of each read partition, for the progress of the query."""
+        """The end of each read partition, for the progress of the query, and its lag.
+
+        The lag is what this stream is to read and no micro-batch has taken yet.
+        """
         retained = retained_offsets(self._topic)
+        ends = self._ends(retained)
         positions = {
             partition: StreamPosition(retained[partition].start, end)
-            for partition, end in self._ends(retained).items()
+            for partition, end in ends.items()
         }
-        return encode_checkpoint(self._incarnation, positions)
+        report = encode_checkpoint(self._incarnation, positions)
+        try:
+            return report | {"lag": self._lag(ends)}
+        except MemqError as exc:  # it is a figure to look at: whoever reads on is told
+            log.warning("MemQ topic %s: lag is not known: %s", self._options.topic, exc)
+            return report
+
+    def _lag(self, ends: Mapping[int, int]) -> dict[str, Any]:
+        """What lies between the end of the latest micro-batch and the ends."""
+        taken = {p: position.next for p, position in self._taken.items() if p in ends}
+        before = self._topic.lag(taken)
+        after = self._topic.lag({p: ends[p] for p in taken})
+        total = total_lag(lag_between(before[p], after[p]) for p in taken)
+        return {
+            "batches": total.batches,
+            "records": total.records,
+            "bytes": total.size_bytes,
+            "seconds": round(total.seconds, 3),
+        }
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The inputs of the tasks of a micro-batch.

@@ -119,6 +119,7 @@ class Arsenal:
             (2, lambda: m.AlterTopic(topic=self._name(), options={"batch_age": "7ms"})),
             (6, self._fetch_notifications),
             (6, lambda: m.FetchOffsets(topic=self._any_topic(), at_ms=rng.choice((None, 5)))),
+            (4, self._fetch_lag),
             (6, lambda: m.FetchWatermark(topic=self._any_topic())),
             (4, self._fetch_batch),
             (1, self._commit_offsets),
@@ -164,6 +165,7 @@ class Arsenal:
                 m.Metadata(),
                 m.ListGroups(),
                 m.FetchOffsets(topic=GOOD_TOPIC, at_ms=5),
+                m.FetchLag(topic=GOOD_TOPIC, positions=[position] * 4_000),
             )
         )
         header = msgspec.msgpack.encode(request)
@@ -272,6 +274,14 @@ class Arsenal:
             from_topic=rng.choice(("", "", "h0", "~")),
             after_group=rng.choice(("", "g", "\0")),
         )
+
+    def _fetch_lag(self) -> m.FetchLag:
+        rng = self._rng
+        positions = [
+            m.PartitionOffset(rng.choice((0, 0, 0, 1, -1, 2**31)), rng.choice((0, 3, -1, 2**62)))
+            for _ in range(rng.choice((0, 1, 5)))
+        ]
+        return m.FetchLag(topic=self._any_topic(), positions=positions * rng.choice((1, 1, 1_000)))
 
     def _fetch_batch(self) -> m.FetchBatch:
         rng = self._rng

@@ -484,13 +484,15 @@ class AsyncConsumer:
     async def lag(self) -> dict[int, int]:
         """Batches that are published and not handed out yet, of each partition that is read.
 
+        What retention has removed is not among them: nobody can read it any more.
+
         Raises:
+            CorruptDataError: a notification that is to be counted is damaged.
             MemqError: the broker failed for the whole request timeout.
         """
         self._check_open()
-        ends = {retained.partition: retained.end for retained in await self._topic.offsets()}
-        positions = self._fetcher.positions
-        return {p: max(0, ends[p] - position) for p, position in positions.items()}
+        lag = await self._topic.lag(self._fetcher.positions)
+        return {partition: each.batches for partition, each in lag.items()}
 
     async def committed(self) -> dict[int, int]:
         """Next offsets that the group has committed; partitions without one are absent.

@@ -246,6 +246,12 @@ class AsyncProducer:
         return self._accumulator.max_value_bytes
 
     @property
+    def schema(self) -> pa.Schema:
+        """Of the topic's rows, as far as this producer knows; a schema may grow."""
+        self._check_started()
+        return self._schema
+
+    @property
     def incarnation(self) -> str:
         """Of the topic that is written to; one that is made again is not."""
         self._check_started()
@@ -647,6 +653,11 @@ class Producer(SyncClient[AsyncProducer]):
     @documented_by(AsyncProducer.max_value_bytes)
     def max_value_bytes(self) -> int:
         return self._client.max_value_bytes
+
+    @property
+    @documented_by(AsyncProducer.schema)
+    def schema(self) -> pa.Schema:
+        return self._client.schema
 
     @property
     @documented_by(AsyncProducer.incarnation)

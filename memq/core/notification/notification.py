@@ -7,7 +7,7 @@ Spark and the audit plan from Notifications alone and touch the object only to r
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -26,7 +26,8 @@ class Notification(msgspec.Struct, frozen=True, kw_only=True):
         incarnation: of the topic.
         write_partition: the write partition that sealed the Batch.
         batch_id: unique name of the Batch.
-        uri: of the object, complete.
+        uri: of the object, complete. Stored, it has the storage's root of that time; told by a
+            broker, the present one.
         size_bytes: of the object.
         index_offset: where the index begins in the object; it reaches to the end.
         messages: Messages in the Batch.
@@ -81,8 +82,21 @@ class PublishedBatch(NamedTuple):
         return f"Batch {it.batch_id} at {it.topic}/{self.partition} offset {self.offset} ({it.uri})"
 
 
+class BatchCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a Notification says how much there is to read; see there."""
+
+    version: int
+    size_bytes: int
+    records: int
+    min_timestamp_us: int
+    max_timestamp_us: int
+
+
+_Decoded = TypeVar("_Decoded", Notification, BatchCounts)
+
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Notification)
+_counts_decoder = msgspec.json.Decoder(BatchCounts)
 
 
 def encode_notification(notification: Notification) -> bytes:
@@ -96,13 +110,26 @@ def decode_notification(payload: bytes) -> Notification:
     Raises:
         CorruptDataError: it is not a Notification, or of a version this reader does not know.
     """
+    return _decode(_decoder, payload)
+
+
+def decode_counts(payload: bytes) -> BatchCounts:
+    """The counts of a Notification, several times quicker than all of it.
+
+    Raises:
+        CorruptDataError: as `decode_notification`.
+    """
+    return _decode(_counts_decoder, payload)
+
+
+def _decode(decoder: msgspec.json.Decoder[_Decoded], payload: bytes) -> _Decoded:
     try:
-        notification = _decoder.decode(payload)
+        found = decoder.decode(payload)
     except msgspec.MsgspecError as exc:
         raise CorruptDataError(f"not a notification: {exc}: {payload[:80]!r}") from exc
-    if notification.version != NOTIFICATION_VERSION:
+    if found.version != NOTIFICATION_VERSION:
         raise CorruptDataError(
-            f"notification of version {notification.version}; this reader knows "
+            f"notification of version {found.version}; this reader knows "
             f"{NOTIFICATION_VERSION}: upgrade memq"
         )
-    return notification
+    return found

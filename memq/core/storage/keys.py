@@ -41,7 +41,8 @@ _BATCH_KEY = re.compile(
     r"\.arrows"
 )
 
-_KEY_PARTS = 7  # hh, cluster, "topics", topic, incarnation, write partition, name
+KEY_PARTS = 7
+"""Parts of the key of a Batch: hh, cluster, "topics", topic, incarnation, write partition, name."""
 
 
 class BatchKey(NamedTuple):
@@ -114,7 +115,7 @@ def key_of_uri(uri: str) -> str:
     Raises:
         InvalidRequestError: the URI does not end like the key of a Batch.
     """
-    key = "/".join(uri.rsplit("/", _KEY_PARTS)[-_KEY_PARTS:])
+    key = "/".join(uri.rsplit("/", KEY_PARTS)[-KEY_PARTS:])
     if parse_object_key(key) is None:
         raise InvalidRequestError(f"{uri[:MAX_KEY_BYTES]!r} is not the URI of a Batch")
     return key

@@ -325,11 +325,65 @@ class WatermarkAnswer(Struct):
     retained_since_ms: int
 
 
+class FetchLag(TopicRequest, kw_only=True):
+    """Ask what is published from some offsets on: how far a reader that stands there lags.
+
+    Attributes:
+        positions: next offsets of readers, up to 4,096; a partition may be named more than once.
+    """
+
+    positions: list[PartitionOffset]
+
+
+class PartitionLag(Struct):
+    """What is published and retained from an offset of a read partition on.
+
+    Attributes:
+        partition: the read partition.
+        offset: that was asked about. Below `start`, retention has removed what was to be read
+            next; that is not counted.
+        start: first offset retained.
+        end: one past the last offset.
+        batches: Batches from `offset` on, counted one by one, for offsets may have gaps.
+        records: LogMessages in them.
+        size_bytes: of their objects.
+        oldest_us: least LogMessage timestamp in them, or the time of publication of a Batch whose
+            LogMessages have none; nil when there are none.
+        error: why they could not be counted: a notification among them is damaged. Empty otherwise.
+    """
+
+    partition: int
+    offset: int
+    start: int
+    end: int
+    batches: int = 0
+    records: int = 0
+    size_bytes: int = 0
+    oldest_us: int | None = None
+    error: str = ""
+
+    def age_s(self, now_us: int) -> float:
+        """Age of the oldest LogMessage in it, in seconds; 0 when there are none."""
+        return 0.0 if self.oldest_us is None else max(0.0, (now_us - self.oldest_us) / 1e6)
+
+
+class FetchLagAnswer(Struct):
+    """The lag at each position, in the order in which they were asked.
+
+    Attributes:
+        lags: these.
+        now_us: the broker's clock, microseconds since 1970 UTC, to tell ages by.
+    """
+
+    lags: list[PartitionLag]
+    now_us: int
+
+
 class FetchBatch(TopicRequest, kw_only=True):
     """Bytes of a Batch through the broker (a read broker), for clients that cannot reach storage.
 
     Attributes:
-        uri: of the object, from its notification.
+        uri: of the object, from its notification; its key decides, below whatever root.
         start: first byte wanted.
         length: bytes wanted; at most the connection's body limit.
     """
@@ -484,6 +538,7 @@ REQUESTS: dict[int, tuple[type[Struct], type[Struct]]] = {
     21: (FetchOffsets, FetchOffsetsAnswer),
     22: (FetchWatermark, WatermarkAnswer),
     23: (FetchBatch, FetchBatchAnswer),
+    24: (FetchLag, FetchLagAnswer),
     30: (CommitOffsets, Done),
     31: (FetchCommitted, FetchCommittedAnswer),
     32: (GroupHeartbeat, GroupHeartbeatAnswer),

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from subprocess import PIPE
 
 TIMEOUT_S = 60
 ENDS = {signal.SIGINT: 130, signal.SIGTERM: 143}
@@ -16,10 +17,7 @@ def start(*arguments, **options):
     """A command in a process of its own."""
     return subprocess.Popen(
         [sys.executable, "-m", "memq", *map(str, arguments)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        **options,
+        **({"stdin": PIPE, "stdout": PIPE, "stderr": PIPE} | options),
     )
 
 

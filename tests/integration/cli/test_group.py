@@ -19,18 +19,53 @@ def test_offsets(memq, topic, lines):
     assert table[0].split() == ["TOPIC", "PARTITION", "START", "END", "WATERMARK"]
 
 
-def test_lag(memq, topic, lines):
-    """A group's lag is what it has not committed."""
+def test_describe(memq, topic, lines):
+    """A group's lag is what it has not committed, in Batches, records, bytes and seconds."""
     memq("produce", topic, "--input", lines)
     memq("consume", topic, "--group", topic, "--from-beginning", "--exit-at-end")
     memq("produce", topic, "--input", lines)
 
-    table = memq("group", "describe", topic).decode().splitlines()
+    heading, titles, row = memq("group", "describe", topic).decode().splitlines()
+    [found] = json.loads(memq("group", "describe", topic, "-o", "json"))
     listed = json.loads(memq("group", "list", "--topic", topic, "-o", "json"))
 
-    assert table[0].split()[3:6] == ["CURRENT-OFFSET", "LOG-END-OFFSET", "LAG"]
-    assert table[1].split() == [topic, topic, "0", "1", "2", "1", "-", "-"]
+    assert heading == f"{topic} reads {topic} with 0 members"
+    assert titles.split() == [
+        "PARTITION", "OFFSET", "END", "LAG", "RECORDS", "SIZE", "BEHIND", "MEMBER", "CLIENT"
+    ]  # fmt: skip
+    assert row.split()[:5] == ["0", "1", "2", "1", "1000"]
+    assert (found["group"], found["topic"], found["partition"]) == (topic, topic, 0)
+    assert (found["current_offset"], found["log_start_offset"], found["log_end_offset"]) == (
+        1,
+        0,
+        2,
+    )
+    assert (found["lag"], found["lag_records"], found["removed"]) == (1, 1_000, False)
+    assert found["lag_bytes"] > 10_000
+    assert found["lag_seconds"] > 0
     assert listed == [{"group": topic, "topic": topic, "members": 0}]
+
+
+def test_describe_fits_a_terminal(memq, broker):
+    """The table has at most 120 columns, with a short name of who reads and a row of totals."""
+    memq("topic", "create", "wide", "--read-partitions", "2", "--no-audited")
+    memq("group", "reset-offsets", "g" * 60, "wide", "--to-earliest", "--execute")
+    consuming = start("consume", "wide", "--group", "g" * 60, "-b", broker.address)
+    try:
+        while "memq consume" not in (text := memq("group", "describe", "g" * 60).decode()):
+            assert consuming.poll() is None
+        rows = json.loads(memq("group", "describe", "g" * 60, "-o", "json"))
+    finally:
+        consuming.kill()
+        consuming.communicate()
+
+    heading, titles, *table = text.splitlines()
+    assert heading == f"{'g' * 60} reads wide with 1 member"
+    assert max(map(len, (titles, *table))) <= 120
+    assert [row.split()[0] for row in table] == ["0", "1", "total"]
+    assert table[0].split()[-3] == rows[0]["consumer_id"][:8]
+    assert len(rows[0]["consumer_id"]) > 8
+    assert table[-1].split() == ["total", "-", "-", "0", "0", "0", "B", "0s", "-", "-"]
 
 
 def test_members_are_shown(memq, topic, lines, broker):

@@ -66,6 +66,12 @@ class Stream:
             self.offset = end
         return found
 
+    def take(self):
+        """Begin the next micro-batch, and leave it at that."""
+        if self.offset is None:
+            self.offset = self._reader.initialOffset()
+        self.offset = self._reader.latestOffset(self.offset, self._limit())
+
     def rows(self, start, end):
         """The rows of one micro-batch."""
         return table(self._reader, self._reader.partitions(start, end), self._schema)
@@ -80,6 +86,10 @@ class Stream:
     def all_that_is_left(self):
         """Where a micro-batch without limits would end."""
         return self._reader.latestOffset(self.offset, ReadAllAvailable())
+
+    def lag(self):
+        """What the progress of the query says of lag."""
+        return self._reader.reportLatestOffset()["lag"]
 
     def stop(self):
         """End the query."""

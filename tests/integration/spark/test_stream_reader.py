@@ -126,6 +126,27 @@ def test_an_end_keeps_a_stream_to_the_read_partitions_it_names(tmp_path):
         stream.stop()
 
 
+def test_progress_says_how_far_the_stream_lags(tmp_path):
+    """Lag is what the stream is to read and no micro-batch has taken, up to its own end."""
+    with Stored(tmp_path, partitions=2) as found:
+        found.publish(*((n % 2, found.batch(MESSAGES[n], batch_id=f"b{n}")) for n in range(6)))
+        stream = Stream(found.address, maxOffsetsPerTrigger="2")
+        bounded = Stream(found.address, maxOffsetsPerTrigger="2", endingOffsets='{"0": 3}')
+        lags = []
+        for each in (stream, bounded):
+            each.take()
+            lags.append(each.lag())
+        stream.run()
+        done = stream.lag()
+        stream.stop()
+        bounded.stop()
+
+    assert [(lag["batches"], lag["records"]) for lag in lags] == [(4, 4), (1, 1)]
+    assert lags[0]["bytes"] == 4 * lags[1]["bytes"] > 0
+    assert lags[0]["seconds"] > 0
+    assert done == {"batches": 0, "records": 0, "bytes": 0, "seconds": 0.0}
+
+
 def test_a_stream_begins_at_what_is_published(tmp_path):
     """A start after the end or in the future is refused, and the message says which it is."""
     with Stored(tmp_path) as found:

@@ -104,6 +104,27 @@ def test_limits_bound_each_micro_batch(spark, broker, make_topic, tmp_path):
         assert written(spark, tmp_path / name).total() == 7
 
 
+def test_progress_has_the_lag(spark, broker, make_topic, tmp_path):
+    """The progress of each micro-batch says how much is left after it."""
+    topic = make_topic(batch_age="1ms")
+    for number in range(3):
+        produce(broker.address, topic, [b"%d" % number] * 10)
+    options = {"maxOffsetsPerTrigger": "1", "startingOffsets": "earliest"}
+
+    query = start(spark, broker.address, topic, tmp_path, **options)
+    query = query.trigger(availableNow=True).start()
+    assert query.awaitTermination(TIMEOUT_S)
+
+    lags = [
+        json.loads(progress.sources[0].latestOffset)["lag"]
+        for progress in query.recentProgress
+        if progress.numInputRows
+    ]
+    assert [(lag["batches"], lag["records"]) for lag in lags] == [(2, 20), (1, 10), (0, 0)]
+    assert lags[0]["bytes"] > lags[1]["bytes"] > 0
+    assert lags[1]["seconds"] > 0
+
+
 def test_a_stream_ends_where_it_is_told(spark, broker, make_topic, tmp_path):
     """`endingOffsets` ends a stream, so that a range can be read with a checkpoint."""
     topic = make_topic(batch_age="1ms")

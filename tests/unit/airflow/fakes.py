@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+from memq.client.lag import Lag
 from memq.core.notification.notification import Notification, PublishedBatch
 from memq.errors import TopicRecreatedError
 
@@ -33,6 +34,12 @@ class FakeTopic:
 
     async def committed(self, group):
         return dict(self.group)
+
+    async def lag(self, positions):
+        return {
+            p: Lag(n := max(0, self.ends[p] - max(at, self.starts[p])), n, n * 100, n * 0.5)
+            for p, at in positions.items()
+        }
 
     async def batches(self, ranges):
         for partition, start, end, _ in ranges:

@@ -105,13 +105,16 @@ def test_new_data_of_one_unit(least):
 
 @pytest.mark.parametrize(("most", "done"), [(4, False), ("5", True)])
 async def test_lag(most, done):
-    """Lag is summed over partitions; one without a commit is behind by all it holds."""
+    """Lag is summed over partitions; one without a commit lags by all it holds."""
     topic = FakeTopic({0: 10, 1: 4}, starts={0: 0, 1: 1}, committed={0: 8})
 
     outcome = await LagBelow("t", "g", most).look(topic)
 
     assert outcome.done is done
-    assert outcome.value["lag"] == {"0": 2, "1": 3}
+    assert outcome.value["lag"] == outcome.value["lag_records"] == {"0": 2, "1": 3}
+    assert outcome.value["lag_bytes"] == {"0": 200, "1": 300}
+    assert outcome.value["lag_seconds"] == {"0": 1.0, "1": 1.5}
+    assert outcome.note == "group g has a lag of 5 Batches in t: 5 records, 500 bytes"
 
 
 async def test_lag_is_what_can_be_read():

@@ -93,7 +93,7 @@ def test_json_of_a_typed_row():
 
     assert line["value"] == {
         "id": 2**63 - 1,
-        "ratio": None,
+        "ratio": "NaN",
         "price": "1.10",
         "at": "2025-01-02T03:00:00Z",
         "day": "2025-01-02",

@@ -59,7 +59,7 @@ def test_endless_line():
     """A stream without newlines does not fill memory."""
     trickle = Trickle(b"x" * 200, [10] * 20)
 
-    with pytest.raises(MessageTooLargeError, match="longer than 100 bytes"):
+    with pytest.raises(MessageTooLargeError, match="line 1 has more than the 100 bytes"):
         list(read_lines(io.BufferedReader(trickle), max_line_bytes=100))
 
     assert trickle.given == 110

@@ -13,6 +13,7 @@ from pyarrow import parquet
 from memq.cli.schema import parse_schema, read_schema, schema_text, type_text
 from memq.core.format.schema import check_topic_schema, deserialize_schema
 from memq.errors import ConfigError, SchemaMismatchError
+from tests.unit.cli.rows import SCHEMAS
 
 TABLE = pa.table({"id": [1], "name": pa.array(["a"]).dictionary_encode()})
 TABLE_SCHEMA = pa.schema({"id": pa.int64(), "name": pa.utf8()})
@@ -116,55 +117,6 @@ def test_text_with_a_mistake(text, said):
     """The column is named, and what could stand there."""
     with pytest.raises((ConfigError, SchemaMismatchError), match=said):
         read_schema(text)
-
-
-NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=5)
-UNITS = ("s", "ms", "us", "ns")
-PLAIN = (
-    *(pa.null(), pa.bool_(), pa.int8(), pa.uint64(), pa.float16(), pa.float32(), pa.float64()),
-    *(pa.utf8(), pa.large_utf8(), pa.binary(), pa.large_binary(), pa.binary(7)),
-    *(pa.date32(), pa.date64(), pa.time32("s"), pa.time32("ms"), pa.time64("us"), pa.time64("ns")),
-    *(pa.decimal32(5, 1), pa.decimal64(12, 0), pa.decimal128(38, 38)),
-    *(pa.timestamp(unit) for unit in UNITS),
-    *(pa.timestamp(unit, "Europe/Berlin") for unit in UNITS),
-    *(pa.duration(unit) for unit in UNITS),
-)
-
-
-def fields(types, names=NAMES):
-    """Columns, and fields inside of types."""
-    return st.builds(
-        lambda name, kind, nullable: pa.field(name, kind, nullable or pa.types.is_null(kind)),
-        names,
-        types,
-        st.booleans(),
-    )
-
-
-def keys(types):
-    """Keys of a map."""
-    of_values = types.filter(lambda kind: not pa.types.is_null(kind))
-    return fields(of_values, NAMES | st.just("key")).map(lambda each: each.with_nullable(False))
-
-
-def nested(types):
-    """Types that have others inside."""
-    items = fields(types, NAMES | st.just("item"))
-    values = fields(types, NAMES | st.just("value"))
-    several = st.lists(fields(types), max_size=3, unique_by=lambda each: each.name)
-    return (
-        items.map(pa.list_)
-        | items.map(pa.large_list)
-        | st.builds(pa.list_, items, st.integers(1, 9))
-        | several.map(pa.struct)
-        | st.builds(pa.map_, keys(types), values, st.booleans())
-    )
-
-
-TYPES = st.recursive(st.sampled_from(PLAIN), nested, max_leaves=6)
-SCHEMAS = st.lists(fields(TYPES), min_size=1, max_size=4, unique_by=lambda each: each.name).map(
-    pa.schema
-)
 
 
 @hypothesis.given(SCHEMAS)

@@ -1,0 +1,455 @@
+"""JSON lines become rows of a topic's schema, a block of them at a time.
+
+Every line is one JSON object, in one of two shapes:
+
+- what `memq consume --format json` prints: `value`, and, where they are given, `key`, `headers` and
+  `timestamp`. What else it prints says where the LogMessage was, and is not taken over. Bytes are
+  text, or `{"base64": "…"}` where they are none.
+- for a typed topic, the row itself. The first line tells which shape all lines of the input have:
+  it is what consume prints when it has exactly the fields of that.
+
+`msgspec` decodes a line straight into the types that the schema asks for, so that a line which does
+not fit is refused with the place in it; and columns become Arrow as a whole. What comes before a
+line that is refused is still given out.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import datetime as dt
+from dataclasses import dataclass
+from decimal import Decimal
+from itertools import chain
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pat
+
+from memq.core.format.envelope import ARROW_ERRORS
+from memq.core.format.message import TIMESTAMP_COLUMN, encode_records
+from memq.core.format.schema import DEFAULT_SCHEMA
+from memq.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+ORIGIN_FIELDS = (
+    "partition",
+    "offset",
+    "write_partition",
+    "producer_id",
+    "epoch",
+    "sequence",
+    "position",
+)
+"""Of what consume prints, where a LogMessage was."""
+
+_CONSUMED_FIELDS = {"key", "value", "headers", TIMESTAMP_COLUMN, *ORIGIN_FIELDS}
+_BEYOND_CALENDAR = " microseconds since 1970"  # as `iso_us` ends where no calendar reaches
+_REFUSED = (*ARROW_ERRORS, ValueError, OverflowError)  # what a value that does not fit raises
+_SHOWN = 80  # characters of a line in an error
+
+
+class Rows(NamedTuple):
+    """Some rows, and where they come from.
+
+    Attributes:
+        table: of the topic's schema, or of fewer columns.
+        numbers: of the line, or of the row of a file, that each of them is.
+    """
+
+    table: pa.Table
+    numbers: Sequence[int]
+
+
+def json_rows(
+    blocks: Iterable[list[bytes]], schema: pa.Schema, now_us: Callable[[], int]
+) -> Iterator[Rows]:
+    """Rows of the lines, a table for each block.
+
+    Args:
+        blocks: lines without their newline, in order; blank ones are skipped.
+        schema: of the topic.
+        now_us: time of LogMessages and rows that say none, in microseconds since 1970 UTC.
+
+    Raises:
+        InvalidRequestError: a line does not fit; those before it were given out.
+    """
+    shape: _Shape | None = None
+    number = 0
+    for block in blocks:
+        numbered = [(at, line) for at, line in enumerate(block, number + 1) if line.strip()]
+        number += len(block)
+        if not numbered:
+            continue
+        shape = shape or _shape_of(schema, numbered[0][1])
+        yield from _rows_of(numbered, shape, now_us)
+
+
+def _rows_of(
+    numbered: list[tuple[int, bytes]], shape: _Shape, now_us: Callable[[], int]
+) -> Iterator[Rows]:
+    decoded: list[Any] = []
+    failure = None
+    for number, line in numbered:
+        try:
+            decoded.append(shape.decode(line))
+        except (msgspec.MsgspecError, RecursionError) as exc:
+            failure = _refusal(number, line, f"{exc}{shape.hint}")
+            break
+    now = now_us()
+    try:
+        table = shape.table(decoded, now)
+    except _REFUSED:
+        good = good_prefix(len(decoded), lambda first: shape.table(decoded[:first], now), _REFUSED)
+        number, line = numbered[good]
+        try:
+            shape.table(decoded[good : good + 1], now)
+        except _REFUSED as exc:
+            failure = _refusal(number, line, str(exc))
+        decoded = decoded[:good]
+        table = shape.table(decoded, now)
+    if decoded:
+        yield Rows(table, [number for number, _ in numbered[: len(decoded)]])
+    if failure is not None:
+        raise failure
+
+
+def good_prefix(
+    count: int, attempt: Callable[[int], object], errors: tuple[type[Exception], ...]
+) -> int:
+    """How many of the first items an attempt takes, when it does not take all `count` of them.
+
+    The attempt with the first so many items raises one of the errors from some number on.
+    """
+    good, bad = 0, count
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        try:
+            attempt(middle)
+        except errors:
+            bad = middle
+        else:
+            good = middle
+    return good
+
+
+def _refusal(number: int, line: bytes, reason: str) -> InvalidRequestError:
+    shown = line[:_SHOWN].decode(errors="backslashreplace")
+    return InvalidRequestError(f"line {number}: {reason}: {shown}")
+
+
+def without_advice(reason: str) -> str:
+    """What Arrow says, without what to do about it in Python."""
+    return reason.partition(". If these timestamps")[0]
+
+
+# -- the shape of a line --------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """How a line is decoded, and what becomes of those of a block.
+
+    Attributes:
+        decode: one line.
+        table: the rows of decoded lines, and a time for those that say none.
+        hint: added to the error of a line that does not fit.
+    """
+
+    decode: Callable[[bytes], Any]
+    table: Callable[[list[Any], int], pa.Table]
+    hint: str = ""
+
+
+def _shape_of(schema: pa.Schema, first: bytes) -> _Shape:
+    if schema.equals(DEFAULT_SCHEMA):
+        return _Shape(
+            msgspec.json.Decoder(_consumed(_Bytes | None)).decode,
+            _log_messages,
+            "; to send each line as it is, use --format lines",
+        )
+    row = _struct("Row", list(schema), top=True)
+    if _fields_of(first) != _CONSUMED_FIELDS or set(schema.names) >= _CONSUMED_FIELDS:
+        return _Shape(msgspec.json.Decoder(row).decode, lambda rows, now: _table(rows, schema, now))
+    return _Shape(
+        msgspec.json.Decoder(_consumed(row)).decode,
+        lambda rows, now: _table([each.value for each in rows], schema, now),
+    )
+
+
+def _fields_of(line: bytes) -> set[str]:
+    try:
+        return set(msgspec.json.decode(line, type=dict[str, msgspec.Raw]))
+    except (msgspec.MsgspecError, RecursionError):
+        return set()  # the decoder of rows says what is wrong
+
+
+class _Base64(msgspec.Struct, forbid_unknown_fields=True):
+    """Bytes that are no text."""
+
+    base64: str
+
+
+_Bytes = str | _Base64
+
+
+def _consumed(value: Any) -> type:
+    """What consume prints, with a value of this type."""
+    header = tuple[str, _Bytes | None]
+    return msgspec.defstruct(
+        "Consumed",
+        [
+            ("value", value),
+            ("key", _Bytes | None, None),
+            ("headers", list[header] | dict[str, _Bytes | None] | None, None),
+            (TIMESTAMP_COLUMN, str | None, None),
+            *((name, msgspec.Raw | None, None) for name in ORIGIN_FIELDS),
+        ],
+        forbid_unknown_fields=True,
+    )
+
+
+def _log_messages(lines: list[Any], now_us: int) -> pa.Table:
+    """Rows of an untyped topic."""
+    headers = [_headers(line.headers) for line in lines]
+    batch = encode_records(
+        [_bytes(line.key) for line in lines],
+        [_bytes(line.value) for line in lines],
+        headers if any(headers) else None,
+        _timestamps_us([line.timestamp for line in lines], now_us),
+    )
+    return pa.Table.from_batches([batch])
+
+
+def _headers(given: Any) -> list[tuple[str, bytes | None]] | None:
+    if given is None:
+        return None
+    pairs = given.items() if isinstance(given, dict) else given
+    return [(name, _bytes(value)) for name, value in pairs]
+
+
+def _bytes(given: str | _Base64 | None) -> bytes | None:
+    if given is None:
+        return None
+    if isinstance(given, str):
+        return given.encode()
+    try:
+        return base64.b64decode(given.base64, validate=True)
+    except (binascii.Error, ValueError) as exc:
+        raise ValueError(f"{given.base64[:_SHOWN]!r} is not base64: {exc}") from exc
+
+
+def _timestamps_us(texts: list[str | None], now_us: int) -> list[int]:
+    return [now_us if text is None else _timestamp_us(text) for text in texts]
+
+
+def _timestamp_us(text: str) -> int:
+    ticks, beyond, rest = text.partition(_BEYOND_CALENDAR)
+    if beyond and not rest:
+        return int(ticks)
+    moment = dt.datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError(f"{text!r} has no time zone; write it like {text}Z or {text}+02:00")
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MICROSECOND = dt.timedelta(microseconds=1)
+
+
+# -- rows of a schema -----------------------------------------------------------------------
+
+
+def _struct(name: str, fields: list[pa.Field], *, top: bool = False) -> type:
+    """The type of an object with these fields, which need not be names in Python."""
+    members: list[Any] = []
+    for position, field in enumerate(fields):
+        kind = _json_type(field.type)
+        missing: dict[str, Any] = {}
+        if field.nullable:
+            kind, missing = kind | None, {"default": None}
+        if top and is_time(field):
+            kind, missing = kind | msgspec.UnsetType, {"default": msgspec.UNSET}
+        members.append((f"f{position}", kind, msgspec.field(name=field.name, **missing)))
+    return msgspec.defstruct(name, members, forbid_unknown_fields=True, kw_only=True)
+
+
+def is_time(field: pa.Field) -> bool:
+    """Whether this column is the time of its row, which is now where a line says none."""
+    return bool(field.name == TIMESTAMP_COLUMN and pat.is_timestamp(field.type))
+
+
+def _json_type(kind: pa.DataType) -> Any:
+    """What a value of an Arrow type is decoded as; dates and times as text."""
+    if pat.is_struct(kind):
+        return _struct("Struct", list(kind))
+    if pat.is_map(kind):
+        key, item = _item_type(kind.key_field), _item_type(kind.item_field)
+        pairs = list[tuple[key, item]]  # type: ignore[valid-type]
+        return pairs | dict[str, item] if _is_text(kind.key_type) else pairs  # type: ignore[valid-type]
+    if pat.is_nested(kind):
+        return list[_item_type(kind.value_field)]  # type: ignore[misc]
+    return next((of for is_one, of in _JSON_TYPES if is_one(kind)), str)
+
+
+def _item_type(field: pa.Field) -> Any:
+    kind = _json_type(field.type)
+    return kind | None if field.nullable else kind
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pat.is_string(kind) or pat.is_large_string(kind))
+
+
+def is_binary(kind: pa.DataType) -> bool:
+    """Whether values are bytes."""
+    return bool(pat.is_binary(kind) or pat.is_large_binary(kind) or pat.is_fixed_size_binary(kind))
+
+
+_NotFinite = Annotated[str, msgspec.Meta(pattern="^(NaN|-?Infinity)$")]
+"""Numbers that JSON has not."""
+
+_JSON_TYPES: tuple[tuple[Callable[[pa.DataType], bool], Any], ...] = (
+    (pat.is_null, None),
+    (pat.is_boolean, bool),
+    (pat.is_integer, int),
+    (pat.is_floating, float | _NotFinite),
+    (pat.is_decimal, Decimal),
+    (pat.is_duration, dt.timedelta),
+    (is_binary, _Bytes),
+)
+
+
+def json_cells(texts: list[str | None], kind: pa.DataType) -> pa.Array:
+    """Values of a type, each from its JSON.
+
+    Raises:
+        ValueError: one does not fit, or is no JSON.
+    """
+    decode = msgspec.json.Decoder(_json_type(kind)).decode
+    try:
+        return _array([None if text is None else decode(text) for text in texts], kind)
+    except (msgspec.MsgspecError, RecursionError, *_REFUSED) as exc:
+        raise ValueError(str(exc)) from exc
+
+
+def bytes_of_text(text: bytes | None) -> bytes | None:
+    """Bytes that stand for themselves, or for what their base64 says.
+
+    Raises:
+        ValueError: it is no base64.
+    """
+    if text is None or not text.startswith(BASE64_BEGINS):
+        return text
+    try:
+        return _bytes(_base64_decoder.decode(text))
+    except msgspec.MsgspecError:
+        return text
+
+
+BASE64_BEGINS = b'{"base64":'
+_base64_decoder = msgspec.json.Decoder(_Base64)
+
+
+def _table(rows: list[Any], schema: pa.Schema, now_us: int) -> pa.Table:
+    columns = []
+    for position, field in enumerate(schema):
+        values = [getattr(row, f"f{position}") for row in rows]
+        try:
+            columns.append(_column(values, field, now_us))
+        except _REFUSED as exc:
+            raise ValueError(f"column {field.name!r}: {without_advice(str(exc))}") from exc
+    return pa.table(columns, schema=schema)
+
+
+def _column(values: list[Any], field: pa.Field, now_us: int) -> pa.Array:
+    missing = pa.array([value is msgspec.UNSET for value in values], pa.bool_())
+    if not is_time(field) or not missing.true_count:
+        return _array(values, field.type)
+    given = _array([None if value is msgspec.UNSET else value for value in values], field.type)
+    now = pa.scalar(now_us, pa.timestamp("us", "UTC")).cast(field.type, safe=False)
+    return pc.if_else(missing, now, given)
+
+
+def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """Decoded values as an array."""
+    if pat.is_nested(kind):
+        return _nested_array(values, kind)
+    if pat.is_floating(kind):
+        floats = [None if value is None else float(value) for value in values]
+        return pa.array(floats, pa.float64()).cast(kind, safe=False)
+    if is_binary(kind):
+        return pa.array(map(_bytes, values), kind)
+    if pat.is_duration(kind):
+        return pa.array(values, pa.duration("us")).cast(kind)
+    if pat.is_temporal(kind):
+        return _times(values, kind)
+    return pa.array(values, kind)
+
+
+def _times(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """Dates and times from their texts; one that the type is too coarse for is refused."""
+    if pat.is_date(kind):
+        return pa.array(values, pa.utf8()).cast(pa.date32()).cast(kind)
+    unit = "ns" if kind.unit == "ns" else "us"
+    if pat.is_timestamp(kind):
+        if any(value is not None and value.endswith(_BEYOND_CALENDAR) for value in values):
+            return pa.array([value and _ticks(value, kind) for value in values], kind)
+        return pa.array(values, pa.utf8()).cast(pa.timestamp(unit, kind.tz)).cast(kind)
+    of_day = [None if value is None else f"1970-01-01T{value}" for value in values]
+    return pa.array(of_day, pa.utf8()).cast(pa.timestamp(unit)).cast(pa.time64(unit)).cast(kind)
+
+
+def _ticks(text: str, kind: pa.DataType) -> int:
+    """Ticks since 1970 of a text, which may be beyond the calendar."""
+    us, beyond, rest = text.partition(_BEYOND_CALENDAR)
+    if not beyond or rest:
+        return int(_times([text], kind)[0].value)
+    return int(pa.array([int(us)], pa.timestamp("us")).cast(pa.timestamp(kind.unit))[0].value)
+
+
+def _nested_array(values: list[Any], kind: pa.DataType) -> pa.Array:
+    nulls = pa.array([value is None for value in values], pa.bool_())
+    if pat.is_struct(kind):
+        children = [
+            _array([None if value is None else getattr(value, f"f{at}") for value in values], each)
+            for at, each in enumerate(field.type for field in kind)
+        ]
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=nulls)
+    if pat.is_fixed_size_list(kind):
+        size = kind.list_size
+        for value in values:
+            if value is not None and len(value) != size:
+                raise ValueError(f"a list of {len(value)} is given where {size} are expected")
+        flat = list(chain.from_iterable([None] * size if v is None else v for v in values))
+        return pa.FixedSizeListArray.from_arrays(
+            _array(flat, kind.value_type), type=kind, mask=nulls
+        )
+    if pat.is_map(kind):
+        values = [list(each.items()) if isinstance(each, dict) else each for each in values]
+    flat = list(chain.from_iterable(value or () for value in values))
+    offsets = _offsets(values)
+    if pat.is_map(kind):
+        keys = _array([key for key, _ in flat], kind.key_type)
+        items = _array([item for _, item in flat], kind.item_type)
+        return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), keys, items, type=kind)
+    if pat.is_large_list(kind):
+        items = _array(flat, kind.value_type)
+        return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), items, type=kind)
+    return pa.ListArray.from_arrays(
+        pa.array(offsets, pa.int32()), _array(flat, kind.value_type), type=kind
+    )
+
+
+def _offsets(values: list[Any]) -> list[int | None]:
+    """Where each list begins among all items, None for one that is null, and the end."""
+    offsets: list[int | None] = []
+    end = 0
+    for value in values:
+        offsets.append(None if value is None else end)
+        end += len(value or ())
+    return [*offsets, end]

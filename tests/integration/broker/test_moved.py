@@ -1,0 +1,292 @@
+"""A data directory that was moved or copied with `mv` and `cp -a`: all of it works as before."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import urllib.error
+import urllib.request
+from collections import Counter
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from memq import AdminClient, Consumer, Producer, read_range
+from memq.cli.main import main
+from memq.client.topic import SyncTopicClient
+from memq.core.notification.folders import TopicFolders
+from memq.core.units import DAY_MS
+from memq.errors import DataLossError
+from memq.testing.broker import BrokerProcess
+from tests.integration.spark.here import read as spark_rows
+
+MESSAGES = 6
+RECORDS = 5
+
+
+def values(first=0, last=MESSAGES):
+    """The records of some Messages, each a Batch of its own."""
+    return [b"%d of %d" % (record, n) for n in range(first, last) for record in range(RECORDS)]
+
+
+def write(address, first=0, last=MESSAGES):
+    """Publish some Messages, each acked before the next one; a job that may run twice."""
+    with Producer(address, topic="t", producer_id="job") as producer:
+        for number in range(last):
+            for record in range(RECORDS):
+                delivery = producer.write(b"%d of %d" % (record, number), timestamp=number)
+            producer.flush(timeout=30)
+            assert delivery.result(30).duplicate == (number < first)
+
+
+def read(address, expected, **options):
+    """All records that a consumer is handed out; there must be so many."""
+    found = []
+    with Consumer(address, topic="t", start="earliest", **options) as consumer:
+        while len(found) < expected:
+            batch = consumer.poll(timeout=10)
+            assert batch is not None, f"{len(found)} records came"
+            found += [message.value for message in batch]
+        assert consumer.poll(timeout=0.2) is None
+        if "group" in options:
+            consumer.commit()
+    return found
+
+
+def notifications(address):
+    """What is published of the topic."""
+    with SyncTopicClient(address, "t") as topic:
+        return [batch.notification for batch in topic.batches(topic.ranges_between(None, None))]
+
+
+def path_of(notification):
+    """The file of a Batch."""
+    return Path(unquote(urlsplit(notification.uri).path))
+
+
+def fetch(broker, path):
+    """A page of the admin HTTP."""
+    with urllib.request.urlopen(f"{broker.admin}{path}") as answer:  # noqa: S310 - HTTP
+        return answer.read().decode()
+
+
+def status(broker):
+    """What the admin HTTP says."""
+    return json.loads(fetch(broker, "/status"))
+
+
+def ready(broker):
+    """Whether it is ready, and what it says about that."""
+    try:
+        return 200, fetch(broker, "/ready")
+    except urllib.error.HTTPError as exc:
+        return exc.code, exc.read().decode()
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """The data directory of a stopped broker; a group has read half of its topic."""
+    folder = tmp_path_factory.mktemp("written") / "data"
+    with BrokerProcess(folder) as broker:
+        with AdminClient(broker.address) as admin:
+            admin.create_topic("t", read_partitions=2, batch_age="5ms")
+        write(broker.address, last=MESSAGES // 2)
+        half = values(last=MESSAGES // 2)
+        found = read(broker.address, len(half), group="g", session_timeout="1s")
+        assert Counter(found) == Counter(half)
+        write(broker.address, first=MESSAGES // 2)
+        assert broker.terminate() == 0
+    return folder.rename(folder.with_name("kept"))
+
+
+@pytest.fixture
+def data(written):
+    """The same at the path where it was written, for a test of its own."""
+    folder = written.with_name("data")
+    shutil.copytree(written, folder)
+    yield folder
+    for each in written.parent.iterdir():
+        if each != written:
+            shutil.rmtree(each)
+
+
+def moved(data):
+    """The data directory is somewhere else, and nothing is left of it where it was."""
+    return data.rename(data.with_name('elsewhere, and "named" otherwise'))
+
+
+def copied(data):
+    """There is a copy, and the objects of the original are all there and all of them damaged."""
+    copy = data.with_name("copy")
+    subprocess.run(["cp", "-a", data, copy], check=True)
+    for each in (data / "objects").rglob("*.arrows"):
+        each.write_bytes(b"another's")
+    return copy
+
+
+@pytest.mark.parametrize("how", [moved, copied])
+def test_it_is_read_from_where_it_is(data, how, capsys):
+    """Consumers, groups, ranges, audit, verification and duplicates meet no difference."""
+    place = how(data)
+    with BrokerProcess(place) as broker:
+        everything = Counter(values())
+        assert Counter(read(broker.address, len(values()))) == everything
+        assert Counter(read(broker.address, len(values()), read_through="broker")) == everything
+        rest = values(first=MESSAGES // 2)
+        assert Counter(read(broker.address, len(rest), group="g", session_timeout="1s")) == Counter(
+            rest
+        )
+        assert all(
+            path_of(each).is_relative_to(place / "objects")
+            for each in notifications(broker.address)
+        )
+        ends = offsets(broker)
+        tables = [
+            read_range(broker.address, topic="t", partition=partition, start=0, end=end)
+            for partition, end in enumerate(ends)
+        ]
+        assert sum(ends) == MESSAGES
+        assert Counter(v for table in tables for v in table["value"].to_pylist()) == everything
+        assert Counter(spark_rows(broker.address)["value"].to_pylist()) == everything
+        write(broker.address, first=MESSAGES, last=MESSAGES + 2)  # what was there is a duplicate
+        assert main(["batch", "verify", "t", "-b", broker.address, "-o", "json"]) == 0
+        assert json.loads(capsys.readouterr().out)["batches"] == MESSAGES + 2
+        assert main(["audit", "t", "--deep", "-b", broker.address]) == 0
+        assert status(broker)["objects"]["missing"] == 0
+        assert ready(broker) == (200, "ready\n")
+        assert "ERROR" not in broker.log
+
+
+def offsets(broker, name="end"):
+    """The ends of the read partitions of the topic, or their starts."""
+    found = json.loads(fetch(broker, "/topics/t"))
+    return [each[name] for each in found["read_partitions"]]
+
+
+def test_retention_of_a_copy_leaves_the_original_alone(data):
+    """What expires in a copy, or is deleted with its topic, is deleted there and nowhere else."""
+    copy = data.with_name("copy")
+    subprocess.run(["cp", "-a", data, copy], check=True)
+    originals = sorted((data / "objects").rglob("*.arrows"))
+    folders = TopicFolders(copy / "queue")
+    later = folders.times()
+    folders.store_times(later._replace(running_ms=later.running_ms + 30 * DAY_MS))
+    with BrokerProcess(copy, retention_interval="100ms") as broker:
+        while offsets(broker, "start") != offsets(broker):
+            pass
+        write(broker.address, first=0, last=1)
+        with AdminClient(broker.address) as admin:
+            admin.delete_topic("t")
+        while list((copy / "objects").glob("*/*/topics/t/*/*/*.arrows")):
+            pass
+    assert sorted((data / "objects").rglob("*.arrows")) == originals
+    with BrokerProcess(data) as broker:
+        assert Counter(read(broker.address, len(values()))) == Counter(values())
+
+
+def test_storage_that_was_copied_to_another_place(data, tmp_path):
+    """With the option storage the root is another one, and what was copied there is read there."""
+    shutil.copytree(data / "objects", tmp_path / "bucket")
+    shutil.rmtree(data / "objects")
+    with BrokerProcess(data, storage=(tmp_path / "bucket").as_uri()) as broker:
+        assert Counter(read(broker.address, len(values()))) == Counter(values())
+        write(broker.address, first=MESSAGES, last=MESSAGES + 1)
+        assert not (data / "objects").exists()
+    shutil.move(tmp_path / "bucket", data / "objects")
+    with BrokerProcess(data) as broker:
+        everything = values(last=MESSAGES + 1)
+        assert Counter(read(broker.address, len(everything))) == Counter(everything)
+
+
+def test_consumer_that_runs_meanwhile(data):
+    """Batches that a consumer has planned before the move are read from where they are after it."""
+    with (
+        BrokerProcess(data) as broker,
+        Consumer(broker.address, topic="t", start="earliest", prefetch_bytes=1) as consumer,
+    ):
+        first = consumer.poll(timeout=10)
+        broker.terminate()
+        place = moved(data)
+        port = int(broker.address.rpartition(":")[2])
+        found = [message.value for message in first]
+        with BrokerProcess(place, port=port):
+            while len(found) < len(values()):
+                batch = consumer.poll(timeout=30)
+                assert batch is not None
+                found += [message.value for message in batch]
+        assert Counter(found) == Counter(values())
+
+
+@pytest.mark.parametrize("how", ["emptied", "moved without", "another storage"])
+def test_objects_that_are_not_there_are_missed_at_the_start(data, tmp_path, how):
+    """One line names place, topic, offset and how many, and asks; /ready and /status say so too.
+
+    What is new can be read meanwhile, and once the objects are there all of it can be.
+    """
+    options = {}
+    root = data / "objects"
+    if how == "emptied":
+        kept = root.rename(tmp_path / "kept")
+    elif how == "moved without":
+        kept = root.rename(tmp_path / "kept")
+        data = data.rename(data.with_name("elsewhere"))
+        root = data / "objects"
+    else:
+        kept, root = root, tmp_path / "nothing here"
+        options["storage"] = root.as_uri()
+    with BrokerProcess(data, retention_interval="100ms", **options) as broker:
+        (line,) = [line for line in broker.log.splitlines() if "was the data directory" in line]
+        assert "ERROR" in line
+        assert f"no object below {root.as_uri()}/ for " in line
+        assert " of t/" in line
+        found = status(broker)
+        about = found["objects"]
+        assert 2 <= about["missing"] == about["looked_for"] == len(about["such_as"])
+        assert f" {about['missing']} of {about['looked_for']} notifications looked at" in line
+        assert about["root"] == f"{root.as_uri()}/"
+        assert {each["topic"] for each in about["such_as"]} <= {"t", "_memq_audit"}
+        assert not found["ready"]
+        code, text = ready(broker)
+        assert code == 503
+        assert "does `storage` name another place?" in text
+        with pytest.raises(DataLossError):
+            read(broker.address, len(values()))
+        shutil.copytree(kept, root, dirs_exist_ok=True)
+        assert Counter(read(broker.address, len(values()))) == Counter(values())
+        while ready(broker)[0] != 200:
+            pass
+        assert "no object is missing any more" in broker.log
+
+
+def test_one_object_that_is_missing_keeps_nobody_out(data):
+    """A single loss is named, and the broker is ready for all the rest."""
+    with BrokerProcess(data) as broker:
+        newest = notifications(broker.address)[-1]
+        broker.terminate()
+        path_of(newest).unlink()
+        broker.restart()
+        assert ready(broker)[0] == 200
+        about = status(broker)["objects"]
+        assert about["missing"] == 1 < about["looked_for"]
+        assert about["such_as"][0]["key"] == str(path_of(newest).relative_to(data / "objects"))
+        assert f"for 1 of {about['looked_for']} notifications looked at" in broker.log
+
+
+@pytest.mark.parametrize("damage", ["partition", "entry"])
+def test_recover_works_in_a_moved_directory(data, damage):
+    """What the queue has lost comes back from the objects below the present root alone."""
+    place = copied(data)
+    (folder,) = (place / "queue/topics").glob("t.*")
+    if damage == "partition":
+        shutil.rmtree(folder / "1")
+    else:
+        page = folder / "0/data/000000000000.page"
+        content = bytearray(page.read_bytes())
+        content[60] ^= 1
+        page.write_bytes(content)
+    assert main(["recover", "--execute", str(place)]) == 0
+    with BrokerProcess(place) as broker:
+        assert Counter(read(broker.address, len(values()))) == Counter(values())
+    assert all(each.read_bytes() == b"another's" for each in (data / "objects").rglob("*.arrows"))
