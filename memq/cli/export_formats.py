@@ -175,9 +175,15 @@ def _json_column(column: pa.Array) -> list[Any]:
         return list(_times(column).to_pylist())
     if _is_binary(kind):
         return _texts_or_base64(column)
-    if _is_simple(kind):
+    if _is_simple(kind) and not _has_no_number(column):
         return list(_simple(column).to_pylist())
-    return [json_value(value) for value in column.to_pylist()]
+    plain = _simple(column) if _is_simple(kind) else column
+    return [json_value(value) for value in plain.to_pylist()]
+
+
+def _has_no_number(column: pa.Array) -> bool:
+    """Whether it has a NaN or an infinity, which JSON has as texts only."""
+    return pat.is_floating(column.type) and not pc.all(pc.is_finite(_simple(column))).as_py()
 
 
 def _csv_type(kind: pa.DataType) -> pa.DataType:

@@ -124,6 +124,7 @@ def test_typed_columns(memq, topic, broker, tmp_path):
             ("tags", pa.list_(pa.utf8())),
             ("took", pa.duration("us")),
             ("raw", pa.large_binary()),
+            ("none", pa.float16()),
         ]
     )
     values = [
@@ -136,6 +137,7 @@ def test_typed_columns(memq, topic, broker, tmp_path):
         ["a", "b"],
         1_500_000,
         b"\x00x",
+        float("nan"),
     ]
     columns = [
         pa.array([value, None], kind) for value, kind in zip(values, schema.types, strict=True)
@@ -149,7 +151,7 @@ def test_typed_columns(memq, topic, broker, tmp_path):
         run(memq, "typed-export", tmp_path / f"x.{form}")
 
     assert parquet.read_table(tmp_path / "x.parquet")["at"].equals(table["at"])
-    assert pl.read_ipc(tmp_path / "x.arrow").shape == (2, 9)
+    assert pl.read_ipc(tmp_path / "x.arrow").shape == (2, 10)
     first, second = map(json.loads, (tmp_path / "x.jsonl").read_text().splitlines())
     assert first == {
         "id": 2**60,
@@ -161,15 +163,16 @@ def test_typed_columns(memq, topic, broker, tmp_path):
         "tags": ["a", "b"],
         "took": "PT1.5S",
         "raw": "\x00x",
+        "none": "NaN",
     }
     assert set(second.values()) == {None}
     _, filled, empty = (tmp_path / "x.csv").read_text().splitlines()
     assert filled == (
         '1152921504606846976,"2025-06-30T12:00:00.000000001Z",'
         '"100000000000000000000 microseconds since 1970","2025-06-30","1.25",0.5,'
-        '"[""a"",""b""]","PT1.5S","\x00x"'
+        '"[""a"",""b""]","PT1.5S","\x00x",nan'
     )
-    assert empty == ",,,,,,,,"
+    assert empty == ",,,,,,,,,"
 
 
 # -- what is exported -----------------------------------------------------------------------
