@@ -8,7 +8,7 @@ where Arrow can do it; nested columns, and those with bytes that are no text, go
 
 from __future__ import annotations
 
-from typing import IO, TYPE_CHECKING, Any, Literal, Protocol
+from typing import IO, TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -22,7 +22,9 @@ from memq.core.units import iso_us
 from memq.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+T = TypeVar("T")
 
 Format = Literal["parquet", "csv", "jsonl", "arrow"]
 
@@ -38,6 +40,8 @@ SUFFIXES: dict[str, Format] = {
 
 ROW_GROUP_BYTES = 64 << 20  # of rows in memory; what readers of Parquet take at a time
 ROW_GROUP_ROWS = 1 << 20  # as pyarrow has it
+
+TEXT_ROWS = 16_384  # made into text at a time
 
 _encode = msgspec.json.Encoder().encode
 _encode_lines = msgspec.json.Encoder().encode_lines
@@ -116,11 +120,9 @@ class _Csv:
         self._writer = csv.CSVWriter(file, self._schema)
 
     def write(self, rows: pa.RecordBatch) -> None:
-        columns = [
-            _converted(_csv_column, column, name)
-            for column, name in zip(rows.columns, rows.schema.names, strict=True)
-        ]
-        self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
+        for part in _parts(rows):
+            columns = _converted(_csv_column, part)
+            self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
 
     def close(self) -> None:
         self._writer.close()
@@ -133,13 +135,12 @@ class _JsonLines:
         self._file, self._names = file, schema.names
 
     def write(self, rows: pa.RecordBatch) -> None:
-        columns = [
-            _converted(_json_column, column, name)
-            for column, name in zip(rows.columns, self._names, strict=True)
-        ]
-        names = self._names
-        objects = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-        self._file.write(_encode_lines(objects))
+        for part in _parts(rows):
+            columns = _converted(_json_column, part)
+            objects = [
+                dict(zip(self._names, row, strict=True)) for row in zip(*columns, strict=True)
+            ]
+            self._file.write(_encode_lines(objects))
 
     def close(self) -> None:
         pass
@@ -156,14 +157,23 @@ _SINKS: dict[Format, Callable[[IO[bytes], pa.Schema], Sink]] = {
 # -- columns as text ------------------------------------------------------------------------
 
 
-def _converted(convert: Callable[[pa.Array], Any], column: pa.Array, name: str) -> Any:
-    try:
-        return convert(column)
-    except (*ARROW_ERRORS, OverflowError, ValueError) as exc:
-        raise InvalidRequestError(
-            f"column {name!r} of type {column.type} has a value that text cannot hold: {exc}; "
-            "export it with --format parquet or arrow"
-        ) from exc
+def _parts(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Some thousand rows at a time: as Python objects they take many times their memory."""
+    for start in range(0, rows.num_rows, TEXT_ROWS):
+        yield rows.slice(start, TEXT_ROWS)
+
+
+def _converted(convert: Callable[[pa.Array], T], rows: pa.RecordBatch) -> list[T]:
+    converted = []
+    for column, field in zip(rows.columns, rows.schema, strict=True):
+        try:
+            converted.append(convert(column))
+        except (*ARROW_ERRORS, OverflowError, ValueError) as exc:
+            raise InvalidRequestError(
+                f"column {field.name!r} of type {field.type} has a value that text cannot hold: "
+                f"{exc}; export it with --format parquet or arrow"
+            ) from exc
+    return converted
 
 
 def _json_column(column: pa.Array) -> list[Any]:
