@@ -74,7 +74,7 @@ memq export clicks batches/ --range 0:100-200 --format jsonl
 @option(
     "--file-bytes",
     type=SizeType(),
-    default="256MiB",
+    default="128MiB",
     help="Stored bytes after which a folder gets another file.",
 )
 @option(

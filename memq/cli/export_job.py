@@ -8,9 +8,9 @@ on nothing of it changes: a run that goes on later reads the offsets that were p
 been published since. Each file is written under a hidden name, made durable, and renamed when it
 is whole; then the manifest says so, with what the file holds.
 
-A run that is killed, at whatever point, leaves whole files and at most one hidden one. The next
-run makes every file anew that the manifest does not call whole, in the place of what it finds
-under that name. So no record is there twice and none is missing. A manifest of something else is
+A run that is killed, at whatever point, leaves whole files and a few hidden ones. The next run
+makes every file anew that the manifest does not call whole, in the place of what it finds under
+that name. So no record is there twice and none is missing. A manifest of something else is
 never touched: it is refused. A lock keeps a second run out of the folder.
 
 Batches never change, so a piece gives the same rows whenever it is read; what retention has removed
@@ -23,7 +23,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, NamedTuple
@@ -36,6 +38,7 @@ from memq.core.files import explain, lock_exclusively, make_folders, replace_dur
 from memq.core.ranges import OffsetRange
 from memq.core.units import iso_ms
 from memq.errors import (
+    ClosedError,
     ConfigError,
     CorruptDataError,
     LockedError,
@@ -56,6 +59,7 @@ if TYPE_CHECKING:
 MANIFEST = "_memq_export.json"  # readers of folders pass over what begins with _ or .
 MANIFEST_VERSION = 1
 LOCK = ".memq_export.lock"
+WRITERS = 4  # files written at a time, at most; each has some hundred MB in memory
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -303,15 +307,36 @@ def _part(piece: Piece, form: Format) -> Part:
 
 
 def _export_missing(folder: Path, manifest: Manifest, reader: TopicReader, job: Job) -> None:
+    """Make the files that are not whole, a few at a time: one processor writes one file."""
     plan, missing = manifest.plan(), manifest.missing
-    with job.progress(plan.size_bytes) as advance:
-        run = _Run(job, reader, plan, advance)
-        for part, piece in zip(missing, plan.pieces, strict=True):
+    changing, given_up = threading.Lock(), threading.Event()
+    writers = ThreadPoolExecutor(min(WRITERS, os.cpu_count() or 1), "memq-export")
+    with job.progress(plan.size_bytes) as advance, writers:
+
+        def note(size_bytes: int) -> None:
+            if given_up.is_set():
+                raise ClosedError("the export was given up")
+            with changing:
+                advance(size_bytes)
+
+        def make(part: Part, piece: Piece) -> None:
             file = folder / part.file
             with _files_of(folder), _hidden(file).open("wb") as hidden:
-                part.records, part.file_bytes = run.write(hidden, [piece])
+                written = _Run(job, reader, plan, note).write(hidden, [piece])
                 _show(file)
-            _write_manifest(folder, manifest)
+            with changing:
+                part.records, part.file_bytes = written
+                _write_manifest(folder, manifest)
+
+        try:
+            made = [writers.submit(make, *each) for each in zip(missing, plan.pieces, strict=True)]
+            for each in as_completed(made):
+                each.result()
+        except BaseException:
+            given_up.set()
+            writers.shutdown(wait=False, cancel_futures=True)
+            reader.close()  # ends what waits for a broker
+            raise
 
 
 def _outcome(manifest: Manifest, there: int) -> Outcome:
