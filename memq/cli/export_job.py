@@ -36,7 +36,7 @@ from memq.cli.export_formats import SUFFIXES, Format, open_sink
 from memq.client.read_plan import EventTimes, Piece, ReadPlan
 from memq.core.files import explain, lock_exclusively, make_folders, replace_durably, sync_folder
 from memq.core.ranges import OffsetRange
-from memq.core.units import iso_ms
+from memq.core.units import counted, iso_ms
 from memq.errors import (
     ClosedError,
     ConfigError,
@@ -261,7 +261,7 @@ def _go_on(folder: Path, job: Job) -> Outcome:
         planned = iso_ms(manifest.planned_ms)
         job.say(f"{folder}: all is there already of the export that was planned at {planned}")
         return _outcome(manifest, there)
-    job.say(f"{folder}: {there} of {len(manifest.parts)} files are there; the rest follows")
+    job.say(f"{folder}: {counted(len(manifest.missing), 'file')} to go; {there} there already")
     with _advising(folder), job.open_reader(manifest.incarnation, manifest.schema_id) as reader:
         reader.check_retained(manifest.plan().pieces)
         _export_missing(folder, manifest, reader, job)
