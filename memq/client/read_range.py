@@ -152,8 +152,8 @@ class AsyncTopicReader:
     Use it with `async with`: it is opened by entering it.
 
     Args:
-        bootstrap: comma separated `host:port` of some brokers; None for the environment variable
-            `MEMQ_BOOTSTRAP`, or else 127.0.0.1:6367.
+        bootstrap: comma separated `host:port` of some brokers; None for those of `MEMQ_BOOTSTRAP`,
+            of the profile, or else 127.0.0.1:6367.
         topic: the topic.
         incarnation: of the topic; empty for whichever there is.
         columns: names of the columns wanted; None for all.
@@ -364,8 +364,8 @@ def read_range(
     """The records of some offsets, of some times, or all that are retained, as one table.
 
     Args:
-        bootstrap: comma separated `host:port` of some brokers; None for the environment variable
-            `MEMQ_BOOTSTRAP`, or else 127.0.0.1:6367.
+        bootstrap: comma separated `host:port` of some brokers; None for those of `MEMQ_BOOTSTRAP`,
+            of the profile, or else 127.0.0.1:6367.
         topic: the topic.
         partition: read partition; None for all.
         start: first offset, with a partition; None for the first that is retained.
