@@ -20,6 +20,7 @@ from memq.cli.command import (
     output_option,
     to_us,
 )
+from memq.cli.completion import TopicType
 from memq.cli.output import progress_bar, show_one
 from memq.errors import ConfigError
 
@@ -57,7 +58,7 @@ memq export clicks clicks.csv --from 1h
 memq export clicks batches/ --range 0:100-200 --format jsonl
 """,
 )
-@click.argument("topic")
+@click.argument("topic", type=TopicType())
 @click.argument("target", metavar="FOLDER|FILE", type=click.Path(path_type=Path))
 @option("--from", "start", type=GivenTimeType(), help="Records of this time or later.")
 @option("--to", "end", type=GivenTimeType(), help="Records from before this time.")
