@@ -28,6 +28,7 @@ from memq.cli.command import Group
 from memq.cli.completion import completion
 from memq.cli.consume import consume
 from memq.cli.examples import examples
+from memq.cli.export import export
 from memq.cli.group import group
 from memq.cli.lag import lag
 from memq.cli.offsets import offsets
@@ -135,6 +136,7 @@ for command in (
     topic,
     produce,
     consume,
+    export,
     offsets,
     group,
     lag,
