@@ -27,6 +27,7 @@ NAMES = (
     "wire",
     "plan",
     "help",
+    "export",
     "spark",
 )
 

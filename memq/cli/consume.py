@@ -30,6 +30,7 @@ from memq.cli.command import (
     connection_options,
     option,
 )
+from memq.cli.completion import GroupType, TopicType
 from memq.cli.output import write_whole
 from memq.core.options import Option
 from memq.core.units import DAY_MS
@@ -79,9 +80,13 @@ memq consume clicks --group reports --max-batches 10 --timeout 30s
 memq consume clicks --range 0:100-200 > batches-100-to-199.txt
 """,
 )
-@click.argument("topic")
+@click.argument("topic", type=TopicType())
 @option("--from-beginning", is_flag=True, help="Begin with what is retained, not with what comes.")
-@option("--group", help="Go on where this group has come to, and remember how far it gets.")
+@option(
+    "--group",
+    type=GroupType(),
+    help="Go on where this group has come to, and remember how far it gets.",
+)
 @option("--max-messages", type=click.IntRange(min=1), help="End after so many LogMessages.")
 @option("--max-batches", type=click.IntRange(min=1), help="End after so many Batches.")
 @option("--timeout", type=RowType(TIMEOUT), default=None, help=TIMEOUT.doc)

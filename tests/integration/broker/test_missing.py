@@ -148,7 +148,7 @@ async def test_a_damaged_topic_costs_only_itself(data, damage, said, caplog):
         with pytest.raises(CorruptDataError, match="not served") as caught:
             await written(b, "t")
         assert said in str(caught.value)
-        assert "`memq recover`" in str(caught.value)
+        assert "`memq recover DATA_DIR`" in str(caught.value)
         async with client(b) as c:
             with pytest.raises(CorruptDataError):
                 await c.create("t")

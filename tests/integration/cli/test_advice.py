@@ -154,7 +154,7 @@ def test_damaged_offsets_are_deleted_and_set(memq, broker, topic):
     memq("consume", topic, "--group", "hurt", "--exit-at-end")
 
 
-@follows("otherwise seek past this offset to go on (memq group reset-offsets --to-offset …)")
+@follows("`memq group reset-offsets GROUP … --partition … --to-offset … --execute`")
 def test_a_group_goes_on_after_a_lost_batch(memq, broker, topic, lines):
     """The offset of the message is the next one, and the rest is read."""
     for _ in range(2):
@@ -163,8 +163,8 @@ def test_a_group_goes_on_after_a_lost_batch(memq, broker, topic, lines):
     Path(unquote(urlsplit(first["uri"]).path)).unlink()
     memq("group", "reset-offsets", "rest", topic, "--to-earliest", "--execute")
     said = memq("consume", topic, "--group", "rest", "--exit-at-end", code=1)
-    options = re.search(r"reset-offsets (--to-offset \d+)", said)[1].split()
-    memq("group", "reset-offsets", "rest", topic, *options, "--execute")
+    (command,) = advised(said)
+    memq(*["rest" if word == "GROUP" else word for word in command])
     assert memq("consume", topic, "--group", "rest", "--exit-at-end").count(b"\n") == 1_000
 
 
@@ -377,3 +377,31 @@ def test_options_that_were_lost_are_set_again(memq, tmp_path, lines, monkeypatch
         monkeypatch.setenv("MEMQ_BOOTSTRAP", running.address)
         memq(*command, "t", "--retention", "30d")
         assert b"30d" in memq("topic", "describe", "t")
+
+
+@follows("… = … is a file; give a folder, which is made where there is none")
+def test_a_folder_is_given_for_data(tmp_path):
+    """A file is no data directory; a folder that is not there yet is made."""
+    (tmp_path / "file").touch()
+    with pytest.raises(MemqError, match="is a file; give a folder"):
+        BrokerProcess(tmp_path / "file")
+    BrokerProcess(tmp_path / "not" / "there" / "yet").close()
+
+
+@follows(
+    "… is a folder; name an object in it, or a topic for all of its Batches",
+    "there is no object …; name one that `memq batch list TOPIC` shows",
+    "so this looks like a broker's admin port; use the broker's port",
+)
+def test_what_is_there_is_named(memq, broker, topic, lines):
+    """An object of the list, not its folder nor one that is not there; and the broker's port."""
+    memq("produce", topic, "--input", lines)
+    assert "there is no object" in memq("batch", "verify", "/nowhere/x.arrows", code=1)
+    [row] = json.loads(memq("batch", "list", topic, "-o", "json"))
+    folder = row["uri"].rpartition("/")[0]
+    assert "is a folder" in memq("batch", "verify", unquote(urlsplit(folder).path), code=1)
+    memq("batch", "verify", row["uri"])
+    memq("batch", "verify", topic)
+    admin_port = broker.admin.removeprefix("http://")
+    assert "use the broker's port" in memq("topic", "list", "-b", admin_port, code=1)
+    memq("topic", "list", "-b", broker.address)
