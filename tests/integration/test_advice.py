@@ -213,11 +213,13 @@ def test_a_range_ends_one_past_its_last_offset(broker, topic):
 
 @follows("use to_arrow(): …", "the topic has a column … of its own; read without metadata")
 def test_what_python_or_metadata_cannot_show_is_read_as_arrow(admin, broker, topic):
-    """A time in nanoseconds has no object in Python; a column may have the name of an origin."""
-    schema = pa.schema([("at", pa.duration("ns")), ("offset", pa.int64())])
+    """A time past the year 9999 has no object in Python; a column may be called as an origin is."""
+    schema = pa.schema([("at", pa.date64()), ("offset", pa.int64())])
     admin.create_topic(f"{topic}-typed", schema=schema, batch_age="20ms", audited=False)
     with Producer(broker.address, topic=f"{topic}-typed") as producer:
-        producer.write_table(pa.table({"at": [1], "offset": [7]}, schema=schema))
+        producer.write_table(
+            pa.table([pa.array([86_400_000 * 10**7], pa.date64()), pa.array([7])], schema=schema)
+        )
     wanted = {"topic": f"{topic}-typed", "partition": 0, "start": 0, "end": 1}
     with pytest.raises(InvalidRequestError, match="read without metadata"):
         read_range(broker.address, **wanted, metadata=True)
