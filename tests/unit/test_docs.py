@@ -276,6 +276,7 @@ OTHERS_OPTIONS = {
     "max_active_tis_per_dag": "an argument of Airflow's operators",
     "memq_incarnation": "the end of a folder's name",
     "packages": "an argument of Airflow's SparkSubmitOperator",
+    "partitioner": "an option of librdkafka",
     "schedule": "an argument of Airflow's DAG",
     "yarn_track_via_rm_api": "an argument of Airflow's SparkSubmitOperator",
 }
