@@ -212,7 +212,7 @@ def test_a_folder_is_read_whole_by_others(memq, topic, broker, tmp_path):
         (["none/x.csv"], "none/x.csv cannot be written: No such file or directory"),
         (
             ["x", "--range", "0:4-9"],
-            "offsets 4 to 8 .* not retained in full; retained are offsets 0",
+            "offsets 4 to 8 of .* retained are offsets 0",
         ),
         (["x", "--columns", "no"], "no column 'no'; there are key, value, headers, timestamp"),
         (["x.csv", "--from", "1h", "--to", "2h"], "the times end at .*, before they start at"),
