@@ -18,7 +18,7 @@ from click.shell_completion import CompletionItem
 from memq.client.profile import PROFILE_VARIABLE, read_profile
 from memq.core.defaults import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, TOKEN_VARIABLE
 from memq.core.ranges import OffsetRange
-from memq.core.units import parse_duration_ms
+from memq.core.units import parse_duration_ms, parse_size_bytes
 from memq.errors import ConfigError, UnavailableError
 
 if TYPE_CHECKING:
@@ -233,6 +233,23 @@ def parse_separator(text: str) -> bytes:
                 r"and \\ for a backslash"
             )
     return bytes(found)
+
+
+class SizeType(click.ParamType[int]):
+    """A size in bytes, written like 64MiB."""
+
+    name = "SIZE"
+
+    def convert(
+        self, value: str | int, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        """The bytes that a text means."""
+        if isinstance(value, int):  # it was converted before
+            return value
+        try:
+            return parse_size_bytes(value)
+        except ConfigError as exc:
+            self.fail(str(exc), param, ctx)
 
 
 class HeaderType(click.ParamType[tuple[str, bytes]]):

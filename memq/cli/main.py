@@ -27,6 +27,7 @@ from memq.cli.command import Group
 from memq.cli.completion import completion
 from memq.cli.consume import consume
 from memq.cli.examples import examples
+from memq.cli.export import export
 from memq.cli.group import group
 from memq.cli.lag import lag
 from memq.cli.offsets import offsets
@@ -131,6 +132,7 @@ for command in (
     topic,
     produce,
     consume,
+    export,
     offsets,
     group,
     lag,

@@ -20,7 +20,7 @@ from memq.client.cluster import Cluster
 from memq.client.objects import BatchSource, map_ahead
 from memq.client.read_plan import Selection, plan_read
 from memq.client.sync import EventLoopThread, SyncClient, sync, sync_close, sync_iter
-from memq.client.topic import TopicClient
+from memq.client.topic import TopicClient, check_retained
 from memq.core.format.message import TIMESTAMP_COLUMN
 from memq.core.format.schema import deserialize_schema
 from memq.errors import InvalidRequestError, RequestTimeoutError, SchemaMismatchError
@@ -244,8 +244,9 @@ class AsyncTopicReader:
             TopicRecreatedError: the topic was deleted and recreated.
             MemqError: the brokers failed.
         """
+        retained = await self._topic.offsets()
         for piece in pieces:
-            await self._topic.check_retained(piece.range)
+            check_retained(self._topic.topic, piece.range, retained)
 
     async def rows(
         self, plan: ReadPlan, pieces: Sequence[Piece] | None = None

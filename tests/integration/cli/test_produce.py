@@ -10,6 +10,7 @@ from contextlib import suppress
 import pytest
 
 from memq.cli.main import main
+from memq.core.keys import partition_of
 from memq.testing.broker import BrokerProcess
 from tests.integration.cli.processes import ENDS, TIMEOUT_S, end, start
 
@@ -60,6 +61,34 @@ def test_keys_and_json(memq, topic, tmp_path):
     assert [(line["key"], line["value"]) for line in found] == [("a", "1"), ("b", "2=3")]
     assert found[0]["timestamp"] == "2025-01-02T00:00:00.000000Z"
     assert [line["position"] for line in found] == [0, 1]
+
+
+def test_lines_are_placed_by_their_key(memq, tmp_path):
+    """Lines of a key are in one read partition, in their order, and each is counted once."""
+    memq(
+        "topic", "create", "carts", "--ordering", "producer", "--batch-age", "20ms", "--no-audited",
+        "--write-partitions", 3, "--read-partitions", 3,
+    )  # fmt: skip
+    path = tmp_path / "lines"
+    path.write_text("".join(f"k{number % 7}={number}\n" for number in range(2_000)))
+
+    keyed = ("--key-separator", "=", "--partition-by", "key")
+    counts = json.loads(memq("produce", "carts", "--input", path, *keyed, "-o", "json"))
+
+    assert (counts["records"], counts["acked"], counts["failed"]) == (2_000, 2_000, 0)
+    read = memq("consume", "carts", "--from-beginning", "--exit-at-end", "--format", "json")
+    found = {}
+    for record in map(json.loads, read.splitlines()):
+        assert partition_of(record["key"].encode(), 3) == record["partition"]
+        found.setdefault(record["key"], []).append(int(record["value"]))
+    assert found == {f"k{key}": [*range(key, 2_000, 7)] for key in range(7)}
+
+
+def test_a_wrong_key_column_is_refused(memq, topic, lines):
+    """What cannot be a key is an error that names what can."""
+    error = memq("produce", topic, "--input", lines, "--partition-by", "value", code=1)
+
+    assert "choose none or one of key" in error
 
 
 def test_line_without_key(memq, topic, tmp_path):
