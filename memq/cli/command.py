@@ -15,6 +15,7 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
+from memq.cli.output import notice
 from memq.client.profile import PROFILE_VARIABLE, read_profile
 from memq.core.defaults import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, TOKEN_VARIABLE
 from memq.core.log_format import LOG_FORMAT, configure
@@ -172,13 +173,13 @@ def _warn_of_variable(context: click.Context) -> None:
         and own not in (None, context.params["bootstrap"])
     ):
         _warn(
-            f"{BOOTSTRAP_VARIABLE}={context.params['bootstrap']} wins over the profile's "
-            f"bootstrap; unset it, or give -b {own}"
+            f"{BOOTSTRAP_VARIABLE}={context.params['bootstrap']} wins over the "
+            f"profile's bootstrap; unset it, or give -b {own}"
         )
 
 
 def _warn(text: str) -> None:
-    click.echo(f"memq: warning: {text}", err=True)
+    notice(f"memq: warning: {text}")
 
 
 def _use_profile(context: click.Context, _: click.Parameter, name: str | None) -> None:

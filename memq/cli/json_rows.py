@@ -207,7 +207,7 @@ def _consumed(value: Any) -> type:
             ("key", _Bytes | None, None),
             ("headers", list[header] | dict[str, _Bytes | None] | None, None),
             (TIMESTAMP_COLUMN, str | None, None),
-            *((name, msgspec.Raw | None, None) for name in ORIGIN_FIELDS),
+            *((name, msgspec.Raw, msgspec.Raw()) for name in ORIGIN_FIELDS),
         ],
         forbid_unknown_fields=True,
     )

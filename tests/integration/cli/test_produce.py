@@ -63,6 +63,33 @@ def test_keys_and_json(memq, topic, tmp_path):
     assert [line["position"] for line in found] == [0, 1]
 
 
+@pytest.mark.parametrize("schema", [[], ["--schema", "id:int64,name:string?,raw:binary?"]])
+def test_what_consume_printed_can_be_produced(memq, topic, tmp_path, schema):
+    """JSON lines that one topic was printed as become the same LogMessages or rows of another."""
+    first, second = f"{topic}-first", f"{topic}-second"
+    lines = tmp_path / "lines"
+    if schema:
+        lines.write_bytes(b'{"id":1,"name":"a"}\n{"id":2,"raw":{"base64":"/w=="}}\n')
+    else:
+        lines.write_bytes(b'{"value":"a","key":"k","headers":[["h","1"]]}\n{"value":null}\n')
+    for name in (first, second):
+        memq("topic", "create", name, *schema)
+
+    memq("produce", first, "--input", lines, "--format", "json")
+    printed = memq("consume", first, "--from-beginning", "--exit-at-end", "--format", "json")
+    lines.write_bytes(printed)
+    memq("produce", second, "--input", lines, "--format", "json")
+
+    again = memq("consume", second, "--from-beginning", "--exit-at-end", "--format", "json")
+    said = ("key", "value", "headers", "timestamp")
+    before, after = (
+        [[json.loads(line)[name] for name in said] for line in each.splitlines()]
+        for each in (printed, again)
+    )
+    assert len(before) == 2
+    assert after == before
+
+
 def test_lines_are_placed_by_their_key(memq, tmp_path):
     """Lines of a key are in one read partition, in their order, and each is counted once."""
     memq(
