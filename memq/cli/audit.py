@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from memq.cli.command import Command, RowType, TimeType, connection_options, option, output_option
+from memq.cli.command import (
+    Command,
+    RowType,
+    TimeType,
+    check_reachable,
+    connection_options,
+    option,
+    output_option,
+)
 from memq.cli.completion import GroupType, TopicType
 from memq.cli.output import show_one, show_rows
 from memq.client.start import time_ms
@@ -124,6 +132,7 @@ def audit(*, topic: str, every: bool, bootstrap: str, output: str, **asked: Any)
 
     from memq.client.audit.audit import audit_topic  # noqa: PLC0415 - loads Arrow
 
+    check_reachable(bootstrap)
     with click.progressbar(
         length=0, label="Batches", file=sys.stderr, hidden=not sys.stderr.isatty()
     ) as bar:

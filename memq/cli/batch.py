@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from memq.cli.command import (
 from memq.cli.completion import TopicType
 from memq.cli.output import show_one, show_rows, write_whole
 from memq.core.units import counted, iso_ms, iso_us
-from memq.errors import CorruptDataError, MemqError, ObjectNotFoundError
+from memq.errors import CorruptDataError, InvalidRequestError, MemqError, ObjectNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -292,7 +293,7 @@ def _read_object(target: str) -> Any:
     """
     from memq.core.storage.open import local_folder, open_uri  # noqa: PLC0415 - loads Arrow
 
-    uri = _object_uri(target) or Path(target).absolute().as_uri()
+    uri = _object_uri(target) or _file_uri(target)
     storage, key = open_uri(uri)
     try:
         return storage.get(key)
@@ -300,10 +301,10 @@ def _read_object(target: str) -> Any:
         folder = local_folder(uri)
         if folder is not None and folder.is_dir():
             raise ObjectNotFoundError(
-                f"{target} is a folder; name an object in it, or a topic for all of its Batches"
+                f"{target!r} is a folder; name an object in it, or a topic for all of its Batches"
             ) from exc
         raise ObjectNotFoundError(
-            f"there is no object {target}; name one that `memq batch list TOPIC` shows"
+            f"there is no object {target!r}; name one that `memq batch list TOPIC` shows"
         ) from exc
 
 
@@ -312,8 +313,15 @@ def _object_uri(target: str) -> str | None:
     if "://" in target:
         return target
     if "/" in target or target.endswith(".arrows"):
-        return Path(target).absolute().as_uri()
+        return _file_uri(target)
     return None
+
+
+def _file_uri(path: str) -> str:
+    """The URI of a path, which may lead through `..`; no key of an object does."""
+    if "\0" in path:
+        raise InvalidRequestError(f"{path!r} is no path: it has a NUL")
+    return Path(os.path.abspath(path)).as_uri()  # noqa: PTH100 - a symbolic link stays one
 
 
 def _message_row(entry: IndexEntry) -> Row:

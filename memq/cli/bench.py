@@ -42,6 +42,8 @@ TICK_S = 0.01  # how evenly a rate is kept
 POLL_S = 0.2
 PATIENCE_S = 60.0  # more than any Batch takes to be sealed and stored
 
+MOST = 1_000_000_000_000  # records; more would take weeks
+
 value_bytes_option = option(
     "--value-bytes", type=click.IntRange(0, 16 << 20), default=1_000, help="Size of each value."
 )
@@ -62,7 +64,7 @@ memq bench produce load --records 10000000 --value-bytes 100 --linger 50ms -o js
 """,
 )
 @click.argument("topic", type=TopicType())
-@option("--records", type=click.IntRange(min=1), default=1_000_000, help="How many to write.")
+@option("--records", type=click.IntRange(1, MOST), default=1_000_000, help="How many to write.")
 @value_bytes_option
 @table_options(SHAPING_OPTIONS)
 @connection_options
@@ -101,7 +103,9 @@ memq bench consume load --each
 """,
 )
 @click.argument("topic", type=TopicType())
-@option("--records", type=click.IntRange(min=1), help="End after so many; without it, at the end.")
+@option(
+    "--records", type=click.IntRange(1, MOST), help="End after so many; without it, at the end."
+)
 @option("--each", is_flag=True, help="Make a Python object of each LogMessage.")
 @connection_options
 @output_option
@@ -130,7 +134,7 @@ def consume(
 
 @bench.command(epilog="memq bench e2e load --rate 50000 --seconds 30")
 @click.argument("topic", type=TopicType())
-@option("--rate", type=click.IntRange(min=1), default=10_000, help="Records a second.")
+@option("--rate", type=click.IntRange(1, 1_000_000_000), default=10_000, help="Records a second.")
 @option("--seconds", type=click.FloatRange(0.1, 86_400), default=10.0, help="For how long.")
 @value_bytes_option
 @table_options(SHAPING_OPTIONS)

@@ -209,6 +209,18 @@ class RangeType(click.ParamType[OffsetRange]):
         return OffsetRange(int(match[1]), int(match[2]), int(match[3]))
 
 
+class InputType(click.File):
+    """A file to read, or stdin where it is `-`; a stdin that is closed is no input."""
+
+    def convert(
+        self, value: str | Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Any:
+        """The opened file."""
+        if value == "-" and sys.stdin is None:
+            self.fail("stdin is closed; name a file", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 class SeparatorType(click.ParamType[bytes]):
     r"""What stands between key and value; `\t`, `\n`, `\0`, `\\` and `\xNN` are understood."""
 

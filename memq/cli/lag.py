@@ -76,7 +76,7 @@ def lag(
         if not watch:
             found = admin.lag(topic, group)
             if group is not None and not found:
-                raise UnknownGroupError(f"no group {group!r}; see memq group list")
+                raise UnknownGroupError(f"no group {group!r}; see `memq group list`")
             if output == "json":
                 show_json([lag_row(each) for each in found])
             else:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("memq")
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+MAX_LINE = 1_500  # characters of an error
 TERMINATED = 143  # 128 + SIGTERM
 
 
@@ -211,6 +212,8 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 def _complain(text: str) -> None:
     line = " ".join(text.split())
+    if len(line) > MAX_LINE:  # by a value that was given; what is wrong and the way out stay
+        line = f"{line[: MAX_LINE // 2]}…{line[-MAX_LINE // 2 :]}"
     if is_json():
         log.error("%s", line)
     else:

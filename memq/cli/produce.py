@@ -19,6 +19,7 @@ import click
 from memq.cli.command import (
     Command,
     HeaderType,
+    InputType,
     SeparatorType,
     TimeType,
     check_reachable,
@@ -72,7 +73,7 @@ memq produce rides --input rides.csv --format csv --delimiter ';'
 """,
 )
 @click.argument("topic", type=TopicType())
-@option("--input", "stream", type=click.File("rb"), default="-", help="File to read; - for stdin.")
+@option("--input", "stream", type=InputType("rb"), default="-", help="File to read; - for stdin.")
 @option(
     "--format",
     "form",

@@ -192,6 +192,10 @@ async def audit_topic(
 
 def _check(info: TopicInfo, window: Window) -> None:
     name = info.config.name
+    if name == AUDIT_TOPIC:
+        raise InvalidRequestError(
+            f"{name} holds the reports, and nobody reports about these; audit the other topics"
+        )
     if not info.config.audited:
         raise InvalidRequestError(
             f"producers do not report about topic {name!r}, so nothing can be said about it; let "

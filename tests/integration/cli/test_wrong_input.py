@@ -1,0 +1,147 @@
+"""Wrong input of every kind, to every argument of every command, is one line and no more."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import click
+import pytest
+
+from memq.cli import command
+from memq.cli.main import cli, main
+
+VALUES = ["", "9" * 30, "a b", "naïve \u2603", "x" * 5_000]
+"""Empty, huge, no name, no ASCII, and very long."""
+
+LONGEST = 2_000  # characters of an error; a path or a name may be most of it
+
+
+def leaves(group=cli, path=()):
+    """Every command with its path."""
+    for name, each in group.commands.items():
+        if isinstance(each, click.Group):
+            yield from leaves(each, (*path, name))
+        else:
+            yield (*path, name), each
+
+
+@pytest.fixture
+def given(topic, lines, tmp_path, memq):
+    """What each command needs to do anything; none of it goes on for ever."""
+    memq("produce", topic, "--input", lines)
+    memq("group", "reset-offsets", "reports", topic, "--to-latest", "--execute")
+    (tmp_path / "data").mkdir()
+    return {
+        "arguments": {
+            "name": "reports",
+            "topic": topic,
+            "target": topic,
+            "data_dir": tmp_path / "data",
+            "folder": tmp_path / "folder",
+            "sources": "dags",
+            "shell": "bash",
+        },
+        "options": {
+            "produce": ["--input", lines],
+            "consume": ["--exit-at-end", "--from-beginning"],
+            "group reset-offsets": ["--to-latest"],
+            "group delete": [],
+            "topic alter": ["--retention", "8d"],
+            "bench produce": ["--records", 1],
+            "bench consume": ["--records", 1],
+            "bench e2e": ["--rate", 10, "--seconds", 1],
+        },
+    }
+
+
+def arguments_of(path, each, given):
+    """Sound arguments and options of a command."""
+    names = [param.name for param in each.params if isinstance(param, click.Argument)]
+    known = given["arguments"]
+    if path[0] == "topic":
+        known = known | {"name": known["topic"]}
+    if path == ("export",):
+        known = known | {"target": known["data_dir"] / "export"}
+    return [known[name] for name in names], given["options"].get(" ".join(path), [])
+
+
+def complaint(capfdbinary, words):
+    """Runs a command; what is wrong with how it ended."""
+    try:
+        code = main([str(word) for word in words])
+    except BaseException as exc:  # noqa: BLE001 - that is what must not be
+        return f"{words}: {exc!r}"
+    err = capfdbinary.readouterr().err.decode()
+    if code in (0, 3):
+        return None
+    clean = err.startswith("memq: error: ") and err.count("\n") == 1 and len(err) < LONGEST
+    return None if code in (1, 2) and clean else f"{words}: {code} {err[:500]}"
+
+
+@pytest.mark.parametrize(
+    ("path", "each"),
+    [each for each in leaves() if any(isinstance(p, click.Argument) for p in each[1].params)],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_wrong_input_is_one_line(path, each, given, capfdbinary, monkeypatch):
+    """Whatever stands in place of one value: done, or one line that says what is wrong."""
+    monkeypatch.chdir(given["arguments"]["data_dir"])
+    positional, options = arguments_of(path, each, given)
+    found = []
+    for place in range(len(positional)):
+        for value in VALUES:
+            wrong = [*positional[:place], value, *positional[place + 1 :]]
+            found.append(complaint(capfdbinary, [*path, *options, "--", *wrong]))
+    assert [text for text in found if text] == []
+
+
+@pytest.mark.parametrize(
+    "address", [*VALUES, "x:", ":1", "127.0.0.1:1", "127.0.0.1:99999", "[::1", "a b:1"]
+)
+def test_a_wrong_address_is_one_line(address, capfdbinary, monkeypatch):
+    """Of no broker, or of none that could be."""
+    monkeypatch.setattr(command, "REACH_S", 0.1)
+    assert complaint(capfdbinary, ["topic", "list", f"--bootstrap={address}"]) is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\0", b"\xff\xfe", b"{", b"a,b\n1", b"\n" * 10, os.urandom(3_000)],
+    ids=range(7),
+)
+@pytest.mark.parametrize("form", ["lines", "json", "csv"])
+def test_input_that_is_none_is_one_line(  # noqa: PLR0917 - fixtures
+    memq, topic, capfdbinary, tmp_path, content, form
+):
+    """Bytes of every kind into a topic with values, and into one with columns."""
+    memq("topic", "create", f"{topic}-typed", "--schema", "id:int64", "--no-audited")
+    (tmp_path / "input").write_bytes(content)
+    for name in (topic, f"{topic}-typed"):
+        words = ["produce", name, "--input", tmp_path / "input", "--format", form]
+        assert complaint(capfdbinary, words) is None
+
+
+def test_a_closed_stdin_is_one_line(broker, topic):
+    """`memq produce TOPIC <&-` has nothing to read, and says so."""
+    command = f"exec {sys.executable} -m memq produce {topic} -b {broker.address} <&-"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert b"stdin is closed; name a file" in done.stderr
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_an_audit_without_a_broker_does_not_wait(capfdbinary, monkeypatch):
+    """Somebody at a terminal is told at once, as by all other commands."""
+    monkeypatch.setattr(command, "REACH_S", 0.1)
+    assert main(["audit", "t", "--bootstrap", "127.0.0.1:1"]) == 1
+    assert b"start one with `memq dev`" in capfdbinary.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--records", "--rate"])
+def test_a_load_that_never_ends_is_refused(option, capfdbinary):
+    """More than weeks would take."""
+    kind = "produce" if option == "--records" else "e2e"
+    assert main(["bench", kind, "t", option, "9" * 30]) == 2
+    assert capfdbinary.readouterr().err.count(b"\n") == 1
