@@ -30,7 +30,7 @@ import msgspec
 from airflow.sdk import Asset
 
 from airflow_provider_memq.ranges import RangeRow, contiguous_end, parse_key, to_row
-from memq.core.ranges import OffsetRange
+from memq.core.ranges import OffsetRange, retained_in_words
 from memq.errors import ConfigError, CorruptDataError, DataLossError, TopicRecreatedError
 
 if TYPE_CHECKING:
@@ -177,8 +177,8 @@ def _check_start(topic: TopicState, partition: int, offset: int) -> None:
     start, end = topic.starts[partition], topic.ends[partition]
     if not start <= offset <= end:
         raise ConfigError(
-            f"start: partition {partition} of {topic.topic!r} retains [{start}, {end}), not "
-            f"{offset}"
+            f"start: offset {offset} of {topic.topic}/{partition} is not retained; "
+            f"{retained_in_words(start, end)}"
         )
 
 

@@ -24,6 +24,7 @@ from airflow_provider_memq.values import iso, parse_count, parse_offsets, parse_
 from memq.client.lag import total_lag
 from memq.core.ranges import OffsetRange
 from memq.core.retry import Backoff
+from memq.core.units import counted
 from memq.errors import ConfigError, InvalidRequestError, MemqError
 
 if TYPE_CHECKING:
@@ -111,7 +112,9 @@ class OffsetsReached(Condition):
         check_partitions(state, self._targets)
         short = {p: end for p, end in self._targets.items() if state.ends[p] < end}
         reached = len(self._targets) - len(short)
-        note = f"{reached} of {len(self._targets)} read partitions of {self.topic} reached"
+        note = (
+            f"{reached} of {counted(len(self._targets), 'read partition')} of {self.topic} reached"
+        )
         if short:
             partition = min(short)
             note += f"; partition {partition} is at {state.ends[partition]} of {short[partition]}"
@@ -202,8 +205,8 @@ class LagBelow(Condition):
         total = total_lag(found.values())
         # Not the seconds: they change with every look, and each new note is a line in the log.
         note = (
-            f"group {self._group} has a lag of {total.batches} Batches in {self.topic}: "
-            f"{total.records} records, {total.size_bytes} bytes"
+            f"group {self._group} has a lag of {counted(total.batches, 'Batch')} in {self.topic}: "
+            f"{counted(total.records, 'record')}, {total.size_bytes} bytes"
         )
         if not committed:
             note += ", and has committed nothing yet"
@@ -337,7 +340,7 @@ async def wait_until(
         else:
             known = True
             if failures:
-                log.info("brokers answer again after %d failures", failures)
+                log.info("brokers answer again after %s", counted(failures, "failure"))
             failures = 0
             if outcome.note != last_note:
                 log.info("%s", outcome.note)

@@ -20,6 +20,7 @@ from demo.check import Comparison, by_group, by_range
 from demo.ship import Shipped, ship
 from demo.spark import by_spark
 from memq import AdminClient
+from memq.core.units import counted
 
 TOPIC = "demo"
 PRODUCERS = 4
@@ -79,7 +80,7 @@ def _main_job(broker: DemoBroker, airflow: DemoAirflow, path: Path, lines: list[
         broker.kill()
         broker.start()
 
-    say(f"{PRODUCERS} producers ship {len(lines)} lines of {path}, acks=all")
+    say(f"{PRODUCERS} producers ship {counted(len(lines), 'line')} of {path}, acks=all")
     shipped = ship(broker.address, TOPIC, lines, PRODUCERS, crash)
     say("reading everything back by a consumer group, then by exact offset ranges")
     group = by_group(broker.address, TOPIC, lines)
@@ -98,12 +99,13 @@ def _main_job(broker: DemoBroker, airflow: DemoAirflow, path: Path, lines: list[
     dag_state, _ = airflow.audit()
     print()
     _print_shipped(lines, shipped)
-    row("stored", f"{len(stored)} Batches, {sum(p.stat().st_size for p in stored) / 1e6:.2f} MB")
+    stored_mb = sum(path.stat().st_size for path in stored) / 1e6
+    row("stored", f"{counted(len(stored), 'Batch')}, {stored_mb:.2f} MB")
     _print_read("read by group", group)
     _print_read("read by exact ranges", ranges)
     _print_read("read by Spark SQL", spark)
-    row("read by Polars", f"{polars_rows} rows of Batch {largest.name}")
-    _print_read(f"{len(runs)} Airflow runs", parquet)
+    row("read by Polars", f"{counted(polars_rows, 'row')} of Batch {largest.name}")
+    _print_read(counted(len(runs), "Airflow run"), parquet)
     row("audit", "clean" if audit.returncode == 0 else "NOT CLEAN")
     row("audit DAG", dag_state)
     say("one stored object is removed on purpose; the next audit must name what is gone")
@@ -113,7 +115,7 @@ def _main_job(broker: DemoBroker, airflow: DemoAirflow, path: Path, lines: list[
     for finding in found["findings"]:
         row(finding["finding"], _in_words(finding))
     verdict = "exactly what was in it" if exact else "NOT what was in it"
-    row("audit DAG", f"{state}; it names {verdict}: {removed.records} LogMessages")
+    row("audit DAG", f"{state}; it names {verdict}: {counted(removed.records, 'LogMessage')}")
     print()
     whole = group == ranges == spark == parquet
     whole = whole and group.equal and not group.lost and not group.duplicated and not shipped.failed
@@ -140,24 +142,26 @@ def _print_shipped(lines: list[bytes], shipped: Shipped) -> None:
     size = sum(len(line) for line in lines) / 1e6
     latencies = sorted(1e3 * latency for latency in shipped.latencies_s)
     p50, p99 = (latencies[int(len(latencies) * q)] for q in (0.5, 0.99))
-    row("shipped", f"{len(lines)} lines, {size:.2f} MB, by {PRODUCERS} producers")
-    row("acked", f"{shipped.lines - len(shipped.failed)} lines, acks=all")
+    row("shipped", f"{counted(len(lines), 'line')}, {size:.2f} MB, by {PRODUCERS} producers")
+    row("acked", f"{counted(shipped.lines - len(shipped.failed), 'line')}, acks=all")
     row("rate", f"{size / shipped.seconds:.2f} MB/s, paced, crash included")
     row("write to ack", f"p50 {p50:.0f} ms, p99 {p99:.0f} ms, p100 {latencies[-1]:.0f} ms")
-    row("acked as duplicates", f"{shipped.retried} Messages, stored before the crash hid their ack")
+    retried = counted(shipped.retried, "Message")
+    row("acked as duplicates", f"{retried}, stored before the crash hid the ack")
     for error in shipped.failed:
         row("failed", error)
 
 
 def _print_read(name: str, found: Comparison) -> None:
     verdict = "equal to the input" if found.equal else "NOT EQUAL to the input"
-    counts = f"{found.lines} lines in {found.batches} Batches"
+    counts = f"{counted(found.lines, 'line')} in {counted(found.batches, 'Batch')}"
     row(name, f"{counts}: {found.lost} lost, {found.duplicated} duplicated, {verdict}")
 
 
 def _in_words(finding: dict[str, Any]) -> str:
     runs = ", ".join(f"{first}-{last}" for first, last in finding["sequences"])
-    return f"producer {finding['producer_id']}: sequences {runs}, {finding['records']} LogMessages"
+    records = counted(finding["records"], "LogMessage")
+    return f"producer {finding['producer_id']}: sequences {runs}, {records}"
 
 
 def row(name: str, text: str) -> None:

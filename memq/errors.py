@@ -50,7 +50,7 @@ class TopicExistsError(MemqError):
 
 
 class TopicRecreatedError(MemqError):
-    """The topic was deleted and made again: what the client knows of it belongs to other data."""
+    """The topic was deleted and recreated: what the client knows of it belongs to other data."""
 
     code = "topic_recreated"
 

@@ -48,6 +48,7 @@ def main(
     deep: bool,
     consumers: tuple[str, ...],
     grace_ms: int,
+    every: bool,
     output: str,
     result: str | None,
     token_env: str | None,
@@ -89,7 +90,7 @@ def main(
             Folders(spark).write(result, encode_result(found))
     finally:
         spark.stop()
-    show_table(found)
+    show_table(found, every=every)
     return exit_code(found)
 
 

@@ -12,7 +12,7 @@ import click
 
 from memq.cli.command import Command
 from memq.core.topic import check_topic_name
-from memq.core.units import parse_size_bytes
+from memq.core.units import counted, parse_size_bytes
 from memq.errors import ConfigError
 from memq.spark.app import job_options, run, session, token_from, topic_options
 from memq.spark.compaction import Compaction, check_topic, compact
@@ -94,7 +94,9 @@ def main(*, file_bytes: int, token_env: str | None, **job: Any) -> None:
     finally:
         spark.stop()
     records, files = sum(each.records for each in done), sum(len(each.files) for each in done)
-    click.echo(f"{records} records in {len(done)} ranges, {files} files")
+    click.echo(
+        f"{counted(records, 'record')} in {counted(len(done), 'range')}, {counted(files, 'file')}"
+    )
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import click
 from memq.cli.command import Command
 from memq.core.ranges import OffsetRange
 from memq.core.topic import check_topic_name
+from memq.core.units import counted
 from memq.errors import InvalidRequestError
 from memq.spark.app import job_options, run, session, token_from, topic_options
 from memq.spark.parquet import RangeJob, check_retained, range_to_parquet
@@ -70,7 +71,9 @@ def main(
         done = range_to_parquet(spark, task)
     finally:
         spark.stop()
-    click.echo(f"{done.records} records of {done.batches} Batches in {done.output}")
+    click.echo(
+        f"{counted(done.records, 'record')} of {counted(done.batches, 'Batch')} in {done.output}"
+    )
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from airflow_provider_memq.get_provider_info import CONN_TYPE
 from airflow_provider_memq.settings import DEFAULT_CONN_ID, explain, settings_of
 from airflow_provider_memq.topics import read_state
 from memq.core.ranges import OffsetRange
+from memq.core.units import counted
 from memq.errors import MemqError
 
 if TYPE_CHECKING:
@@ -137,8 +138,8 @@ class MemqHook(BaseHook):
         except MemqError as exc:
             return False, explain(self.memq_conn_id, exc)
         return True, (
-            f"Connected to cluster {answer.cluster_id}: {len(answer.brokers)} broker(s), "
-            f"{len(answer.topics)} topic(s)"
+            f"Connected to cluster {answer.cluster_id}: "
+            f"{counted(len(answer.brokers), 'broker')}, {counted(len(answer.topics), 'topic')}"
         )
 
     # -- what is asked ----------------------------------------------------------------------

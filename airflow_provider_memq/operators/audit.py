@@ -231,6 +231,8 @@ class MemqAuditOperator(MemqTopicOperator):
             "end": iso(window.end),
             "table": self._keep(result, window),
         }
+        for line in render.totals_in_words(result):
+            self.log.info("%s", line)
         if not self.settled_for:
             begun = [consumer for consumer in result.consumers if consumer.reports]
             result = msgspec.structs.replace(result, consumers=begun)

@@ -21,6 +21,8 @@ from airflow_provider_memq.values import (
     parse_offsets,
     skips_removed,
 )
+from memq.core.ranges import offsets_in_words
+from memq.core.units import counted
 from memq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -204,15 +206,15 @@ class MemqPlanRangesOperator(MemqTopicOperator):
     def _tell(self, result: dict[str, Any]) -> None:
         for each in result["ranges"]:
             self.log.info(
-                "range %(key)s: %(batches)d Batches, %(records)d records, %(bytes)d bytes", each
+                "range %(key)s: batches %(batches)d, records %(records)d, bytes %(bytes)d", each
             )
         for gap in result["skipped"]:
             self.log.warning(
-                "partition %(partition)d [%(start)d, %(end)d) was removed by retention before it "
-                "was planned, and is left out for good",
-                gap,
+                "partition %d, %s: removed by retention before being planned, left out for good",
+                gap["partition"],
+                offsets_in_words(gap["start"], gap["end"]),
             )
-        self.log.info("%d ranges of topic %s", len(result["ranges"]), self.topic)
+        self.log.info("%s of topic %s", counted(len(result["ranges"]), "range"), self.topic)
 
 
 def start_of(value: Offsets) -> str | dict[int, int]:

@@ -12,6 +12,7 @@ from airflow_provider_memq.operators.base import MemqTopicOperator, now_ms
 from airflow_provider_memq.range_assets import plan_asset
 from airflow_provider_memq.topics import read_state
 from airflow_provider_memq.values import duration_ms_or
+from memq.core.ranges import offsets_in_words
 from memq.core.units import format_duration_ms
 from memq.errors import ConfigError, DataLossError
 
@@ -132,14 +133,14 @@ class PartitionProgress(NamedTuple):
         """What is wrong; None when nothing is."""
         if self.removed:
             return (
-                f"partition {self.partition} [{self.settled}, {self.held_start}) was removed "
-                "before it was processed"
+                f"partition {self.partition}, {offsets_in_words(self.settled, self.held_start)}: "
+                "removed before being processed"
             )
         if self.left_ms is not None and self.left_ms < margin_ms:
             first = max(self.settled, self.held_start)
             return (
-                f"partition {self.partition} [{first}, {self.held_end}) is not processed, and "
-                f"retention reaches it in {max(0, self.left_ms) // 1000} s"
+                f"partition {self.partition}, {offsets_in_words(first, self.held_end)}: not "
+                f"processed, and retention reaches it in {max(0, self.left_ms) // 1000} s"
             )
         return None
 

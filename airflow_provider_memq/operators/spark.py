@@ -17,6 +17,7 @@ from airflow_provider_memq.ranges import parse_key
 from airflow_provider_memq.settings import DEFAULT_CONN_ID
 from airflow_provider_memq.submitting import prepare, program_arguments
 from airflow_provider_memq.topics import contents_of
+from memq.core.units import counted
 from memq.errors import ConfigError, CorruptDataError, DataLossError, StorageError
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ class MemqSparkSubmitOperator(SparkSubmitOperator):
         super().execute(context)
         manifest = self._manifest(path, None if self.durable else earlier)
         check(manifest, self.topic, expected)
-        self.log.info("%d records in %s", manifest.records, manifest.output)
+        self.log.info("%s in %s", counted(manifest.records, "record"), manifest.output)
         if left_out := describe_left_out(manifest):
             self.log.warning("not in the files: %s", left_out)
         mark_events(context["outlet_events"], self.outlets, expected.range.incarnation)

@@ -13,6 +13,7 @@ from airflow_provider_memq.range_assets import plan_asset
 from airflow_provider_memq.ranges import parse_key, range_key, to_row, touching
 from airflow_provider_memq.topics import check_closed, check_retained_since, contents_of
 from airflow_provider_memq.values import iso, parse_flag, skips_removed, time_ms_or_none
+from memq.core.units import counted
 from memq.errors import ConfigError, TopicRecreatedError
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class MemqWindowRangesOperator(MemqTopicOperator):
         self.log.info("window %s to %s of %s", iso(start_ms), iso(end_ms), self.topic)
         for each in found:
             self.log.info(
-                "%(key)s: %(batches)d Batches, %(records)d records, %(bytes)d bytes", each.to_row()
+                "%(key)s: batches %(batches)d, records %(records)d, bytes %(bytes)d", each.to_row()
             )
         return [range_key(each.range) for each in found]
 
@@ -174,16 +175,17 @@ class MemqReplayOperator(MemqTopicOperator):
         planned = planned_ranges(context["inlet_events"], plan_asset(self.ranges))
         found = self._find(planned)
         rows = [each.to_row() | to_row(each.range) for each in found]
+        batches = sum(each.batches for each in found)
         result = {
             "topic": self.topic,
             "ranges": rows,
-            "batches": sum(each.batches for each in found),
+            "batches": batches,
             "bytes": sum(each.size_bytes for each in found),
             "dry_run": dry_run,
         }
         for row in rows:
-            self.log.info("%(key)s: %(batches)d Batches, %(bytes)d bytes", row)
-        self.log.info("%d Batches, %d bytes in all", result["batches"], result["bytes"])
+            self.log.info("%(key)s: batches %(batches)d, bytes %(bytes)d", row)
+        self.log.info("in all: %s, %d bytes", counted(batches, "Batch"), result["bytes"])
         if dry_run or not found:
             context["ti"].xcom_push("return_value", result)
             raise AirflowSkipException(

@@ -30,6 +30,7 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from airflow_provider_memq.hooks.memq import MemqHook
 from airflow_provider_memq.settings import DEFAULT_CONN_ID, explain
 from airflow_provider_memq.waiting import OUTAGE_BACKOFF, interval_s
+from memq.core.units import counted
 from memq.errors import MemqError
 
 if TYPE_CHECKING:
@@ -173,7 +174,9 @@ class MemqWatchTrigger(BaseEventTrigger):
         self, watch: _Watch, error: Exception, failures: int, delay_s: float
     ) -> None:
         text = explain(self.memq_conn_id, error) if isinstance(error, MemqError) else repr(error)
-        self.log.warning("%d failures in a row, next try in %.1f s: %s", failures, delay_s, text)
+        self.log.warning(
+            "%s in a row, next try in %.1f s: %s", counted(failures, "failure"), delay_s, text
+        )
         if self.asset_state_store is None:
             return
         watch.complained()

@@ -17,7 +17,7 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-from memq.core.units import format_size_bytes
+from memq.core.units import counted, format_size_bytes
 from memq.errors import DataLossError
 
 if TYPE_CHECKING:
@@ -52,14 +52,14 @@ def check_nothing_missing(directory: Path, objects: Path | None) -> None:
     if topics and not in_queue:
         raise DataLossError(
             f"{directory / 'queue'} is missing or empty, but {directory / 'topics'} knows "
-            f"{len(topics)} topics, such as {topics[0]}: nothing was started. Put the folder back "
-            f"(is its disk mounted?), or rebuild it from the objects with `{command}`"
+            f"{counted(len(topics), 'topic')}, such as {topics[0]}: nothing was started. Put the "
+            f"folder back (is its disk mounted?), or rebuild it from the objects with `{command}`"
         )
     if in_queue and not in_catalog:
         raise DataLossError(
             f"{directory / 'topics'} is missing or empty, but {directory / 'queue'} holds "
-            f"{len(in_queue)} topics, such as {in_queue[0]}: nothing was started. Put the folder "
-            f"back, or make it again from queue and objects with `{command}`"
+            f"{counted(len(in_queue), 'topic')}, such as {in_queue[0]}: nothing was started. Put "
+            f"the folder back, or rebuild it from queue and objects with `{command}`"
         )
 
 

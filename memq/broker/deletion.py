@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from memq.core.retry import Backoff
 from memq.core.storage.keys import topic_objects
+from memq.core.units import counted
 from memq.errors import MemqError
 
 if TYPE_CHECKING:
@@ -100,7 +101,9 @@ class Deletions:
                 log.warning("deleted topic %s is not removed yet: %s", topic.queue_topic, exc)
             else:
                 self._uploads.pop(topic.incarnation, None)
-                log.info("deleted topic %s is removed, %d objects", topic.queue_topic, count)
+                log.info(
+                    "deleted topic %s is removed, %s", topic.queue_topic, counted(count, "object")
+                )
         return done
 
     def _delete_objects(self, topic: Topic) -> int:

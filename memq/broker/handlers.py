@@ -13,8 +13,10 @@ import msgspec
 
 from memq.broker.lag import MAX_POSITIONS
 from memq.core.format.message import check_message
+from memq.core.ranges import retained_in_words
 from memq.core.storage.keys import key_of_uri, parse_object_key
 from memq.core.topic import TopicConfig
+from memq.core.units import counted
 from memq.core.wire import messages as m
 from memq.core.write_partition import MAX_NOTIFICATION_BYTES
 from memq.errors import (
@@ -293,8 +295,8 @@ class Handlers:
             start, end = await self._retained(topic, partition)
             if not start <= offset <= end:
                 raise OffsetOutOfRangeError(
-                    f"offset {offset} of {topic.name}/{partition} is not retained: {start} to "
-                    f"{end} are"
+                    f"offset {offset} of {topic.name}/{partition} is not retained; "
+                    f"{retained_in_words(start, end)}"
                 )
         if not positions:
             raise InvalidRequestError("FetchNotifications without a position; name partitions")
@@ -543,7 +545,7 @@ def _check_write(request: m.Write, body: Any, message_bytes: int, schema: pa.Sch
     records = check_message(body, schema, max_decoded_bytes=message_bytes)
     if records != request.records:
         raise InvalidRequestError(
-            f"the header says {request.records} records, the body has {records}"
+            f"the header says {counted(request.records, 'record')}, the body has {records}"
         )
 
 

@@ -11,7 +11,7 @@ once more, from there on. So a question of a reader that keeps up costs what is 
 reader far behind costs its backlog the first time, and a block afterwards.
 
 Retention needs no word from anybody: a question begins at the first offset retained at the least,
-and the blocks before it are dropped. A topic that is made again has other names in the queue, and
+and the blocks before it are dropped. A topic that is recreated has other names in the queue, and
 so other stretches.
 
 Memory is bounded: `MAX_STRETCHES` of `MAX_BLOCKS` blocks of 40 bytes, about 20 MiB. With too many

@@ -23,6 +23,7 @@ import msgspec
 
 from memq.core.notification.notification import decode_notification
 from memq.core.storage.keys import KEY_PARTS, key_of_uri
+from memq.core.units import counted
 from memq.errors import InvalidRequestError, MemqError, ObjectNotFoundError
 
 if TYPE_CHECKING:
@@ -154,12 +155,12 @@ class Presence(NamedTuple):
         """What is missing, where there is something; the likely reason, and the way out."""
         first = self.missing[0]
         return (
-            f"no object below {self.root} for {len(self.missing)} of {self.looked_for} "
-            f"notifications looked at, such as offset {first.offset} of {first.topic}/"
-            f"{first.partition} (stored as {first.uri}): was the data directory moved without its "
-            "objects, or does `storage` name another place? Put the objects there, or stop the "
-            "broker and set `storage` to where they are; until then readers of them get "
-            "DataLossError"
+            f"no object below {self.root} for {len(self.missing)} of "
+            f"{counted(self.looked_for, 'notification')} looked at, such as offset {first.offset} "
+            f"of {first.topic}/{first.partition} (stored as {first.uri}): was the data directory "
+            "moved without its objects, or does `storage` name another place? Put the objects "
+            "there, or stop the broker and set `storage` to where they are; until then readers of "
+            "them get DataLossError"
         )
 
     def reasons(self) -> list[str]:

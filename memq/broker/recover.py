@@ -72,6 +72,7 @@ from memq.core.storage.keys import BatchKey, object_key, parse_object_key
 from memq.core.storage.local import LocalStorage
 from memq.core.storage.open import local_folder
 from memq.core.topic import AUDIT_OPTIONS, AUDIT_TOPIC, INCARNATION_DIGITS, TopicConfig
+from memq.core.units import counted
 from memq.errors import (
     ConfigError,
     CorruptDataError,
@@ -226,7 +227,9 @@ class _Recovery:
             outcome.reason = str(self.catalog.damaged[topic.name])
             return outcome
         if state.reason or state.lost:
-            outcome.reason = state.reason or f"{len(state.lost)} notifications are damaged"
+            outcome.reason = state.reason or counted(
+                len(state.lost), "notification is damaged", "notifications are damaged"
+            )
             proofs = [] if state.reason else self._prove(topic, infos, state, outcome)
             if proofs and len(proofs) == len(state.lost):
                 self._restore(topic, proofs, outcome)

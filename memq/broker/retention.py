@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from memq.core.notification.notification import decode_notification
 from memq.core.storage.keys import key_of_uri, parse_object_key, topic_objects
+from memq.core.units import counted
 from memq.errors import CorruptDataError, MemqError
 
 if TYPE_CHECKING:
@@ -73,7 +74,13 @@ async def expire(hosted: HostedTopic, context: BrokerContext) -> int:
         await context.queue.truncate(queue_topic, partition, end)
         await _delete(keys, context)
         expired += len(keys)
-        log.info("%s/%d: %d Batches expired, start is %d", config.name, partition, len(keys), end)
+        log.info(
+            "%s/%d: %s expired, start is %d",
+            config.name,
+            partition,
+            counted(len(keys), "Batch"),
+            end,
+        )
     return expired
 
 
@@ -122,10 +129,12 @@ async def scan_orphans(hosted: HostedTopic, context: BrokerContext) -> OrphanRep
     report = OrphanReport(len(orphans), size_bytes, len(expired))
     if report.found:
         log.warning(
-            "%s: %d objects (%d bytes) that no notification names: they were never acked, unless "
-            "the queue has lost notifications; %d of them are older than retention and deleted",
+            "%s: %s (%d bytes) that no notification names: never acked, unless the "
+            "queue has lost notifications; older than retention, and so deleted: %d",
             config.name,
-            *report,
+            counted(report.found, "object"),
+            report.found_bytes,
+            report.deleted,
         )
     return report
 

@@ -38,6 +38,7 @@ from memq.core.notification.read_partition import PAGE_BYTES
 from memq.core.runtime import SYSTEM, Runtime
 from memq.core.storage.open import local_folder, open_storage
 from memq.core.topic import AUDIT_TOPIC
+from memq.core.units import counted
 from memq.errors import MemqError, StorageError, UnavailableError
 
 if TYPE_CHECKING:
@@ -227,7 +228,9 @@ class Broker:
         topics.sort(key=lambda topic: topic.name == AUDIT_TOPIC)  # no example that users know
         found = await look_for_objects(context.root, topics, context.queue, context.executor)
         if found.unknown and not found.missing:
-            log.warning("the storage does not say whether %d objects are there", found.unknown)
+            log.warning(
+                "the storage does not say what is there of %s", counted(found.unknown, "object")
+            )
             return
         context.presence = found
         if found.missing and not before.missing:

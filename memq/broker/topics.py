@@ -18,6 +18,7 @@ from memq.broker.write_partition import WritePartition
 from memq.core.format.schema import deserialize_schema
 from memq.core.storage.keys import BatchKey, object_key
 from memq.core.topic import AUDIT_OPTIONS, AUDIT_TOPIC, INCARNATION_DIGITS, TopicConfig
+from memq.core.units import counted
 from memq.core.wire.messages import TopicInfo
 from memq.core.write_partition import TopicProcessor
 from memq.errors import (
@@ -210,7 +211,7 @@ class Topics:
         if hosted is not None:
             if incarnation and incarnation != hosted.topic.incarnation:
                 raise TopicRecreatedError(
-                    f"topic {name!r} was deleted and made again: {incarnation} is over, this is "
+                    f"topic {name!r} was deleted and recreated: {incarnation} is over, this is "
                     f"{hosted.topic.incarnation}, with other data under the same offsets. Open the "
                     "client anew, and begin at 'earliest' to miss nothing"
                 )
@@ -396,7 +397,12 @@ class Topics:
                 WritePartition(processor, topic.queue_topic, self._context, duplicates)
             )
             if start.batches:
-                log.info("%s/%d: taken over, %d notifications", config.name, number, start.batches)
+                log.info(
+                    "%s/%d: taken over, %s",
+                    config.name,
+                    number,
+                    counted(start.batches, "notification"),
+                )
         return partitions
 
     def _new_batch_id(self, running_ms: int) -> str:

@@ -18,7 +18,7 @@ from memq.core.options import Option
 from memq.core.units import DAY_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
 
     from memq.cli.output import Row
@@ -26,6 +26,15 @@ if TYPE_CHECKING:
     from memq.core.audit.result import AuditResult
 
 MAX_RUNS_SHOWN = 5  # of each finding in a cell of the table; JSON has all
+PROBLEM_COLUMNS = (
+    "problem",
+    "consumer",
+    "producer",
+    "epoch",
+    "write_partition",
+    "logmessages",
+    "sequences",
+)
 COLUMNS = (
     "producer",
     "epoch",
@@ -57,7 +66,9 @@ GRACE = Option(
 
 
 def audit_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What is judged: the arguments `start_ms`, `end_ms`, `deep`, `consumers` and `grace_ms`."""
+    """What is judged, and how much is shown: the arguments `start_ms`, `end_ms`, `deep`,
+    `consumers`, `grace_ms` and `every`.
+    """
 
     @option("--from", "start", type=TimeType(), help="Reports since this time: ISO 8601, or 2h.")
     @option("--to", "end", type=TimeType(), help="Reports before this time.")
@@ -71,6 +82,7 @@ def audit_options(command: Callable[..., Any]) -> Callable[..., Any]:
         help="Judge this group or job; may be given again. [default: all that reported]",
     )
     @option("--grace", type=RowType(GRACE), default=GRACE.default_text, help=GRACE.doc)
+    @option("--all", "every", is_flag=True, help="Show every producer and consumer, also if clean.")
     @wraps(command)
     def with_units(start: datetime | None, end: datetime | None, grace: str, **others: Any) -> Any:
         return command(
@@ -89,6 +101,7 @@ def audit_options(command: Callable[..., Any]) -> Callable[..., Any]:
 memq audit clicks --from 2h
 memq audit clicks --from 2025-06-30T12:00:00Z --to 2025-06-30T13:00:00Z --deep
 memq audit clicks --from 1d --consumer dashboards --consumer range_to_parquet
+memq audit clicks --from 1d --all
 memq audit clicks --from 1d -o json | jq '.producers[].lost'
 """,
 )
@@ -96,12 +109,13 @@ memq audit clicks --from 1d -o json | jq '.producers[].lost'
 @audit_options
 @connection_options
 @output_option
-def audit(*, topic: str, bootstrap: str, output: str, **asked: Any) -> None:
+def audit(*, topic: str, every: bool, bootstrap: str, output: str, **asked: Any) -> None:
     """Compare what the producers of TOPIC reported with what is stored and what was consumed.
 
-    Each line of the first table is a producer in a write partition, each of the second a consumer
-    and such a producer. Numbers are LogMessages; SEQUENCES names Messages, and those of a consumer
-    with their offsets, as P:START-END. The last line is "clean", or what is wrong; then the exit
+    Each line of the table is a problem; with --all, there is one for each producer in a write
+    partition, then one for each consumer and such a producer. Numbers are LogMessages; SEQUENCES
+    names Messages, and those of a consumer with their offsets, as P:START-END. Producer ids are
+    shortened; -o json has them in full. The last line is "clean", or what is wrong; then the exit
     code is 1. Where nothing is wrong but not all could be judged, it says so, and the exit code is
     3.
     """
@@ -121,7 +135,7 @@ def audit(*, topic: str, bootstrap: str, output: str, **asked: Any) -> None:
     if output == "json":
         show_one(render.to_json(result), output)
     else:
-        show_table(result)
+        show_table(result, every=every)
     click.get_current_context().exit(exit_code(result))
 
 
@@ -141,13 +155,23 @@ def _progress(bar: Any) -> Progress:
     return show
 
 
-def show_table(result: AuditResult) -> None:
-    """Print the findings for people."""
-    for is_consumed, rows in groupby(render.rows(result, MAX_RUNS_SHOWN), _is_consumed):
-        columns = CONSUMER_COLUMNS if is_consumed else COLUMNS
-        show_rows([_row(each, columns) for each in rows], columns, "table")
+def show_table(result: AuditResult, *, every: bool) -> None:
+    """Print the findings for people: what is wrong, or with `every` each producer and consumer."""
+    short = render.short_ids(result)
+    if every:
+        for is_consumed, rows in groupby(render.rows(result, MAX_RUNS_SHOWN), _is_consumed):
+            columns = CONSUMER_COLUMNS if is_consumed else COLUMNS
+            show_rows([_row(each, columns, short) for each in rows], columns, "table")
+            click.echo()
+    elif problems := render.problems(result, MAX_RUNS_SHOWN):
+        rows_shown = [
+            each | {"producer": short[each["producer_id"]], "logmessages": each["records"]}
+            for each in problems
+        ]
+        show_rows(rows_shown, PROBLEM_COLUMNS, "table")
         click.echo()
-    for line in [*render.notes(result), render.conclusion(result)]:
+    lines = [*render.notes(result), *render.totals_in_words(result), render.conclusion(result)]
+    for line in lines:
         click.echo(line)
 
 
@@ -155,8 +179,8 @@ def _is_consumed(row: Row) -> bool:
     return row["consumer"] is not None
 
 
-def _row(row: Row, columns: Sequence[str]) -> Row:
+def _row(row: Row, columns: Sequence[str], short: Mapping[str, str]) -> Row:
     """A row by the names of the columns; what they count is LogMessages."""
-    renamed = {"producer": row["producer_id"], "sequences": row["findings"]}
+    renamed = {"producer": short[row["producer_id"]], "sequences": row["findings"]}
     records = {name: row.get(f"{name}_records") for name in columns}
     return records | row | renamed

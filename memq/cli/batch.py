@@ -18,7 +18,7 @@ from memq.cli.command import (
     output_option,
 )
 from memq.cli.output import show_one, show_rows, write_whole
-from memq.core.units import iso_ms, iso_us
+from memq.core.units import counted, iso_ms, iso_us
 from memq.errors import CorruptDataError, MemqError
 
 if TYPE_CHECKING:
@@ -205,7 +205,9 @@ class Findings:
             show_one(self.totals, output)
         count = len({row["uri"] for row in self.damaged})
         if count:
-            raise CorruptDataError(f"{count} of {self.totals['batches']} Batches are damaged")
+            raise CorruptDataError(
+                f"damaged: {count} of {counted(self.totals['batches'], 'Batch')}"
+            )
 
 
 def verify_object(uri: str, notification: Notification | None = None) -> VerifyReport:

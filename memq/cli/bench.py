@@ -22,6 +22,7 @@ from memq.cli.command import (
 )
 from memq.cli.output import show_one
 from memq.cli.produce import SHAPING_OPTIONS, Tally, send_all
+from memq.core.units import counted
 from memq.errors import RequestTimeoutError
 
 if TYPE_CHECKING:
@@ -323,7 +324,8 @@ def read_all(consumer: Consumer, writer: PacedWriter, latencies_us: list[pa.Arra
             last_s = time.monotonic()
         elif time.monotonic() - last_s > PATIENCE_S:
             raise RequestTimeoutError(
-                f"nothing came for {PATIENCE_S:g} s; {read} of {writer.records} records did"
+                f"nothing came for {PATIENCE_S:g} s; {read} of "
+                f"{counted(writer.records, 'record')} did"
             )
 
 

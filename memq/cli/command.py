@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import sys
 import time
 from datetime import UTC, datetime, timedelta
 from functools import partial, wraps
@@ -88,6 +89,9 @@ output_option = option(
     envvar="MEMQ_OUTPUT",
     help="How to print the result.",
 )
+
+
+yes_option = option("--yes", is_flag=True, help="Do not ask.")
 
 
 def connection_options(command: Any) -> Any:
@@ -232,6 +236,27 @@ def parse_time(text: str, now: datetime) -> datetime:
 def to_us(moment: datetime) -> int:
     """Microseconds since 1970 UTC."""
     return (moment - _EPOCH) // _MICROSECOND
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Go on only when somebody says so: by `--yes`, or by an answer at the terminal.
+
+    Args:
+        question: what would happen, such as "Delete topic clicks?".
+        yes: whether `--yes` was given; then nobody is asked.
+
+    Raises:
+        click.UsageError: there is no terminal to ask at.
+        click.ClickException: the answer is not yes.
+    """
+    if yes:
+        return
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise click.UsageError(f"{question} There is no terminal to ask at: add --yes")
+    # By hand, for `click.confirm` leaves a space on stdout, where the result is to stand alone.
+    click.echo(f"{question} [y/N] ", err=True, nl=False)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise click.ClickException("nothing was changed")
 
 
 # -- options that are rows of a table -------------------------------------------------------

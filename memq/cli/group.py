@@ -9,14 +9,17 @@ import click
 from memq.cli.command import (
     Group,
     TimeType,
+    confirm,
     connect_admin,
     connection_options,
     option,
     output_option,
+    yes_option,
 )
 from memq.cli.lag import LAG_TITLES, lag_fields, notes, partition_row
 from memq.cli.output import show_rows, table_text
-from memq.errors import InvalidRequestError, UnknownGroupError
+from memq.core.units import counted
+from memq.errors import CorruptDataError, InvalidRequestError, UnknownGroupError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -187,14 +190,39 @@ def _target(
     return asked[0]
 
 
-@group.command(epilog="memq group delete reports clicks")
+@group.command(
+    epilog="""
+memq group delete reports clicks
+memq group delete reports clicks --yes -o json
+""",
+)
 @click.argument("name", metavar="GROUP")
 @click.argument("topic")
+@yes_option
 @connection_options
-def delete(*, name: str, topic: str, bootstrap: str, token: str) -> None:
-    """Forget how far GROUP has read TOPIC; the group must have no live members."""
+@output_option
+def delete(*, name: str, topic: str, yes: bool, bootstrap: str, token: str, output: str) -> None:
+    """Forget how far GROUP has read TOPIC; the group must have no live members.
+
+    Asks first at a terminal; without one it needs --yes. Prints the offsets that were deleted.
+    """
     with connect_admin(bootstrap, token) as admin:
+        offsets: dict[int, int] | None
+        try:
+            offsets = admin.committed(name, topic)
+        except CorruptDataError as exc:
+            click.echo(f"memq: {exc}", err=True)
+            offsets = None
+        # A group that has none either is not there or has live members: the broker says which.
+        if offsets is None or offsets:
+            places = "damaged" if offsets is None else f"in {counted(len(offsets), 'partition')}"
+            confirm(f"Delete group {name} of topic {topic} with its offsets, {places}?", yes=yes)
         admin.delete_group(name, topic)
+    rows: list[Row] = [
+        {"group": name, "topic": topic, "partition": partition, "deleted_offset": offset}
+        for partition, offset in sorted((offsets or {}).items())
+    ]
+    show_rows(rows, ["group", "topic", "partition", "deleted_offset"], output)
 
 
 # -- the plan of a reset --------------------------------------------------------------------

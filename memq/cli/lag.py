@@ -13,6 +13,7 @@ import click
 
 from memq.cli.command import Command, connect_admin, connection_options, option, output_option
 from memq.cli.output import human_age, human_size, show_json, table_text
+from memq.core.units import counted
 from memq.errors import MemqError, UnknownGroupError
 
 if TYPE_CHECKING:
@@ -182,6 +183,7 @@ def notes(found: Sequence[GroupLag]) -> list[str]:
 def lag_text(lag: Lag) -> str:
     """A lag in words."""
     return (
-        f"{lag.batches} Batches, {lag.records} records, {human_size(lag.size_bytes)}, "
+        f"{counted(lag.batches, 'Batch')}, {counted(lag.records, 'record')}, "
+        f"{human_size(lag.size_bytes)}, "
         f"{human_age(lag.seconds)} behind"
     )

@@ -31,6 +31,7 @@ from memq.cli.command import (
 )
 from memq.cli.output import show_one
 from memq.client.producer.options import PRODUCER_OPTIONS
+from memq.core.units import counted
 from memq.errors import (
     InvalidRequestError,
     MemqError,
@@ -541,7 +542,7 @@ class Tally:
         if self.error is not None:
             failed = self.records - self.acked
             raise MemqError(
-                f"{failed} of {self.records} records were not acked: {self.error}"
+                f"not acked: {failed} of {counted(self.records, 'record')}: {self.error}"
             ) from self.error
 
     def _count_first(self) -> None:

@@ -12,6 +12,7 @@ import click
 from memq.cli.command import Command, option, output_option
 from memq.cli.output import show_rows
 from memq.core.topic import AUDIT_TOPIC
+from memq.core.units import counted
 from memq.errors import CorruptDataError
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def recover(data_dir: Path, storage: str, topic: str | None, execute: bool, outp
     damaged = [reason for outcome in outcomes for reason in outcome.damaged]
     if damaged:
         raise CorruptDataError(
-            f"{len(damaged)} objects cannot be read and are left where they are: {damaged[0]}"
+            f"{counted(len(damaged), 'object')} cannot be read and left where it was: {damaged[0]}"
         )
 
 

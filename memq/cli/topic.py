@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import click
@@ -9,14 +10,18 @@ import msgspec
 
 from memq.cli.command import (
     Group,
+    confirm,
     connect_admin,
     connection_options,
     option,
     output_option,
     table_options,
+    yes_option,
 )
 from memq.cli.output import show_one, show_rows
 from memq.core.topic import TOPIC_OPTIONS
+from memq.core.units import counted
+from memq.errors import CorruptDataError, UnknownTopicError
 
 if TYPE_CHECKING:
     from memq.cli.output import Row
@@ -114,13 +119,43 @@ def alter(
         _show(admin.alter_topic(name, schema=_schema(schema), **given), output)
 
 
-@topic.command(epilog="memq topic delete clicks")
+@topic.command(
+    epilog="""
+memq topic delete clicks
+memq topic delete clicks --yes -o json
+""",
+)
 @click.argument("name")
+@yes_option
 @connection_options
-def delete(*, name: str, bootstrap: str, token: str) -> None:
-    """Delete topic NAME with its Batches, its notifications and the offsets of its groups."""
+@output_option
+def delete(*, name: str, yes: bool, bootstrap: str, token: str, output: str) -> None:
+    """Delete topic NAME with its Batches, its notifications and the offsets of its groups.
+
+    Asks first at a terminal; without one it needs --yes. Prints what was deleted.
+    """
     with connect_admin(bootstrap, token) as admin:
-        admin.delete_topic(name)
+        info = admin.describe_topic(name)
+        batches: int | None
+        try:
+            batches = sum(each.end - each.start for each in admin.offsets(name))
+        except CorruptDataError as exc:
+            click.echo(f"memq: {exc}", err=True)
+            batches = None
+        partitions = info.config.read_partitions
+        count = "damaged Batches" if batches is None else counted(batches, "Batch")
+        question = f"Delete topic {name} with {count} in {counted(partitions, 'partition')}?"
+        confirm(question, yes=yes)
+        # The one that was asked about, and no later one. Gone is gone, whoever deleted it.
+        with contextlib.suppress(UnknownTopicError):
+            admin.delete_topic(name, incarnation=info.incarnation)
+    row: Row = {
+        "topic": name,
+        "incarnation": info.incarnation,
+        "partitions": partitions,
+        "batches": batches,
+    }
+    show_rows([row], list(row), output)
 
 
 def _schema(given: str | None) -> bytes | None:

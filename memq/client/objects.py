@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 from memq.client.batch import Batch, Order, arrange
 from memq.client.topic import published_batch
 from memq.core.format.reader import BatchReader
+from memq.core.ranges import retained_in_words
 from memq.core.retry import Retry
 from memq.core.storage.open import open_uri
 from memq.core.wire.messages import FetchBatch
@@ -267,7 +268,7 @@ class BatchSource:
         if offset < retained.start:
             raise OffsetOutOfRangeError(
                 f"offset {offset} of {self._topic.topic}/{partition} was "
-                f"removed by retention; [{retained.start}, {retained.end}) is retained"
+                f"removed by retention; {retained_in_words(retained.start, retained.end)}"
             )
         page = await self._topic.page({partition: offset}, max_entries=1)
         found = [published_batch(self._topic.topic, entry) for entry in page.entries]

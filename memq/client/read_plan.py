@@ -40,7 +40,7 @@ from memq.client.start import time_us
 from memq.client.topic import check_retained
 from memq.core.format.message import TIMESTAMP_COLUMN
 from memq.core.ranges import OffsetRange
-from memq.core.units import iso_ms
+from memq.core.units import counted, iso_ms
 from memq.errors import InvalidRequestError, OffsetOutOfRangeError
 
 if TYPE_CHECKING:
@@ -404,10 +404,10 @@ async def _duplicates(
                 duplicates[place] = frozenset(found)
     if duplicates:
         log.warning(
-            "topic %s: left out %d duplicate Messages of %d Batches",
+            "topic %s: left out %s of %s",
             topic.topic,
-            sum(map(len, duplicates.values())),
-            len(duplicates),
+            counted(sum(map(len, duplicates.values())), "duplicate Message"),
+            counted(len(duplicates), "Batch"),
         )
     return duplicates
 

@@ -241,7 +241,7 @@ class AsyncTopicReader:
 
         Raises:
             OffsetOutOfRangeError: retention has removed some of them.
-            TopicRecreatedError: the topic was deleted and made again.
+            TopicRecreatedError: the topic was deleted and recreated.
             MemqError: the brokers failed.
         """
         for piece in pieces:

@@ -5,7 +5,7 @@ fails in a way that may pass, the topic is looked up again and its queue's broke
 asked, until the deadline of the call.
 
 All calls are about one incarnation of the topic: the one given, or else the first that was met.
-When the topic is deleted and made again, they fail with `TopicRecreatedError` from then on, for
+When the topic is deleted and recreated, they fail with `TopicRecreatedError` from then on, for
 offsets of the one mean nothing in the other.
 
 What retention has removed is a first part of each read partition; the rest is retained. Nobody
@@ -26,7 +26,7 @@ from memq.client.cluster import Cluster
 from memq.client.lag import lag_of
 from memq.client.sync import EventLoopThread, SyncClient, sync, sync_close, sync_iter
 from memq.core.notification.notification import PublishedBatch, decode_notification
-from memq.core.ranges import OffsetRange
+from memq.core.ranges import OffsetRange, offsets_in_words, retained_in_words
 from memq.core.retry import Retry
 from memq.core.wire.messages import (
     CommitOffsets,
@@ -145,13 +145,13 @@ class TopicClient:
 
         Raises:
             UnknownTopicError: there is no such topic.
-            TopicRecreatedError: it was deleted and made again.
+            TopicRecreatedError: it was deleted and recreated.
             MemqError: the brokers failed until the deadline.
         """
         info = await self.cluster.topic(self.topic, refresh=True)
         if self.incarnation not in ("", info.incarnation):
             raise TopicRecreatedError(
-                f"topic {self.topic!r} was deleted and made again: {self.incarnation} and "
+                f"topic {self.topic!r} was deleted and recreated: {self.incarnation} and "
                 f"{info.incarnation} are two topics of that name"
             )
         self.incarnation = info.incarnation
@@ -406,7 +406,7 @@ class TopicClient:
 
         Raises:
             UnknownTopicError: there is no such topic.
-            TopicRecreatedError: it was deleted and made again.
+            TopicRecreatedError: it was deleted and recreated.
             RequestTimeoutError: no answer by the deadline.
             UnavailableError: no broker could be reached by the deadline.
             MemqError: the typed error that the broker named.
@@ -498,13 +498,16 @@ def check_retained(topic: str, wanted: OffsetRange, retained: Sequence[Partition
             f"topic {topic!r} has no partition {partition}; it has 0 to {len(retained) - 1}"
         )
     if not 0 <= start <= end:
-        raise InvalidRequestError(f"{topic}/{partition} [{start}, {end}) is no range of offsets")
+        raise InvalidRequestError(
+            f"{topic}/{partition} from {start} to {end} is no range of offsets; write the first "
+            "offset, 0 or more, and then one past the last"
+        )
     there = retained[partition]
     if start < end and not there.start <= start <= end <= there.end:
         raise OffsetOutOfRangeError(
-            f"{topic}/{partition} [{start}, {end}) is not retained in full; [{there.start}, "
-            f"{there.end}) is. What comes before was removed by retention, what comes after is not "
-            "published yet"
+            f"{offsets_in_words(start, end)} of {topic}/{partition}: not retained in full; "
+            f"{retained_in_words(there.start, there.end)}. What comes before was removed by "
+            "retention, what comes after is not published yet"
         )
 
 

@@ -50,6 +50,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from memq.core.notification.queue import Holding
+from memq.core.units import counted
 from memq.core.wire.messages import GroupHeartbeatAnswer, GroupMember
 from memq.errors import InvalidRequestError, NotOwnerError, UnavailableError
 
@@ -265,8 +266,9 @@ class GroupCoordinator:
         if found is not None:
             wait_ms = max(member.deadline_ms for member in found.members.values()) - now_ms
             raise InvalidRequestError(
-                f"group {group!r} of {topic!r} has {len(found.members)} live members: close them "
-                f"first; the sessions of members that were killed end within {wait_ms} ms"
+                f"group {group!r} of {topic!r} has {counted(len(found.members), 'live member')}: "
+                "close all of them first; the session of one that was killed ends within "
+                f"{wait_ms} ms"
             )
 
     def members(self, group: str, topic: str, now_ms: int) -> list[GroupMember]:

@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import msgspec
 
 from memq.core.audit.reports import CRC_MODULUS
+from memq.core.ranges import offsets_in_words
+from memq.core.units import counted
 from memq.errors import CorruptDataError, DataLossError, TopicRecreatedError
 
 if TYPE_CHECKING:
@@ -202,7 +204,7 @@ def check_manifest(manifest: Manifest, topic: str, planned: OffsetRange) -> None
         )
     if manifest.incarnation != incarnation:
         raise TopicRecreatedError(
-            f"topic {topic!r} was deleted and made again: the manifest of job {manifest.job!r} is "
+            f"topic {topic!r} was deleted and recreated: the manifest of job {manifest.job!r} is "
             f"of incarnation {manifest.incarnation}, and {incarnation} was planned. Plan the range "
             "anew"
         )
@@ -229,7 +231,8 @@ def check_totals(manifest: Manifest, published: Totals) -> None:
     if wrong:
         raise DataLossError(
             f"job {manifest.job!r} does not account for all of {manifest.topic!r} partition "
-            f"{manifest.partition} [{manifest.start}, {manifest.end}): " + "; ".join(wrong)
+            f"{manifest.partition}, {offsets_in_words(manifest.start, manifest.end)}: "
+            + "; ".join(wrong)
         )
 
 
@@ -248,10 +251,12 @@ def describe_left_out(manifest: Manifest) -> str:
         - sum(each.messages for each in manifest.left_out[:MAX_DESCRIBED])
     )
     return (
-        f"skipped {manifest.skipped_messages} Messages with {manifest.skipped_records} records, "
-        f"dropped {manifest.duplicates} duplicates with {manifest.duplicate_records} records: "
+        f"skipped {counted(manifest.skipped_messages, 'Message')} with "
+        f"{counted(manifest.skipped_records, 'record')}, dropped "
+        f"{counted(manifest.duplicates, 'duplicate')} with "
+        f"{counted(manifest.duplicate_records, 'record')}: "
         + named
-        + (f", and {more} Messages more" if more else "")
+        + (f", and {counted(more, 'Message')} more" if more else "")
     )
 
 

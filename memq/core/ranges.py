@@ -3,7 +3,7 @@
 Wherever one is written as `start` and `end`, the end is not part of it. Runs of sequences, which
 producers and notifications name by their `first` and `last`, include both.
 
-An offset names a Batch of one incarnation of a topic. When the topic is deleted and made again,
+An offset names a Batch of one incarnation of a topic. When the topic is deleted and recreated,
 offsets begin again at 0 and name other data.
 """
 
@@ -40,7 +40,25 @@ class OffsetRange(NamedTuple):
         return self.end - self.start
 
     def __str__(self) -> str:
-        return f"partition {self.partition} [{self.start}, {self.end})"
+        if self.size <= 0:
+            return f"partition {self.partition}, no offsets from {self.start}"
+        return f"partition {self.partition}, {offsets_in_words(self.start, self.end)}"
+
+
+def offsets_in_words(start: int, end: int) -> str:
+    """The offsets from `start` up to, not including, `end`: "offset 6", "offsets 1 to 5"."""
+    return f"offset {start}" if end - start == 1 else f"offsets {start} to {end - 1}"
+
+
+def retained_in_words(start: int, end: int) -> str:
+    """What a read partition retains, for the end of a sentence that says what it does not."""
+    match end - start:
+        case 0:
+            return f"nothing is retained, and offset {end} comes next"
+        case 1:
+            return f"retained is only offset {start}"
+        case _:
+            return f"retained are {offsets_in_words(start, end)}"
 
 
 def ranges_without(

@@ -25,7 +25,7 @@ _TOPIC_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 INCARNATION_DIGITS = 16
 """Hex digits of an incarnation: the random name of one life of a topic, from its creation to its
-deletion. A topic that is made again under the same name has another one."""
+deletion. A topic that is recreated under the same name has another one."""
 _INCARNATION = re.compile(rf"[0-9a-f]{{{INCARNATION_DIGITS}}}")
 
 AUDIT_TOPIC = "_memq_audit"

@@ -1,4 +1,4 @@
-"""Human durations, sizes and times: "500ms", "16MiB", "2025-06-30T12:00:00.000Z".
+"""What people read and write: "500ms", "16MiB", "2025-06-30T12:00:00.000Z", "3 Batches".
 
 Configuration and the command line speak these; code carries plain integers whose names end in
 `_ms`, `_us` or `_bytes`.
@@ -49,6 +49,27 @@ def format_duration_ms(value_ms: int) -> str:
 def format_size_bytes(value_bytes: int) -> str:
     """The shortest exact text of a size, so that `parse_size_bytes` gives it back."""
     return _format(value_bytes, _SIZES)
+
+
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """A number with what it counts: "1 Batch", "2 Batches", "0 entries".
+
+    Args:
+        number: how many there are.
+        one: the words after a 1.
+        many: those after another number; None for the regular plural of `one`.
+    """
+    if number == 1:
+        return f"1 {one}"
+    return f"{number} {_plural(one) if many is None else many}"
+
+
+def _plural(one: str) -> str:
+    if one.endswith(("ch", "sh", "s", "x")):
+        return f"{one}es"
+    if one.endswith("y") and one[-2:-1] not in "aeiou":
+        return f"{one[:-1]}ies"
+    return f"{one}s"
 
 
 def _parse(text: str, units: dict[str, int], kind: str, examples: str) -> int:

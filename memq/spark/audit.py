@@ -28,6 +28,7 @@ from memq.client.topic import TopicClient
 from memq.core.audit import render
 from memq.core.audit.result import Verdict
 from memq.core.notification.notification import decode_notification, encode_notification
+from memq.core.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
@@ -146,7 +147,11 @@ def _job(
 ) -> list[tuple[PublishedBatch, Inspection]]:
     context = spark.sparkContext
     tasks = min(len(some), TASKS_A_SLOT * context.defaultParallelism)
-    log.info("looking at every byte of %d Batches in %d tasks", len(some), tasks)
+    log.info(
+        "looking at every byte of %s in %s",
+        counted(len(some), "Batch"),
+        counted(tasks, "task"),
+    )
     payloads = [encode_notification(batch.notification) for batch in some]
     found = context.parallelize(payloads, tasks).mapPartitions(partial(_task, address)).collect()
     return list(zip(some, found, strict=True))

@@ -34,6 +34,7 @@ from pyspark.sql.types import (
 from memq.core.format.envelope import ARROW_ERRORS
 from memq.core.format.message import UNKNOWN_RANGE
 from memq.core.format.schema import DEFAULT_SCHEMA
+from memq.core.units import counted
 from memq.errors import ConfigError, SchemaMismatchError
 
 if TYPE_CHECKING:
@@ -225,9 +226,9 @@ def exactly(columns: Sequence[pa.Array], target: pa.Schema) -> pa.RecordBatch:
     for column, field in zip(columns, target, strict=True):
         if not field.nullable and column.null_count:
             raise SchemaMismatchError(
-                f"column {field.name!r} is null in {column.null_count} of {len(column)} rows, but "
-                "the schemas of the topic and of .schema() say that it never is; leave out NOT "
-                "NULL (nullable=False) to read it"
+                f"column {field.name!r} is null in {column.null_count} of "
+                f"{counted(len(column), 'row')}, but the schemas of the topic and of .schema() say "
+                "that it never is; leave out NOT NULL (nullable=False) to read it"
             )
     return pa.record_batch(columns, schema=target)
 

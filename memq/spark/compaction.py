@@ -11,7 +11,7 @@ by the next one: nothing is left out, nothing is there twice. Once the manifest 
 intention is deleted.
 
 A record is about one incarnation of the topic, which its manifests and intentions name. When the
-topic was deleted and made again, nothing of the new one is compacted into the record of the old
+topic was deleted and recreated, nothing of the new one is compacted into the record of the old
 one.
 
 One run at a time may work on a folder; a second one would write the same ranges.
@@ -257,7 +257,7 @@ def _records(folders: Folders, job: Compaction, present: str) -> dict[int, Compa
         found = records[partition] = read_record(folders, job.record(partition))
         if found.incarnation not in {"", present}:
             raise TopicRecreatedError(
-                f"topic {job.topic!r} was deleted and made again: the record in "
+                f"topic {job.topic!r} was deleted and recreated: the record in "
                 f"{job.record(partition)} is of incarnation {found.incarnation}, and {present} is "
                 "the present one, of which nothing is compacted. Use another --output for it"
             )

@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from memq.client.duplicates import MAX_INTERVALS, Duplicates, DuplicateWindow, MessageNames
+from memq.core.units import counted
 from memq.errors import MemqError
 from memq.spark.topic import open_objects, read_index, without_runs
 
@@ -117,11 +118,10 @@ def find_duplicates(
             for (partition, offset), positions in sorted(duplicates.items())[:MAX_BATCHES_LOGGED]
         )
         log.warning(
-            "MemQ topic %s: dropped %d duplicate Messages of %d Batches "
-            "(read partition/offset: %s%s)",
+            "MemQ topic %s: dropped %s of %s (read partition/offset: %s%s)",
             options.topic,
-            sum(map(len, duplicates.values())),
-            len(duplicates),
+            counted(sum(map(len, duplicates.values())), "duplicate Message"),
+            counted(len(duplicates), "Batch"),
             listed,
             ", ..." if len(duplicates) > MAX_BATCHES_LOGGED else "",
         )

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documen
 from memq.client.duplicates import MessageNames
 from memq.core.audit.reports import CRC_MODULUS
 from memq.core.manifest import MAX_LEFT_OUT, LeftOut, Totals
+from memq.core.units import counted
 from memq.errors import DataLossError, StorageError
 from memq.spark.columns import DUPLICATE, MISSING, OK
 from memq.spark.duplicates import NameHistory
@@ -193,8 +194,8 @@ def _of_notifications(
             continue
         if messages != it.messages:
             raise StorageError(
-                f"{batch} could be read only in part: of {it.messages} Messages {messages} "
-                f"are {status}. Run the job again"
+                f"{batch} could be read only in part: {messages} of "
+                f"{counted(it.messages, 'Message')} {status}. Run the job again"
             )
         for run in it.producers:
             yield LeftOut(

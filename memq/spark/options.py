@@ -187,8 +187,8 @@ class ReadOptions(_TopicOptions):
     """The options of one read.
 
     Attributes:
-        incarnation: Of the topic, as `memq topic describe` shows it: one that was deleted and made
-            again is an error.
+        incarnation: Of the topic, as `memq topic describe` shows it: one that was deleted and
+            recreated is an error.
         starting_offsets: `earliest`, `latest`, or JSON of read partition to first offset. JSON
             limits the read to the partitions it names.
         ending_offsets: Likewise one past the last offset.

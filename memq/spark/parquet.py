@@ -36,6 +36,7 @@ from memq.client.audit.consumed import report_consumed
 from memq.core.audit.reports import CRC_MODULUS, ConsumedReport
 from memq.core.format.schema import deserialize_schema
 from memq.core.manifest import Manifest, describe_left_out, encode_manifest
+from memq.core.units import counted
 from memq.errors import DataLossError, SchemaMismatchError
 from memq.spark.columns import ORIGINS
 from memq.spark.examine import examine
@@ -154,7 +155,11 @@ def range_to_parquet(spark: SparkSession, job: RangeJob) -> Manifest:
     job, columns = _settled(job)
     log.info("%s: topic %s, %s", job.name, job.topic, job.range)
     account = examine(spark, job.read_options())
-    log.info("expecting %d records in %d Batches", account.read.records, account.published.batches)
+    log.info(
+        "expecting %s in %s",
+        counted(account.read.records, "record"),
+        counted(account.published.batches, "Batch"),
+    )
     folders = Folders(spark)
     mark = f".{job.folder_name}-"
     hidden = f"{job.parent}/{mark}{spark.sparkContext.applicationId}"
@@ -194,7 +199,12 @@ def range_to_parquet(spark: SparkSession, job: RangeJob) -> Manifest:
     if job.report:
         report_consumed(job.bootstrap, [consumed(manifest)], token=job.token)
     folders.write(job.manifest, encode_manifest(manifest))
-    log.info("wrote %d records to %d files in %s", manifest.records, len(manifest.files), folder)
+    log.info(
+        "wrote %s to %s in %s",
+        counted(manifest.records, "record"),
+        counted(len(manifest.files), "file"),
+        folder,
+    )
     return manifest
 
 
@@ -239,7 +249,6 @@ def _check(spark: SparkSession, job: RangeJob, folder: str, records: int) -> Non
     written = spark.read.parquet(folder).count()
     if written != records:
         raise DataLossError(
-            f"topic {job.topic!r} {job.range} must give {records} "
-            f"records, but {written} were written to {folder}, which is left there; nothing else "
-            "was changed. Run the job again"
+            f"topic {job.topic!r} {job.range} must give {counted(records, 'record')}, but {folder} "
+            f"has {written} and is left there; nothing else was changed. Run the job again"
         )

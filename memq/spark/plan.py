@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark.sql.datasource import InputPartition
 
 from memq.client.duplicates import MessageNames
-from memq.core.ranges import OffsetRange
+from memq.core.ranges import OffsetRange, offsets_in_words, retained_in_words
+from memq.core.units import counted
 from memq.errors import ConfigError, OffsetOutOfRangeError
 from memq.spark.duplicates import find_duplicates
 from memq.spark.options import EARLIEST, LATEST
@@ -155,10 +156,11 @@ def check_published(topic: str, wanted: OffsetRange, retained: PartitionOffsets)
     Raises:
         OffsetOutOfRangeError: the range begins or ends after what is published.
     """
-    if max(wanted.start, wanted.end) > retained.end:
+    last = max(wanted.start, wanted.end)
+    if last > retained.end:
         raise OffsetOutOfRangeError(
-            f"offsets {wanted.start} to {wanted.end} of {topic}/{wanted.partition} are "
-            f"not published yet; {retained.end} is the end"
+            f"{topic}/{wanted.partition} is to be read up to offset {last}, "
+            f"which is not published yet; {retained_in_words(retained.start, retained.end)}"
         )
 
 
@@ -172,8 +174,8 @@ def retained_part(options: ReadOptions, wanted: OffsetRange, first_retained: int
     if start <= wanted.start:
         return wanted
     message = (
-        f"offsets {wanted.start} to {start - 1} of {options.topic}/{wanted.partition} were removed "
-        f"by retention; {first_retained} is the first that is retained"
+        f"{offsets_in_words(wanted.start, start)} of {options.topic}/{wanted.partition}: removed "
+        f"by retention; {first_retained} is the first that is left"
     )
     if options.fail_on_data_loss:
         raise OffsetOutOfRangeError(
@@ -229,7 +231,12 @@ def plan(
     )
     batches.sort(key=attrgetter("partition", "offset"))
     inputs = cut(batches, duplicates, tasks)
-    log.info("MemQ topic %s: %d Batches in %d tasks", options.topic, len(batches), len(inputs))
+    log.info(
+        "MemQ topic %s: %s in %s",
+        options.topic,
+        counted(len(batches), "Batch"),
+        counted(len(inputs), "task"),
+    )
     return inputs
 
 

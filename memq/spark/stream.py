@@ -38,6 +38,7 @@ from memq.client.duplicates import MessageNames
 from memq.client.lag import lag_between, total_lag
 from memq.core.ranges import OffsetRange
 from memq.core.topic import check_incarnation
+from memq.core.units import counted
 from memq.errors import (
     ConfigError,
     CorruptDataError,
@@ -233,12 +234,12 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Positions from the checkpoint, if they are positions in this topic.
 
         Raises:
-            TopicRecreatedError: the topic was made again since.
+            TopicRecreatedError: the topic was recreated since.
         """
         incarnation, positions = decode_checkpoint(offset)
         if incarnation != self._incarnation:
             raise TopicRecreatedError(
-                f"topic {self._options.topic!r} was deleted and made again: "
+                f"topic {self._options.topic!r} was deleted and recreated: "
                 f"{self._incarnation} and {incarnation} are two topics of that name. "
                 f"{GO_ON}"
             )
@@ -341,7 +342,9 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         history = NameHistory(self._dedup_window_ms)
         unused = MessageNames()  # duplicates among these were dropped when they were read
         offsets = sum(each.size for each in before)
-        log.info("MemQ topic %s: learning %d notifications", self._options.topic, offsets)
+        log.info(
+            "MemQ topic %s: learning %s", self._options.topic, counted(offsets, "notification")
+        )
         for batch in self._topic.batches(before):
             history.add(batch, unused)
         return history

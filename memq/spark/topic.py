@@ -45,7 +45,7 @@ GO_ON = (
     "the DataFrame again, begin with a new checkpoint and startingOffsets=earliest, or plan the "
     "range anew"
 )
-"""What to do about a topic that was made again."""
+"""What to do about a topic that was recreated."""
 
 REQUEST_TIMEOUT_S = 30.0  # how long brokers may be out of reach: one that restarts is back by then
 
@@ -109,7 +109,7 @@ def without_runs(batch: PublishedBatch) -> PublishedBatch:
 
 
 class _AdvisingLoop(EventLoopThread):
-    """An event loop that says how to go on when the topic was made again."""
+    """An event loop that says how to go on when the topic was recreated."""
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         try:

@@ -15,6 +15,7 @@ from memq.core.checksum import crc32c
 from memq.core.format.envelope import view_bytes
 from memq.core.format.reader import message_from_range, schema_from_range
 from memq.core.format.schema import deserialize_schema
+from memq.core.units import counted
 from memq.errors import DataLossError, MemqError
 from memq.spark.columns import (
     DAMAGED,
@@ -88,7 +89,7 @@ class TaskReader:
                     yield from self._unread(target, wanted, exc)
         if self._skipped:
             topic = self.options.topic
-            log.warning("MemQ topic %s: skipped %d Messages in all", topic, self._skipped)
+            log.warning("MemQ topic %s: skipped %s", topic, counted(self._skipped, "Message"))
 
     def _records(
         self, target: pa.Schema, wanted: MessageRange, get_range: GetRange
@@ -171,7 +172,7 @@ class TaskReader:
     def _skip(self, messages: int, error: MemqError) -> None:
         self._skipped += messages
         if self._skipped - messages < MAX_COMPLAINTS:
-            log.warning("MemQ skipped %d Messages: %s", messages, error)
+            log.warning("MemQ skipped %s: %s", counted(messages, "Message"), error)
 
 
 def schemas_by_crc(schemas: Mapping[str, bytes]) -> dict[int, bytes]:

@@ -52,6 +52,7 @@ from pyspark.sql.datasource import (
 
 from memq.client.producer.producer import Producer
 from memq.core.format.message import TIMESTAMP_COLUMN
+from memq.core.units import counted
 from memq.errors import (
     ConfigError,
     InvalidRequestError,
@@ -208,7 +209,7 @@ def write_rows(
 
     Raises:
         SequenceConflictError: an earlier attempt published other rows.
-        TopicRecreatedError: the topic was deleted and made again since the write was planned.
+        TopicRecreatedError: the topic was deleted and recreated since the write was planned.
         MemqError: a Message could not be delivered.
     """
     written = TaskCommit()
@@ -249,7 +250,7 @@ def timed(batch: pa.RecordBatch, plan: WritePlan) -> pa.Table:
 def _check_topic(plan: WritePlan, producer: Producer) -> None:
     if producer.incarnation != plan.incarnation:
         raise TopicRecreatedError(
-            f"topic {plan.topic!r} was deleted and made again since this write was planned: "
+            f"topic {plan.topic!r} was deleted and recreated since this write was planned: "
             f"{plan.incarnation} is over, this is {producer.incarnation}. This task has written "
             "nothing to it; write the DataFrame, or start the query, again"
         )
@@ -273,9 +274,10 @@ def _sum(messages: Sequence[WriterCommitMessage | None]) -> str:
     records = sum(each.records for each in done)
     sent = sum(each.messages for each in done)
     duplicates = sum(each.duplicates for each in done)
+    again = counted(duplicates, "Message was", "Messages were")
     return (
-        f"{records} LogMessages in {sent} Messages by {len(done)} tasks; {duplicates} Messages "
-        "were there from an earlier attempt"
+        f"{counted(records, 'LogMessage')} in {counted(sent, 'Message')} by "
+        f"{counted(len(done), 'task')}, of which {again} there from an earlier attempt"
     )
 
 

@@ -21,6 +21,7 @@ from memq.core.notification.queue import (
     check_queue_topic,
     out_of_range,
 )
+from memq.core.units import counted
 from memq.errors import ClosedError, FencedError, TopicExistsError, UnknownTopicError
 
 if TYPE_CHECKING:
@@ -105,7 +106,9 @@ class InMemoryQueue:
         check_partition_count(topic, partitions)
         held = len(self._shared.topics.setdefault(topic, _Topic(partitions)).partitions)
         if held != partitions:
-            raise TopicExistsError(f"topic {topic!r} has {held} read partitions, not {partitions}")
+            raise TopicExistsError(
+                f"topic {topic!r} has {counted(held, 'read partition')}, not {partitions}"
+            )
 
     async def delete_topic(self, topic: str) -> None:
         """Remove a topic with its notifications and group offsets; unknown ones are fine."""

@@ -97,9 +97,9 @@ async def test_groups(tmp_path):
             assert (group.group, group.topic, group.offsets) == ("g", "t", [PartitionOffset(0, 3)])
             assert [(m.client, m.partitions) for m in group.members] == [("me", [0])]
             assert await admin.groups() == [group]
-            with pytest.raises(InvalidRequestError, match="1 live members"):
+            with pytest.raises(InvalidRequestError, match="1 live member"):
                 await admin.reset_offsets("g", "t", "earliest")
-            with pytest.raises(InvalidRequestError, match="1 live members"):
+            with pytest.raises(InvalidRequestError, match="1 live member"):
                 await admin.delete_group("g", "t")
         assert await admin.reset_offsets("g", "t", {0: 1}) == {0: 1}
         assert await admin.committed("g", "t") == {0: 1}

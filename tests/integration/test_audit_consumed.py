@@ -230,7 +230,7 @@ def test_a_group_is_moved_though_the_audit_cannot_be_told(broker, caplog, monkey
 
 
 def test_reports_about_an_earlier_topic_of_the_name_are_left_out(broker):
-    """A topic that is made again owes its consumers nothing, and they nothing to it."""
+    """A topic that is recreated owes its consumers nothing, and they nothing to it."""
     topic = Topic(broker)
     topic.produce(3)
     report(topic, (0, 3))

@@ -155,7 +155,7 @@ async def test_broker_without_an_audit_topic_costs_no_data(caplog):
     assert producer.stats.acked_messages == 1
     assert len(caplog.records) == 2
     assert AUDIT_TOPIC in caplog.records[0].message
-    assert "1 Messages of this client are not reported" in caplog.records[1].message
+    assert "1 Message of this client not reported" in caplog.records[1].message
 
 
 async def test_close_ends_within_its_timeout(broker, caplog):

@@ -354,7 +354,9 @@ async def test_retention_overtakes_is_an_error(tmp_path):
         await expire(w, 3)
         async with w.consumer(start={0: 1}) as consumer:
             for _ in range(2):
-                with pytest.raises(OffsetOutOfRangeError, match=r"offset 1 of t/0 .* \[3, 5\) is"):
+                with pytest.raises(
+                    OffsetOutOfRangeError, match=r"offset 1 of t/0 .* retained are offsets 3 to 4"
+                ):
                     await consumer.poll(TIMEOUT_S)
             await consumer.seek_to_beginning()
             assert values(await take(consumer, 1)) == [b"3"]
@@ -376,7 +378,7 @@ async def test_retention_overtakes_what_was_planned(tmp_path, policy):
             await expire(w, 4)
             assert values(await take(consumer, 1)) == [b"1"]  # it was in memory
             if policy == "error":
-                with pytest.raises(OffsetOutOfRangeError, match=r"\[4, 5\) is"):
+                with pytest.raises(OffsetOutOfRangeError, match="retained is only offset 4"):
                     await forever(consumer)
             else:
                 assert values(await take(consumer, 1)) == [b"4"]

@@ -244,6 +244,6 @@ async def test_an_administrator_goes_back_on_purpose(tmp_path) -> None:
                         await c.ask(reset)
                         break
                     except MemqError as exc:
-                        assert "1 live members" in str(exc)
+                        assert "1 live member" in str(exc)
                         await asyncio.sleep(0.05)
             assert await committed(c) == [m.PartitionOffset(0, 0)]

@@ -217,7 +217,7 @@ async def test_unseen_failure_is_raised_by_close(broker):
     with pytest.raises(CorruptDataError) as caught:
         async with producer(broker) as p:
             await p.write(b"a")
-    assert "1 Messages failed" in caught.value.__notes__[0]
+    assert "1 Message failed" in caught.value.__notes__[0]
 
 
 async def test_failed_close_does_not_hide_the_callers_error(broker):
@@ -369,7 +369,7 @@ async def test_flush_gives_up_but_the_producer_goes_on(broker):
     broker.hold = True
     async with producer(broker) as p:
         delivery = await p.write(b"a")
-        with pytest.raises(RequestTimeoutError, match="1 Messages are not settled"):
+        with pytest.raises(RequestTimeoutError, match="1 Message is not settled"):
             await p.flush(0.1)
         broker.release()
         await delivery

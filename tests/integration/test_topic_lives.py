@@ -1,4 +1,4 @@
-"""A topic that is deleted and made again is another topic: nothing of the one reaches the other."""
+"""A topic that is deleted and recreated is another topic: nothing of the one reaches the other."""
 
 from __future__ import annotations
 

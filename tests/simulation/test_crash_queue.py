@@ -271,7 +271,7 @@ def test_the_queue_keeps_its_promises_through_any_crash(loop, memory_path, seed)
 
 
 class OneLife(QueueUnderTest):
-    """A topic is made, used, deleted and made again."""
+    """A topic is made, used, deleted and recreated."""
 
     def plan(self, rng):
         payloads = [(0, self._named(700)) for _ in range(9)]

@@ -179,7 +179,7 @@ def test_what_cannot_be_read_may_be_held_for_the_longest_session():
     """When nobody knows who held what, nothing is granted until nobody can hold it any more."""
     coordinator = GroupCoordinator()
     coordinator.restore("g", "t", 4, None, 0)
-    with pytest.raises(InvalidRequestError, match="1 live members"):
+    with pytest.raises(InvalidRequestError, match="1 live member"):
         coordinator.check_commit(commit(""), MAX_SESSION_TIMEOUT_MS - 1)
     a = Member(coordinator, "a")
     assert a.beat(MAX_SESSION_TIMEOUT_MS - 1).assigned == []
@@ -387,7 +387,7 @@ def test_administrator_commits_only_when_idle():
     coordinator = GroupCoordinator()
     coordinator.check_commit(commit("", 0), 0)
     Member(coordinator, "a").beat()
-    with pytest.raises(InvalidRequestError, match=r"1 live members: close them.*10000 ms"):
+    with pytest.raises(InvalidRequestError, match=r"1 live member: close them.*10000 ms"):
         coordinator.check_commit(commit("", 0), 0)
     coordinator.check_commit(commit("", 0), SESSION_MS)
     coordinator.check_idle("g", "t", SESSION_MS)
@@ -398,7 +398,7 @@ def test_administrator_waits_after_a_restart():
     before = GroupCoordinator()
     Member(before, "a").beat()
     after = restarted(before, 0)
-    with pytest.raises(InvalidRequestError, match="1 live members"):
+    with pytest.raises(InvalidRequestError, match="1 live member"):
         after.check_commit(commit("", 0), SESSION_MS - 1)
     after.check_commit(commit("", 0), SESSION_MS)
 

@@ -184,7 +184,7 @@ def test_a_record_that_nothing_accounts_for_is_loss(name):
 def test_what_was_left_out_is_told_in_a_line():
     """A log says how much is missing from the files and names the first of it."""
     text = describe_left_out(MANIFEST)
-    assert "skipped 1 Messages with 100 records, dropped 2 duplicates with 200 records" in text
+    assert "skipped 1 Message with 100 records, dropped 2 duplicates with 200 records" in text
     assert "missing at offset 8: 0-0 of producer 'q' epoch 2 write partition 1" in text
     whole = msgspec.structs.replace(MANIFEST, left_out=[])
     assert not describe_left_out(whole)
@@ -195,4 +195,4 @@ def test_more_than_can_be_named_is_counted():
     fewer = {"left_out": [json.loads(msgspec.json.encode(REPEAT))], "unnamed_messages": 1}
     found = decode_manifest(changed(**fewer))
     check_totals(found, PUBLISHED)
-    assert describe_left_out(found).endswith("and 1 Messages more")
+    assert describe_left_out(found).endswith("and 1 Message more")

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memq.core.units import (
+    counted,
     format_duration_ms,
     format_size_bytes,
     parse_duration_ms,
@@ -15,6 +16,25 @@ from memq.core.units import (
 from memq.errors import ConfigError
 
 FIELD = st.integers(min_value=0, max_value=2**63 - 1)
+
+
+@pytest.mark.parametrize(
+    ("number", "words", "text"),
+    [
+        (1, ["record"], "1 record"),
+        (2, ["record"], "2 records"),
+        (0, ["Batch"], "0 Batches"),
+        (3, ["read partition"], "3 read partitions"),
+        (2, ["entry"], "2 entries"),
+        (2, ["day"], "2 days"),
+        (2, ["index"], "2 indexes"),
+        (1, ["Message is", "Messages are"], "1 Message is"),
+        (2, ["Message is", "Messages are"], "2 Messages are"),
+    ],
+)
+def test_counted(number, words, text):
+    """One thing is spoken of as one, and all other numbers as many."""
+    assert counted(number, *words) == text
 
 
 @pytest.mark.parametrize(

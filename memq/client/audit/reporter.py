@@ -22,6 +22,7 @@ from memq.core.audit.reports import R, encode_report, report_key
 from memq.core.checksum import crc32c
 from memq.core.format.message import encode_message, encode_records
 from memq.core.topic import AUDIT_TOPIC
+from memq.core.units import counted
 from memq.core.wire.messages import Write
 from memq.errors import MemqError, UnavailableError
 
@@ -252,9 +253,9 @@ class AuditReporter(Generic[R]):
         unreported = self._backlog.messages + self._backlog.dropped_messages
         if unreported:
             _log.warning(
-                "%d Messages of this client are not reported; `memq audit` will count them as "
-                "unreported, and cannot tell whether they are complete",
-                unreported,
+                "%s of this client not reported: `memq audit` will count that as unreported, and "
+                "cannot tell whether it is complete",
+                counted(unreported, "Message"),
             )
 
     async def report(self, timeout_s: float = SEND_TIMEOUT_S) -> bool:

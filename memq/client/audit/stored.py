@@ -32,6 +32,7 @@ from memq.core.format.index import decode_tail
 from memq.core.format.reader import check_crc32c, message_from_range, read_index, schema_from_range
 from memq.core.format.verify import verify
 from memq.core.notification.notification import PublishedBatch
+from memq.core.units import counted
 from memq.errors import (
     CorruptDataError,
     InvalidRequestError,
@@ -288,14 +289,15 @@ class BatchInspector:
 
 def _shown(runs: Sequence[ProducerRun]) -> str:
     """Runs of sequences for a sentence."""
-    more = [f"{len(runs) - MAX_RUNS_SHOWN} more runs"] if len(runs) > MAX_RUNS_SHOWN else []
+    more = [counted(len(runs) - MAX_RUNS_SHOWN, "more run")] if len(runs) > MAX_RUNS_SHOWN else []
     return ", ".join([*map(_shown_run, runs[:MAX_RUNS_SHOWN]), *more])
 
 
 def _shown_run(run: ProducerRun) -> str:
     several = f"sequences {run.first} to {run.last}"
     sequences = several if run.messages > 1 else f"sequence {run.first}"
-    return f"producer {run.producer_id} epoch {run.epoch} {sequences} ({run.records} LogMessages)"
+    records = counted(run.records, "LogMessage")
+    return f"producer {run.producer_id} epoch {run.epoch} {sequences} ({records})"
 
 
 # -- the reports about a topic --------------------------------------------------------------

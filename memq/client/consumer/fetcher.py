@@ -30,6 +30,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from memq.client.topic import published_batch
+from memq.core.ranges import retained_in_words
 from memq.core.retry import BROKER_BACKOFF
 from memq.errors import CorruptDataError, MemqError, OffsetOutOfRangeError, ProtocolError
 
@@ -301,8 +302,8 @@ class Fetcher:
             if self._on_out_of_range == "error":
                 buffer.error = OffsetOutOfRangeError(
                     f"offset {buffer.asked} of {self._topic.topic}/{retained.partition} is not "
-                    f"retained; [{retained.start}, {retained.end}) is. Seek there, or set "
-                    "on_out_of_range"
+                    f"retained; {retained_in_words(retained.start, retained.end)}. Seek there, or "
+                    "set on_out_of_range to earliest or latest (memq consume --on-out-of-range)"
                 )
             else:
                 earliest = self._on_out_of_range == "earliest"

@@ -8,6 +8,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+from memq.core.units import counted
 from memq.errors import RequestTimeoutError
 
 if TYPE_CHECKING:
@@ -258,5 +259,5 @@ class Outcomes:
         errors = [delivery.exception() for delivery in failed if not delivery.seen]
         unseen = [error for error in errors if error is not None]
         if unseen:
-            unseen[0].add_note(f"{len(unseen)} Messages failed and nobody had looked at them")
+            unseen[0].add_note(f"{counted(len(unseen), 'Message')} failed and nobody had looked")
             raise unseen[0]

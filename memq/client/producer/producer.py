@@ -53,6 +53,7 @@ from memq.client.producer.tables import to_batches
 from memq.client.sync import EventLoopThread, SyncClient, documented_by, sync_close
 from memq.core.format.schema import DEFAULT_SCHEMA, deserialize_schema
 from memq.core.runtime import SYSTEM, Runtime
+from memq.core.units import counted
 from memq.core.wire.messages import WriteAnswer
 from memq.errors import (
     BufferFullError,
@@ -253,7 +254,7 @@ class AsyncProducer:
 
     @property
     def incarnation(self) -> str:
-        """Of the topic that is written to; one that is made again is not."""
+        """Of the topic that is written to; one that is recreated is not."""
         self._check_started()
         return self._state_machine.options.incarnation
 
@@ -428,8 +429,8 @@ class AsyncProducer:
         except TimeoutError as exc:
             count = sum(not message.settled for message in unsettled)
             raise RequestTimeoutError(
-                f"{count} Messages are not settled after {timeout_s:g} s; they are still being "
-                "delivered"
+                f"{counted(count, 'Message is', 'Messages are')} not settled after {timeout_s:g} "
+                "s, and delivery goes on"
             ) from exc
         self._outcomes.raise_unseen()
 
@@ -561,7 +562,7 @@ class AsyncProducer:
             topic = await self._cluster.topic(self._options.topic, refresh=True)
             if topic.incarnation != self._state_machine.options.incarnation:
                 raise TopicRecreatedError(
-                    f"topic {self._options.topic!r} was deleted and made again; open the producer "
+                    f"topic {self._options.topic!r} was deleted and recreated; open the producer "
                     "anew to write to it"
                 )
             self._adopt(topic)

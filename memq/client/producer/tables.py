@@ -13,6 +13,7 @@ import pyarrow.types as pat
 from memq.core.format.envelope import ARROW_ERRORS
 from memq.core.format.message import TIMESTAMP_COLUMN
 from memq.core.format.schema import decode_dictionaries
+from memq.core.units import counted
 from memq.errors import InvalidRequestError, MessageTooLargeError, SchemaMismatchError
 
 if TYPE_CHECKING:
@@ -152,7 +153,9 @@ def _column(table: pa.Table, field: pa.Field, topic: str, now_us: int) -> Any:
         return pa.array([], field.type).take(pa.nulls(rows, pa.int32()))
     column = table.column(position)
     if not field.nullable and column.null_count:
-        raise SchemaMismatchError(f"{expected}, not null, but {column.null_count} rows are null")
+        nulls = counted(column.null_count, "row is", "rows are")
+        nulls = counted(column.null_count, "row is", "rows are")
+        raise SchemaMismatchError(f"{expected}, not null, but {nulls} null")
     if column.type.equals(field.type):
         return column
     try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,7 +22,9 @@ from memq.core.audit.result import (
     PRODUCER_FINDINGS,
     ProducerAudit,
     Verdict,
+    worst,
 )
+from memq.core.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
         MessageCount,
     )
 
+SHORT_ID = 8  # characters of a producer id that a table shows, where they tell it from the others
 CONSUMER_COUNTS = ("stored", "consumed", *CONSUMER_FINDINGS, "behind", "again")
 
 COLUMNS = (
@@ -71,7 +75,7 @@ class Fault(NamedTuple):
         finding: attribute of `ProducerAudit`, or of `ConsumedAudit` where there is a consumer.
         consumer: empty between produced and stored.
         name: of the producer.
-        runs: sequences, as many as are named.
+        runs: sequences, as many as are named; those of a consumer with their offsets.
         messages: how many there are.
         records: LogMessages in them; None where they are not counted.
     """
@@ -79,17 +83,22 @@ class Fault(NamedTuple):
     finding: str
     consumer: str
     name: ProducerName
-    runs: list[SequenceRun]
+    runs: Sequence[SequenceRun | LocatedRun]
     messages: int
     records: int | None
 
+    @property
+    def sequences(self) -> list[SequenceRun]:
+        """The sequences alone."""
+        return [SequenceRun(each.first, each.last) for each in self.runs]
+
     def __str__(self) -> str:
-        count = "" if self.records is None else f" ({self.records} LogMessages)"
+        count = "" if self.records is None else f" ({counted(self.records, 'LogMessage')})"
         whom = f" by consumer {self.consumer!r}" if self.consumer else ""
         return (
             f"{self.finding}{whom}: producer {self.name.producer_id!r} epoch {self.name.epoch} "
             f"write partition {self.name.write_partition} sequences "
-            f"{','.join(map(str, self.runs))}{count}"
+            f"{','.join(map(str, self.sequences))}{count}"
         )
 
     def to_json(self) -> Row:
@@ -98,7 +107,7 @@ class Fault(NamedTuple):
             "finding": _STORED_NAMES.get(self.finding, self.finding),
             "consumer": self.consumer or None,
             **self.name._asdict(),
-            "sequences": [list(run) for run in self.runs],
+            "sequences": [list(run) for run in self.sequences],
             "records": self.records,
         }
 
@@ -115,9 +124,8 @@ def faults(result: AuditResult) -> Iterator[Fault]:
         for finding in CONSUMER_FAULTS:
             count: MessageCount = getattr(audit, finding)
             if count.messages:
-                runs = [SequenceRun(part.first, part.last) for part in count.parts]
-                name = consumer.consumer
-                yield Fault(finding, name, audit.name, runs, count.messages, count.records)
+                name, parts = consumer.consumer, count.parts
+                yield Fault(finding, name, audit.name, parts, count.messages, count.records)
 
 
 # -- in words -------------------------------------------------------------------------------
@@ -128,27 +136,29 @@ def unjudged(result: AuditResult) -> list[str]:
     lines = list(result.beyond)
     if result.open_reports:
         lines.append(
-            f"{result.open_reports} reports are not closed yet: Batches are still on their way. "
-            "Audit again in a while."
+            f"{counted(result.open_reports, 'report is', 'reports are')} not closed yet: Batches "
+            "are still on their way. Audit again in a minute."
         )
     if result.expired_reports:
         lines.append(
-            f"{result.expired_reports} reports name {result.total('expired_records')} LogMessages "
-            "that are nowhere, and that retention has removed or may have removed."
+            f"{counted(result.expired_reports, 'report names', 'reports name')} "
+            f"{counted(result.total('expired_records'), 'LogMessage')} not stored any more, which "
+            "retention has removed or may have removed."
         )
     if result.total("unreported_messages"):
+        unreported = counted(result.total("unreported_records"), "LogMessage is", "LogMessages are")
         lines.append(
-            f"{result.total('unreported_records')} LogMessages are stored but in no report: their "
-            "producers have not reported yet, or ended before they could."
+            f"{unreported} stored but in no report: the producer has not reported yet, or ended "
+            "before it could."
         )
     for consumer in result.consumers:
-        name, unreported = consumer.consumer, consumer.total("unreported").records
+        name, committed = consumer.consumer, consumer.total("unreported").records
         if not consumer.reports:
             lines.append(f"There is no report of {name!r}: nothing is known of it.")
-        if unreported:
+        if committed:
             lines.append(
-                f"{name} has committed {unreported} LogMessages without a report of it: a member "
-                "ended before it could."
+                f"{name} has committed {counted(committed, 'LogMessage')} without a report of it: "
+                "a member ended before it could."
             )
     return lines
 
@@ -162,9 +172,10 @@ def notes(result: AuditResult) -> list[str]:
     for consumer in result.consumers:
         name, behind = consumer.consumer, consumer.total("behind").records
         if consumer.reports and behind:
-            lines.append(f"{name} is {behind} LogMessages behind.")
+            lines.append(f"{name} is {counted(behind, 'LogMessage')} behind.")
         if consumer.unnamed_parts:
-            lines.append(f"{name}: {consumer.unnamed_parts} more findings are not named.")
+            more = counted(consumer.unnamed_parts, "more finding is", "more findings are")
+            lines.append(f"{name}: {more} not named.")
     return lines + unjudged(result)
 
 
@@ -174,19 +185,46 @@ def conclusion(result: AuditResult) -> str:
         return "clean"
     if result.verdict is Verdict.PARTLY:
         return "PARTLY JUDGED: what could be judged is clean; the lines above say what could not"
-    parts = [f"{len(result.damage)} objects or reports cannot be read"] if result.damage else []
+    unread = counted(len(result.damage), "object or report", "objects or reports")
+    parts = [f"{unread} cannot be read"] if result.damage else []
     order = (*PRODUCER_FAULTS, *CONSUMER_FAULTS)
     found = sorted(faults(result), key=lambda each: (each.consumer, order.index(each.finding)))
     for (consumer, finding), group in groupby(found, lambda each: (each.consumer, each.finding)):
         these = list(group)
         messages = sum(each.messages for each in these)
         if these[0].records is None:
-            parts.append(f"{messages} Messages {finding}")
+            parts.append(f"{counted(messages, 'Message')} {finding}")
         else:
             records = sum(each.records or 0 for each in these)
             whom = f" by {consumer}" if consumer else ""
-            parts.append(f"{records} LogMessages {finding}{whom} in {messages} Messages")
+            what = f"{counted(records, 'LogMessage')} {finding}{whom}"
+            parts.append(f"{what} in {counted(messages, 'Message')}")
     return "NOT CLEAN: " + "; ".join(parts)
+
+
+def totals_in_words(result: AuditResult) -> list[str]:
+    """How many producers there are, and how many of them are clean; likewise for each consumer."""
+    lines = []
+    if result.producers:
+        counts = [f"{result.total(f'{name}_records')} {name}" for name in ("produced", "stored")]
+        lines.append(f"{_tally(result.producers)}; LogMessages: {', '.join(counts)}")
+    for consumer in result.consumers:
+        if consumer.producers:
+            names = ("stored", "consumed", "behind")
+            counts = [f"{consumer.total(name).records} {name}" for name in names]
+            tally = _tally(consumer.producers)
+            lines.append(f"{consumer.consumer}: {tally}; LogMessages: {', '.join(counts)}")
+    return lines
+
+
+def _tally(audits: Sequence[ProducerAudit] | Sequence[ConsumedAudit]) -> str:
+    """How many producers there are, and what they come to: "2 producers: 1 clean, 1 not clean"."""
+    by_id: dict[str, list[Verdict]] = {}
+    for audit in audits:
+        by_id.setdefault(audit.name.producer_id, []).append(audit.verdict)
+    found = Counter(map(worst, by_id.values()))
+    kinds = ", ".join(f"{found[verdict]} {verdict.value}" for verdict in Verdict if found[verdict])
+    return f"{counted(len(by_id), 'producer')}: {kinds}"
 
 
 def faults_in_words(result: AuditResult, most: int) -> list[str]:
@@ -207,12 +245,51 @@ def late_in_words(result: AuditResult, consumers: Sequence[str]) -> list[str]:
         if each.consumer in consumers and behind.messages:
             unknown = "" if each.reports else ": there is no report of it"
             lines.append(
-                f"consumer {each.consumer!r} has not come to {behind.records} LogMessages{unknown}"
+                f"consumer {each.consumer!r} has not come to "
+                f"{counted(behind.records, 'LogMessage')}{unknown}"
             )
     return lines
 
 
 # -- as rows --------------------------------------------------------------------------------
+
+
+def short_ids(result: AuditResult) -> dict[str, str]:
+    """What a table shows of each producer id: as little as tells it from all others here."""
+    ids = sorted({each.name.producer_id for each in result.producers} | {
+        audit.name.producer_id for _, audit in _consumed(result)
+    })  # fmt: skip
+    shown = {}
+    for position, producer_id in enumerate(ids):
+        beside = (*ids[max(0, position - 1) : position], *ids[position + 1 : position + 2])
+        length = SHORT_ID
+        while any(each.startswith(producer_id[:length]) for each in beside):
+            length += 1
+            if length >= len(producer_id):
+                break
+        is_long = len(producer_id) > length + 1  # what is cut off is more than the mark for it
+        shown[producer_id] = f"{producer_id[:length]}…" if is_long else producer_id
+    return shown
+
+
+def problems(result: AuditResult, most: int | None = None) -> list[Row]:
+    """A row for each thing that is wrong, but for what cannot be read.
+
+    Args:
+        result: of the audit.
+        most: so many runs of each are named; None for all.
+    """
+    return [
+        {
+            "problem": fault.finding,
+            "consumer": fault.consumer or None,
+            **fault.name._asdict(),
+            "records": fault.records,
+            "messages": fault.messages,
+            "sequences": _runs_in_words(fault.runs, most),
+        }
+        for fault in faults(result)
+    ]
 
 
 def rows(result: AuditResult, most: int | None = None, *, faults_only: bool = False) -> list[Row]:
@@ -247,12 +324,17 @@ def _judged(
     texts = []
     for finding, runs in findings.items():
         if runs:
-            shown = list(map(str, runs[:most]))
-            if len(shown) < len(runs):
-                shown.append(f"{len(runs) - len(shown)} more")
-            separator = "," if isinstance(runs[0], SequenceRun) else ", "
-            texts.append(f"{finding} {separator.join(shown)}")
+            texts.append(f"{finding} {_runs_in_words(runs, most)}")
     return {"clean": audit.clean, "verdict": audit.verdict.value, "findings": "; ".join(texts)}
+
+
+def _runs_in_words(runs: Sequence[SequenceRun | LocatedRun], most: int | None) -> str:
+    """Runs as "1-2,4", or with their offsets as "1-2 in 0:7-9, 4 in 0:10-11"."""
+    shown = list(map(str, runs[:most]))
+    if len(shown) < len(runs):
+        shown.append(f"{len(runs) - len(shown)} more")
+    separator = "," if isinstance(runs[0], SequenceRun) else ", "
+    return separator.join(shown)
 
 
 def to_csv(result: AuditResult) -> str:

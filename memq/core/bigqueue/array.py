@@ -490,7 +490,9 @@ class BigArray:
     def _check_range(self, index: int) -> None:
         start, end = self.start, self.end
         if not start <= index < end:
-            raise OffsetOutOfRangeError(f"{self.path} has no item {index}; it has [{start}, {end})")
+            raise OffsetOutOfRangeError(
+                f"{self.path} has no item {index}; it has {start} up to, not including, {end}"
+            )
 
     def _cell(self, which: int) -> int:
         try:

@@ -226,7 +226,7 @@ class Front:
     def _check_range(self, index: int) -> None:
         start, end = self._array.start, self._array.end
         if not start <= index <= end:
-            raise OffsetOutOfRangeError(f"cannot move to {index}: there is [{start}, {end}]")
+            raise OffsetOutOfRangeError(f"cannot move to {index}; move to {start} up to {end}")
 
     def _check_open(self) -> None:
         if self._closed:

@@ -25,6 +25,7 @@ from memq.core.format.index import (
     encode_index,
 )
 from memq.core.format.message import UNKNOWN_RANGE
+from memq.core.units import counted
 from memq.errors import ClosedError, InvalidRequestError, MemqError
 
 if TYPE_CHECKING:
@@ -215,7 +216,9 @@ class BatchBuilder:
 def _check(producer_id: str, length: int, records: int, numbers: tuple[int, ...]) -> None:
     """Refuse what would make the Batch impossible to seal, now, while only one is concerned."""
     if length % ALIGNMENT or length == 0 or records < 1:
-        raise InvalidRequestError(f"{length} bytes with {records} records are no whole Message")
+        raise InvalidRequestError(
+            f"{length} bytes with {counted(records, 'record')} are no whole Message"
+        )
     if not 0 < len(producer_id.encode(errors="replace")) <= MAX_PRODUCER_ID_BYTES:
         raise InvalidRequestError(
             f"producer id {producer_id[:MAX_PRODUCER_ID_BYTES]!r} does not have "

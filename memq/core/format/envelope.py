@@ -38,6 +38,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from memq.core.units import counted
 from memq.errors import CorruptDataError, MessageTooLargeError, SchemaMismatchError
 
 BytesLike = bytes | bytearray | memoryview | Any
@@ -314,7 +315,9 @@ def _check_numbers(
 def _check_nodes(records: int, nodes: tuple[int, ...], max_decoded_bytes: int) -> None:
     """Check the number of records and the field nodes, which are pairs of length, null count."""
     if records < 1:
-        raise CorruptDataError(f"the RecordBatch has {records} records; a Message has at least one")
+        raise CorruptDataError(
+            f"the RecordBatch has {counted(records, 'record')}; a Message has at least one"
+        )
     lengths, null_counts = nodes[::2], nodes[1::2]
     if min(nodes) < 0 or any(map(operator.gt, null_counts, lengths)):
         raise CorruptDataError("a field node of the RecordBatch has an impossible length")

@@ -21,6 +21,7 @@ from memq.core.format.index import (
 )
 from memq.core.format.message import MAX_DECODED_BYTES, open_message
 from memq.core.format.schema import deserialize_schema
+from memq.core.units import counted
 from memq.errors import CorruptDataError, MemqError
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def message_from_range(
         raise type(exc)(f"Message at byte {entry.offset}: {exc}") from exc
     if batch.num_rows != entry.records:
         raise CorruptDataError(
-            f"Message at byte {entry.offset}: it has {batch.num_rows} records; "
+            f"Message at byte {entry.offset}: it has {counted(batch.num_rows, 'record')}; "
             f"the index says {entry.records}"
         )
     return batch

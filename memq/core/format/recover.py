@@ -19,6 +19,7 @@ from memq.core.format.index import BatchIndex, IndexEntry, decode_tail
 from memq.core.format.message import open_message
 from memq.core.format.reader import message_from_range, schema_from_range
 from memq.core.format.schema import deserialize_schema
+from memq.core.units import counted
 from memq.errors import CorruptDataError, MemqError
 
 if TYPE_CHECKING:
@@ -88,7 +89,8 @@ def _recover_by_index(view: memoryview, index: BatchIndex, schema_bytes: bytes |
     except MemqError as exc:
         lost.append(f"The schema message is lost: {exc}")
         if schema_bytes is None or crc32c(schema_bytes) != index.metadata.schema_crc32c:
-            lost.append(f"All {len(index.entries)} Messages are lost without their schema")
+            everything = counted(len(index.entries), "Message is", "Messages are")
+            lost.append(f"{everything} lost without the schema")
             return Recovered(None, index, lost=lost)
         schema = deserialize_schema(schema_bytes)
     saved = Recovered(schema, index, lost=lost)
@@ -98,8 +100,8 @@ def _recover_by_index(view: memoryview, index: BatchIndex, schema_bytes: bytes |
             batch = message_from_range(data, entry, schema)
         except MemqError as exc:
             lost.append(
-                f"{entry.records} records of producer {entry.producer_id!r}, epoch {entry.epoch}, "
-                f"sequence {entry.sequence} are lost: {exc}"
+                f"Lost: {counted(entry.records, 'record')} of producer {entry.producer_id!r}, "
+                f"epoch {entry.epoch}, sequence {entry.sequence}: {exc}"
             )
         else:
             saved.messages.append(RecoveredMessage(entry.offset, batch, entry))

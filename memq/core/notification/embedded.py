@@ -51,6 +51,7 @@ from memq.core.notification.queue import (
 )
 from memq.core.notification.read_partition import INDEX_PAGE_ITEMS, PAGE_BYTES, Partition
 from memq.core.runtime import SYSTEM, Runtime
+from memq.core.units import counted
 from memq.errors import (
     ClosedError,
     CorruptDataError,
@@ -389,7 +390,8 @@ class EmbeddedQueue:
             self._topics[topic] = self._open_topic(topic, file)
         elif held.file.partitions != partitions:
             raise TopicExistsError(
-                f"topic {topic!r} has {held.file.partitions} read partitions, not {partitions}"
+                f"topic {topic!r} has {counted(held.file.partitions, 'read partition')}, not "
+                f"{partitions}"
             )
 
     def _delete(self, topic: str, found: _Topic) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import re
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from memq.core.ranges import retained_in_words
 from memq.errors import (
     InvalidRequestError,
     LimitReachedError,
@@ -306,8 +307,8 @@ def out_of_range(
 ) -> OffsetOutOfRangeError:
     """The error for an offset that a partition does not hold."""
     return OffsetOutOfRangeError(
-        f"offset {offset} of {topic!r}/{partition} is outside {start} to {end}: retention removed "
-        "it, or it was never published"
+        f"offset {offset} of {topic!r}/{partition} was removed by retention, or never published; "
+        f"{retained_in_words(start, end)}"
     )
 
 

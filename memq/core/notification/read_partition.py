@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING
 
 from memq.core.bigqueue import BigArray
 from memq.core.notification.queue import Publication, QueueEntry, out_of_range
+from memq.core.ranges import offsets_in_words
+from memq.core.units import counted
 from memq.errors import CorruptDataError, PublishUncertainError, UnknownTopicError
 
 if TYPE_CHECKING:
@@ -225,11 +227,10 @@ class Partition:
         last = min(self.end, offset + MAX_DAMAGED_NAMED) - 1
         sound = next((i for i in range(offset + 1, last + 1) if _is_whole(array, i)), last + 1)
         more = " or more" if sound == last + 1 < self.end else ""
-        names = f"offset {offset} of {self._topic!r}/{self._number} is"
-        if sound > offset + 1:
-            names = f"offsets {offset} to {sound - 1}{more} of {self._topic!r}/{self._number} are"
+        names = f"{offsets_in_words(offset, sound)}{more} of {self._topic!r}/{self._number}"
         return CorruptDataError(
-            f"{names} damaged: {cause}. Stop the broker and run `memq recover`, or go on at {sound}"
+            f"{names} damaged: {cause}. Stop the broker and run `memq recover`, or go on at offset "
+            f"{sound}"
         )
 
     def find(self, timestamp_ms: int) -> int:
@@ -316,12 +317,11 @@ class Partition:
         lost = array.recovery.items_damaged
         if lost:
             _log.error(
-                "%s/%d lost %d published notifications, offsets %d to %d: %s",
+                "%s/%d lost %s, %s: %s",
                 self._topic,
                 self._number,
-                lost,
-                array.end - lost,
-                array.end - 1,
+                counted(lost, "published notification"),
+                offsets_in_words(array.end - lost, array.end),
                 array.recovery.reason,
             )
         return array

@@ -116,7 +116,7 @@ class TopicInfo(Struct):
             spreads its Messages over: as many as the topic was made with. A job that is run again
             after more were added so gives each Message the name that it had.
         created_ms: when it was created, milliseconds since 1970 UTC.
-        incarnation: random name of this life of the topic; one that is made again under the same
+        incarnation: random name of this life of the topic; one that is recreated under the same
             name has another.
     """
 

@@ -244,7 +244,7 @@ def test_objects_that_are_not_there_are_missed_at_the_start(data, tmp_path, how)
         found = status(broker)
         about = found["objects"]
         assert 2 <= about["missing"] == about["looked_for"] == len(about["such_as"])
-        assert f" {about['missing']} of {about['looked_for']} notifications looked at" in line
+        assert f" {about['missing']} of {about['looked_for']} notification" in line
         assert about["root"] == f"{root.as_uri()}/"
         assert {each["topic"] for each in about["such_as"]} <= {"t", "_memq_audit"}
         assert not found["ready"]
@@ -271,7 +271,7 @@ def test_one_object_that_is_missing_keeps_nobody_out(data):
         about = status(broker)["objects"]
         assert about["missing"] == 1 < about["looked_for"]
         assert about["such_as"][0]["key"] == str(path_of(newest).relative_to(data / "objects"))
-        assert f"for 1 of {about['looked_for']} notifications looked at" in broker.log
+        assert f"for 1 of {about['looked_for']} notification" in broker.log
 
 
 @pytest.mark.parametrize("damage", ["partition", "entry"])

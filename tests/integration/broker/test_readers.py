@@ -194,7 +194,7 @@ async def test_a_connection_with_many_requests_is_not_read_on(tmp_path) -> None:
             topic="t", positions=[m.PartitionOffset(0, 0)], max_wait_ms=60_000
         )
         polls = [asyncio.ensure_future(c.ask(news)) for _ in range(MAX_BEGUN + MAX_QUEUED)]
-        (connection,) = b.connections
+        (connection,) = b.connections._open
         await until(lambda: "paused" in repr(connection))
         behind = asyncio.ensure_future(c.ask(m.FetchWatermark(topic="t")))
         assert len(connection._tasks) == MAX_BEGUN

@@ -9,10 +9,15 @@ from tests.integration.audited import Topic, report
 
 
 def test_command_ends_with_clean(broker, capsys):
-    """A clean audit ends with that word and exit code 0."""
+    """A clean audit is two lines, ends with that word and exit code 0; `--all` shows the table."""
     topic = Topic(broker)
     producer_id = topic.produce(2)
     assert main(["audit", topic.name, "--bootstrap", topic.address]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "1 producer: 1 clean; LogMessages: 6 produced, 6 stored",
+        "clean",
+    ]
+    assert main(["audit", topic.name, "--all", "--bootstrap", topic.address]) == 0
     title, row, *_, last = capsys.readouterr().out.splitlines()
     assert title.split()[:5] == ["PRODUCER", "EPOCH", "WRITE-PARTITION", "PRODUCED", "STORED"]
     assert row.split() == [producer_id, "0", "0", "6", "6", "0", "0", "0", "-"]
@@ -22,13 +27,17 @@ def test_command_ends_with_clean(broker, capsys):
 def test_command_names_what_is_lost(broker, capsys):
     """A loss ends with exit code 1, the sequences in the table, and the counts in the last line."""
     topic = Topic(broker)
-    topic.produce(6)
+    producer_id = topic.produce(6)
     paths = topic.paths()
     for number in (1, 2, 4):
         paths[number].unlink()
     assert main(["audit", topic.name, "-b", topic.address, "--from", "1h"]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert lines[1].split()[3:] == ["18", "9", "9", "0", "0", "lost", "1-2,4"]
+    assert lines[0].split() == [
+        "PROBLEM", "CONSUMER", "PRODUCER", "EPOCH", "WRITE-PARTITION", "LOGMESSAGES", "SEQUENCES",
+    ]  # fmt: skip
+    assert lines[1].split() == ["lost", "-", producer_id, "0", "0", "9", "1-2,4"]
+    assert lines[-2] == "1 producer: 1 not clean; LogMessages: 18 produced, 9 stored"
     assert sum(line.startswith("cannot be read: Batch") for line in lines) == 3
     assert lines[-1] == (
         "NOT CLEAN: 3 objects or reports cannot be read; 9 LogMessages lost in 3 Messages"
@@ -73,11 +82,20 @@ def test_command_names_what_a_consumer_missed(broker, capsys):
     code, lines = command(topic, "--grace", "0s", capsys=capsys)
 
     assert code == 1
+    problem = ["missed", "job", producer_id, "0", "0", "12"]
+    assert lines[1].split()[:6] == problem
+    assert lines[1].endswith("2-4 in 0:2-5, 6 in 0:6-7")
+    assert "job: 1 producer: 1 not clean; LogMessages: 24 stored, 12 consumed, 0 behind" in lines
+    code, lines = command(topic, "--grace", "0s", "--all", capsys=capsys)
     title, row = lines[3:5]
     assert title.split()[:6] == [
         "CONSUMER", "PRODUCER", "EPOCH", "WRITE-PARTITION", "STORED", "CONSUMED",
     ]  # fmt: skip
-    assert row.split()[:11] == ["job", producer_id, *map(str, (0, 0, 24, 12, 12, 0, 0, 0, 0))]
+    assert row.split()[:11] == [
+        "job",
+        producer_id,
+        *map(str, (0, 0, 24, 12, 12, 0, 0, 0, 0)),
+    ]
     assert row.endswith("missed 2-4 in 0:2-5, 6 in 0:6-7")
     assert lines[-1] == "NOT CLEAN: 12 LogMessages missed by job in 4 Messages"
 

@@ -39,4 +39,4 @@ def test_damaged_topic(memq, topic, lines, capfdbinary):
     damaged = captured.out.decode().splitlines()[1:3]
     assert damaged[0].startswith("0            0         Message at byte")
     assert damaged[1].startswith("0            1         no object")
-    assert captured.err == b"memq: error: 2 of 3 Batches are damaged\n"
+    assert captured.err == b"memq: error: damaged: 2 of 3 Batches\n"

@@ -112,7 +112,8 @@ def test_forgotten_group(memq, topic):
     memq("group", "reset-offsets", "planned", topic, "--to-earliest", "--execute")
     assert committed(memq, "planned") == [0]
 
-    memq("group", "delete", "planned", topic)
+    deleted = json.loads(memq("group", "delete", "planned", topic, "--yes", "-o", "json"))
 
+    assert deleted == [{"group": "planned", "topic": topic, "partition": 0, "deleted_offset": 0}]
     assert "no group 'planned'" in memq("group", "describe", "planned", code=1)
     assert "planned" in memq("group", "delete", "planned", topic, code=1)

@@ -146,7 +146,7 @@ def test_lines_that_are_not_acked(tmp_path, monkeypatch):
 
     assert code == 1
     assert out.split()[2:8] == [b"records", b"2", b"acked", b"0", b"failed", b"2"]
-    assert err.startswith("memq: error: 2 of 2 records were not acked: ")
+    assert err.startswith("memq: error: not acked: 2 of 2 records: ")
 
 
 @pytest.mark.parametrize("how", ENDS)

@@ -24,8 +24,12 @@ def test_topic_life(memq):
     assert shown["schema"].startswith("key:binary?,value:binary?,")
     assert "exists" in memq("topic", "create", "rides", code=1)
     assert "nothing to change" in memq("topic", "alter", "rides", code=2)
-    memq("topic", "delete", "rides")
-    for command in (["describe", "rides"], ["delete", "rides"], ["alter", "rides", "--audited"]):
+    memq("topic", "delete", "rides", "--yes")
+    for command in (
+        ["describe", "rides"],
+        ["delete", "rides", "--yes"],
+        ["alter", "rides", "--audited"],
+    ):
         assert "rides" in memq("topic", *command, code=1)
 
 

@@ -1,4 +1,4 @@
-"""A topic that is deleted and made again is another topic: nothing of the old one goes on in it."""
+"""A topic that is deleted and recreated is another topic: nothing of the old one goes on in it."""
 
 from __future__ import annotations
 
@@ -93,9 +93,9 @@ def test_a_range_is_read_in_the_topic_that_it_was_planned_for(topic):
     made, schema = reader(topic.address)
     topic.begin(b"new")
 
-    with pytest.raises(TopicRecreatedError, match="made again"):
+    with pytest.raises(TopicRecreatedError, match="recreated"):
         read(topic.address, incarnation=planned)
-    with pytest.raises(TopicRecreatedError, match="made again"):
+    with pytest.raises(TopicRecreatedError, match="recreated"):
         table(made, made.partitions(), schema)
     with pytest.raises(ConfigError, match="option 'incarnation' = 'x'"):
         read(topic.address, incarnation="x")

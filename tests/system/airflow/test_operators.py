@@ -141,7 +141,7 @@ def test_events_of_others_do_not_move_the_plan(broker, topic):
 
 
 def test_a_topic_made_again_is_refused(broker, topic):
-    """Offsets of a topic that was deleted and made again are not those that were planned."""
+    """Offsets of a topic that was deleted and recreated are not those that were planned."""
     store = EventStore()
     publish(broker, topic, 2)
     store.run(planner(topic))
@@ -318,7 +318,7 @@ def test_retention_warns_before_it_is_too_late(broker, topic):
         )
 
     assert look(warn_before="1d")["retention"] == "7d"
-    with pytest.raises(DataLossError, match=r"partition 0 \[0, \d+\) is not processed"):
+    with pytest.raises(DataLossError, match=r"partition 0, offsets 0 to \d+: not processed"):
         look(warn_before="8d")
     store.run(planner(topic))
     assert {row["left_ms"] for row in look(warn_before="8d")["partitions"]} == {None}
@@ -438,6 +438,6 @@ def test_a_range_that_is_gone_is_refused(broker, topic):
     """Asking what a range holds that was never published is an error that names it."""
     with (
         MemqHook().topic(topic) as client,
-        pytest.raises(OffsetOutOfRangeError, match=r"/0 \[0, 5\) is not retained"),
+        pytest.raises(OffsetOutOfRangeError, match="/0: not retained"),
     ):
         contents_of(client, OffsetRange(0, 0, 5))

@@ -150,7 +150,7 @@ def test_chosen_columns_are_all_that_is_moved(load, topic):
         ({"startingOffset": "5"}, None, "unknown option 'startingoffset'; a read knows bootstrap"),
         ({"mode": "lenient"}, None, "option 'mode' = 'lenient': must be failfast or permissive"),
         ({"startingOffsets": '{"9": 1}'}, None, "names read partition 9; the topic has 0, 1, 2"),
-        ({"endingOffsets": '{"0": 999}'}, None, "are not published yet"),
+        ({"endingOffsets": '{"0": 999}'}, None, "is not published yet"),
         ({"columns": "value,colour"}, None, "no column 'colour'; there are key, value"),
         ({}, "value string", "column 'value' is binary, not string"),
         ({"topic": "nowhere"}, None, "UnknownTopicError"),

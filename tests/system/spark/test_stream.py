@@ -156,7 +156,7 @@ def test_the_checkpoint_says_where_it_stands(spark, broker, make_topic, tmp_path
 
 def test_a_topic_made_anew_stops_a_stream(spark, broker, make_topic, tmp_path):
     """A checkpoint of the topic before is an error that says to begin with a new one, though the
-    topic made again is longer, and none of its data is skipped.
+    topic recreated is longer, and none of its data is skipped.
     """
     topic = make_topic(batch_age="1ms")
     produce(broker.address, topic, [b"one"])

@@ -49,11 +49,53 @@ def result():
 def test_last_line_counts_what_is_wrong(result):
     """Each finding is there once, with LogMessages where they are counted, and the consumer."""
     assert render.conclusion(result) == (
-        "NOT CLEAN: 1 objects or reports cannot be read; 30 LogMessages lost in 3 Messages; "
-        "1 Messages duplicated; 20 LogMessages missed by g in 2 Messages"
+        "NOT CLEAN: 1 object or report cannot be read; 30 LogMessages lost in 3 Messages; "
+        "1 Message duplicated; 20 LogMessages missed by g in 2 Messages"
     )
     assert render.conclusion(AuditResult("t", [])) == "clean"
     assert render.conclusion(AuditResult("t", [], open_reports=1)).startswith("PARTLY JUDGED")
+
+
+def test_problems_have_a_row_each(result):
+    """Only what is wrong is there, with the sequences, and for consumers their offsets."""
+    rows = [tuple(each.values()) for each in render.problems(result)]
+    assert rows == [
+        ("lost", None, 1, "p", 2, 30, 3, "1-2,4"),
+        ("duplicated", None, 1, "p", 2, None, 1, "5"),
+        ("missed", "g", 1, "p", 2, 20, 2, "6-7 in 0:3-5"),
+    ]
+    assert render.problems(result, 1)[0]["sequences"] == "1-2,1 more"
+    assert render.problems(AuditResult("t", [ProducerAudit(NAME)])) == []
+
+
+def test_totals_count_producers_once(result):
+    """A producer with several epochs is one, and as good as the worst of them."""
+    result.producers.append(ProducerAudit(ProducerName(1, "p", 3), stored_records=5))
+    result.producers.append(ProducerAudit(ProducerName(1, "q", 0), unreported_messages=1))
+    result.producers.append(ProducerAudit(ProducerName(1, "r", 0)))
+    assert render.totals_in_words(result) == [
+        "3 producers: 1 clean, 1 partly judged, 1 not clean; LogMessages: 90 produced, 5 stored",
+        "g: 1 producer: 1 not clean; LogMessages: 40 stored, 0 consumed, 10 behind",
+    ]
+    assert render.totals_in_words(AuditResult("t", [])) == []
+
+
+@pytest.mark.parametrize(
+    ("ids", "shown"),
+    [
+        (["0123456789abcdef"], ["01234567…"]),
+        (["shop", "shop-7"], ["shop", "shop-7"]),
+        (["0123456789"], ["01234567…"]),
+        (["012345678"], ["012345678"]),
+        (["0123456789ab-1", "0123456789ab-2"], ["0123456789ab-1", "0123456789ab-2"]),
+        (["01234567890-xyz", "01234567899-xyz"], ["01234567890…", "01234567899…"]),
+        (["01234567", "0123456789abcd"], ["01234567", "012345678…"]),
+    ],
+)
+def test_short_ids_tell_producers_apart(ids, shown):
+    """As few characters as name one producer of the result, at least eight; short ids are whole."""
+    producers = [ProducerAudit(ProducerName(0, each, 0)) for each in ids]
+    assert list(render.short_ids(AuditResult("t", producers)).values()) == shown
 
 
 def test_lines_below_the_tables(result):

@@ -83,7 +83,7 @@ def test_damaged_object(path, sealed, capsys):
     for entry in sealed.entries:
         assert f"Message at byte {entry.offset}: it has CRC32C" in captured.out
     assert captured.out.count(path.as_uri()) == 2
-    assert captured.err == "memq: error: 1 of 1 Batches are damaged\n"
+    assert captured.err == "memq: error: damaged: 1 of 1 Batch\n"
 
 
 def test_object_that_is_not_there(tmp_path, capsys):

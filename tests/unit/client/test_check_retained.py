@@ -28,7 +28,7 @@ def test_retained(wanted):
 )
 def test_not_retained(wanted):
     """The error says what there is."""
-    with pytest.raises(OffsetOutOfRangeError, match=r"not retained in full; \[[05], [49]\) is"):
+    with pytest.raises(OffsetOutOfRangeError, match=r"not retained in full; (retained|nothing)"):
         check_retained("clicks", OffsetRange(*wanted), RETAINED)
 
 

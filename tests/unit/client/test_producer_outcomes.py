@@ -37,7 +37,7 @@ def test_unseen_failure_is_raised_once():
     settle(outcomes, DeliveryTimeoutError("second"))
     with pytest.raises(DeliveryTimeoutError, match="first") as caught:
         outcomes.raise_unseen()
-    assert caught.value.__notes__ == ["2 Messages failed and nobody had looked at them"]
+    assert caught.value.__notes__ == ["2 Messages failed and nobody had looked"]
     outcomes.raise_unseen()
 
 

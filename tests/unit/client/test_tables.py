@@ -88,7 +88,7 @@ def test_what_is_no_table_is_refused(rows):
     [
         ({"id": [1], "nme": ["x"]}, "'nme' is not in the schema.* id, name, tags"),
         ({"name": ["x"]}, "'id' as int32, not null, but the table has no such column"),
-        ({"id": pa.array([None], pa.int32())}, "'id' as int32, not null, but 1 rows are null"),
+        ({"id": pa.array([None], pa.int32())}, "'id' as int32, not null, but 1 row is null"),
         ({"id": [2**40]}, "'id' as int32, but got int64"),
         ({"id": [1.5]}, "'id' as int32, but got double"),
         ({"id": [1], "tags": [5]}, "'tags' as list<item: string>, but got int64"),

@@ -224,7 +224,7 @@ def test_an_index_with_another_count_of_records_is_refused() -> None:
     data = joined(seal(MESSAGES))
     first, *others = BatchReader(data).entries
     lying = IndexEntry(**{f: getattr(first, f) for f in first.__struct_fields__} | {"records": 2})
-    with pytest.raises(CorruptDataError, match="it has 1 records; the index says 2"):
+    with pytest.raises(CorruptDataError, match="it has 1 record; the index says 2"):
         BatchReader(reindexed(data, [lying, *others])).read(0)
 
 

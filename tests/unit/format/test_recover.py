@@ -48,7 +48,7 @@ def test_with_an_index_all_but_the_damaged_messages_are_recovered() -> None:
     assert saved(recovered) == [0, 2]
     assert len(recovered.lost) == 2
     assert recovered.lost[0].startswith(
-        "20 records of producer 'producer-1', epoch 2, sequence 1 are lost: "
+        "Lost: 20 records of producer 'producer-1', epoch 2, sequence 1: "
         f"Message at byte {ENTRIES[1].offset}: it has CRC32C"
     )
 
@@ -93,7 +93,7 @@ def test_a_damaged_schema_is_replaced_by_the_right_one_only() -> None:
     for wrong in (None, other):
         recovered = recover(data, schema_bytes=wrong)
         assert recovered.messages == []
-        assert recovered.lost[1] == "All 4 Messages are lost without their schema"
+        assert recovered.lost[1] == "4 Messages are lost without the schema"
 
 
 def test_without_index_and_schema_nothing_is_recovered_unless_the_schema_is_given() -> None:

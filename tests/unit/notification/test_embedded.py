@@ -238,7 +238,7 @@ async def test_a_damaged_entry_does_not_hide_those_before_it(queue, tmp_path):
     successor = EmbeddedQueue(tmp_path / "queue")
     assert await payloads(successor) == [b"first"]
     with pytest.raises(
-        CorruptDataError, match=r"offsets 1 to 2 of 't'/0 are damaged: .*`memq recover`.* at 3"
+        CorruptDataError, match=r"offsets 1 to 2 of 't'/0 damaged: .*`memq recover`.* at offset 3"
     ):
         await payloads(successor, offset=1)
     await successor.close()
@@ -286,9 +286,9 @@ async def test_a_damaged_end_is_named_and_logged(queue, tmp_path, caplog):
     successor = EmbeddedQueue(tmp_path / "queue")
     with caplog.at_level(logging.ERROR, logger="memq.queue"):
         assert await payloads(successor) == [b"first", b"second"]
-    assert "t/0 lost 1 published notifications, offsets 2 to 2" in caplog.text
+    assert "t/0 lost 1 published notification, offset 2:" in caplog.text
     assert await successor.offsets("t", 0) == (0, 3)
-    with pytest.raises(CorruptDataError, match="offset 2 of 't'/0 is damaged"):
+    with pytest.raises(CorruptDataError, match="offset 2 of 't'/0 damaged"):
         await payloads(successor, offset=2)
     await successor.close()
 

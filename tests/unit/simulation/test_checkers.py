@@ -438,7 +438,7 @@ LEGAL = {
         send(1, at=5),
         poll((0, 1)),
     ],
-    "the same values in a topic made again under other names": [
+    "the same values in a topic recreated under other names": [
         send(1),
         send(2, incarnation="j"),
         poll((0, 1)),
