@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from itertools import chain, repeat
+from itertools import chain, compress, islice, repeat
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pyarrow as pa
@@ -182,6 +182,25 @@ class Batch:
         except ImportError as exc:
             raise ConfigError(f"to_pandas() needs pandas: pip install pandas ({exc})") from exc
 
+    def slice(self, start: int, length: int) -> Batch:
+        """Up to `length` of its LogMessages, from the one at `start` on; nothing is copied."""
+        parts = []
+        for section in self.sections:
+            count = section.rows.num_rows
+            end = min(start + length, count)
+            if start < end:
+                parts.append(_part(section, start, end))
+                length -= end - start
+            start = max(0, start - count)
+        return self._of(parts)
+
+    def where(self, wanted: Callable[[pa.RecordBatch], pa.BooleanArray]) -> Batch:
+        """Those of its LogMessages whose rows are wanted: a function says so for many at a time."""
+        return self._of([_chosen(section, wanted(section.rows)) for section in self.sections])
+
+    def _of(self, sections: list[Section]) -> Batch:
+        return Batch(self.notification, self.partition, self.offset, self.schema, sections)
+
     def _rows(
         self, section: Section, columns: Callable[[pa.RecordBatch], _Columns]
     ) -> Iterator[LogMessage]:
@@ -200,6 +219,24 @@ class Batch:
                 strict=False,  # what is the same for all rows repeats without end
             ),
         )
+
+
+def _part(section: Section, start: int, end: int) -> Section:
+    origins = (
+        each if isinstance(each, repeat) else list(islice(each, start, end))
+        for each in section[1:]
+    )
+    return Section(section.rows.slice(start, end - start), *origins)
+
+
+def _chosen(section: Section, wanted: pa.BooleanArray) -> Section:
+    if wanted.true_count == len(wanted):
+        return section
+    flags = wanted.to_pylist()
+    origins = (
+        each if isinstance(each, repeat) else list(compress(each, flags)) for each in section[1:]
+    )
+    return Section(section.rows.filter(wanted), *origins)
 
 
 def _default_columns(rows: pa.RecordBatch) -> _Columns:
