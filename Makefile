@@ -15,7 +15,7 @@ export UV_HTTP_TIMEOUT ?= 180
 COMPILE := $(BIN)/uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 \
 	--custom-compile-command "make requirements" --quiet --output-file requirements.txt
 
-.PHONY: help setup requirements test test-unit lint format chaos simulate fuzz mutants soak bench demo docs clean
+.PHONY: help setup requirements test test-unit lint format chaos simulate fuzz mutants soak bench dist demo docs clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -26,15 +26,17 @@ setup: $(INSTALLED) ## Make .venv with the pinned packages and this project (don
 # environment equal to the pins: it also removes what is no longer listed.
 $(INSTALLED): pyproject.toml requirements.txt
 	@start=$$SECONDS
-	echo "setup: .venv from requirements.txt"
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "memq needs Python 3.11 or later: set PYTHON=python3.11" >&2; exit 1; }
+	echo "setup: .venv, with $$($(PYTHON) --version)"
 	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
+	echo "setup: the $$(grep -c '^[^ #]' requirements.txt) packages pinned in requirements.txt"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.txt uv
 	$(BIN)/uv pip sync --quiet --python $(BIN)/python requirements.txt
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
+	echo "setup: this folder as the package memq, so that changes need no reinstall"
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	touch $@
-	echo "setup: done in $$((SECONDS - start)) s"
+	echo "setup: done in $$((SECONDS - start)) s; the command is $(BIN)/memq"
 
 requirements: $(INSTALLED) ## Pin what pyproject.toml asks for; UPGRADE=1 takes the newest
 	$(COMPILE) $(if $(UPGRADE),--upgrade)
@@ -72,6 +74,11 @@ soak: $(INSTALLED) ## Airflow, Spark and brokers that are killed while producers
 
 bench: $(INSTALLED) ## Run the benchmarks and print their figures
 	$(BIN)/python -m benchmarks $(ARGS)
+
+dist: $(INSTALLED) ## Build the wheel and the source distribution, into dist/
+	@rm -rf dist
+	$(BIN)/python -m hatchling build --directory dist
+	echo "install it with: pip install $$(echo dist/*.whl)"
 
 demo: $(INSTALLED) ## Run the main job from end to end; INPUT=file your own lines, KEEP=1 goes on
 	$(BIN)/python -m demo $(if $(INPUT),--input "$(INPUT)") $(if $(KEEP),--keep)

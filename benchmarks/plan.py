@@ -1,9 +1,10 @@
-"""A plan of Spark over 100,000 notifications: `python -m benchmarks.plan`.
+"""Plans over 100,000 notifications: `python -m benchmarks.plan`.
 
 The topic has four read partitions; each notification names ten producers, as those of busy topics
 do. A plan is what Spark's driver waits for at `load()`: fetch all notifications from the broker,
-look at every one, find duplicates, cut the tasks. Beside it stands the mere fetch of the same
-notifications, which nothing can be quicker than.
+look at every one, find duplicates, cut the tasks. `read_range`, `scan` and `memq export` plan as
+well: all of the topic, or the Batches of a second by the times of their records. Beside them stands
+the mere fetch of the same notifications, which nothing can be quicker than.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ import asyncio
 import resource
 import tempfile
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.broker import broker_process
 from memq import AdminClient
 from memq.client.cluster import Cluster
+from memq.client.read_plan import Selection
+from memq.client.read_range import AsyncTopicReader, TopicReader
 from memq.client.topic import TopicClient
 from memq.core.format.batch import ProducerRun
 from memq.core.notification.embedded import EmbeddedQueue
@@ -98,6 +102,25 @@ def plan(address: str) -> int:
     return sum(len(each.ranges) for each in inputs)
 
 
+def plan_all(address: str) -> int:
+    """Plan a scan of the whole topic; how many Batches it has."""
+    return planned(address, Selection())
+
+
+def plan_second(address: str) -> int:
+    """Plan a scan of a second in the middle; how many notifications were looked at."""
+    middle = datetime.fromtimestamp(time.time() - COUNT / 2_000, UTC)
+    found = planned(address, Selection(start_time=middle, end_time=middle + timedelta(seconds=1)))
+    assert 900 < found < 1_100, found
+    return COUNT
+
+
+def planned(address: str, selection: Selection) -> int:
+    """How many Batches a plan has."""
+    with TopicReader(AsyncTopicReader(address, topic=TOPIC)) as reader:
+        return sum(piece.batches for piece in reader.plan(selection).pieces)
+
+
 def fetch(address: str) -> int:
     """Fetch the same notifications, and look at none."""
 
@@ -133,13 +156,22 @@ def run() -> list[Row]:
             fetch_s = best_s(fetch, address)
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             plan_s = best_s(plan, address)
+            scan_s = {work: best_s(work, address) for work in (plan_all, plan_second)}
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     return [
         (
             f"plan over {COUNT:,} notifications",
             f"{plan_s:.2f} s (aim: at most {AIM_S}), peak memory + {grown / 1024:.0f} MiB",
             f"{fetch_s / plan_s:.2f} of the mere fetch of them ({fetch_s:.2f} s)",
-        )
+        ),
+        *(
+            (
+                f"plan of {what} over the same",
+                f"{scan_s[work]:.2f} s",
+                f"{fetch_s / scan_s[work]:.2f} of the mere fetch of them",
+            )
+            for work, what in ((plan_all, "a scan of all"), (plan_second, "a scan of a second"))
+        ),
     ]
 
 

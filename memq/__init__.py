@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from memq.client.consumer.consumer import AsyncConsumer, Consumer
     from memq.client.producer.delivery import Delivery, StoredAt
     from memq.client.producer.producer import AsyncProducer, Producer
+    from memq.client.profile import profile
     from memq.client.read_range import async_scan, read_range, scan
     from memq.core.audit.reports import ConsumedReport
     from memq.core.format.reader import BatchReader
@@ -40,6 +41,7 @@ __all__ = [
     "async_scan",
     "audit_topic",
     "errors",
+    "profile",
     "read_range",
     "report_consumed",
     "scan",
@@ -53,6 +55,7 @@ _MODULES = {
     "memq.client.consumer.consumer": ("AsyncConsumer", "Consumer"),
     "memq.client.producer.delivery": ("Delivery", "StoredAt"),
     "memq.client.producer.producer": ("AsyncProducer", "Producer"),
+    "memq.client.profile": ("profile",),
     "memq.client.read_range": ("async_scan", "read_range", "scan"),
     "memq.core.audit.reports": ("ConsumedReport",),
     "memq.core.format.reader": ("BatchReader",),

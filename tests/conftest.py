@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 import pytest
@@ -17,6 +18,10 @@ settings.load_profile("default")
 # A script that starts the suite with `&` has it ignore SIGINT, and every process below it: the
 # commands that the tests interrupt would go on.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Profiles of the one who runs the tests are not for them, nor for the processes that they start.
+os.environ["MEMQ_CONFIG"] = os.devnull
+os.environ.pop("MEMQ_PROFILE", None)
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from memq.broker.config import BROKER_OPTIONS
 from memq.client.consumer.options import CONSUMER_OPTIONS
 from memq.client.producer.options import PRODUCER_OPTIONS
+from memq.client.profile import PROFILE_OPTIONS
 from memq.core.topic import TOPIC_OPTIONS
 from memq.spark.options import READ_OPTIONS, WRITE_OPTIONS
 
@@ -28,6 +29,34 @@ This page is generated from the code by `make docs`.
 Durations are written like `500ms`, `10s`, `5m`, `2h` or `7d`; sizes like `512B`, `64KiB`, `16MiB`
 or `2GiB`. From Python, and in TOML, a size may also be a number of bytes. A value outside its
 limits, and an option that does not exist, is refused with an error that names it.
+"""
+
+
+_PROFILES = """\
+Tables of the client configuration file, one for each cluster you work with. The file is
+`~/.config/memq.toml` (`memq.toml` in `XDG_CONFIG_HOME`, where that is set), or what `MEMQ_CONFIG`
+names:
+
+```toml
+[profiles.default]
+bootstrap = "broker-1:6367,broker-2:6367"
+token_file = "memq.token"
+
+[profiles.local]
+bootstrap = "127.0.0.1:6367"
+```
+
+`memq topic list --profile local` and `MEMQ_PROFILE=local` choose one; otherwise it is `default`, if
+there is one. A flag wins over a variable, a variable over the profile, and the profile over the
+option's default. The token of a profile is only sent to its own brokers: where a flag or
+`MEMQ_BOOTSTRAP` names others, give their token as well.
+
+Python clients, and Spark, that are given no brokers take them from `MEMQ_BOOTSTRAP` and the token
+from `MEMQ_TOKEN`, or else from the profile. `Producer(**profile("local"), topic="clicks")`, with
+`from memq import profile`, chooses one in the program. A client that is given brokers does not look
+into the file.
+
+Keep a file that holds a token to yourself (`chmod 600`); it is a warning when others can read it.\
 """
 
 
@@ -82,6 +111,7 @@ SECTIONS = (
         "[Writing from Spark](spark_apps.md).",
         tuple(WRITE_OPTIONS.values()),
     ),
+    Section("Profile", _PROFILES, PROFILE_OPTIONS),
 )
 
 

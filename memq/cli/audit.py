@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from memq.cli.command import Command, RowType, TimeType, connection_options, option, output_option
+from memq.cli.completion import GroupType, TopicType
 from memq.cli.output import show_one, show_rows
 from memq.client.start import time_ms
 from memq.core.audit import render
@@ -76,6 +77,7 @@ def audit_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @option(
         "--consumer",
         "consumers",
+        type=GroupType(),
         multiple=True,
         metavar="NAME",
         show_default=False,
@@ -105,7 +107,7 @@ memq audit clicks --from 1d --all
 memq audit clicks --from 1d -o json | jq '.producers[].lost'
 """,
 )
-@click.argument("topic")
+@click.argument("topic", type=TopicType())
 @audit_options
 @connection_options
 @output_option

@@ -17,6 +17,7 @@ from memq.cli.command import (
     option,
     output_option,
 )
+from memq.cli.completion import TopicType
 from memq.cli.output import show_one, show_rows, write_whole
 from memq.core.units import counted, iso_ms, iso_us
 from memq.errors import CorruptDataError, MemqError
@@ -50,7 +51,7 @@ memq batch list clicks --last 10
 memq batch list clicks --range 0:100-200 -o json
 """,
 )
-@click.argument("topic")
+@click.argument("topic", type=TopicType())
 @range_option
 @option(
     "--last",

@@ -20,6 +20,7 @@ from memq.cli.command import (
     output_option,
     table_options,
 )
+from memq.cli.completion import TopicType
 from memq.cli.output import show_one
 from memq.cli.produce import SHAPING_OPTIONS, Tally, send_all
 from memq.core.units import counted
@@ -60,7 +61,7 @@ memq bench produce load
 memq bench produce load --records 10000000 --value-bytes 100 --linger 50ms -o json
 """,
 )
-@click.argument("topic")
+@click.argument("topic", type=TopicType())
 @option("--records", type=click.IntRange(min=1), default=1_000_000, help="How many to write.")
 @value_bytes_option
 @table_options(SHAPING_OPTIONS)
@@ -99,7 +100,7 @@ memq bench consume load
 memq bench consume load --each
 """,
 )
-@click.argument("topic")
+@click.argument("topic", type=TopicType())
 @option("--records", type=click.IntRange(min=1), help="End after so many; without it, at the end.")
 @option("--each", is_flag=True, help="Make a Python object of each LogMessage.")
 @connection_options
@@ -128,7 +129,7 @@ def consume(
 
 
 @bench.command(epilog="memq bench e2e load --rate 50000 --seconds 30")
-@click.argument("topic")
+@click.argument("topic", type=TopicType())
 @option("--rate", type=click.IntRange(min=1), default=10_000, help="Records a second.")
 @option("--seconds", type=click.FloatRange(0.1, 86_400), default=10.0, help="For how long.")
 @value_bytes_option

@@ -13,16 +13,19 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 
-from memq.core.defaults import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
+from memq.client.profile import PROFILE_VARIABLE, read_profile
+from memq.core.defaults import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, TOKEN_VARIABLE
 from memq.core.ranges import OffsetRange
-from memq.core.units import parse_duration_ms
+from memq.core.units import parse_duration_ms, parse_size_bytes
 from memq.errors import ConfigError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from memq.client.admin import AdminClient
+    from memq.client.profile import Connection
     from memq.core.options import Option
 
     Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -31,6 +34,7 @@ REACH_S = 3.0  # a broker that was started just now listens within this time
 RETRY_S = 0.1
 
 _RANGE = re.compile(r"([0-9]{1,9}):([0-9]{1,18})-([0-9]{1,18})")
+_PROFILE = "memq.profile"  # where a context keeps it
 _SEPARATOR = re.compile(r"\\x(?P<hex>[0-9A-Fa-f]{2})|(?P<escape>\\.?)|(?P<text>[^\\]+)", re.DOTALL)
 _ESCAPES = {r"\t": b"\t", r"\n": b"\n", r"\0": b"\0", "\\\\": b"\\"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -94,23 +98,82 @@ output_option = option(
 yes_option = option("--yes", is_flag=True, help="Do not ask.")
 
 
-def connection_options(command: Any) -> Any:
-    """Where the brokers are, and the credential: the arguments `bootstrap` and `token`."""
-    command = option(
-        "--token",
-        default="",
-        show_default=False,
-        envvar="MEMQ_TOKEN",
-        help="Credential, where the brokers ask for one.",
-    )(command)
-    return option(
-        "-b",
-        "--bootstrap",
-        default=DEFAULT_BOOTSTRAP,
-        envvar=BOOTSTRAP_VARIABLE,
-        metavar="HOST:PORT[,…]",
-        help="Some brokers of the cluster.",
-    )(command)
+def connection_options(command: Decorated) -> Decorated:
+    """Where the brokers are, and the credential: the arguments `bootstrap` and `token`.
+
+    What neither a flag nor a variable says comes from the profile, for other options too.
+    """
+
+    @wraps(command)
+    def with_own_token(*args: Any, **kwargs: Any) -> Any:
+        context = click.get_current_context()
+        _warn_of_variable(context)
+        return command(*args, **kwargs | connection_in(context))
+
+    for add in (
+        option(
+            "--token",
+            default="",
+            show_default=False,
+            envvar=TOKEN_VARIABLE,
+            help="Credential, where the brokers ask for one.",
+        ),
+        option(
+            "--profile",
+            is_eager=True,
+            expose_value=False,
+            callback=_use_profile,
+            envvar=PROFILE_VARIABLE,
+            metavar="NAME",
+            help="Profile of the configuration file that says what is not given here. "
+            "[default: default, if there is one]",
+            show_default=False,
+        ),
+        option(
+            "-b",
+            "--bootstrap",
+            default=DEFAULT_BOOTSTRAP,
+            envvar=BOOTSTRAP_VARIABLE,
+            metavar="HOST:PORT[,…]",
+            help="Some brokers of the cluster.",
+        ),
+    ):
+        add(with_own_token)
+    return cast("Decorated", with_own_token)
+
+
+def connection_in(context: click.Context) -> Connection:
+    """The brokers and the token of a command line that was read.
+
+    The token of a profile does not go to brokers that were named in place of its own.
+    """
+    bootstrap, token = context.params["bootstrap"], context.params["token"]
+    if context.get_parameter_source("token") is ParameterSource.DEFAULT_MAP:
+        token = context.meta[_PROFILE].token_for(bootstrap)
+    return {"bootstrap": bootstrap, "token": token}
+
+
+def _warn_of_variable(context: click.Context) -> None:
+    """Say that a profile that was asked for by its flag is not the one whose brokers are asked."""
+    own = context.meta[_PROFILE].bootstrap
+    if (
+        context.get_parameter_source("profile") is ParameterSource.COMMANDLINE
+        and context.get_parameter_source("bootstrap") is ParameterSource.ENVIRONMENT
+        and own not in (None, context.params["bootstrap"])
+    ):
+        click.echo(
+            f"memq: warning: {BOOTSTRAP_VARIABLE}={context.params['bootstrap']} wins over the "
+            f"profile's bootstrap; unset it, or give -b {own}",
+            err=True,
+        )
+
+
+def _use_profile(context: click.Context, _: click.Parameter, name: str | None) -> None:
+    """What the profile says becomes the default of the options of these names."""
+    found = read_profile(name, warn=not context.resilient_parsing)  # the shell completes quietly
+    context.meta[_PROFILE] = found
+    said = {name: value for name, value in vars(found).items() if value}
+    context.default_map = {**(context.default_map or {}), **said}
 
 
 # -- values ---------------------------------------------------------------------------------
@@ -137,11 +200,9 @@ class SeparatorType(click.ParamType[bytes]):
     name = "TEXT"
 
     def convert(
-        self, value: str | bytes, param: click.Parameter | None, ctx: click.Context | None
+        self, value: str, param: click.Parameter | None, ctx: click.Context | None
     ) -> bytes:
         """The bytes that a text means."""
-        if isinstance(value, bytes):  # a default
-            return value
         try:
             return parse_separator(value)
         except ConfigError as exc:
@@ -170,6 +231,23 @@ def parse_separator(text: str) -> bytes:
                 r"and \\ for a backslash"
             )
     return bytes(found)
+
+
+class SizeType(click.ParamType[int]):
+    """A size in bytes, written like 64MiB."""
+
+    name = "SIZE"
+
+    def convert(
+        self, value: str | int, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        """The bytes that a text means."""
+        if isinstance(value, int):  # it was converted before
+            return value
+        try:
+            return parse_size_bytes(value)
+        except ConfigError as exc:
+            self.fail(str(exc), param, ctx)
 
 
 class HeaderType(click.ParamType[tuple[str, bytes]]):
@@ -277,6 +355,15 @@ class RowType(click.ParamType[str]):
         except ConfigError as exc:
             self.fail(str(exc), param, ctx)
         return value
+
+    def shell_complete(
+        self,
+        ctx: click.Context,  # noqa: ARG002
+        param: click.Parameter,  # noqa: ARG002
+        incomplete: str,
+    ) -> list[CompletionItem[str]]:
+        """The choices that begin so, where the row has a list of them."""
+        return [CompletionItem(each) for each in self._row.choices if each.startswith(incomplete)]
 
 
 def table_options(

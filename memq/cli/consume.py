@@ -16,8 +16,7 @@ import math
 import sys
 import time
 from contextlib import contextmanager
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import click
 
@@ -31,6 +30,7 @@ from memq.cli.command import (
     connection_options,
     option,
 )
+from memq.cli.completion import GroupType, TopicType
 from memq.cli.output import write_whole
 from memq.core.options import Option
 from memq.core.units import DAY_MS
@@ -43,19 +43,18 @@ from memq.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    import pyarrow as pa
+    from collections.abc import Iterator
+    from datetime import datetime
 
     from memq import Consumer
+    from memq.cli.batch_lines import Format, Lines
+    from memq.cli.selection import Selection
     from memq.client.batch import Batch, Order
     from memq.client.consumer.options import ConsumerArguments
     from memq.client.objects import ReadThrough
     from memq.core.ranges import OffsetRange
-    from memq.core.wire.messages import PartitionOffsets
 
-    Format = Literal["raw", "json", "csv"]
-
+MAX_TAIL = 1_000_000  # each may be in a Batch of its own, and these are all looked at
 POLL_S = 0.2  # how long the end of what is to be read may go unnoticed
 COMMIT_S = 1.0  # lines of this long may come again after a crash
 OUTAGE_S = 10.0  # somebody at a terminal should learn of it; 4 MiB through a broker take less
@@ -81,9 +80,13 @@ memq consume clicks --tail 10 --print-key
 memq consume clicks --from 2025-06-30T10:00:00Z --to 2025-06-30T11:00:00Z --format csv
 """,
 )
-@click.argument("topic")
+@click.argument("topic", type=TopicType())
 @option("--from-beginning", is_flag=True, help="Begin with what is retained, not with what comes.")
-@option("--group", help="Go on where this group has come to, and remember how far it gets.")
+@option(
+    "--group",
+    type=GroupType(),
+    help="Go on where this group has come to, and remember how far it gets.",
+)
 @option(
     "--from",
     "since",
@@ -126,7 +129,7 @@ memq consume clicks --from 2025-06-30T10:00:00Z --to 2025-06-30T11:00:00Z --form
 @option(
     "--key-separator",
     type=SeparatorType(),
-    default=rb"\t",
+    default=r"\t",
     help=r"Of --print-key: what stands between key and value, such as : or \t.",
 )
 @option("--exit-at-end", is_flag=True, help="End when all is read that there was at the start.")
@@ -188,15 +191,18 @@ def consume(
         raw=form == "raw",
     )
     from memq import Consumer  # noqa: PLC0415 - loads Arrow
+    from memq.cli.batch_lines import lines_of  # noqa: PLC0415
     from memq.cli.selection import Asked, select  # noqa: PLC0415
     from memq.client.topic import SyncTopicClient  # noqa: PLC0415
+    from memq.core.format.schema import deserialize_schema  # noqa: PLC0415
 
     check_reachable(bootstrap)
     asked = Asked(wanted, partitions, tail, since, until, from_beginning, exit_at_end)
     with SyncTopicClient(bootstrap, topic, token=token, client="memq consume") as client:
         info = client.info()
         selection = select(client, topic, asked)
-    lines = lines_of(form, info, key_separator if print_key else None)
+    schema = deserialize_schema(info.schemas[info.schema_id])
+    lines = lines_of(form, schema, key_separator if print_key else None)
     waiting = Waiting(timeout)
     progress = Progress(waiting, remember=group is not None)
     options: ConsumerArguments = {
@@ -219,6 +225,7 @@ def consume(
             consumer.assign(selection.start)
         printer = Printer(lines, selection, Left(max_messages, max_batches), progress)
         try:
+            printer.begin()
             _print_batches(consumer, waiting, printer, selection.stop)
         finally:
             progress.close()
@@ -231,16 +238,12 @@ def _check_usage(given: dict[str, bool], *, group: bool, raw: bool) -> None:
         UsageError: naming them, and the way out.
     """
     begins = [
-        name
-        for name in ("--range", "--tail", "--from and --to", "--from-beginning")
-        if given[name]
+        name for name in ("--range", "--tail", "--from and --to", "--from-beginning") if given[name]
     ]
     if len(begins) > 1:
         raise click.UsageError(f"{begins[0]} and {begins[1]} do not go together; give one of them")
     if given["--range"] and (group or given["--partition"] or given["--exit-at-end"]):
-        raise click.UsageError(
-            "--range says all; leave out --group, --partition and --exit-at-end"
-        )
+        raise click.UsageError("--range says all; leave out --group, --partition and --exit-at-end")
     if group and given["--max-messages"]:
         raise click.UsageError(
             "a group commits whole Batches, and --max-messages may end within one, which would "
@@ -457,9 +460,7 @@ class Printer:
         progress: learns of what is written.
     """
 
-    def __init__(
-        self, lines: Lines, selection: Selection, left: Left, progress: Progress
-    ) -> None:
+    def __init__(self, lines: Lines, selection: Selection, left: Left, progress: Progress) -> None:
         self._lines = lines
         self._selection = selection
         self._left = left
@@ -470,10 +471,14 @@ class Printer:
         """Whether all is written that was asked for."""
         return self._left.nothing
 
+    def begin(self) -> None:
+        """Write what stands before all Batches."""
+        write_whole(sys.stdout.buffer, self._lines.header)
+
     def write(self, batch: Batch) -> None:
         """Write what is asked for of one Batch."""
         out = sys.stdout.buffer
-        for piece in self._lines(self._left.take(self._selection.of(batch))):
+        for piece in self._lines.of(self._left.take(self._selection.of(batch))):
             write_whole(out, piece)
         out.flush()
         self._progress.written(batch)  # a group is given all of it
@@ -502,29 +507,3 @@ def _ended(consumer: Consumer, stop: dict[int, int]) -> bool:
         return bool(assigned) and all(consumer.position(each) >= stop[each] for each in assigned)
     except InvalidRequestError:  # a partition has just gone to another member
         return False
-
-
-Lines = Callable[["Batch"], "Iterable[bytes | memoryview]"]
-"""Makes lines of a Batch."""
-
-
-def lines_of(form: Format, info: TopicInfo, key_separator: bytes | None) -> Lines:
-    """What makes lines of the Batches of a topic.
-
-    Args:
-        form: of the lines.
-        info: the topic.
-        key_separator: for raw lines with their keys; None for values alone.
-
-    Raises:
-        InvalidRequestError: the topic has no such form.
-    """
-    from memq.cli.lines import CsvLines, json_lines, json_objects, raw_lines  # noqa: PLC0415
-    from memq.core.format.schema import deserialize_schema  # noqa: PLC0415 - loads Arrow
-
-    schema = deserialize_schema(info.schemas[info.schema_id])
-    if form == "csv":
-        return CsvLines(schema)
-    if form == "json":
-        return lambda batch: json_lines(json_objects(batch))
-    return lambda batch: raw_lines((section.rows for section in batch.sections), key_separator)

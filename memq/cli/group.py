@@ -16,6 +16,7 @@ from memq.cli.command import (
     output_option,
     yes_option,
 )
+from memq.cli.completion import GroupType, TopicType
 from memq.cli.lag import LAG_TITLES, lag_fields, notes, partition_row
 from memq.cli.output import show_rows, table_text
 from memq.core.units import counted
@@ -36,7 +37,7 @@ SHORT_ID = 8  # hex digits of a member's random name that a table shows; JSON ha
 _TITLES = {"current_offset": "OFFSET", "log_end_offset": "END"} | LAG_TITLES
 _COLUMNS = ["partition", *_TITLES, "member", "client"]
 
-topic_option = option("--topic", help="Only groups of this topic.")
+topic_option = option("--topic", type=TopicType(), help="Only groups of this topic.")
 
 
 @click.group(cls=Group)
@@ -59,7 +60,7 @@ def list_(*, topic: str | None, bootstrap: str, token: str, output: str) -> None
 
 
 @group.command(epilog="memq group describe reports")
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", type=GroupType())
 @topic_option
 @connection_options
 @output_option
@@ -108,8 +109,8 @@ memq group reset-offsets reports clicks --to-datetime 2025-06-30T12:00:00Z --exe
 memq group reset-offsets reports clicks --shift-by -10 --partition 0 --execute
 """,
 )
-@click.argument("name", metavar="GROUP")
-@click.argument("topic")
+@click.argument("name", metavar="GROUP", type=GroupType())
+@click.argument("topic", type=TopicType())
 @option("--to-earliest", is_flag=True, help="Go to the first Batch retained.")
 @option("--to-latest", is_flag=True, help="Go past the last Batch.")
 @option("--to-offset", type=int, help="Go to an offset, or the nearest that is retained.")
@@ -196,8 +197,8 @@ memq group delete reports clicks
 memq group delete reports clicks --yes -o json
 """,
 )
-@click.argument("name", metavar="GROUP")
-@click.argument("topic")
+@click.argument("name", metavar="GROUP", type=GroupType())
+@click.argument("topic", type=TopicType())
 @yes_option
 @connection_options
 @output_option

@@ -272,11 +272,16 @@ def _struct(name: str, fields: list[pa.Field], *, top: bool = False) -> type:
         kind = _json_type(field.type)
         missing: dict[str, Any] = {}
         if field.nullable:
-            kind, missing = kind | None, {"default": None}
+            kind, missing = _or_null(kind), {"default": None}
         if top and is_time(field):
             kind, missing = kind | msgspec.UnsetType, {"default": msgspec.UNSET}
         members.append((f"f{position}", kind, msgspec.field(name=field.name, **missing)))
-    return msgspec.defstruct(name, members, forbid_unknown_fields=True, kw_only=True)
+    try:
+        return msgspec.defstruct(name, members, forbid_unknown_fields=True, kw_only=True)
+    except ValueError as exc:
+        raise InvalidRequestError(
+            f"--format json cannot take fields of such names; write such rows in Python: {exc}"
+        ) from exc
 
 
 def is_time(field: pa.Field) -> bool:
@@ -299,7 +304,11 @@ def _json_type(kind: pa.DataType) -> Any:
 
 def _item_type(field: pa.Field) -> Any:
     kind = _json_type(field.type)
-    return kind | None if field.nullable else kind
+    return _or_null(kind) if field.nullable else kind
+
+
+def _or_null(kind: Any) -> Any:
+    return None if kind is None else kind | None  # what has no type but null is null as it is
 
 
 def _is_text(kind: pa.DataType) -> bool:

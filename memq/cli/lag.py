@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from memq.cli.command import Command, connect_admin, connection_options, option, output_option
+from memq.cli.completion import GroupType, TopicType
 from memq.cli.output import human_age, human_size, show_json, table_text
 from memq.core.units import counted
 from memq.errors import MemqError, UnknownGroupError
@@ -43,8 +44,8 @@ memq lag clicks --watch
 memq lag --group reports -o json
 """,
 )
-@click.argument("topic", required=False)
-@option("--group", help="Only this group, in every topic that it reads.")
+@click.argument("topic", type=TopicType(), required=False)
+@option("--group", type=GroupType(), help="Only this group, in every topic that it reads.")
 @option("--watch", is_flag=True, help="Show it again and again, until interrupted.")
 @option(
     "--interval",

@@ -24,7 +24,10 @@ from memq.cli.audit import audit
 from memq.cli.batch import batch
 from memq.cli.bench import bench
 from memq.cli.command import Group
+from memq.cli.completion import completion
 from memq.cli.consume import consume
+from memq.cli.examples import examples
+from memq.cli.export import export
 from memq.cli.group import group
 from memq.cli.lag import lag
 from memq.cli.offsets import offsets
@@ -129,6 +132,7 @@ for command in (
     topic,
     produce,
     consume,
+    export,
     offsets,
     group,
     lag,
@@ -136,6 +140,8 @@ for command in (
     audit,
     recover,
     bench,
+    examples,
+    completion,
 ):
     cli.add_command(command)
 

@@ -14,6 +14,7 @@ from memq.cli.command import (
     option,
     output_option,
 )
+from memq.cli.completion import TopicType
 from memq.cli.output import show_rows
 from memq.core.units import iso_ms
 
@@ -28,7 +29,7 @@ memq offsets clicks
 memq offsets clicks --at 2025-06-30T12:00:00Z -o json
 """,
 )
-@click.argument("topic")
+@click.argument("topic", type=TopicType())
 @option(
     "--at", type=TimeType(), help="Also show the first offset published since: ISO 8601, or 2h."
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -15,7 +16,7 @@ import click
 from memq.core.units import format_duration_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 Row = dict[str, Any]
 
@@ -82,6 +83,24 @@ def write_whole(out: IO[bytes], data: Any) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[out.write(rest) :]
+
+
+@contextmanager
+def progress_bar(label: str, length: int) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr, where that is a terminal.
+
+    Args:
+        label: what is under way.
+        length: how much there is to do.
+
+    Returns:
+        What is called with how much more is done.
+    """
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    with click.progressbar(length=length, label=label, file=sys.stderr) as bar:
+        yield bar.update
 
 
 def human_size(size_bytes: float) -> str:

@@ -29,6 +29,7 @@ from memq.cli.command import (
     table_options,
     to_us,
 )
+from memq.cli.completion import TopicType
 from memq.cli.output import show_one
 from memq.client.producer.options import PRODUCER_OPTIONS
 from memq.core.units import counted
@@ -69,7 +70,7 @@ memq consume clicks --format json --exit-at-end --from-beginning | memq produce 
 memq produce rides --input rides.csv --format csv --delimiter ';'
 """,
 )
-@click.argument("topic")
+@click.argument("topic", type=TopicType())
 @option("--input", "stream", type=click.File("rb"), default="-", help="File to read; - for stdin.")
 @option(
     "--format",

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from memq.core.notification.notification import PublishedBatch
     from memq.core.wire.messages import PartitionOffsets
 
-MAX_TAIL = 1_000_000  # LogMessages; each may be a notification of its own, which are all looked at
 _TAIL_PAGE = 100  # offsets looked at a time, from the end of a partition on
 
 
@@ -96,8 +95,8 @@ def select(client: SyncTopicClient, topic: str, asked: Asked) -> Selection:
     retained = client.offsets()
     if asked.wanted is not None:
         check_retained(topic, asked.wanted, retained)
-        partition, start, end, _ = asked.wanted
-        return Selection({partition: start}, {partition: end})
+        number, first, end, _ = asked.wanted
+        return Selection({number: first}, {number: end})
     chosen = _chosen(topic, asked.partitions, retained)
     ends = {each.partition: each.end for each in chosen}
     stop = ends if asked.ends else None

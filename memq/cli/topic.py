@@ -18,6 +18,7 @@ from memq.cli.command import (
     table_options,
     yes_option,
 )
+from memq.cli.completion import TopicType
 from memq.cli.output import show_one, show_rows
 from memq.core.topic import TOPIC_OPTIONS
 from memq.core.units import counted
@@ -79,7 +80,7 @@ def list_(*, bootstrap: str, token: str, output: str) -> None:
 
 
 @topic.command(epilog="memq topic describe clicks")
-@click.argument("name")
+@click.argument("name", type=TopicType())
 @connection_options
 @output_option
 def describe(*, name: str, bootstrap: str, token: str, output: str) -> None:
@@ -94,7 +95,7 @@ memq topic alter clicks --retention 30d --batch-age 500ms
 memq topic alter rides --schema 'id:int64,at:timestamp[us, tz=UTC],city:string?,tip:double?'
 """,
 )
-@click.argument("name")
+@click.argument("name", type=TopicType())
 @table_options(TOPIC_OPTIONS, show_default=False)
 @schema_option
 @connection_options
@@ -125,7 +126,7 @@ memq topic delete clicks
 memq topic delete clicks --yes -o json
 """,
 )
-@click.argument("name")
+@click.argument("name", type=TopicType())
 @yes_option
 @connection_options
 @output_option

@@ -58,8 +58,8 @@ class AsyncAdminClient:
     the request timeout, and `UnauthorizedError` when the token is refused.
 
     Args:
-        bootstrap: comma separated `host:port` of some brokers; None for the environment variable
-            `MEMQ_BOOTSTRAP`, or else 127.0.0.1:6367.
+        bootstrap: comma separated `host:port` of some brokers; None for those of `MEMQ_BOOTSTRAP`,
+            of the profile, or else 127.0.0.1:6367.
         token: credential; empty where the brokers ask for none.
         client: names this client in the brokers' logs.
         request_timeout_s: how long brokers are tried before a call fails.

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import chain, compress, islice, repeat
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
     MessageRows = tuple[IndexEntry, pa.RecordBatch]
     """What the index says about a Message, and its rows."""
+
+T = TypeVar("T")
 
 Order = Literal["none", "producer", "key"]
 KEY_COLUMN = "key"
@@ -222,21 +224,25 @@ class Batch:
 
 
 def _part(section: Section, start: int, end: int) -> Section:
-    origins = (
-        each if isinstance(each, repeat) else list(islice(each, start, end))
-        for each in section[1:]
-    )
-    return Section(section.rows.slice(start, end - start), *origins)
+    def part(origins: Iterable[T]) -> Iterable[T]:
+        return origins if isinstance(origins, repeat) else list(islice(origins, start, end))
+
+    rows, producer_ids, epochs, sequences, positions = section
+    rows = rows.slice(start, end - start)
+    return Section(rows, part(producer_ids), part(epochs), part(sequences), part(positions))
 
 
 def _chosen(section: Section, wanted: pa.BooleanArray) -> Section:
     if wanted.true_count == len(wanted):
         return section
     flags = wanted.to_pylist()
-    origins = (
-        each if isinstance(each, repeat) else list(compress(each, flags)) for each in section[1:]
-    )
-    return Section(section.rows.filter(wanted), *origins)
+
+    def part(origins: Iterable[T]) -> Iterable[T]:
+        return origins if isinstance(origins, repeat) else list(compress(origins, flags))
+
+    rows, producer_ids, epochs, sequences, positions = section
+    rows = rows.filter(wanted)
+    return Section(rows, part(producer_ids), part(epochs), part(sequences), part(positions))
 
 
 def _default_columns(rows: pa.RecordBatch) -> _Columns:
@@ -256,10 +262,11 @@ def _typed_columns(rows: pa.RecordBatch) -> _Columns:
         raise InvalidRequestError(
             f"some value has no Python object of its type, use to_arrow(): {exc}"
         ) from exc
-    return repeat(None), values, repeat(None), _typed_timestamps_us(rows)
+    return repeat(None), values, repeat(None), timestamps_us(rows)
 
 
-def _typed_timestamps_us(rows: pa.RecordBatch) -> Iterable[int]:
+def timestamps_us(rows: pa.RecordBatch) -> Iterable[int]:
+    """Times of rows in microseconds since 1970 UTC; 0 where they have none."""
     position = rows.schema.get_field_index(TIMESTAMP_COLUMN)
     if position < 0 or not pat.is_timestamp(rows.schema.types[position]):
         return repeat(0)

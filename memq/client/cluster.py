@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from memq.client.connection import BrokerConnection, parse_address
-from memq.core.defaults import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
+from memq.client.profile import connection_of
 from memq.core.retry import Retry, RetryLog
 from memq.core.runtime import SYSTEM, Runtime
 from memq.core.wire.messages import BrokerInfo, Metadata, MetadataAnswer, Struct, TopicInfo
@@ -45,16 +44,12 @@ ANY_BROKER_ATTEMPT_S = 5.0  # where any broker will do, none is waited for longe
 MAX_CACHED_TOPICS = 1_000  # a client uses a few; the oldest goes, and costs one more request
 
 
-def parse_bootstrap(bootstrap: str | None) -> list[str]:
+def parse_bootstrap(bootstrap: str) -> list[str]:
     """The addresses in a comma separated list, checked.
-
-    None is the list in the environment variable `MEMQ_BOOTSTRAP`, or else a broker on this machine.
 
     Raises:
         ConfigError: there is none, or one is malformed.
     """
-    if bootstrap is None:
-        bootstrap = os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP
     addresses = [part.strip() for part in bootstrap.split(",") if part.strip()]
     if not addresses:
         raise ConfigError(
@@ -78,7 +73,7 @@ class Cluster:
     """The brokers, as one client sees them.
 
     Args:
-        bootstrap: comma separated `host:port` of some brokers; None as in `parse_bootstrap`.
+        bootstrap: comma separated `host:port` of some brokers; None as in `connection_of`.
         client: free text that names this client in the brokers' logs.
         token: credential; empty where the brokers ask for none.
         request_timeout_s: deadline of a call that is given none.
@@ -98,12 +93,13 @@ class Cluster:
     ) -> None:
         self.runtime = runtime
         self._sleep = sleep
-        self.seeds = parse_bootstrap(bootstrap)
+        connection = connection_of(bootstrap, token)
+        self.seeds = parse_bootstrap(connection["bootstrap"])
         self.request_timeout_s = request_timeout_s
         self.brokers: list[BrokerInfo] = []
         self.cluster_id = ""
         self._client = client
-        self._token = token
+        self._token = connection["token"]
         self._clock = runtime.mono_s
         self._topics: dict[str, TopicInfo] = {}
         self._connections: dict[str, BrokerConnection] = {}

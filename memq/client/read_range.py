@@ -20,7 +20,7 @@ from memq.client.cluster import Cluster
 from memq.client.objects import BatchSource, map_ahead
 from memq.client.read_plan import Selection, plan_read
 from memq.client.sync import EventLoopThread, SyncClient, sync, sync_close, sync_iter
-from memq.client.topic import TopicClient
+from memq.client.topic import TopicClient, check_retained
 from memq.core.format.message import TIMESTAMP_COLUMN
 from memq.core.format.schema import deserialize_schema
 from memq.errors import InvalidRequestError, RequestTimeoutError, SchemaMismatchError
@@ -152,8 +152,8 @@ class AsyncTopicReader:
     Use it with `async with`: it is opened by entering it.
 
     Args:
-        bootstrap: comma separated `host:port` of some brokers; None for the environment variable
-            `MEMQ_BOOTSTRAP`, or else 127.0.0.1:6367.
+        bootstrap: comma separated `host:port` of some brokers; None for those of `MEMQ_BOOTSTRAP`,
+            of the profile, or else 127.0.0.1:6367.
         topic: the topic.
         incarnation: of the topic; empty for whichever there is.
         columns: names of the columns wanted; None for all.
@@ -244,8 +244,9 @@ class AsyncTopicReader:
             TopicRecreatedError: the topic was deleted and recreated.
             MemqError: the brokers failed.
         """
+        retained = await self._topic.offsets()
         for piece in pieces:
-            await self._topic.check_retained(piece.range)
+            check_retained(self._topic.topic, piece.range, retained)
 
     async def rows(
         self, plan: ReadPlan, pieces: Sequence[Piece] | None = None
@@ -363,8 +364,8 @@ def read_range(
     """The records of some offsets, of some times, or all that are retained, as one table.
 
     Args:
-        bootstrap: comma separated `host:port` of some brokers; None for the environment variable
-            `MEMQ_BOOTSTRAP`, or else 127.0.0.1:6367.
+        bootstrap: comma separated `host:port` of some brokers; None for those of `MEMQ_BOOTSTRAP`,
+            of the profile, or else 127.0.0.1:6367.
         topic: the topic.
         partition: read partition; None for all.
         start: first offset, with a partition; None for the first that is retained.

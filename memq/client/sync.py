@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 from memq.errors import ClosedError, InvalidRequestError, MemqError, RequestTimeoutError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
     from types import TracebackType
     from typing import Self
 
@@ -341,11 +341,13 @@ def sync_close(
 
 def sync_iter(
     method: Callable[Concatenate[C, P], AsyncGenerator[T, None]],
-) -> Callable[Concatenate[SyncClient[C], P], Iterator[T]]:
+) -> Callable[Concatenate[SyncClient[C], P], Generator[T, None, None]]:
     """As `sync`, for a method that yields: each item is one call to the event loop."""
 
     @wraps(method)
-    def iterate(self: SyncClient[C], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+    def iterate(
+        self: SyncClient[C], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Generator[T, None, None]:
         items = method(self._client, *args, **kwargs)
         try:
             while (item := self._loop.run(_next(items))) is not _END:

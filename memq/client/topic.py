@@ -437,8 +437,8 @@ class SyncTopicClient(SyncClient[TopicClient]):
     """A `TopicClient` for threads, with connections of its own. Use it with `with`, or `close` it.
 
     Args:
-        bootstrap: comma separated `host:port` of some brokers; None for the environment variable
-            `MEMQ_BOOTSTRAP`, or else 127.0.0.1:6367.
+        bootstrap: comma separated `host:port` of some brokers; None for those of `MEMQ_BOOTSTRAP`,
+            of the profile, or else 127.0.0.1:6367.
         topic: the topic.
         incarnation: of the topic; empty for the one that is met first.
         token: credential; empty where the brokers ask for none.

@@ -7,3 +7,4 @@ DEFAULT_PORT = 6367  # M-E-M-Q on a phone pad
 DEFAULT_ADMIN_PORT = 6368
 DEFAULT_BOOTSTRAP = f"{DEFAULT_HOST}:{DEFAULT_PORT}"  # where `memq dev` listens
 BOOTSTRAP_VARIABLE = "MEMQ_BOOTSTRAP"
+TOKEN_VARIABLE = "MEMQ_TOKEN"  # noqa: S105 - the name of a variable

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 from memq.client.cluster import parse_bootstrap
 from memq.client.objects import ReadThrough
 from memq.client.producer.options import PRODUCER_OPTIONS, ProducerOptions
+from memq.client.profile import connection_of
 from memq.core.defaults import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
 from memq.core.options import Kind, Option, options_of
 from memq.core.topic import check_incarnation, check_topic_name
@@ -176,7 +177,8 @@ class _TopicOptions:
     """
 
     bootstrap: Annotated[
-        str | None, _option(_bootstrap, shown=f"`{BOOTSTRAP_VARIABLE}`, or `{DEFAULT_BOOTSTRAP}`")
+        str,
+        _option(_bootstrap, shown=f"`{BOOTSTRAP_VARIABLE}`, the profile, or `{DEFAULT_BOOTSTRAP}`"),
     ]
     topic: Annotated[str, _option(_topic, shown="required")]
     token: Annotated[str, _option(str, "", shown="none")]
@@ -339,7 +341,9 @@ def _parse_all(
         raise ConfigError(f"unknown option {unknown[0]!r}; a {what} knows {', '.join(names)}")
     if "topic" not in texts:
         raise ConfigError(f"option 'topic' is missing: name the topic to {what}")
-    return {field: _value(row, texts.get(row.name.lower())) for field, row in table.items()}
+    values = {field: _value(row, texts.get(row.name.lower())) for field, row in table.items()}
+    # Here, on the driver, so that every task asks the same brokers.
+    return values | connection_of(values["bootstrap"], values["token"])
 
 
 def _value(row: Option, text: str | None) -> Any:

@@ -29,7 +29,7 @@ class WritePlan:
     """What all tasks of a write have in common; made on the driver, sent to the workers.
 
     Attributes:
-        bootstrap: some brokers; None for the environment variable.
+        bootstrap: some brokers.
         topic: the topic.
         incarnation: of the topic; another one under its name is not written to.
         schema: of the topic; rows are brought to it.
@@ -38,7 +38,7 @@ class WritePlan:
         producer: options of the producers.
     """
 
-    bootstrap: str | None
+    bootstrap: str
     topic: str
     incarnation: str
     schema: pa.Schema
@@ -112,7 +112,7 @@ def lacks_timestamp(names: list[str], topic_schema: pa.Schema) -> bool:
     return at >= 0 and pat.is_timestamp(topic_schema.types[at]) and TIMESTAMP_COLUMN not in names
 
 
-async def _find(bootstrap: str | None, topic: str, token: str) -> TopicInfo:
+async def _find(bootstrap: str, topic: str, token: str) -> TopicInfo:
     cluster = Cluster(bootstrap, client="spark", token=token)
     try:
         return await cluster.topic(topic, create=True)

@@ -246,13 +246,17 @@ async def test_closed_cluster_says_so(broker, make):
     assert "closed" in repr(cluster)
 
 
-def test_bootstrap_is_a_list_of_addresses(monkeypatch):
-    """Spaces and repeats do not matter; None asks the environment."""
+def test_bootstrap_is_a_list_of_addresses():
+    """Spaces and repeats do not matter."""
     assert parse_bootstrap(" a:1, b:2 ,a:1,") == ["a:1", "b:2"]
-    monkeypatch.setenv("MEMQ_BOOTSTRAP", "c:3")
-    assert parse_bootstrap(None) == ["c:3"]
-    monkeypatch.delenv("MEMQ_BOOTSTRAP")
-    assert parse_bootstrap(None) == ["127.0.0.1:6367"]
     for bad in ("", " , ", "a:1,b"):
         with pytest.raises(ConfigError):
             parse_bootstrap(bad)
+
+
+async def test_brokers_that_are_not_named(monkeypatch):
+    """A client that is given no brokers takes them from the environment, or else has a default."""
+    monkeypatch.setenv("MEMQ_BOOTSTRAP", "c:3,d:4")
+    assert Cluster(None).seeds == ["c:3", "d:4"]
+    monkeypatch.delenv("MEMQ_BOOTSTRAP")
+    assert Cluster(None).seeds == ["127.0.0.1:6367"]

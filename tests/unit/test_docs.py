@@ -153,7 +153,8 @@ def check_command(tokens: list[str], *, complete: bool) -> None:
     parser = click.Command(command.name, params=flags).make_parser(context)
     _, rest, _ = parser.parse_args(list(rest))
     needed = len([each for each in positional if each.required])
-    if len(rest) > len(positional) or (complete and len(rest) < needed):
+    most = len(rest) if any(each.nargs < 0 for each in positional) else len(positional)
+    if len(rest) > most or (complete and len(rest) < needed):
         raise click.UsageError(f"{rest} are not the arguments of {command.name}")
 
 

@@ -94,8 +94,8 @@ async def audit_topic(
     """Compare what producers reported with what is stored, and that with what was consumed.
 
     Args:
-        cluster: the brokers, or comma separated `host:port` of some; None for the environment
-            variable `MEMQ_BOOTSTRAP`, or else 127.0.0.1:6367.
+        cluster: the brokers, or comma separated `host:port` of some; None for those
+            of `MEMQ_BOOTSTRAP`, of the profile, or else 127.0.0.1:6367.
         topic: the topic.
         start_ms: reports stored at this time or later are judged, milliseconds since 1970 UTC;
             None for all.

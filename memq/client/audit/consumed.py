@@ -37,8 +37,8 @@ def report_consumed(
     """Report what was consumed; it returns when the reports are stored.
 
     Args:
-        bootstrap: comma separated `host:port` of some brokers; None for the environment variable
-            `MEMQ_BOOTSTRAP`, or else 127.0.0.1:6367.
+        bootstrap: comma separated `host:port` of some brokers; None for those of `MEMQ_BOOTSTRAP`,
+            of the profile, or else 127.0.0.1:6367.
         reports: what was consumed. Those about topics that are not audited are left out.
         token: credential; empty where the brokers ask for none.
         timeout_s: seconds that all of it may take.

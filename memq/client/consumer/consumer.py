@@ -67,8 +67,8 @@ class AsyncConsumer:
     """Reads one topic, from one event loop. Use it with `async with`, or `start` and `close`.
 
     Args:
-        bootstrap: comma separated `host:port` of some brokers; None for the environment variable
-            `MEMQ_BOOTSTRAP`, or else 127.0.0.1:6367.
+        bootstrap: comma separated `host:port` of some brokers; None for those of `MEMQ_BOOTSTRAP`,
+            of the profile, or else 127.0.0.1:6367.
         topic: the topic to read.
         runtime: clocks, chance and threads.
         **options: see `ConsumerArguments`.
@@ -595,8 +595,8 @@ class Consumer(SyncClient[AsyncConsumer]):
     `ClosedError`: make another one there.
 
     Args:
-        bootstrap: comma separated `host:port` of some brokers; None for the environment variable
-            `MEMQ_BOOTSTRAP`, or else 127.0.0.1:6367.
+        bootstrap: comma separated `host:port` of some brokers; None for those of `MEMQ_BOOTSTRAP`,
+            of the profile, or else 127.0.0.1:6367.
         topic: the topic to read.
         **options: see `ConsumerArguments`.
 

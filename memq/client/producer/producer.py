@@ -102,8 +102,8 @@ class AsyncProducer:
     """Writes to one topic, from one event loop. Use it with `async with`, or `start` and `close`.
 
     Args:
-        bootstrap: comma separated `host:port` of some brokers; None for the environment variable
-            `MEMQ_BOOTSTRAP`, or else 127.0.0.1:6367.
+        bootstrap: comma separated `host:port` of some brokers; None for those of `MEMQ_BOOTSTRAP`,
+            of the profile, or else 127.0.0.1:6367.
         topic: the topic to write to.
         runtime: clocks, chance and threads.
         **options: see `ProducerArguments`.
@@ -616,8 +616,8 @@ class Producer(SyncClient[AsyncProducer]):
     child process after a fork it raises `ClosedError`: make another one there.
 
     Args:
-        bootstrap: comma separated `host:port` of some brokers; None for the environment variable
-            `MEMQ_BOOTSTRAP`, or else 127.0.0.1:6367.
+        bootstrap: comma separated `host:port` of some brokers; None for those of `MEMQ_BOOTSTRAP`,
+            of the profile, or else 127.0.0.1:6367.
         topic: the topic to write to.
         **options: see `ProducerArguments`.
 

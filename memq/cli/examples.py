@@ -1,0 +1,154 @@
+"""`memq examples`: programs to copy, from an installed package or from a checkout alike.
+
+In a checkout they are folders beside the package `memq`; a wheel has the same folders inside it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+import memq
+from memq.cli.command import Group, option, output_option
+from memq.cli.output import show_rows
+from memq.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+FOLDERS = {
+    "dags": "DAGs for Airflow",
+    "examples": "small programs, one for each thing that clients do",
+    "spark_apps": "programs for spark-submit; the DAGs look for them beside their own folder",
+}
+"""The folders there are, and what is in them."""
+
+_PACKAGE = Path(memq.__file__).parent
+_IN_WHEEL = _PACKAGE / "_examples"
+ROOT = _IN_WHEEL if _IN_WHEEL.is_dir() else _PACKAGE.parent
+"""The folder that has them."""
+
+
+@click.group(cls=Group)
+def examples() -> None:
+    """Show or copy the DAGs and programs that come with MemQ."""
+
+
+@examples.command("list", epilog="memq examples list")
+@output_option
+def list_(output: str) -> None:
+    """List what there is to copy, file by file."""
+    rows = [{"file": name, "about": _first_line(ROOT / name)} for name in files_of(FOLDERS)]
+    show_rows(rows, ["file", "about"], output)
+
+
+class SourceType(click.ParamType[str]):
+    """A folder of `FOLDERS`, or a file in one."""
+
+    name = "text"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The name without a slash at its end, when there is such a thing."""
+        name = value.rstrip("/")
+        if name not in FOLDERS and name not in files_of(FOLDERS):
+            self.fail(
+                f"there is no {value!r}; there are {', '.join(FOLDERS)}, and the files that `memq "
+                "examples list` shows",
+                param,
+                ctx,
+            )
+        return name
+
+    def shell_complete(
+        self,
+        ctx: click.Context,  # noqa: ARG002
+        param: click.Parameter,  # noqa: ARG002
+        incomplete: str,
+    ) -> list[click.shell_completion.CompletionItem[str]]:
+        """Folders and files that begin so."""
+        names = [*FOLDERS, *files_of(FOLDERS)]
+        return [
+            click.shell_completion.CompletionItem(name)
+            for name in names
+            if name.startswith(incomplete)
+        ]
+
+
+@examples.command(
+    epilog="""
+memq examples copy dags .
+memq examples copy dags spark_apps ~/airflow
+memq examples copy dags/memq_hourly.py .
+""",
+)
+@click.argument("sources", metavar="WHAT...", type=SourceType(), nargs=-1, required=True)
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@option("--force", is_flag=True, help="Replace files that are there and differ.")
+@output_option
+def copy(*, sources: Sequence[str], folder: Path, force: bool, output: str) -> None:
+    """Copy WHAT into FOLDER: folders with their name, or single files without their folder's.
+
+    A file that is there and differs is not touched, and then nothing is copied, unless --force is
+    given.
+    """
+    targets = _targets(sources, folder)
+    changed = {path: source for path, source in targets.items() if not _is_same(source, path)}
+    in_the_way = [str(path) for path in changed if os.path.lexists(path)]
+    if in_the_way and not force:
+        more = f" and {len(in_the_way) - 1} more" if len(in_the_way) > 1 else ""
+        raise InvalidRequestError(
+            f"{in_the_way[0]}{more} would be replaced; nothing was copied. Give --force to "
+            "replace, or name another folder"
+        )
+    for path, source in changed.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, source.read_bytes())
+    rows = [
+        {"file": str(path), "action": "copied" if path in changed else "was the same"}
+        for path in targets
+    ]
+    show_rows(rows, ["file", "action"], output)
+
+
+def files_of(names: Iterable[str]) -> list[str]:
+    """The files in some folders, as `FOLDER/FILE`, sorted within each."""
+    return [
+        f"{name}/{path.name}"
+        for name in names
+        for path in sorted((ROOT / name).iterdir())
+        if path.is_file() and not path.name.startswith(".")
+    ]
+
+
+def _targets(sources: Sequence[str], folder: Path) -> dict[Path, Path]:
+    """Where each file goes, and which file it is."""
+    wanted: dict[Path, Path] = {}
+    for source in sources:
+        if source in FOLDERS:
+            wanted |= {folder / name: ROOT / name for name in files_of([source])}
+        else:
+            wanted[folder / Path(source).name] = ROOT / source
+    return wanted
+
+
+def _is_same(source: Path, path: Path) -> bool:
+    return path.is_file() and path.read_bytes() == source.read_bytes()
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all; a link in its place goes, what it points at stays."""
+    passing = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        passing.write_bytes(content)
+        passing.replace(path)
+    finally:
+        passing.unlink(missing_ok=True)
+
+
+def _first_line(path: Path) -> str:
+    """What a program says that it is: the first line of its docstring, or a heading."""
+    with path.open(encoding="utf-8") as file:
+        return file.readline().strip().strip('"#').strip()

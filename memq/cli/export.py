@@ -1,0 +1,191 @@
+"""`memq export`: records become files of Parquet, CSV, JSON lines or Arrow."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from memq.cli.command import (
+    Command,
+    RangeType,
+    SizeType,
+    TimeType,
+    check_reachable,
+    connection_options,
+    option,
+    output_option,
+    to_us,
+)
+from memq.cli.completion import TopicType
+from memq.cli.output import progress_bar, show_one
+from memq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from memq.cli.export_formats import Format
+    from memq.client.objects import ReadThrough
+    from memq.client.read_range import TopicReader
+    from memq.core.ranges import OffsetRange
+
+FORMATS = ("parquet", "csv", "jsonl", "arrow")
+
+
+class GivenTime(NamedTuple):
+    """A time, and how it was written."""
+
+    text: str
+    moment: datetime
+
+
+class GivenTimeType(TimeType):
+    """A time that is remembered as it was written: an hour ago stays so when a command goes on."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """The text and what it means now."""
+        return GivenTime(value, super().convert(value, param, ctx))
+
+
+@click.command(
+    cls=Command,
+    epilog="""
+memq export clicks clicks/ --from 2025-06-30T10:00Z --to 2025-06-30T11:00Z
+memq export clicks clicks.csv --from 1h
+memq export clicks batches/ --range 0:100-200 --format jsonl
+""",
+)
+@click.argument("topic", type=TopicType())
+@click.argument("target", metavar="FOLDER|FILE", type=click.Path(path_type=Path))
+@option("--from", "start", type=GivenTimeType(), help="Records of this time or later.")
+@option("--to", "end", type=GivenTimeType(), help="Records from before this time.")
+@option("--range", "wanted", type=RangeType(), help="Exactly these Batches.")
+@option(
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    show_default="that of the file's name, or else parquet",
+    help="Of the files.",
+)
+@option("--columns", metavar="NAME[,…]", help="Only these columns.")
+@option("--metadata", is_flag=True, help="Add partition, offset and what else names a record.")
+@option(
+    "--file-bytes",
+    type=SizeType(),
+    default="128MiB",
+    help="Stored bytes after which a folder gets another file.",
+)
+@option(
+    "--read-through",
+    type=click.Choice(["storage", "broker"]),
+    default="storage",
+    help="broker: for machines that cannot reach the storage.",
+)
+@connection_options
+@output_option
+def export(
+    *,
+    topic: str,
+    target: Path,
+    start: GivenTime | None,
+    end: GivenTime | None,
+    wanted: OffsetRange | None,
+    form: Format | None,
+    columns: str | None,
+    metadata: bool,
+    file_bytes: int,
+    read_through: ReadThrough,
+    bootstrap: str,
+    token: str,
+    output: str,
+) -> None:
+    """Write the records of TOPIC that are retained now to files.
+
+    A FILE, which ends with .parquet, .csv, .jsonl or .arrow, is written whole or not at all. A
+    FOLDER gets a file for each read partition and so many bytes; the same command goes on with it
+    after an interruption.
+    """
+    from memq.cli import export_job as job  # noqa: PLC0415 - loads Arrow
+    from memq.client.read_plan import Selection  # noqa: PLC0415
+    from memq.client.read_range import AsyncTopicReader, TopicReader  # noqa: PLC0415
+
+    is_file, kind = _target(target, form)
+    names = None if columns is None else [name.strip() for name in columns.split(",")]
+    selection = Selection(
+        start_time=start.moment if start else None, end_time=end.moment if end else None
+    )
+    if wanted:
+        selection = selection._replace(
+            partition=wanted.partition, start=wanted.start, end=wanted.end
+        )
+    selection.check(topic)
+    request = job.Request(
+        topic=topic,
+        format=kind,
+        columns=names,
+        metadata=metadata,
+        range=f"{wanted.partition}:{wanted.start}-{wanted.end}" if wanted else "",
+        start=start.text if start else "",
+        end=end.text if end else "",
+        start_us=to_us(start.moment) if start else None,
+        end_us=to_us(end.moment) if end else None,
+    )
+
+    def open_reader(incarnation: str, schema_id: str) -> TopicReader:
+        check_reachable(bootstrap)
+        return TopicReader(
+            AsyncTopicReader(
+                bootstrap,
+                topic=topic,
+                incarnation=incarnation,
+                schema_id=schema_id,
+                columns=names,
+                metadata=metadata,
+                read_through=read_through,
+                token=token,
+                client="memq export",
+            )
+        )
+
+    started_s = time.monotonic()
+    run = job.export_file if is_file else job.export_folder
+    what = job.Job(
+        request=request,
+        selection=selection,
+        open_reader=open_reader,
+        progress=partial(progress_bar, f"memq export {topic}"),
+        say=partial(click.echo, err=True),
+        file_bytes=file_bytes,
+    )
+    try:
+        outcome = run(target, what)
+    except KeyboardInterrupt:
+        if not is_file:
+            click.echo(f"{target}: not whole yet; the same command goes on", err=True)
+        raise
+    row = {"topic": topic, "target": str(target), "format": kind, **outcome._asdict()}
+    show_one(row | {"seconds": round(time.monotonic() - started_s, 3)}, output)
+
+
+def _target(target: Path, form: Format | None) -> tuple[bool, Format]:
+    """Whether it is a file, and the format.
+
+    Raises:
+        ConfigError: the name of the file says another format.
+    """
+    from memq.cli.export_formats import SUFFIXES  # noqa: PLC0415 - loads Arrow
+
+    said = SUFFIXES.get(target.suffix.lower())
+    if target.is_dir() or said is None:
+        if target.exists() and not target.is_dir():
+            raise ConfigError(
+                f"{target} is a file, and its name says no format; name a folder, or a file that "
+                f"ends with {', '.join(f'.{each}' for each in FORMATS)}"
+            )
+        return False, form or "parquet"
+    if form not in (None, said):
+        raise ConfigError(f"{target} is to be a file of {said}, not {form}; name it otherwise")
+    return True, said

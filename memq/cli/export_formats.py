@@ -1,0 +1,298 @@
+"""The formats of an export: rows of Arrow become bytes of a file.
+
+Parquet and Arrow hold every type that a topic can have (Parquet but for a struct without fields).
+CSV and JSON lines are text, with the same texts as `memq consume --format json`: bytes are their
+UTF-8 text, or else `{"base64": "…"}`, and times are ISO 8601. A column becomes text as a whole
+where Arrow can do it; nested columns, and those with bytes that are no text, go value by value.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import IO, TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pat
+from pyarrow import csv, parquet
+
+from memq.cli.lines import json_value
+from memq.core.format.envelope import ARROW_ERRORS
+from memq.core.units import iso_us
+from memq.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+T = TypeVar("T")
+
+Format = Literal["parquet", "csv", "jsonl", "arrow"]
+
+SUFFIXES: dict[str, Format] = {
+    ".parquet": "parquet",
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+}
+"""The suffixes of a file, and what they say about it; the first of a format is its own."""
+
+ROW_GROUP_BYTES = 64 << 20  # of rows in memory; what readers of Parquet take at a time
+ROW_GROUP_ROWS = 1 << 20  # as pyarrow has it
+
+_BASE64 = '{"base64":'  # how bytes that are no text begin in CSV
+TEXT_ROWS = 16_384  # made into text at a time
+
+_encode = msgspec.json.Encoder().encode
+_encode_lines = msgspec.json.Encoder().encode_lines
+_TICKS_PER_US = {"s": 1e-6, "ms": 1e-3, "us": 1, "ns": 1e3}
+_CALENDAR_US = (-62_135_596_800_000_000, 253_402_300_799_999_999)  # the years 1 to 9999
+
+
+class Sink(Protocol):
+    """Takes the rows of one file."""
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Take rows; their bytes may be written later."""
+
+    def close(self) -> None:
+        """Write what is left of the file; the file itself stays open."""
+
+
+def open_sink(form: Format, file: IO[bytes], schema: pa.Schema) -> Sink:
+    """What writes rows of a schema to a file.
+
+    Raises:
+        InvalidRequestError: the format cannot hold one of the columns.
+    """
+    try:
+        return _SINKS[form](file, schema)
+    except ARROW_ERRORS as exc:
+        raise InvalidRequestError(f"{form} cannot hold the topic's columns: {exc}") from exc
+
+
+class _Parquet:
+    """Row groups of some size: rows wait for each other."""
+
+    def __init__(self, file: IO[bytes], schema: pa.Schema) -> None:
+        self._writer = parquet.ParquetWriter(file, schema, compression="zstd")
+        self._schema = schema
+        self._waiting: list[pa.RecordBatch] = []
+        self._rows = self._bytes = 0
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        self._waiting.append(rows)
+        self._rows += rows.num_rows
+        self._bytes += rows.nbytes
+        if self._bytes >= ROW_GROUP_BYTES or self._rows >= ROW_GROUP_ROWS:
+            self._flush()
+
+    def close(self) -> None:
+        if self._waiting:
+            self._flush()
+        self._writer.close()
+
+    def _flush(self) -> None:
+        table = pa.Table.from_batches(self._waiting, schema=self._schema)
+        self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+        self._waiting = []
+        self._rows = self._bytes = 0
+
+
+class _Arrow:
+    """An Arrow IPC file, which programs can map into memory."""
+
+    def __init__(self, file: IO[bytes], schema: pa.Schema) -> None:
+        self._writer = pa.ipc.new_file(file, schema)
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        self._writer.write_batch(rows)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _Csv:
+    """A line of names, then the rows; nulls are empty, empty texts are quoted."""
+
+    def __init__(self, file: IO[bytes], schema: pa.Schema) -> None:
+        self._schema = pa.schema([(field.name, _csv_type(field.type)) for field in schema])
+        self._writer = csv.CSVWriter(file, self._schema)
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        for part in _parts(rows):
+            columns = _converted(_csv_column, part)
+            self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _JsonLines:
+    """An object a line."""
+
+    def __init__(self, file: IO[bytes], schema: pa.Schema) -> None:
+        del schema
+        self._file = file
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        for part in _parts(rows):
+            self._file.write(_encode_lines(json_objects(part)))
+
+    def close(self) -> None:
+        pass
+
+
+_SINKS: dict[Format, Callable[[IO[bytes], pa.Schema], Sink]] = {
+    "parquet": _Parquet,
+    "csv": _Csv,
+    "jsonl": _JsonLines,
+    "arrow": _Arrow,
+}
+
+
+# -- columns as text ------------------------------------------------------------------------
+
+
+def _parts(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Some thousand rows at a time: as Python objects they take many times their memory."""
+    for start in range(0, rows.num_rows, TEXT_ROWS):
+        yield rows.slice(start, TEXT_ROWS)
+
+
+def _converted(convert: Callable[[pa.Array], T], rows: pa.RecordBatch) -> list[T]:
+    converted = []
+    for column, field in zip(rows.columns, rows.schema, strict=True):
+        try:
+            converted.append(convert(column))
+        except (*ARROW_ERRORS, OverflowError, ValueError) as exc:
+            raise InvalidRequestError(
+                f"column {field.name!r} of type {field.type} has a value that text cannot hold: "
+                f"{exc}; export it with --format parquet or arrow"
+            ) from exc
+    return converted
+
+
+def json_objects(rows: pa.RecordBatch) -> list[dict[str, Any]]:
+    """The rows as what JSON can hold.
+
+    Raises:
+        InvalidRequestError: it cannot hold a value.
+    """
+    columns = _converted(_json_column, rows)
+    names = rows.schema.names
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _json_column(column: pa.Array) -> list[Any]:
+    """The values as what JSON can hold."""
+    kind = column.type
+    if column.null_count == len(column):
+        return [None] * len(column)
+    if pat.is_timestamp(kind):
+        return list(_times(column).to_pylist())
+    if _is_binary(kind):
+        return _texts_or_base64(column)
+    if _is_simple(kind) and not _has_no_number(column):
+        return list(_simple(column).to_pylist())
+    plain = _simple(column) if _is_simple(kind) else column
+    return [json_value(value) for value in plain.to_pylist()]
+
+
+def _has_no_number(column: pa.Array) -> bool:
+    """Whether it has a NaN or an infinity, which JSON has as texts only."""
+    return pat.is_floating(column.type) and not pc.all(pc.is_finite(_simple(column))).as_py()
+
+
+def _csv_type(kind: pa.DataType) -> pa.DataType:
+    return _simple_type(kind) if _is_simple(kind) else pa.utf8()
+
+
+def _csv_column(column: pa.Array) -> pa.Array:
+    kind = column.type
+    if pat.is_timestamp(kind):
+        return _times(column)
+    if _is_binary(kind):
+        return _binary_cells(column)
+    if _is_simple(kind):
+        return _simple(column)
+    if pat.is_null(kind) or pat.is_date(kind) or pat.is_time(kind) or pat.is_decimal(kind):
+        return column.cast(pa.utf8())
+    return pa.array(map(_csv_text, map(json_value, column.to_pylist())), pa.utf8())
+
+
+def _binary_cells(column: pa.Array) -> pa.Array:
+    """Bytes as text; as base64 those that are none, or that a reader would take for base64."""
+    try:
+        texts = _text(column)
+    except pa.ArrowInvalid:
+        found = _texts_or_base64(column)
+    else:
+        if not pc.any(pc.starts_with(texts, _BASE64)).as_py():
+            return texts
+        found = texts.to_pylist()
+    return pa.array(map(_csv_text, map(_unmistakable, found)), pa.utf8())
+
+
+def _unmistakable(value: Any) -> Any:
+    if isinstance(value, str) and value.startswith(_BASE64):
+        return {"base64": base64.b64encode(value.encode()).decode()}
+    return value
+
+
+def _csv_text(value: Any) -> str | None:
+    """One cell of what JSON can hold: a text as it is, all else as JSON."""
+    plain = msgspec.to_builtins(value)
+    return plain if plain is None or isinstance(plain, str) else _encode(plain).decode()
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(pat.is_binary(kind) or pat.is_large_binary(kind) or pat.is_fixed_size_binary(kind))
+
+
+def _is_simple(kind: pa.DataType) -> bool:
+    """Whether Arrow's own Python values, and its own CSV, are what is wanted."""
+    return bool(
+        pat.is_integer(kind)
+        or pat.is_floating(kind)
+        or pat.is_boolean(kind)
+        or pat.is_string(kind)
+        or pat.is_large_string(kind)
+    )
+
+
+def _simple_type(kind: pa.DataType) -> pa.DataType:
+    return pa.float32() if pat.is_float16(kind) else kind  # JSON and CSV know no halves
+
+
+def _simple(column: pa.Array) -> pa.Array:
+    return column.cast(_simple_type(column.type))
+
+
+def _text(column: pa.Array) -> pa.StringArray:
+    """Bytes as UTF-8; the cast checks them, all at once."""
+    return column.cast(pa.binary()).cast(pa.utf8())
+
+
+def _texts_or_base64(column: pa.Array) -> list[Any]:
+    try:
+        return list(_text(column).to_pylist())
+    except pa.ArrowInvalid:  # some are no text: only then each is looked at
+        return [json_value(value) for value in column.to_pylist()]
+
+
+def _times(column: pa.Array) -> pa.StringArray:
+    """ISO 8601, in UTC where the type has a zone, with all the digits of its unit."""
+    kind = column.type
+    ticks = column.view(pa.int64())
+    bounds = pc.min_max(ticks)
+    per_us = _TICKS_PER_US[kind.unit]
+    zone = "Z" if kind.tz else ""
+    low, high = (_CALENDAR_US[0] * per_us, _CALENDAR_US[1] * per_us)
+    if bounds["min"].is_valid and (bounds["min"].as_py() < low or bounds["max"].as_py() > high):
+        texts = [None if tick is None else iso_us(int(tick / per_us)) for tick in ticks.to_pylist()]
+        return pa.array(texts, pa.utf8())
+    utc = ticks.view(pa.timestamp(kind.unit, "UTC" if zone else None))
+    return pc.strftime(utc, f"%Y-%m-%dT%H:%M:%S{zone}")

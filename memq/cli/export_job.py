@@ -1,0 +1,523 @@
+"""An export: the rows of a plan as one file, or as a folder of files that can be gone on with.
+
+Theory of operation
+-------------------
+A folder gets one file for each piece of the plan: consecutive Batches of one read partition, of a
+bounded size. The plan is written down before the first of them, in a small manifest, and from then
+on nothing of it changes: a run that goes on later reads the offsets that were planned, whatever has
+been published since. Each file is written under a hidden name, made durable, and renamed when it
+is whole; then the manifest says so, with what the file holds.
+
+A run that is killed, at whatever point, leaves whole files and a few hidden ones. The next run
+makes every file anew that the manifest does not call whole, in the place of what it finds under
+that name. So no record is there twice and none is missing. A manifest of something else is
+never touched: it is refused. A lock keeps a second run out of the folder.
+
+Batches never change, so a piece gives the same rows whenever it is read; what retention has removed
+by then, or a topic that was made again, is refused before anything is written.
+
+A file alone has no manifest: it is written under a hidden name beside it and renamed when whole.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from memq.cli.export_formats import SUFFIXES, Format, open_sink
+from memq.client.read_plan import EventTimes, Piece, ReadPlan
+from memq.core.files import explain, lock_exclusively, make_folders, replace_durably, sync_folder
+from memq.core.ranges import OffsetRange
+from memq.core.units import counted, iso_ms
+from memq.errors import (
+    ClosedError,
+    ConfigError,
+    CorruptDataError,
+    LockedError,
+    OffsetOutOfRangeError,
+    StorageError,
+    TopicRecreatedError,
+    UnknownTopicError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from memq.client.read_plan import Selection
+    from memq.client.read_range import TopicReader
+
+MANIFEST = "_memq_export.json"  # readers of folders pass over what begins with _ or .
+MANIFEST_VERSION = 1
+LOCK = ".memq_export.lock"
+WRITERS = 4  # files written at a time, at most; each has some hundred MB in memory
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is to be exported, as it was asked for.
+
+    Attributes:
+        topic: the topic.
+        format: of the files.
+        columns: names of the columns; None for all.
+        metadata: whether the columns are there that say where a row comes from.
+        range: offsets of a partition as they were written; empty for all.
+        start: first time as it was written, which may be "1h"; empty for no beginning.
+        end: time that the records are before, likewise.
+        start_us: what `start` meant then, microseconds since 1970 UTC.
+        end_us: what `end` meant then.
+    """
+
+    topic: str
+    format: Format
+    columns: list[str] | None
+    metadata: bool
+    range: str
+    start: str
+    end: str
+    start_us: int | None
+    end_us: int | None
+
+    def is_same(self, other: Request) -> bool:
+        """Whether they ask for the same; "1h" is the hour before the first of them."""
+        return (
+            self._settled() == other._settled()
+            and (self.start == other.start or self.start_us == other.start_us)
+            and (self.end == other.end or self.end_us == other.end_us)
+        )
+
+    def _settled(self) -> Request:
+        return msgspec.structs.replace(self, start="", end="", start_us=None, end_us=None)
+
+    def __str__(self) -> str:
+        """It as the command line has it."""
+        words = [self.topic, f"--format {self.format}"]
+        words += [f"--range {self.range}"] if self.range else []
+        words += [f"--from {self.start}"] if self.start else []
+        words += [f"--to {self.end}"] if self.end else []
+        words += [f"--columns {','.join(self.columns)}"] if self.columns is not None else []
+        words += ["--metadata"] if self.metadata else []
+        return " ".join(words)
+
+
+class Part(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A file of the folder.
+
+    Attributes:
+        file: its name.
+        partition: read partition.
+        start: first offset of its piece.
+        end: one past the last offset.
+        batches: Batches in it.
+        size_bytes: of their objects.
+        records: rows in the file; None until it is whole.
+        file_bytes: its size, likewise.
+    """
+
+    file: str
+    partition: int
+    start: int
+    end: int
+    batches: int
+    size_bytes: int
+    records: int | None = None
+    file_bytes: int | None = None
+
+
+class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What a folder holds, or is to hold.
+
+    Attributes:
+        version: of this format.
+        request: what was asked for.
+        incarnation: of the topic.
+        schema_id: of the topic's schema that all files have.
+        planned_ms: when the end offsets were settled, milliseconds since 1970 UTC.
+        parts: the files.
+        duplicates: Messages left out, by read partition and offset of their Batch: positions.
+    """
+
+    version: int
+    request: Request
+    incarnation: str
+    schema_id: str
+    planned_ms: int
+    parts: list[Part]
+    duplicates: list[tuple[int, int, list[int]]]
+
+    def plan(self) -> ReadPlan:
+        """The plan of the parts that are not whole."""
+        it = self.request
+        limited = it.start_us is not None or it.end_us is not None
+        return ReadPlan(
+            times=EventTimes(it.start_us, it.end_us) if limited else None,
+            pieces=[self.piece(part) for part in self.missing],
+            duplicates={
+                (partition, offset): frozenset(positions)
+                for partition, offset, positions in self.duplicates
+            },
+        )
+
+    def piece(self, part: Part) -> Piece:
+        """What is read for a part."""
+        span = OffsetRange(part.partition, part.start, part.end, self.incarnation)
+        return Piece(range=span, batches=part.batches, size_bytes=part.size_bytes)
+
+    @property
+    def missing(self) -> list[Part]:
+        """The parts that are not whole."""
+        return [part for part in self.parts if part.records is None]
+
+
+class Outcome(NamedTuple):
+    """What an export holds.
+
+    Attributes:
+        records: rows.
+        batches: Batches that were read for them.
+        duplicates: Messages left out, as they are there already.
+        files: how many there are.
+        resumed_files: of these, how many were there already.
+        read_bytes: stored bytes of the Batches.
+        written_bytes: size of the files.
+    """
+
+    records: int = 0
+    batches: int = 0
+    duplicates: int = 0
+    files: int = 0
+    resumed_files: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What an export is made of.
+
+    Attributes:
+        request: what to export.
+        selection: the same, as it is now.
+        open_reader: a reader for an incarnation of the topic and a schema; for the present ones
+            where they are empty.
+        progress: shows how far it is, of so many bytes; gives what is called with bytes done.
+        say: tells the user something.
+        file_bytes: stored bytes after which a file of a folder ends.
+    """
+
+    request: Request
+    selection: Selection
+    open_reader: Callable[[str, str], TopicReader]
+    progress: Callable[[int], AbstractContextManager[Callable[[int], None]]]
+    say: Callable[[str], None]
+    file_bytes: int
+
+
+# -- a folder -------------------------------------------------------------------------------
+
+
+def export_folder(folder: Path, job: Job) -> Outcome:
+    """Export into a folder, or go on with what is there.
+
+    Args:
+        folder: made if there is none.
+        job: what to do.
+
+    Raises:
+        ConfigError: the folder holds something else.
+        LockedError: another run is at work in it.
+        CorruptDataError: its manifest cannot be read.
+        OffsetOutOfRangeError: retention has removed some of what is left to export.
+        TopicRecreatedError: the topic was made again since the export began.
+        StorageError: the files cannot be written.
+        MemqError: as `TopicReader`.
+    """
+    if _read_manifest(folder, job.request) is None:
+        with job.open_reader("", "") as reader:
+            manifest = _plan(reader, job)  # before there is a folder, for it may fail
+            with _locked_folder(folder):
+                if _read_manifest(folder, job.request) is None:  # nobody else began meanwhile
+                    _write_manifest(folder, manifest)
+                    _export_missing(folder, manifest, reader, job)
+                    return _outcome(manifest, there=0)
+    with _locked_folder(folder):
+        return _go_on(folder, job)
+
+
+def _go_on(folder: Path, job: Job) -> Outcome:
+    manifest = _read_manifest(folder, job.request)
+    assert manifest is not None  # noqa: S101 - it is never removed
+    there = len(manifest.parts) - len(manifest.missing)
+    if not manifest.missing:
+        planned = iso_ms(manifest.planned_ms)
+        job.say(f"{folder}: all is there already of the export that was planned at {planned}")
+        return _outcome(manifest, there)
+    job.say(f"{folder}: {counted(len(manifest.missing), 'file')} to go; {there} there already")
+    with _advising(folder), job.open_reader(manifest.incarnation, manifest.schema_id) as reader:
+        reader.check_retained(manifest.plan().pieces)
+        _export_missing(folder, manifest, reader, job)
+    return _outcome(manifest, there)
+
+
+@contextmanager
+def _locked_folder(folder: Path) -> Iterator[None]:
+    """A folder that no other run is at work in; it is made if there is none."""
+    with _files_of(folder):
+        make_folders(folder)
+        lock = lock_exclusively(folder / LOCK)
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+def _plan(reader: TopicReader, job: Job) -> Manifest:
+    plan = reader.plan(job.selection, piece_bytes=job.file_bytes)
+    nothing = Piece(range=OffsetRange(job.selection.partition or 0, 0, 0))  # a file says so as well
+    return Manifest(
+        version=MANIFEST_VERSION,
+        request=job.request,
+        incarnation=reader.incarnation,
+        schema_id=reader.schema_id,
+        planned_ms=time.time_ns() // 1_000_000,
+        parts=[_part(piece, job.request.format) for piece in plan.pieces or [nothing]],
+        duplicates=[(*place, sorted(found)) for place, found in sorted(plan.duplicates.items())],
+    )
+
+
+def _part(piece: Piece, form: Format) -> Part:
+    partition, start, end, _ = piece.range
+    return Part(
+        file=f"partition-{partition:05d}-{start:012d}-{end:012d}{suffix_of(form)}",
+        partition=partition,
+        start=start,
+        end=end,
+        batches=piece.batches,
+        size_bytes=piece.size_bytes,
+    )
+
+
+def _export_missing(folder: Path, manifest: Manifest, reader: TopicReader, job: Job) -> None:
+    """Make the files that are not whole, a few at a time: one processor writes one file."""
+    plan, missing = manifest.plan(), manifest.missing
+    changing, given_up = threading.Lock(), threading.Event()
+    writers = ThreadPoolExecutor(min(WRITERS, os.cpu_count() or 1), "memq-export")
+    with job.progress(plan.size_bytes) as advance, writers:
+
+        def note(size_bytes: int) -> None:
+            if given_up.is_set():
+                raise ClosedError("the export was given up")
+            with changing:
+                advance(size_bytes)
+
+        def make(part: Part, piece: Piece) -> None:
+            file = folder / part.file
+            with _files_of(folder), _hidden(file).open("wb") as hidden:
+                written = _Run(job, reader, plan, note).write(hidden, [piece])
+                _show(file)
+            with changing:
+                part.records, part.file_bytes = written
+                _write_manifest(folder, manifest)
+
+        try:
+            made = [writers.submit(make, *each) for each in zip(missing, plan.pieces, strict=True)]
+            for each in as_completed(made):
+                each.result()
+        except BaseException:
+            given_up.set()
+            writers.shutdown(wait=False, cancel_futures=True)
+            reader.close()  # ends what waits for a broker
+            raise
+
+
+def _outcome(manifest: Manifest, there: int) -> Outcome:
+    parts = manifest.parts
+    return Outcome(
+        records=sum(part.records or 0 for part in parts),
+        batches=sum(part.batches for part in parts),
+        duplicates=sum(len(positions) for *_, positions in manifest.duplicates),
+        files=len(parts),
+        resumed_files=there,
+        read_bytes=sum(part.size_bytes for part in parts),
+        written_bytes=sum(part.file_bytes or 0 for part in parts),
+    )
+
+
+def _read_manifest(folder: Path, request: Request) -> Manifest | None:
+    """The manifest of the export that a folder holds; None when it holds nothing."""
+    path = folder / MANIFEST
+    with _files_of(folder):
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            held = folder.iterdir() if folder.exists() else ()
+            others = sorted(each.name for each in held if each.name not in _OWN)
+            if others:
+                raise ConfigError(
+                    f"{folder} holds {others[0]} and no export; name a folder that is new or empty"
+                ) from None
+            return None
+    try:
+        manifest = msgspec.json.decode(content, type=Manifest)
+    except msgspec.MsgspecError as exc:
+        raise CorruptDataError(
+            f"{path} is no manifest of an export that this version knows ({exc}); name another "
+            "folder"
+        ) from exc
+    if manifest.version != MANIFEST_VERSION:
+        raise CorruptDataError(
+            f"{path} has version {manifest.version}; this memq knows {MANIFEST_VERSION}; name "
+            "another folder"
+        )
+    if not manifest.request.is_same(request):
+        raise ConfigError(
+            f"{folder} holds the export '{manifest.request}', and this one is '{request}'; name "
+            "another folder"
+        )
+    return manifest
+
+
+_OWN = (LOCK, f"{MANIFEST}.tmp")
+
+
+def _write_manifest(folder: Path, manifest: Manifest) -> None:
+    content = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+    with _files_of(folder):
+        replace_durably(folder / MANIFEST, content)
+
+
+# -- one file -------------------------------------------------------------------------------
+
+
+def export_file(file: Path, job: Job) -> Outcome:
+    """Export into one file, which is there whole or not at all.
+
+    Args:
+        file: must not exist.
+        job: what to do.
+
+    Raises:
+        ConfigError: the file exists.
+        LockedError: another run is writing it.
+        StorageError: it cannot be written.
+        MemqError: as `TopicReader`.
+    """
+    _check_new(file)
+    with job.open_reader("", "") as reader, _files_of(file), _locked(_hidden(file)) as hidden:
+        plan = reader.plan(job.selection)
+        with job.progress(plan.size_bytes) as advance:
+            records, size_bytes = _Run(job, reader, plan, advance).write(hidden, plan.pieces)
+        _check_new(file)
+        _show(file)
+    return Outcome(
+        records=records,
+        batches=sum(piece.batches for piece in plan.pieces),
+        duplicates=sum(map(len, plan.duplicates.values())),
+        files=1,
+        read_bytes=plan.size_bytes,
+        written_bytes=size_bytes,
+    )
+
+
+def _check_new(file: Path) -> None:
+    if file.exists():
+        raise ConfigError(f"{file} exists; delete it, or name another file")
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[IO[bytes]]:
+    """An empty file that no other run writes to; it is deleted unless it got another name."""
+    free = False  # unless it is locked, and still what is found under its name
+    with path.open("ab") as file:
+        with suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            free = path.exists() and path.samefile(f"/dev/fd/{file.fileno()}")
+        if not free:
+            raise LockedError(f"another export is writing {path}; wait for it")
+        try:
+            file.truncate(0)
+            yield file
+        finally:
+            path.unlink(missing_ok=True)
+
+
+# -- files ----------------------------------------------------------------------------------
+
+
+class _Run(NamedTuple):
+    """A run at work: the reader is open."""
+
+    job: Job
+    reader: TopicReader
+    plan: ReadPlan
+    advance: Callable[[int], None]
+
+    def write(self, file: IO[bytes], pieces: Sequence[Piece]) -> tuple[int, int]:
+        """Write the rows of some pieces, durably; rows and bytes of the file."""
+        records = 0
+        sink = open_sink(self.job.request.format, file, self.reader.schema)
+        try:
+            with closing(self.reader.rows(self.plan, pieces)) as batches:
+                for each in batches:
+                    for rows in each.rows:
+                        sink.write(rows)
+                        records += rows.num_rows
+                    self.advance(each.batch.notification.size_bytes)
+        except BaseException:
+            with suppress(Exception):  # it would else be closed after the file
+                sink.close()
+            raise
+        sink.close()
+        file.flush()
+        os.fsync(file.fileno())
+        return records, os.fstat(file.fileno()).st_size
+
+
+def suffix_of(form: Format) -> str:
+    """Of the files of a format."""
+    return next(suffix for suffix, each in SUFFIXES.items() if each == form)
+
+
+def _hidden(file: Path) -> Path:
+    """What a file is called until it is whole."""
+    return file.with_name(f".{file.name}.tmp")
+
+
+def _show(file: Path) -> None:
+    """Give a file that is whole and durable its name."""
+    _hidden(file).replace(file)
+    sync_folder(file.parent)
+
+
+@contextmanager
+def _files_of(path: Path) -> Iterator[None]:
+    """Say what cannot be written, and what to do.
+
+    Raises:
+        StorageError: in place of an OSError.
+    """
+    try:
+        yield
+    except OSError as exc:
+        raise StorageError(f"{path} cannot be written: {explain(exc)}") from exc
+
+
+@contextmanager
+def _advising(folder: Path) -> Iterator[None]:
+    """Say what to do about an export that cannot be finished."""
+    try:
+        yield
+    except (OffsetOutOfRangeError, TopicRecreatedError, UnknownTopicError) as exc:
+        raise type(exc)(
+            f"{exc}. So the export in {folder} cannot be finished; what is whole of it stays. "
+            "Export into another folder"
+        ) from exc

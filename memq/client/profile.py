@@ -1,0 +1,224 @@
+"""Where the brokers are and what they ask for: arguments, variables, and the profiles of a file.
+
+The file is `memq.toml` in the user's configuration folder, or what `MEMQ_CONFIG` names:
+
+    [profiles.default]
+    bootstrap = "broker-1:6367,broker-2:6367"
+    token_file = "memq.token"
+
+    [profiles.local]
+    bootstrap = "127.0.0.1:6367"
+
+What is not given on the command line comes from a variable, else from the profile that was asked
+for, else from the one called `default`, if there is one. A profile's token is for its own brokers:
+it is not sent to those that a flag or `MEMQ_BOOTSTRAP` names in their place.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+import tomllib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, get_args
+
+from memq.core.defaults import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, TOKEN_VARIABLE
+from memq.core.options import Option, defaults, options_of, parse_options
+from memq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+log = logging.getLogger(__name__)
+
+CONFIG_VARIABLE = "MEMQ_CONFIG"
+PROFILE_VARIABLE = "MEMQ_PROFILE"
+DEFAULT_PROFILE = "default"
+MAX_FILE_BYTES = 1 << 20  # of the file, and of a token's: more can only be a mistake
+
+_ReadThrough = Literal["storage", "broker"]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a profile says; None and an empty token are what it leaves open.
+
+    Attributes:
+        bootstrap: Addresses of some brokers, `host:port` separated by commas.
+        token: Credential, where the brokers ask for one.
+        token_file: File that holds the token, in place of `token`; a relative path begins at the
+            folder of the configuration file.
+        read_through: For `memq consume`, as its option of this name.
+    """
+
+    bootstrap: Annotated[str | None, Option("text", None)] = None
+    token: Annotated[str, Option("text", "")] = ""
+    token_file: Annotated[str | None, Option("text", None)] = None
+    read_through: Annotated[
+        _ReadThrough | None, Option("text", None, choices=get_args(_ReadThrough))
+    ] = None
+
+    def __repr__(self) -> str:
+        return f"<Profile {self.bootstrap or 'without brokers'}>"  # never the token
+
+    def token_for(self, bootstrap: str) -> str:
+        """The token for these brokers; empty where they are not the profile's own."""
+        return self.token if self.bootstrap in (None, bootstrap) else ""
+
+
+PROFILE_OPTIONS = options_of(Profile)
+
+
+class Connection(TypedDict):
+    """The arguments of a client that say whom to ask."""
+
+    bootstrap: str
+    token: str
+
+
+def profile(name: str | None = None) -> Connection:
+    """The brokers and the token of a profile, as arguments of any client.
+
+    `Producer(**profile("prod"), topic="clicks")` writes to the brokers of the profile `prod`.
+
+    Args:
+        name: of the profile; None for the one in `MEMQ_PROFILE`, or else `default`.
+
+    Raises:
+        ConfigError: there is no such profile, or the file cannot be read or is malformed.
+    """
+    found = read_profile(name)
+    return Connection(bootstrap=found.bootstrap or DEFAULT_BOOTSTRAP, token=found.token)
+
+
+def connection_of(bootstrap: str | None, token: str = "") -> Connection:
+    """Whom a client asks that was given these arguments.
+
+    Brokers that were named are asked with the token that was given. Without a name they are those
+    of `MEMQ_BOOTSTRAP`, of the profile, or the one on this machine, and a token that was not given
+    is that of `MEMQ_TOKEN` or of the profile.
+
+    Raises:
+        ConfigError: as `profile`.
+    """
+    if bootstrap is not None:
+        return Connection(bootstrap=bootstrap, token=token)
+    bootstrap = os.environ.get(BOOTSTRAP_VARIABLE)
+    token = token or os.environ.get(TOKEN_VARIABLE, "")
+    if bootstrap:
+        return Connection(bootstrap=bootstrap, token=token)
+    found = profile()
+    return Connection(bootstrap=found["bootstrap"], token=token or found["token"])
+
+
+def read_profile(name: str | None = None, *, warn: bool = True) -> Profile:
+    """What a profile says, with the token that its file holds.
+
+    Args:
+        name: as `profile` takes it.
+        warn: log it when others can read the token.
+
+    Raises:
+        ConfigError: as `profile`.
+    """
+    asked = name or os.environ.get(PROFILE_VARIABLE)
+    path, is_named = _config_file()
+    profiles = _profiles_in(path) if is_named or _exists(path) else {}
+    given = profiles.get(asked or DEFAULT_PROFILE)
+    if given is None and not asked:
+        return Profile()
+    if given is None:
+        known = f"; it has {', '.join(profiles)}" if profiles else ""
+        raise ConfigError(
+            f"no profile {asked!r} in {path}{known}; add [profiles.{asked}] there, or name "
+            f"another with --profile or {PROFILE_VARIABLE}"
+        )
+    return _parse(path, asked or DEFAULT_PROFILE, given, warn=warn)
+
+
+def _config_file() -> tuple[Path, bool]:
+    """The path of the file, and whether the user named it."""
+    named = os.environ.get(CONFIG_VARIABLE)
+    if named:
+        return Path(named), True
+    folder = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")  # noqa: PTH111 - where there is no home, Path raises
+    return Path(folder, "memq.toml"), False
+
+
+def _exists(path: Path) -> bool:
+    """Whether there is a file; a folder that this user may not look into has none for them."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return False
+    return True
+
+
+def _profiles_in(path: Path) -> Mapping[str, Any]:
+    """The tables of the profiles, by name."""
+    try:
+        content = tomllib.loads(_read(path))
+    except tomllib.TOMLDecodeError as exc:
+        raise ConfigError(f"{path} is not TOML: {exc}") from exc
+    profiles = content.pop("profiles", {})
+    if content:
+        raise ConfigError(
+            f"{path}: unknown {next(iter(content))!r}; a profile begins with a line like "
+            f"[profiles.{DEFAULT_PROFILE}]"
+        )
+    if not isinstance(profiles, dict) or not all(isinstance(p, dict) for p in profiles.values()):
+        raise ConfigError(
+            f"{path}: 'profiles' must be tables, each beginning with a line like "
+            f"[profiles.{DEFAULT_PROFILE}]"
+        )
+    return profiles
+
+
+def _parse(path: Path, name: str, given: Mapping[str, object], *, warn: bool) -> Profile:
+    try:
+        found = Profile(**defaults(PROFILE_OPTIONS) | parse_options(PROFILE_OPTIONS, given))
+        holder = _holder_of_token(path, found)
+        if found.token_file:
+            found = replace(found, token=_token_in(holder), token_file=None)
+    except ConfigError as exc:
+        raise ConfigError(f"{path}, profile {name!r}: {exc}") from exc
+    if warn and found.token and _others_read(holder):
+        log.warning("%s holds a token and others can read it; chmod 600 it", holder)
+    return found
+
+
+def _holder_of_token(path: Path, found: Profile) -> Path:
+    """The file that the token is in, if the profile has one."""
+    if not found.token_file:
+        return path
+    if found.token:
+        raise ConfigError("token and token_file are both given; leave out one")
+    return path.parent / os.path.expanduser(found.token_file)  # noqa: PTH111 - as below
+
+
+def _token_in(path: Path) -> str:
+    token = _read(path).strip()
+    if not token:
+        raise ConfigError(f"{path} is empty; it should hold a token")
+    return token
+
+
+def _read(path: Path) -> str:
+    """The text of a file."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+        if len(content) > MAX_FILE_BYTES:
+            raise ConfigError(f"{path} is larger than {MAX_FILE_BYTES} bytes; is it the right one?")
+        return content.decode()
+    except OSError as exc:
+        raise ConfigError(f"cannot read {path}: {exc.strerror}") from exc
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"{path} is not text: {exc}") from exc
+
+
+def _others_read(path: Path) -> bool:
+    mode = path.stat().st_mode
+    return stat.S_ISREG(mode) and bool(mode & (stat.S_IRGRP | stat.S_IROTH))

@@ -1,0 +1,396 @@
+"""`memq export`: formats, files, folders, and exports that go on after any kill."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from pyarrow import csv, parquet
+
+from memq import AdminClient, Producer, read_range
+from memq.cli.export_job import LOCK, MANIFEST
+from memq.core.files import lock_exclusively
+from tests.integration.cli.processes import TIMEOUT_S
+
+NOON = datetime(2025, 6, 30, 12, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+SMALL = ("--file-bytes", "1KiB")  # a file for each Batch
+
+KILLED = """
+import sys
+from memq.testing.crashing import CrashPoint
+CrashPoint.parse(sys.argv[1]).arm(None, None)
+from memq.cli.main import main
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.fixture
+def clicks(broker, topic):
+    """A topic with six Batches of two minutes each; some bytes are no text."""
+    fill(broker, topic, range(6))
+    return topic
+
+
+def fill(broker, topic, batches):
+    """Publish Batches; a value is the minute of its record."""
+    with Producer(broker.address, topic=topic) as producer:
+        for number in batches:
+            for minute in (2 * number, 2 * number + 1):
+                key = b"\xff" if minute == 3 else b'key, "%d"' % minute
+                producer.write(
+                    b"%d" % minute, key, {"n": b"\xfe", "m": None}, timestamp=NOON + minute * MINUTE
+                )
+            producer.flush()
+
+
+def run(memq, *arguments):
+    """What an export says at its end."""
+    return json.loads(memq("export", *arguments, "-o", "json"))
+
+
+def files(folder):
+    """The files of an export, without what only it reads."""
+    return sorted(each for each in folder.iterdir() if each.name[0] not in "._")
+
+
+def values(folder):
+    """The values in the Parquet files of a folder, in their order."""
+    tables = [parquet.read_table(each) for each in files(folder)]
+    return [int(value) for value in pa.concat_tables(tables)["value"].to_pylist()]
+
+
+# -- formats --------------------------------------------------------------------------------
+
+
+def test_formats_hold_what_was_written(memq, clicks, broker, tmp_path):
+    """Parquet and Arrow give back the very table; the texts hold the same values."""
+    expected = read_range(broker.address, topic=clicks)
+    done = {}
+    for form in ("parquet", "arrow", "csv", "jsonl"):
+        path = tmp_path / f"all.{form}"
+        done[form] = run(memq, clicks, path)
+        assert done[form]["written_bytes"] == path.stat().st_size
+        assert (done[form]["records"], done[form]["batches"], done[form]["files"]) == (12, 6, 1)
+
+    assert parquet.read_table(tmp_path / "all.parquet").equals(expected)
+    assert (
+        parquet.ParquetFile(tmp_path / "all.parquet").metadata.row_group(0).column(0).compression
+        == "ZSTD"
+    )
+    assert pa.ipc.open_file(tmp_path / "all.arrow").read_all().equals(expected)
+    table = csv.read_csv(tmp_path / "all.csv")
+    assert table["value"].to_pylist() == list(range(12))
+    assert table["key"][0].as_py() == 'key, "0"'
+    assert table["key"][3].as_py() == '{"base64":"/w=="}'
+    assert json.loads(table["headers"][0].as_py()) == [["n", {"base64": "/g=="}], ["m", None]]
+
+
+def test_json_lines_are_those_of_consume(memq, clicks, tmp_path):
+    """A record is the same JSON as `memq consume` prints, with all columns or with a few."""
+    shown = memq("consume", clicks, "--from-beginning", "--exit-at-end", "--format", "json")
+    run(memq, clicks, tmp_path / "all.jsonl", "--metadata")
+    lines = [json.loads(line) for line in (tmp_path / "all.jsonl").read_text().splitlines()]
+
+    for line in lines:
+        assert line.pop("batch")
+    assert lines == [json.loads(line) for line in shown.splitlines()]
+    run(memq, clicks, tmp_path / "few.jsonl", "--columns", "value, key")
+    assert (tmp_path / "few.jsonl").read_text().splitlines()[3] == (
+        '{"value":"3","key":{"base64":"/w=="}}'
+    )
+
+
+def test_typed_columns(memq, topic, broker, tmp_path):
+    """Columns of a typed topic keep their types where the format has them, and are text else."""
+    schema = pa.schema(
+        [
+            ("id", pa.int64()),
+            ("at", pa.timestamp("ns", "Europe/Oslo")),
+            ("far", pa.timestamp("s")),
+            ("day", pa.date32()),
+            ("price", pa.decimal128(8, 2)),
+            ("half", pa.float16()),
+            ("tags", pa.list_(pa.utf8())),
+            ("took", pa.duration("us")),
+            ("raw", pa.large_binary()),
+            ("none", pa.float16()),
+        ]
+    )
+    values = [
+        2**60,
+        1_751_284_800_000_000_001,
+        10**14,
+        NOON.date(),
+        Decimal("1.25"),
+        0.5,
+        ["a", "b"],
+        1_500_000,
+        b"\x00x",
+        float("nan"),
+    ]
+    columns = [
+        pa.array([value, None], kind) for value, kind in zip(values, schema.types, strict=True)
+    ]
+    table = pa.table(columns, schema=schema)
+    with AdminClient(broker.address) as admin:
+        admin.create_topic("typed-export", schema=schema, batch_age="5ms")
+    with Producer(broker.address, topic="typed-export") as producer:
+        producer.write_table(table)
+    for form in ("parquet", "arrow", "csv", "jsonl"):
+        run(memq, "typed-export", tmp_path / f"x.{form}")
+
+    assert parquet.read_table(tmp_path / "x.parquet")["at"].equals(table["at"])
+    assert pl.read_ipc(tmp_path / "x.arrow").shape == (2, 10)
+    first, second = map(json.loads, (tmp_path / "x.jsonl").read_text().splitlines())
+    assert first == {
+        "id": 2**60,
+        "at": "2025-06-30T12:00:00.000000001Z",
+        "far": "100000000000000000000 microseconds since 1970",
+        "day": "2025-06-30",
+        "price": "1.25",
+        "half": 0.5,
+        "tags": ["a", "b"],
+        "took": "PT1.5S",
+        "raw": "\x00x",
+        "none": "NaN",
+    }
+    assert set(second.values()) == {None}
+    _, filled, empty = (tmp_path / "x.csv").read_text().splitlines()
+    assert filled == (
+        '1152921504606846976,"2025-06-30T12:00:00.000000001Z",'
+        '"100000000000000000000 microseconds since 1970","2025-06-30","1.25",0.5,'
+        '"[""a"",""b""]","PT1.5S","\x00x",nan'
+    )
+    assert empty == ",,,,,,,,,"
+
+
+# -- what is exported -----------------------------------------------------------------------
+
+
+def test_times_and_ranges(memq, clicks, tmp_path):
+    """Times are exact, a range is those Batches, and nothing is a file without rows."""
+    times = ("--from", "2025-06-30T12:03Z", "--to", "2025-06-30T14:08+02:00")
+    done = run(memq, clicks, tmp_path / "a", *times)
+    assert values(tmp_path / "a") == [3, 4, 5, 6, 7]
+    assert (done["records"], done["batches"]) == (5, 3)
+    run(memq, clicks, tmp_path / "b", "--range", "0:1-3")
+    assert values(tmp_path / "b") == [2, 3, 4, 5]
+    done = run(memq, clicks, tmp_path / "c", "--from", "1s")
+    assert (done["records"], done["files"], values(tmp_path / "c")) == (0, 1, [])
+
+
+def test_a_folder_is_read_whole_by_others(memq, topic, broker, tmp_path):
+    """Readers of folders take the files of all partitions, and pass over what is not theirs."""
+    memq("topic", "alter", topic, "--write-partitions", "2")
+    fill(broker, topic, range(6))
+    done = run(memq, topic, tmp_path / "all", *SMALL, "--metadata")
+
+    assert done["files"] == len(files(tmp_path / "all")) == done["batches"]
+    assert sorted(values(tmp_path / "all")) == list(range(12))
+    assert parquet.read_table(tmp_path / "all").num_rows == 12
+    assert pl.scan_parquet(tmp_path / "all" / "*.parquet").collect().height == 12
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["x.csv", "--format", "arrow"], "x.csv is to be a file of csv, not arrow"),
+        (["there.csv"], "there.csv exists; delete it, or name another file"),
+        (["there.txt"], "there.txt is a file, and its name says no format"),
+        (["full"], "full holds mine and no export; name a folder that is new or empty"),
+        (["none/x.csv"], "none/x.csv cannot be written: No such file or directory"),
+        (["x", "--range", "0:4-9"], r"\[4, 9\) is not retained in full; \[0, 6\) is"),
+        (["x", "--columns", "no"], "no column 'no'; there are key, value, headers, timestamp"),
+        (["x.csv", "--from", "1h", "--to", "2h"], "the times end at .*, before they start at"),
+    ],
+)
+def test_refusals(memq, clicks, tmp_path, arguments, expected):
+    """What cannot be done is refused in one line, and leaves nothing behind."""
+    (tmp_path / "there.csv").write_text("mine")
+    (tmp_path / "there.txt").write_text("mine")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine").touch()
+    before = sorted(tmp_path.rglob("*"))
+    target, *options = arguments
+
+    said = memq("export", clicks, tmp_path / target, *options, code=1)
+
+    assert re.search(expected, said)
+    assert said.count("\n") == 1
+    assert sorted(tmp_path.rglob("*")) == before
+    assert (tmp_path / "there.csv").read_text() == "mine"
+
+
+# -- going on -------------------------------------------------------------------------------
+
+POINTS = [
+    "os.fsync:after:2",  # the manifest of the plan has no name yet
+    "os.replace:after:1",
+    "os.fsync:before:4",  # the first file is written, and not durable
+    "os.replace:before:2",
+    "os.replace:after:2",  # it has its name, and the manifest does not know
+    "os.replace:before:3",
+    "os.replace:after:3",
+    "os.writev:after:4",  # a later one
+    "os.replace:before:6",
+]
+"""Steps of an export at which it is killed, from its first to its third file."""
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_killed_export_goes_on(memq, clicks, broker, tmp_path, point):
+    """Killed at any step, and with more published since: nothing is missing or there twice."""
+    folder = tmp_path / "all"
+    arguments = ["export", clicks, str(folder), *SMALL]
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, point, *arguments],
+        env=os.environ | {"MEMQ_BOOTSTRAP": broker.address},
+        capture_output=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    planned = (folder / MANIFEST).exists()
+    fill(broker, clicks, range(6, 8))
+
+    done = run(memq, *arguments[1:])
+
+    expected = list(range(12 if planned else 16))
+    assert values(folder) == expected
+    assert (done["records"], done["files"]) == (len(expected), len(expected) // 2)
+    assert not list(folder.glob(".*.tmp"))
+    assert run(memq, *arguments[1:])["resumed_files"] == done["files"]
+
+
+def test_a_killed_file_is_not_there(memq, clicks, broker, tmp_path):
+    """A file alone is there whole or not at all; what a kill left is in nobody's way."""
+    path = tmp_path / "all.parquet"
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, "os.replace:before:1", "export", clicks, str(path)],
+        env=os.environ | {"MEMQ_BOOTSTRAP": broker.address},
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    assert [each.name for each in tmp_path.iterdir()] == [".all.parquet.tmp"]
+
+    run(memq, clicks, path)
+
+    assert parquet.read_table(path).num_rows == 12
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def unfinished(folder):
+    """Make an export one that has two files to go."""
+    manifest = json.loads((folder / MANIFEST).read_bytes())
+    for part in manifest["parts"][-2:]:
+        part["records"] = part["file_bytes"] = None
+        (folder / part["file"]).unlink()
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+
+
+def test_another_selection_is_refused(memq, clicks, tmp_path):
+    """A folder holds one export; the same one is what was asked for in the same words."""
+    folder = tmp_path / "all"
+    run(memq, clicks, folder, "--from", "30d", *SMALL)
+    (folder / MANIFEST).read_bytes()
+
+    for other in (["--from", "31d"], ["--from", "30d", "--format", "csv"], [], ["--metadata"]):
+        said = memq("export", clicks, folder, *other, code=1)
+        assert f"holds the export '{clicks} --format parquet --from 30d', and this one" in said
+    assert run(memq, clicks, folder, "--from", "30d")["resumed_files"] == 1
+    (folder / MANIFEST).write_text("{}")
+    said = memq("export", clicks, folder, "--from", "30d", code=1)
+    assert "is no manifest of an export that this version knows" in said
+
+
+def test_a_topic_that_is_gone_or_made_again(memq, clicks, tmp_path):
+    """An unfinished export of a topic that was made again is refused, and says what to do."""
+    folder = tmp_path / "all"
+    run(memq, clicks, folder, *SMALL)
+    unfinished(folder)
+    memq("topic", "delete", clicks)
+    memq("topic", "create", clicks)
+
+    said = memq("export", clicks, folder, *SMALL, code=1)
+
+    assert "was deleted and made again" in said
+    assert f"the export in {folder} cannot be finished" in said
+    assert values(folder) == list(range(8))
+
+
+def test_offsets_that_are_gone(memq, clicks, tmp_path):
+    """An unfinished export whose offsets are not retained any more is refused before it writes."""
+    folder = tmp_path / "all"
+    run(memq, clicks, folder, *SMALL)
+    unfinished(folder)
+    manifest = (folder / MANIFEST).read_text()
+    (folder / MANIFEST).write_text(re.sub(r'"end": 6\b', '"end": 60', manifest))
+
+    said = memq("export", clicks, folder, *SMALL, code=1)
+
+    assert "is not retained in full" in said
+    assert f"the export in {folder} cannot be finished" in said
+
+
+def test_two_at_once(memq, clicks, tmp_path):
+    """A second run in the same folder, or of the same file, is refused while the first is at it."""
+    folder = tmp_path / "all"
+    run(memq, clicks, folder)
+    lock = lock_exclusively(folder / LOCK)
+    try:
+        assert f"in use by process {os.getpid()}" in memq("export", clicks, folder, code=1)
+    finally:
+        os.close(lock)
+    lock = lock_exclusively(tmp_path / ".x.csv.tmp")
+    try:
+        said = memq("export", clicks, tmp_path / "x.csv", code=1)
+        assert "another export is writing" in said
+    finally:
+        os.close(lock)
+
+
+def test_an_interruption_says_how_to_go_on(memq, clicks, tmp_path, monkeypatch):
+    """Ctrl-C ends an export, and a line on stderr says that the same command goes on."""
+    replace = os.replace
+
+    def interrupted(old, new):
+        if str(new).endswith("000004.parquet"):
+            raise KeyboardInterrupt
+        replace(old, new)
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    said = memq("export", clicks, tmp_path / "all", *SMALL, code=130)
+    assert said == f"{tmp_path / 'all'}: not whole yet; the same command goes on\n"
+
+
+def test_a_bar_at_a_terminal(clicks, broker, tmp_path):
+    """At a terminal a bar shows how far it is; the result stays on stdout."""
+    ours, theirs = pty.openpty()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "memq", "export", clicks, tmp_path / "x.csv", "-o", "json"],
+            env=os.environ | {"MEMQ_BOOTSTRAP": broker.address, "TERM": "xterm"},
+            stdout=subprocess.PIPE,
+            stderr=theirs,
+            timeout=TIMEOUT_S,
+            check=True,
+        )
+        shown = os.read(ours, 1 << 16).decode()
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert json.loads(done.stdout)["records"] == 12
+    assert f"memq export {clicks}" in shown
+    assert "100%" in shown

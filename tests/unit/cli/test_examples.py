@@ -1,0 +1,103 @@
+"""Examples: what there is to copy, and that a copy takes nothing away."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from memq.cli.examples import FOLDERS, ROOT, files_of
+from memq.cli.main import main
+
+CHECKOUT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def copy(capsys):
+    """Copies; gives what was done by file, or the error when there is one."""
+
+    def copy(*arguments, code=0):
+        assert main(["examples", "copy", "-o", "json", *map(str, arguments)]) == code
+        captured = capsys.readouterr()
+        if code:
+            return captured.err
+        return {row["file"]: row["action"] for row in json.loads(captured.out)}
+
+    return copy
+
+
+def test_list(capsys):
+    """The list has every file of the folders, each with what it says of itself."""
+    assert main(["examples", "list", "-o", "json"]) == 0
+
+    rows = json.loads(capsys.readouterr().out)
+    assert CHECKOUT == ROOT
+    assert {row["file"] for row in rows} == {
+        str(path.relative_to(ROOT)) for name in FOLDERS for path in (ROOT / name).glob("*.*")
+    }
+    assert all(row["about"] for row in rows)
+
+
+def test_folders_and_files(copy, tmp_path):
+    """A folder keeps its name, a single file does not take its folder along."""
+    done = copy("dags/", "spark_apps/compact.py", tmp_path / "new")
+
+    assert set(done.values()) == {"copied"}
+    assert (tmp_path / "new" / "compact.py").read_bytes() == (
+        ROOT / "spark_apps" / "compact.py"
+    ).read_bytes()
+    for name in files_of(["dags"]):
+        assert (tmp_path / "new" / name).read_bytes() == (ROOT / name).read_bytes()
+
+
+def test_what_is_there_stays(copy, tmp_path):
+    """A file that differs stays as it is, and nothing else is copied, until --force is given."""
+    mine = tmp_path / "dags" / "memq_ranges.py"
+    mine.parent.mkdir()
+    mine.write_text("mine")
+
+    error = copy("dags", tmp_path, code=1)
+
+    assert error == (
+        f"memq: error: {mine} would be replaced; nothing was copied. Give --force to replace, or "
+        "name another folder\n"
+    )
+    assert [path.name for path in mine.parent.iterdir()] == [mine.name]
+    assert mine.read_text() == "mine"
+    assert copy("dags", tmp_path, "--force")[str(mine)] == "copied"
+    assert mine.read_bytes() == (ROOT / "dags" / mine.name).read_bytes()
+
+
+def test_once_more(copy, tmp_path):
+    """The same again is no error, and touches nothing."""
+    copy("dags", tmp_path)
+    before = {path: path.stat() for path in tmp_path.rglob("*")}
+
+    assert set(copy("dags", tmp_path).values()) == {"was the same"}
+
+    assert {path: path.stat() for path in tmp_path.rglob("*")} == before
+
+
+def test_a_link_is_in_the_way(copy, tmp_path):
+    """A link is replaced by force only, and then what it points at stays."""
+    target = tmp_path / "target"
+    target.write_text("mine")
+    (tmp_path / "compact.py").symlink_to(target)
+
+    assert "would be replaced" in copy("spark_apps/compact.py", tmp_path, code=1)
+    copy("spark_apps/compact.py", tmp_path, "--force")
+
+    assert target.read_text() == "mine"
+    assert not (tmp_path / "compact.py").is_symlink()
+
+
+@pytest.mark.parametrize(
+    "source", ["dag", "dags/none.py", "../docs", "memq", "dags/../pyproject.toml"]
+)
+def test_only_what_is_listed(copy, tmp_path, source):
+    """Nothing else of the package can be copied; the error says what can."""
+    error = copy(source, tmp_path, code=2)
+
+    assert f"there is no '{source}'; there are dags, " in error
+    assert list(tmp_path.iterdir()) == []

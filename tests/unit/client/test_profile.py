@@ -1,0 +1,191 @@
+"""Profiles: what a client is not told comes from variables, or else from a file."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from memq import profile
+from memq.client.profile import (
+    MAX_FILE_BYTES,
+    PROFILE_OPTIONS,
+    Profile,
+    connection_of,
+    read_profile,
+)
+from memq.errors import ConfigError
+
+ROOT = Path(__file__).parents[3]
+FILE = """
+[profiles.default]
+bootstrap = "a:1,b:2"
+token = "of the default"
+
+[profiles.prod]
+bootstrap = "c:3"
+token_file = "secret"
+read_through = "broker"
+
+[profiles.alone]
+token = "for any broker"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The configuration folder, with a file that nobody else can read."""
+    for name in ("MEMQ_CONFIG", "MEMQ_PROFILE", "MEMQ_BOOTSTRAP", "MEMQ_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    write(tmp_path / "memq.toml", FILE)
+    write(tmp_path / "secret", "of prod\n")
+    return tmp_path
+
+
+def write(path: Path, text: str, mode: int = 0o600) -> Path:
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+def test_a_profile_by_name(folder):
+    """A profile gives its brokers and its token, which a file beside it may hold."""
+    assert profile("prod") == {"bootstrap": "c:3", "token": "of prod"}
+    assert read_profile("prod") == Profile("c:3", "of prod", None, "broker")
+    assert profile() == profile("default") == {"bootstrap": "a:1,b:2", "token": "of the default"}
+
+
+def test_the_variable_names_a_profile(folder, monkeypatch):
+    """`MEMQ_PROFILE` counts where no name is given."""
+    monkeypatch.setenv("MEMQ_PROFILE", "prod")
+
+    assert profile()["bootstrap"] == "c:3"
+    assert profile("default")["bootstrap"] == "a:1,b:2"
+
+
+def test_what_a_client_is_given_wins(folder, monkeypatch):
+    """An argument wins over a variable, a variable over the profile, before the default."""
+    assert connection_of(None) == {"bootstrap": "a:1,b:2", "token": "of the default"}
+    assert connection_of(None, "mine") == {"bootstrap": "a:1,b:2", "token": "mine"}
+    monkeypatch.setenv("MEMQ_TOKEN", "of the variable")
+    assert connection_of(None) == {"bootstrap": "a:1,b:2", "token": "of the variable"}
+    monkeypatch.setenv("MEMQ_BOOTSTRAP", "d:4")
+    assert connection_of(None) == {"bootstrap": "d:4", "token": "of the variable"}
+    assert connection_of("e:5") == {"bootstrap": "e:5", "token": ""}
+    assert connection_of("e:5", "mine") == {"bootstrap": "e:5", "token": "mine"}
+
+
+def test_a_token_stays_with_its_brokers(folder, monkeypatch):
+    """The token of a profile is not sent to brokers that were named in place of its own."""
+    monkeypatch.setenv("MEMQ_BOOTSTRAP", "d:4")
+
+    assert connection_of(None) == {"bootstrap": "d:4", "token": ""}
+    assert read_profile("prod").token_for("d:4") == ""
+    assert read_profile("prod").token_for("c:3") == "of prod"
+    assert read_profile("alone").token_for("d:4") == "for any broker"
+
+
+def test_without_a_file(tmp_path, monkeypatch):
+    """Nobody needs a file; a profile that was asked for must be there."""
+    monkeypatch.delenv("MEMQ_CONFIG")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+    assert profile() == {"bootstrap": "127.0.0.1:6367", "token": ""}
+    with pytest.raises(ConfigError, match=r"no profile 'prod' in .*memq\.toml; add \[profiles\.pr"):
+        profile("prod")
+
+
+def test_a_file_that_was_named_must_be_there(tmp_path, monkeypatch):
+    """`MEMQ_CONFIG` names the file, wherever it is; a mistake in it does not go unnoticed."""
+    monkeypatch.setenv(
+        "MEMQ_CONFIG", str(write(tmp_path / "mine", '[profiles.x]\nbootstrap="x:1"'))
+    )
+    assert profile("x")["bootstrap"] == "x:1"
+
+    monkeypatch.setenv("MEMQ_CONFIG", str(tmp_path / "other"))
+    with pytest.raises(ConfigError, match=r"cannot read .*/other: No such file"):
+        profile()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[profiles.x\n", "memq.toml is not TOML: .*line 1"),
+        ('bootstrap = "a:1"', "unknown 'bootstrap'; a profile begins with a line like"),
+        ("profiles = 3", "'profiles' must be tables"),
+        ("[profiles]\ndefault = 3", "'profiles' must be tables"),
+        ('[profiles.default]\nbroker = "a:1"', "profile 'default': unknown option 'broker'; known"),
+        ("[profiles.default]\nbootstrap = 6367", "bootstrap = 6367: expected a text"),
+        ('[profiles.default]\nread_through = "x"', "must be one of storage, broker"),
+        ('[profiles.default]\ntoken="a"\ntoken_file="b"', "leave out one"),
+        ('[profiles.default]\ntoken_file="none"', "cannot read .*/none: No such file"),
+        ('[profiles.default]\ntoken_file="empty"', "empty is empty; it should hold a token"),
+        ("#" * (MAX_FILE_BYTES + 1), "larger than"),
+        ("\ufeff\u00e9", "is not TOML"),
+    ],
+)
+def test_what_is_wrong_is_named(folder, text, message):
+    """A mistake in the file is one line with the file, the place and the way out."""
+    write(folder / "empty", "\n")
+    write(folder / "memq.toml", text)
+
+    with pytest.raises(ConfigError, match=message) as raised:
+        profile()
+    assert "\n" not in str(raised.value)
+
+
+def test_a_file_that_is_no_text(folder):
+    """Bytes that are no UTF-8 are refused by name."""
+    (folder / "memq.toml").write_bytes(b"\xff")
+
+    with pytest.raises(ConfigError, match="is not text"):
+        profile()
+
+
+def test_an_unknown_profile_lists_those_there_are(folder):
+    """Who mistypes a name sees the right one."""
+    with pytest.raises(ConfigError, match=r"no profile 'prd' in .*; it has default, prod, alone"):
+        profile("prd")
+
+
+@pytest.mark.parametrize(
+    ("name", "loose", "warns"),
+    [
+        ("default", "memq.toml", True),
+        ("default", "secret", False),
+        ("prod", "secret", True),
+        ("prod", "memq.toml", False),
+    ],
+)
+def test_a_token_that_others_can_read(folder, caplog, name, loose, warns):
+    """There is a warning when others can read the file that holds the token, and only then."""
+    (folder / loose).chmod(0o640)
+
+    with caplog.at_level(logging.WARNING):
+        read_profile(name)
+
+    assert [record.getMessage() for record in caplog.records] == (
+        [f"{folder / loose} holds a token and others can read it; chmod 600 it"] if warns else []
+    )
+
+
+def test_the_token_is_not_shown(folder):
+    """A profile that reaches a log does not take its token there."""
+    assert "of the default" not in repr(read_profile())
+
+
+def test_every_option_is_a_field():
+    """The rows of the reference are the fields that a profile has."""
+    assert [row.name for row in PROFILE_OPTIONS] == [*Profile.__dataclass_fields__]
+
+
+def test_the_file_in_the_reference(folder):
+    """The file that the reference shows can be copied."""
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    write(folder / "memq.toml", page.split("```toml\n")[1].split("```")[0])
+    write(folder / "memq.token", "mine")
+
+    assert profile() == {"bootstrap": "broker-1:6367,broker-2:6367", "token": "mine"}
+    assert profile("local") == {"bootstrap": "127.0.0.1:6367", "token": ""}
