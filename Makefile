@@ -28,12 +28,12 @@ $(INSTALLED): pyproject.toml requirements.txt
 	@start=$$SECONDS
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "memq needs Python 3.11 or later: set PYTHON=python3.11" >&2; exit 1; }
-	echo "setup: .venv, with $$($(PYTHON) --version)"
+	echo "setup: 0 s: .venv, with $$($(PYTHON) --version)"
 	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
-	echo "setup: the $$(grep -c '^[^ #]' requirements.txt) packages pinned in requirements.txt"
+	echo "setup: $$((SECONDS - start)) s: the $$(grep -c '^[^ #]' requirements.txt) packages pinned in requirements.txt"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.txt uv
 	$(BIN)/uv pip sync --quiet --python $(BIN)/python requirements.txt
-	echo "setup: this folder as the package memq, so that changes need no reinstall"
+	echo "setup: $$((SECONDS - start)) s: this folder as the package memq, so that changes need no reinstall"
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	touch $@
 	echo "setup: done in $$((SECONDS - start)) s; the command is $(BIN)/memq"

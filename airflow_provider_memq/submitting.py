@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider_memq.files import S3_SCHEMES, scheme_of
+from memq.core.java import check_java
 from memq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -56,12 +57,13 @@ def prepare(
         writes: folders and files that the program writes.
 
     Raises:
-        ConfigError: there is neither a Spark connection nor a default, or the Spark of this machine
-            cannot write there.
+        ConfigError: there is neither a Spark connection nor a default, or this machine has no Java
+            for Spark, or its Spark cannot write there.
     """
     _set_master(hook, default_master)
     master = hook._connection["master"] or ""  # noqa: SLF001 - below
     if master.startswith("local"):
+        check_java()
         check_writable(hook, writes)
     _carry(hook, _environment(settings, master))
     if settings.token and hook._connection["deploy_mode"] == "cluster":  # noqa: SLF001 - see below

@@ -7,8 +7,8 @@ and pulls nothing heavy.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # type checkers take it for the one of `typing`, which takes time to load
 if TYPE_CHECKING:
     from memq import errors
     from memq.client.admin import AdminClient, AsyncAdminClient

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from memq.core.defaults import DEFAULT_ADMIN_PORT, DEFAULT_HOST, DEFAULT_PORT
+from memq.core.log_format import LOG_FORMAT, LogFormat
 from memq.core.options import Option, defaults, options_of, parse_options
 from memq.core.topic import TopicConfig, check_topic_name
 from memq.core.units import DAY_MS, GIB, KIB, MIB, MINUTE_MS
@@ -71,6 +72,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
             start. They are reported, and deleted when they are older than their topic's retention.
         auto_create_topics: Create a topic with default options when a producer first asks for it.
         log_level: Least level of log lines.
+        log_format: text, or json: an object a line, with time, level, logger and message.
         peers: other brokers and what they host.
         topics: topics that are created at start where they do not exist.
     """
@@ -96,6 +98,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     orphan_interval_ms: Annotated[int, Option("duration", "1h", 100, 30 * DAY_MS)]
     auto_create_topics: Annotated[bool, Option("flag", default=False)]
     log_level: Annotated[str, Option("text", "info", choices=("debug", "info", "warning", "error"))]
+    log_format: Annotated[LogFormat, LOG_FORMAT]
     peers: tuple[Peer, ...] = ()
     topics: tuple[TopicConfig, ...] = ()
 

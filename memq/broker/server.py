@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,13 +32,14 @@ from memq.core.clock import BrokerClock, Timekeeper
 from memq.core.files import explain, make_folders
 from memq.core.governor.catalog import Catalog
 from memq.core.group import GroupCoordinator
+from memq.core.log_format import configure
 from memq.core.notification.embedded import EmbeddedQueue
 from memq.core.notification.read_partition import PAGE_BYTES
 from memq.core.runtime import SYSTEM, Runtime
 from memq.core.storage.open import local_folder, open_storage
 from memq.core.topic import AUDIT_TOPIC
 from memq.core.units import counted
-from memq.errors import MemqError, StorageError, UnavailableError
+from memq.errors import ConfigError, MemqError, StorageError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +56,6 @@ QUEUE_BYTES = PAGE_BYTES + (1 << 20)  # a data page of the queue, an index page,
 TIDY_MS = 2_000  # memory that no body needed for so long, or twice as long, is freed
 TIDY_GROUPS_S = 1.0  # a group that has ended is stored as ended so much later
 LISTEN_BACKLOG = 4_096
-LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
 
 class Broker:
@@ -101,6 +100,7 @@ class Broker:
         """Take over, clean up, listen.
 
         Raises:
+            ConfigError: the data directory, or that of the storage, is a file.
             LockedError: another broker uses the data directory.
             DataLossError: a part of the data directory is missing that others know of.
             MemqError: something stored is damaged or cannot be read; the message names it.
@@ -110,6 +110,12 @@ class Broker:
         storage, queue = self._given
         objects = local_folder(self._storage_uri) if storage is None else None
         folders = [objects] if objects else []
+        for option, folder in (("data_dir", self._directory), ("storage", objects)):
+            if folder is not None and folder.exists() and not folder.is_dir():
+                raise ConfigError(
+                    f"{option} = {folder} is a file; give a folder, which is made where there is "
+                    "none"
+                )
         try:
             make_folders(self._directory)
         except OSError as exc:
@@ -310,9 +316,7 @@ def run(config: BrokerConfig, on_ready: Callable[[Broker], None] | None = None) 
     Raises:
         MemqError: it could not start.
     """
-    logging.basicConfig(
-        level=config.log_level.upper(), format=LOG_FORMAT, stream=sys.stderr, force=True
-    )
+    configure(config.log_format, config.log_level)
     return asyncio.run(serve(Broker(config), on_ready))
 
 
@@ -325,10 +329,17 @@ async def serve(broker: Broker, on_ready: Callable[[Broker], None] | None) -> in
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    await broker.start()
+    stopping = loop.create_task(stop.wait())
+    starting = loop.create_task(broker.start())
+    await asyncio.wait([stopping, starting], return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():  # nothing was accepted, and a start may be parted anywhere
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        log.info("broker %s stopped before it was ready", broker.config.broker_id)
+        return 0
+    await starting
     if on_ready is not None:
         on_ready(broker)
-    stopping = loop.create_task(stop.wait())
     failing = loop.create_task(broker.failed())
     await asyncio.wait([stopping, failing], return_when=asyncio.FIRST_COMPLETED)
     failed = failing.done()

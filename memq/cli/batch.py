@@ -20,7 +20,7 @@ from memq.cli.command import (
 from memq.cli.completion import TopicType
 from memq.cli.output import show_one, show_rows, write_whole
 from memq.core.units import counted, iso_ms, iso_us
-from memq.errors import CorruptDataError, MemqError
+from memq.errors import CorruptDataError, MemqError, ObjectNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -136,6 +136,7 @@ def verify(
         raise click.UsageError("--range is for a topic, not for one object")
     found = Findings()
     if uri is not None:
+        _read_object(target)  # what is not there is no finding
         found.check(uri)
     else:
         _verify_topic(target, wanted, bootstrap, token, found)
@@ -269,15 +270,41 @@ def cat(*, target: str, messages: bool, output: str) -> None:
     OBJECT is a URI or a path. To read Batches by offset, use memq consume --range.
     """
     from memq.core.format.reader import BatchReader  # noqa: PLC0415 - loads Arrow
-    from memq.core.storage.open import open_uri  # noqa: PLC0415
 
-    storage, key = open_uri(_object_uri(target) or Path(target).absolute().as_uri())
-    reader = BatchReader(storage.get(key))
+    data = _read_object(target)
+    try:
+        reader = BatchReader(data)
+    except MemqError as exc:
+        raise type(exc)(f"{target} is damaged: {exc}; `memq batch verify` names all of it") from exc
     if messages:
         rows = [_message_row(entry) for entry in reader.entries]
         show_rows(rows, list(rows[0]), output)
     else:
         _print_records(reader)
+
+
+def _read_object(target: str) -> Any:
+    """The bytes of an object that somebody has named.
+
+    Raises:
+        ObjectNotFoundError: there is none, or it is a folder.
+        MemqError: it cannot be read.
+    """
+    from memq.core.storage.open import local_folder, open_uri  # noqa: PLC0415 - loads Arrow
+
+    uri = _object_uri(target) or Path(target).absolute().as_uri()
+    storage, key = open_uri(uri)
+    try:
+        return storage.get(key)
+    except ObjectNotFoundError as exc:
+        folder = local_folder(uri)
+        if folder is not None and folder.is_dir():
+            raise ObjectNotFoundError(
+                f"{target} is a folder; name an object in it, or a topic for all of its Batches"
+            ) from exc
+        raise ObjectNotFoundError(
+            f"there is no object {target}; name one that `memq batch list TOPIC` shows"
+        ) from exc
 
 
 def _object_uri(target: str) -> str | None:

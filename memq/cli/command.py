@@ -17,6 +17,7 @@ from click.shell_completion import CompletionItem
 
 from memq.client.profile import PROFILE_VARIABLE, read_profile
 from memq.core.defaults import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, TOKEN_VARIABLE
+from memq.core.log_format import LOG_FORMAT, configure
 from memq.core.ranges import OffsetRange
 from memq.core.units import parse_duration_ms, parse_size_bytes
 from memq.errors import ConfigError, UnavailableError
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from memq.client.admin import AdminClient
     from memq.client.profile import Connection
+    from memq.core.log_format import LogFormat
     from memq.core.options import Option
 
     Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -45,8 +47,16 @@ class Command(click.Command):
     """A command whose epilog holds examples, one a line.
 
     An option that names no environment variable has the one of its flag: `--range` of
-    `memq consume` is `MEMQ_CONSUME_RANGE`, whatever Python calls the argument.
+    `memq consume` is `MEMQ_CONSUME_RANGE`, whatever Python calls the argument. Each command has the
+    option `--log-format`.
     """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if not isinstance(self, click.Group) and all(
+            p.name != LOG_FORMAT.name for p in self.params
+        ):
+            self.params.append(_log_format_option())
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Name the variables, then read arguments and variables."""
@@ -421,6 +431,27 @@ def _flag(row: Option, default: str | None, variable: str | None) -> Callable[[A
         envvar=variable,
         metavar=metavar,
         help=row.doc,
+    )
+
+
+def _log_format_option() -> click.Option:
+    """How the command logs; text stays as Python prints it, which is the message alone."""
+
+    def use(_: click.Context, __: click.Parameter, value: LogFormat) -> None:
+        if value == "json":
+            configure(value, "INFO")
+
+    return click.Option(
+        ["--log-format"],
+        type=click.Choice(LOG_FORMAT.choices),
+        default=LOG_FORMAT.default_text,
+        show_default=True,
+        envvar="MEMQ_LOG_FORMAT",
+        show_envvar=True,
+        expose_value=False,
+        is_eager=True,
+        callback=use,
+        help=LOG_FORMAT.doc,
     )
 
 

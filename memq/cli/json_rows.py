@@ -208,7 +208,7 @@ def _consumed(value: Any) -> type:
             ("key", _Bytes | None, None),
             ("headers", list[header] | dict[str, _Bytes | None] | None, None),
             (TIMESTAMP_COLUMN, str | None, None),
-            *((name, Any, None) for name in ORIGIN_FIELDS),
+            *((name, msgspec.Raw, msgspec.Raw()) for name in ORIGIN_FIELDS),
         ],
         forbid_unknown_fields=True,
     )

@@ -10,6 +10,7 @@ member leaves its group. (A broker drains instead, see `memq.broker.server`.)
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -34,10 +35,13 @@ from memq.cli.offsets import offsets
 from memq.cli.produce import produce
 from memq.cli.recover import recover
 from memq.cli.topic import topic
+from memq.core.log_format import is_json
 from memq.errors import MemqError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+log = logging.getLogger("memq")
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 TERMINATED = 143  # 128 + SIGTERM
@@ -70,21 +74,21 @@ class Root(Group):
             # The interpreter flushes stdout when it ends, and must not fail then.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
-        except (KeyboardInterrupt, RuntimeError) as exc:
+        except (KeyboardInterrupt, Exception) as exc:
             interrupt = _interrupt_that_caused(exc)
             if interrupt is None:
                 raise
             # It may have fallen between the making of a request and its sending.
             warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
-            if sys.stderr.isatty():
+            if sys.stderr.isatty() and not is_json():
                 click.echo(err=True)  # the prompt is to begin a line of its own
             return TERMINATED if isinstance(interrupt, _TerminatedError) else INTERRUPTED
         return result
 
 
 def _interrupt_that_caused(error: BaseException | None) -> KeyboardInterrupt | None:
-    """The interrupt that an error comes from: one that falls into a wait for a lock is raised as
-    that lock's `RuntimeError`, with the interrupt as its context.
+    """The interrupt that an error comes from, as its context: one that falls into a wait for a lock
+    is raised as that lock's `RuntimeError`, one that falls into an import as an `ImportError`.
     """
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
@@ -169,9 +173,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
-    if arguments is None:
-        signal.signal(signal.SIGTERM, _terminate)
-        sys.meta_path.insert(0, _WithoutPandas)
+    if arguments is not None:
+        return _run(arguments)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, _terminate)
+    sys.meta_path.insert(0, _WithoutPandas)
+    try:
+        return _run(None)
+    finally:
+        # All is done: a Ctrl-C could only interrupt the interpreter's own clearing up.
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     try:
         return cli.main(arguments, prog_name="memq", standalone_mode=False) or 0
     except click.exceptions.NoArgsIsHelpError as exc:
@@ -192,7 +209,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _complain(text: str) -> None:
-    click.echo(f"memq: error: {' '.join(text.split())}", err=True)
+    line = " ".join(text.split())
+    if is_json():
+        log.error("%s", line)
+    else:
+        click.echo(f"memq: error: {line}", err=True)
 
 
 if __name__ == "__main__":

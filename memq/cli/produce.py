@@ -10,7 +10,6 @@ import os
 import stat
 import sys
 import time
-from collections import deque
 from contextlib import contextmanager
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
@@ -59,13 +58,15 @@ _SHAPING = ("acks", "linger", "message_bytes", "compression", "max_in_flight")
 SHAPING_OPTIONS = [row for row in PRODUCER_OPTIONS if row.name in _SHAPING]
 """Options of a producer that shape what it sends."""
 
+_PLACING = ("partition_by", "delivery_timeout")
+
 
 @click.command(
     cls=Command,
     epilog="""
 seq 1000000 | memq produce hello
 memq produce clicks --input clicks.log --compression zstd --header source=web-1
-echo 'user-1:{"page": "/"}' | memq produce clicks --key-separator :
+echo 'user-1:{"page": "/"}' | memq produce clicks --key-separator : --partition-by key
 memq consume clicks --format json --exit-at-end --from-beginning | memq produce copy --format json
 memq produce rides --input rides.csv --format csv --delimiter ';'
 """,
@@ -108,7 +109,7 @@ memq produce rides --input rides.csv --format csv --delimiter ';'
     help="Of every LogMessage that has none of its own; without it, the time of writing.",
 )
 @table_options(SHAPING_OPTIONS)
-@table_options([row for row in PRODUCER_OPTIONS if row.name == "delivery_timeout"])
+@table_options([row for row in PRODUCER_OPTIONS if row.name in _PLACING])
 @connection_options
 @output_option
 def produce(
@@ -513,7 +514,7 @@ class Tally:
         self.records = 0
         self.acked = 0
         self.error: MemqError | None = None
-        self._open: deque[tuple[Delivery, int]] = deque()
+        self._open: dict[Delivery, int] = {}  # records of each, the first written first
 
     def __repr__(self) -> str:
         return f"<Tally [{self.acked} of {self.records} records acked | {len(self._open)} open]>"
@@ -521,12 +522,13 @@ class Tally:
     def add(self, delivery: Delivery, records: int) -> None:
         """So many records share this delivery."""
         self.records += records
-        self._open.append((delivery, records))
+        # Where records are placed by key, many Messages are open and written to in turn.
+        self._open[delivery] = self._open.get(delivery, 0) + records
         self.collect()
 
     def collect(self) -> None:
         """Count what has ended."""
-        while self._open and self._open[0][0].done():
+        while self._open and next(iter(self._open)).done():
             self._count_first()
 
     def finish(self) -> None:
@@ -547,9 +549,9 @@ class Tally:
             ) from self.error
 
     def _count_first(self) -> None:
-        delivery, records = self._open[0]
+        delivery = next(iter(self._open))
         error = delivery.exception()
-        self._open.popleft()  # not before: an interrupted wait may be taken up again
+        records = self._open.pop(delivery)  # not before: an interrupted wait may be taken up again
         if error is None:
             self.acked += records
         else:

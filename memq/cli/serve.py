@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,10 +13,14 @@ import click
 from memq.broker.config import ALLOCATOR, BROKER_OPTIONS, BrokerConfig, load_file
 from memq.cli.command import Command, option, output_option, table_options
 from memq.core.defaults import DEFAULT_BOOTSTRAP
+from memq.core.log_format import LOG_FORMAT, configure, is_json
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from memq.broker.server import Broker
 
+FIRST_TOPIC = "hello"
 DEV_DEFAULTS = {"auto_create_topics": "true"}
 """What a first try wants otherwise than a cluster: `memq produce hello` just works."""
 
@@ -30,7 +35,7 @@ def dev(ctx: click.Context, given: dict[str, str], output: str) -> None:
     Notifications go to an embedded queue and Batches to local files, both below --data-dir. Topics
     are made when they are first used. With -o json one line on stdout says where the broker is.
     """
-    ctx.exit(_run(BrokerConfig.create(DEV_DEFAULTS | given), output))
+    ctx.exit(_run(DEV_DEFAULTS | given, output))
 
 
 @click.command(cls=Command, epilog="memq broker --config broker.toml --port 7367")
@@ -48,12 +53,18 @@ def broker(ctx: click.Context, given: dict[str, str], config: Path | None, outpu
     The file may also name topics to make at start ([topics.NAME]) and other brokers ([[peers]]).
     """
     options = {} if config is None else load_file(config)
-    ctx.exit(_run(BrokerConfig.create(options, **given), output))
+    ctx.exit(_run(options | given, output))
 
 
-def _run(config: BrokerConfig, output: str) -> int:
+def _run(options: Mapping[str, object], output: str) -> int:
+    if options.get(LOG_FORMAT.name) == "json":
+        configure("json", "INFO")  # what is wrong with the other options is said so as well
+    config = BrokerConfig.create(options)
     for name, value in ALLOCATOR.items():
         os.environ.setdefault(name, value)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)  # until the broker takes them over
     from memq.broker.server import run  # noqa: PLC0415 - loads Arrow and HTTP
 
     return run(config, _print_json if output == "json" else _print_welcome)
@@ -70,7 +81,16 @@ def _print_json(broker: Broker) -> None:
 
 
 def _print_welcome(broker: Broker) -> None:
+    if is_json():
+        return  # the log says where it is, in a form that programs read
     here = "" if broker.address == DEFAULT_BOOTSTRAP else f" -b {broker.address}"
+    missing = not broker.config.auto_create_topics and FIRST_TOPIC not in broker.topics.names()
+    steps = [
+        *([f"memq topic create {FIRST_TOPIC}{here}"] if missing else []),
+        f"seq 1000000 | memq produce {FIRST_TOPIC}{here}",
+        f"memq consume {FIRST_TOPIC} --from-beginning --exit-at-end{here}",
+    ]
+    token = ", with the token in MEMQ_TOKEN or after --token" if broker.config.token else ""
     click.echo(
         f"""
   MemQ is ready.
@@ -78,9 +98,8 @@ def _print_welcome(broker: Broker) -> None:
     data    {Path(broker.config.data_dir).absolute()}
     admin   {_admin(broker)}/status
 
-  Try next:
-    seq 1000000 | memq produce hello{here}
-    memq consume hello --from-beginning --exit-at-end{here}
+  Try next{token}:
+    {f"{os.linesep}    ".join(steps)}
 """,
         err=True,
     )

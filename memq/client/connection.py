@@ -265,7 +265,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
             for frame in self._reader.buffer_updated(nbytes):
                 self._dispatch(self._wire.receive(frame))
         except MemqError as exc:
-            self._finish(exc)
+            self._finish(type(exc)(f"broker {self.address}: {exc}"))
 
     def pause_writing(self) -> None:
         """Stop handing over slices: the transport holds enough."""

@@ -243,12 +243,11 @@ class BatchSource:
         try:
             check_span(it.uri, 0, it.size_bytes)
         except CorruptDataError as exc:
-            raise CorruptDataError(f"{published} is damaged: {exc}") from exc
+            raise _damaged(published, str(exc)) from exc
         data = await read_broker(self._topic, it.uri, 0, it.size_bytes, timeout_s=left_s)
         if len(data) != it.size_bytes:
-            raise CorruptDataError(
-                f"{published} is damaged: it has {len(data)} bytes, and its notification says "
-                f"{it.size_bytes}"
+            raise _damaged(
+                published, f"it has {len(data)} bytes, and its notification says {it.size_bytes}"
             )
         return await run(self._executor, decode, data, published, self._order)
 
@@ -278,8 +277,23 @@ class BatchSource:
 def _lost(published: PublishedBatch) -> DataLossError:
     return DataLossError(
         f"{published} is gone, though its notification is retained. If this machine does not "
-        "share the brokers' storage, read through the broker; otherwise seek past this offset "
-        "to go on"
+        f"share the brokers' storage, read through the broker; {_way_on(published)}"
+    )
+
+
+def _damaged(published: PublishedBatch, how: str) -> CorruptDataError:
+    return CorruptDataError(
+        f"{published} is damaged: {how}. `memq batch verify {published.notification.topic}` names "
+        f"all that is; {_way_on(published)}"
+    )
+
+
+def _way_on(published: PublishedBatch) -> str:
+    """What to do about a Batch that cannot be had."""
+    topic, then = published.notification.topic, published.offset + 1
+    return (
+        f"restore the object from a copy, or seek past it, a group with `memq group reset-offsets "
+        f"GROUP {topic} --partition {published.partition} --to-offset {then} --execute`"
     )
 
 
@@ -296,11 +310,9 @@ def decode(data: Any, published: PublishedBatch, order: Order) -> FetchedBatch:
         reader = BatchReader(data)
         rows = [reader.read(number) for number in range(len(reader))]
     except (CorruptDataError, SchemaMismatchError, MessageTooLargeError) as exc:
-        raise CorruptDataError(f"{published} is damaged: {exc}") from exc
+        raise _damaged(published, str(exc)) from exc
     if reader.metadata.batch_id != notification.batch_id:
-        raise CorruptDataError(
-            f"{published} is another: the object holds Batch {reader.metadata.batch_id}"
-        )
+        raise _damaged(published, f"the object holds Batch {reader.metadata.batch_id}")
     sections = arrange(list(zip(reader.entries, rows, strict=True)), reader.schema, order)
     batch = Batch(notification, published.partition, published.offset, reader.schema, sections)
     # Compressed rows take more than their bytes did, all others refer to these.

@@ -9,18 +9,27 @@ from __future__ import annotations
 import logging
 import os
 import re
-import sys
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import click
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
 from memq.core.defaults import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
+from memq.core.java import check_java
+from memq.core.log_format import LOG_FORMAT, configure, is_json
 from memq.errors import ConfigError, MemqError
-from memq.spark.source import MemqDataSource
+from memq.spark import NEEDS_PYSPARK
+
+try:
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    from memq.spark.source import MemqDataSource
+except ModuleNotFoundError as exc:
+    if exc.name not in ("pyspark", "py4j"):
+        raise
+    raise SystemExit(f"error: {NEEDS_PYSPARK}") from None  # programs alone import this module
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,8 +61,20 @@ topic_options = _all_of(
     click.option(
         "--token-env", metavar="NAME", help="Environment variable that holds the credential."
     ),
+    click.option(
+        "--log-format",
+        type=click.Choice(LOG_FORMAT.choices),
+        default=LOG_FORMAT.default_text,
+        show_default=True,
+        envvar="MEMQ_LOG_FORMAT",
+        show_envvar=True,
+        expose_value=False,
+        is_eager=True,
+        callback=lambda _, __, value: configure(value, "INFO"),
+        help=LOG_FORMAT.doc,
+    ),
 )
-"""Where the data is: the arguments `bootstrap`, `topic` and `token_env`."""
+"""Where the data is, and how to log: the arguments `bootstrap`, `topic` and `token_env`."""
 
 
 def job_options(name: str) -> Decorator:
@@ -123,10 +144,13 @@ def one_line(error: BaseException) -> str:
 
 
 def session(name: str) -> SparkSession:
-    """Spark with the data source `memq`; as `spark-submit` was told, or else on this machine."""
-    logging.basicConfig(
-        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
-    )
+    """Spark with the data source `memq`; as `spark-submit` was told, or else on this machine.
+
+    Raises:
+        ConfigError: there is no Java that Spark runs on.
+    """
+    if "PYSPARK_GATEWAY_PORT" not in os.environ and "SPARK_REMOTE" not in os.environ:
+        check_java()
     logging.getLogger("py4j").setLevel(logging.WARNING)
     builder = SparkSession.builder.appName(name)
     spark: SparkSession = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
@@ -154,4 +178,7 @@ def _local(spark: SparkSession) -> bool:
 
 
 def _complain(name: str, text: str) -> None:
-    click.echo(f"{name}: error: {text}", err=True)
+    if is_json():
+        logging.getLogger("memq.spark").error("%s: %s", name, text)
+    else:
+        click.echo(f"{name}: error: {text}", err=True)

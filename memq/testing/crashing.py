@@ -23,14 +23,14 @@ import argparse
 import asyncio
 import itertools
 import json
-import logging
 import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memq.broker.config import BrokerConfig
-from memq.broker.server import LOG_FORMAT, Broker, serve
+from memq.broker.server import Broker, serve
+from memq.core.log_format import configure
 from memq.core.notification.embedded import EmbeddedQueue
 from memq.core.storage.local import LocalStorage
 from memq.errors import ConfigError, MemqError
@@ -137,7 +137,7 @@ def run(
         MemqError: it could not start.
     """
     config = BrokerConfig.create(options)
-    logging.basicConfig(level=config.log_level.upper(), format=LOG_FORMAT, force=True)
+    configure(config.log_format, config.log_level)
     directory = Path(config.data_dir).absolute()
     directory.mkdir(parents=True, exist_ok=True)
     seams = storage(directory / "objects"), queue(directory / "queue")

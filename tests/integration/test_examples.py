@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from memq import AdminClient
 from memq.testing.broker import BrokerProcess
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "docs/clients.md", "docs/testing.md")
+PAGES = ("README.md", "docs/clients.md", "docs/kafka.md", "docs/testing.md")
 TIMEOUT_S = 120
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -81,3 +82,16 @@ def test_readme_commands_run(broker):
     assert "1000000\n" in printed  # the last line read, and the number acked
     assert "\n1\n2\n3\n" in printed  # of the exact range
     assert printed.rstrip().endswith("clean")
+
+
+def test_commands_for_kafka_users_run(broker):
+    """The commands beside Kafka's run one after the other, as somebody would try them."""
+    commands = "".join(blocks_of("docs/kafka.md", ""))
+    shell = f'memq() {{ {sys.executable} -m memq "$@"; }}\nset -euo pipefail\n{commands}'
+
+    printed = run(broker, "bash", "-c", shell)
+
+    assert "user-1" in printed
+    assert "clean" in printed
+    with AdminClient(broker.address) as admin:
+        assert {"clicks", "load"} & {info.config.name for info in admin.list_topics()} == {"load"}

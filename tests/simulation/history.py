@@ -64,6 +64,7 @@ class Send(NamedTuple):
         partition: read partition that the ack named, or `NOWHERE`.
         offset: likewise.
         duplicate: the ack said that it had been published before.
+        keys: of its LogMessages, where they are placed by key.
     """
 
     process: str
@@ -80,6 +81,7 @@ class Send(NamedTuple):
     partition: int = NOWHERE
     offset: int = NOWHERE
     duplicate: bool = False
+    keys: tuple[str, ...] = ()
 
 
 class Durable(NamedTuple):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 FAULTS = (
     "kill",
@@ -66,6 +66,7 @@ class Producer(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         stable: its jobs have an id of their own, and begin anew under it after a crash.
+        by_key: its records are placed by their key.
         burst: Messages that are written one after the other; in a job, all of its Messages.
         records: most records of a Message.
         pause_s: mean time between bursts.
@@ -74,6 +75,7 @@ class Producer(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     topic: str
     stable: bool = False
+    by_key: bool = False
     acks: str = "all"
     in_flight: int = 5
     burst: int = 3
@@ -149,6 +151,7 @@ def draw(seed: int, *, seconds: float | None = None) -> Plan:
         _producer(rng, number, names, seconds, busy=busy)
         for number in range(rng.randint(1, 4 if busy else 2))
     )
+    producers = tuple(_keyed(random.Random(f"{seed}/keys"), producers, topics))
     readers = tuple(_readers(rng, names, seconds, busy=busy))
     return Plan(
         seed=seed,
@@ -196,6 +199,16 @@ def _producer(
         pause_s=rng.choice((0.3, 1.0, 3.0) if busy else (1.0, 2.0, 4.0)),
         start_s=rng.uniform(0, seconds / 3),
     )
+
+
+def _keyed(
+    rng: random.Random, producers: Iterable[Producer], topics: Iterable[Topic]
+) -> Iterator[Producer]:
+    """The producers, some of which place their records by key."""
+    typed = {topic.name for topic in topics if topic.typed}
+    for each in producers:
+        by_key = rng.random() < 0.3 and each.topic not in typed
+        yield msgspec.structs.replace(each, by_key=by_key)
 
 
 def _readers(

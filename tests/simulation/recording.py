@@ -36,6 +36,11 @@ if TYPE_CHECKING:
 CALL_SLACK_US = 1_000_000  # a turn here and there, and a clock that is a little slow
 
 
+def key_of(value: str) -> str:
+    """The key that a value is sent with."""
+    return value[-1:]
+
+
 class Sends:
     """The Messages of one producer.
 
@@ -66,10 +71,11 @@ class Sends:
             options.topic,
             options.incarnation,
             name,
-            tuple(self.values.pop(delivery)),
+            values := tuple(self.values.pop(delivery)),
             acks={-1: "all", 1: "1", 0: "0"}[options.acks],
             ordered=self._ordered,
             max_in_flight=options.max_in_flight,
+            keys=tuple(key_of(value) for value in values) if self._spec.by_key else (),
         )
         self._run.open_sends[delivery] = send
         delivery.add_done_callback(self._settled)

@@ -33,7 +33,7 @@ from memq.errors import (
     UnknownTopicError,
 )
 from tests.simulation import history as h
-from tests.simulation.recording import Promised, Reads, Sends, poll_of
+from tests.simulation.recording import Promised, Reads, Sends, key_of, poll_of
 from tests.simulation.world import BEGIN_NS
 
 if TYPE_CHECKING:
@@ -134,6 +134,7 @@ def _producer(run: Run, process: Process, spec: Producer, **options: Any) -> Asy
         acks=spec.acks,
         max_in_flight=spec.in_flight,
         max_block="20s",
+        partition_by="key" if spec.by_key else "none",
         client=process.name,
         runtime=process.runtime,
         **options,
@@ -163,7 +164,7 @@ async def _write(
         return
     for value in values:
         delivery = await producer.write(
-            value.encode(), key=value[-1:].encode(), timestamp=timestamp_us
+            value.encode(), key=key_of(value).encode(), timestamp=timestamp_us
         )
         sends.values.setdefault(delivery, []).append(value)
 

@@ -207,6 +207,7 @@ PRODUCT = ("memq", "airflow_provider_memq", "pyspark_memq", "spark_apps", "dags"
 OTHERS = {
     "asset_event": "a table of Airflow",
     "current_timestamp": "a function of Spark",
+    "offsets_for_times": "a method of confluent-kafka's consumer",
     "properties_file": "an argument of Airflow's SparkSubmitOperator",
     "pushFilters": "a method of PySpark's data sources",
     "readStream": "a property of a Spark session",

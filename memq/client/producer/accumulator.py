@@ -21,6 +21,8 @@ Rule 4. `tick` seals a Message that has been open for the linger time, unless wh
     after `MAX_WAIT_S` all the same, since its deadline counts from its first record. Without a
     linger time a Message is sealed only by size and by `seal`, which cuts the same records the same
     way each time.
+Rule 5. Where nobody knows how long a Message stays open, and where several accumulators hand over
+    to one state machine, its deadline counts from when it was sealed. Deadlines come in order then.
 """
 
 from __future__ import annotations
@@ -74,8 +76,10 @@ class SealedMessage:
         records: LogMessages in it.
         min_timestamp_us: least timestamp.
         max_timestamp_us: greatest timestamp.
-        written_s: when its first record was written, on the accumulator's clock.
+        written_s: when its first record was written, on the accumulator's clock; or when it was
+            sealed, see rule 5.
         delivery: who waits for it.
+        write_partition: that it belongs to; None where the state machine chooses one.
     """
 
     body: Any
@@ -86,6 +90,7 @@ class SealedMessage:
     max_timestamp_us: int
     written_s: float
     delivery: Delivery
+    write_partition: int | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -126,6 +131,8 @@ class Accumulator:
         on_wake: asks for `tick` in `first_tick_s` seconds. Called under the lock, likewise.
         clock: monotonic seconds.
         wall_us: microseconds since 1970 UTC.
+        write_partition: of all its Messages; None where the state machine chooses one for each.
+        one_of_many: it is one of several of a producer, see rule 5.
 
     Attributes:
         first_tick_s: how soon `on_wake` asks for `tick`.
@@ -147,6 +154,8 @@ class Accumulator:
         on_wake: Callable[[], object],
         clock: Callable[[], float] = SYSTEM.mono_s,
         wall_us: Callable[[], int] = SYSTEM.wall_us,
+        write_partition: int | None = None,
+        one_of_many: bool = False,
     ) -> None:
         self._budget = budget
         self._message_bytes = min(message_bytes, max_message_bytes)
@@ -158,6 +167,8 @@ class Accumulator:
         self._on_wake = on_wake
         self._clock = clock
         self._wall_us = wall_us
+        self._write_partition = write_partition
+        self._from_sealing = one_of_many or linger_s is None
         self._lock = threading.Lock()
         self._error: MemqError | None = None
         self._ticking = False
@@ -227,7 +238,10 @@ class Accumulator:
                 if not self._open(record.size_bytes):
                     return None
             self._append(record)
-            return self._delivery
+            delivery = self._delivery
+            if not self._room:  # nothing fits in after a record that is larger than a Message
+                self._seal()
+            return delivery
 
     def _append(self, record: Record) -> None:
         count = len(self._values)
@@ -340,8 +354,7 @@ class Accumulator:
         self._fill_timestamps(count)
         columns = (self._keys or None, self._values, self._headers or None, self._timestamps)
         delivery, reserved = self._delivery, self._reserved
-        # Counted from sealing where nobody knows how long a Message stays open.
-        written_s = self._clock() if self._linger_s is None else self._opened_s
+        written_s = self._clock() if self._from_sealing else self._opened_s
         self._start_empty()
         delivery.sealed()
         rows = partial(encode_records, *columns)
@@ -360,7 +373,15 @@ class Accumulator:
             body = encode_message(batch, self._compression)
             least, greatest = timestamp_range_us(batch)
             message = SealedMessage(
-                body, crc32c(body), schema_id, batch.num_rows, least, greatest, written_s, delivery
+                body,
+                crc32c(body),
+                schema_id,
+                batch.num_rows,
+                least,
+                greatest,
+                written_s,
+                delivery,
+                self._write_partition,
             )
             self._budget.give(reserved - len(body))
             reserved = len(body)
@@ -442,8 +463,8 @@ def check_record(
     Raises:
         InvalidRequestError: something is not of its type; the message says how to give it.
     """
-    value = _checked_bytes("value", value)
-    key = _checked_bytes("key", key)
+    value = checked_bytes("value", value)
+    key = checked_bytes("key", key)
     size = RECORD_BYTES + len(value or b"") + len(key or b"")
     pairs = None
     if headers is not None:
@@ -452,7 +473,12 @@ def check_record(
     return Record(key, value, pairs, _checked_timestamp_us(timestamp), size)
 
 
-def _checked_bytes(what: str, given: object) -> bytes | None:
+def checked_bytes(what: str, given: object) -> bytes | None:
+    """What a caller gave as bytes, safe from later changes.
+
+    Raises:
+        InvalidRequestError: it is something else.
+    """
     if given is None or type(given) is bytes:
         return given
     if isinstance(given, bytes | bytearray | memoryview):
@@ -479,7 +505,7 @@ def _checked_header(pair: tuple[object, object]) -> tuple[str, bytes | None]:
         name.encode()
     except UnicodeEncodeError as exc:
         raise InvalidRequestError(f"header name {name!r:.200} is not valid Unicode") from exc
-    return name, _checked_bytes(f"value of header {name!r:.200}", text)
+    return name, checked_bytes(f"value of header {name!r:.200}", text)
 
 
 def _checked_timestamp_us(timestamp: object) -> int | None:

@@ -37,6 +37,12 @@ def _producer_id(value: str) -> str:
     return value
 
 
+def _partition_by(value: str) -> str | None:
+    if not value:
+        raise ConfigError("partition_by is empty; write none, key, or the name of a column")
+    return None if value == "none" else value
+
+
 class ProducerArguments(TypedDict, total=False):
     """The keyword arguments of a producer.
 
@@ -52,6 +58,9 @@ class ProducerArguments(TypedDict, total=False):
         delivery_timeout: How long delivery of a Message is tried. Unless given: batch_age +
             upload_deadline of the topic + 30 s. It must be less than the topic's dedup_window.
         max_block: How long a write waits for memory, and the start for a broker, before it fails.
+        partition_by: How records are placed in the topic's write partitions. none: Messages take
+            turns; key: by the hash of their key that Kafka's default partitioner uses, and records
+            without a key take turns. In a typed topic, the name of the column that is the key.
         producer_id: Stable name, for exactly-once across restarts, which turns linger off.
         epoch: Of the producer id; a higher one fences the lower.
         token: Credential; empty where the brokers ask for none.
@@ -70,6 +79,7 @@ class ProducerArguments(TypedDict, total=False):
         str | None, Option("duration", None, 1, 24 * HOUR_MS, shown="derived from the topic")
     ]
     max_block: Annotated[str, Option("duration", "60s", 0, HOUR_MS)]
+    partition_by: Annotated[str, Option("text", "none", read=_partition_by)]
     producer_id: Annotated[str | None, Option("text", None, read=_producer_id, shown="random")]
     epoch: Annotated[int, Option("count", 0, 0, MAX_EPOCH)]
     token: Annotated[str, Option("text", "")]
@@ -92,6 +102,7 @@ class ProducerOptions:
     max_in_flight: int
     delivery_timeout_ms: int | None
     max_block_ms: int
+    partition_by: str | None
     producer_id: str | None
     epoch: int
     token: str

@@ -28,6 +28,7 @@ call.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,7 @@ from memq.client.audit.reporter import CLOSE_TIMEOUT_S, AuditReporter
 from memq.client.cluster import Cluster
 from memq.client.producer.accumulator import Accumulator
 from memq.client.producer.delivery import Outcomes
+from memq.client.producer.keyed import KeyedAccumulator, check_key_column, open_message_bytes
 from memq.client.producer.memory import ByteBudget, MemoryWait
 from memq.client.producer.options import ProducerOptions, answer_timeout_s
 from memq.client.producer.state_machine import (
@@ -80,6 +82,8 @@ if TYPE_CHECKING:
     from memq.core.wire.messages import Struct, TopicInfo
 
     P = ParamSpec("P")
+
+log = logging.getLogger(__name__)
 
 
 def _ends_producer(
@@ -170,7 +174,7 @@ class AsyncProducer:
             epoch=options.epoch,
             acks=options.acks,
             ordered=config.ordering == "producer",
-            fixed_partitions=options.producer_id is not None,
+            fixed_partitions=options.producer_id is not None or options.partition_by is not None,
             max_in_flight=options.max_in_flight,
             delivery_timeout_s=options.delivery_timeout_s(config),
             answer_timeout_s=answer_timeout_s(config),
@@ -185,22 +189,49 @@ class AsyncProducer:
             on_settled=self._settled,
             randomness=runtime.random,
         )
-        self._accumulator = Accumulator(
-            self._budget,
-            message_bytes=options.message_bytes,
-            max_message_bytes=config.message_bytes,
-            linger_s=options.linger_s,
-            compression=options.compression,
-            schema_id=topic.schema_id if self._schema.equals(DEFAULT_SCHEMA) else None,
-            on_sealed=partial(hand_over, self._submit),
-            on_wake=partial(hand_over, self._arm_ticker),
-            clock=runtime.mono_s,
-            wall_us=runtime.wall_us,
-        )
+        self._accumulator = self._make_accumulator(topic, hand_over)
         self._audited = config.audited
         if self._audited:
             self._reporter.start()
         self._started = True
+
+    def _make_accumulator(
+        self, topic: TopicInfo, hand_over: Callable[..., object]
+    ) -> Accumulator | KeyedAccumulator:
+        options, runtime = self._options, self._runtime
+        column, partitions = options.partition_by, self._state_machine.write_partitions
+        message_bytes, most = options.message_bytes, topic.config.message_bytes
+        if column is not None:
+            check_key_column(column, self._schema, options.topic)
+            message_bytes = open_message_bytes(message_bytes, options.buffer_bytes, partitions)
+            most = min(most, options.buffer_bytes // 2)
+            if topic.config.ordering != "producer":
+                log.warning(
+                    "topic %s keeps no order: with partition_by the records of a key are placed "
+                    "together, but may be stored in another order than they were written in; "
+                    "create the topic with ordering=producer to keep it",
+                    options.topic,
+                )
+
+        def make(write_partition: int | None) -> Accumulator:
+            return Accumulator(
+                self._budget,
+                message_bytes=message_bytes,
+                max_message_bytes=most,
+                linger_s=options.linger_s,
+                compression=options.compression,
+                schema_id=topic.schema_id if self._schema.equals(DEFAULT_SCHEMA) else None,
+                on_sealed=partial(hand_over, self._submit),
+                on_wake=partial(hand_over, self._arm_ticker),
+                clock=runtime.mono_s,
+                wall_us=runtime.wall_us,
+                write_partition=write_partition,
+                one_of_many=column is not None,
+            )
+
+        if column is None:
+            return make(None)
+        return KeyedAccumulator(column, make, partitions, options.message_bytes)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "not started"
@@ -338,7 +369,8 @@ class AsyncProducer:
             InvalidRequestError, SchemaMismatchError, MessageTooLargeError: as `write_table`.
         """
         self._check_started()
-        message_bytes, max_message_bytes = self._accumulator.limits_bytes
+        accumulator = self._accumulator
+        message_bytes, max_message_bytes = accumulator.limits_bytes
         return to_batches(
             rows,
             self._schema,
@@ -346,6 +378,7 @@ class AsyncProducer:
             now_us=self._runtime.wall_us(),
             message_bytes=message_bytes,
             max_message_bytes=max_message_bytes,
+            spread=None if isinstance(accumulator, Accumulator) else accumulator.spread,
         )
 
     def _memory_wait(self) -> MemoryWait:

@@ -209,9 +209,10 @@ class StateMachineOptions:
         producer_id: its name.
         epoch: of that name.
         acks: 0, 1, or -1 for `all`.
-        ordered: the topic keeps each producer's order: one write partition, sequences in order.
+        ordered: the topic keeps each producer's order: sequences in order, and one write partition
+            for Messages that do not name theirs.
         fixed_partitions: never use write partitions that are added later, so that the same
-            Messages go to the same ones in every run.
+            Messages, or keys, go to the same ones.
         max_in_flight: Messages per broker without an answer.
         delivery_timeout_s: from when a Message was written to its deadline.
         answer_timeout_s: longest that a broker may take to answer.
@@ -260,7 +261,7 @@ class ProducerStateMachine:
             OrderedDict()
         )  # as submitted: by deadline
         self._unsent = 0
-        self._submitted = 0
+        self._in_turn = 0
         self._turn = 0
         self._refresh_wanted = False
         self._refreshing = False
@@ -308,13 +309,12 @@ class ProducerStateMachine:
 
     def submit(self, sealed: SealedMessage) -> None:
         """Take a Message, give it its name, and see to it that its delivery ends."""
-        partition = self._choose_partition()
+        partition = self._partition_of(sealed)
         deadline_s = sealed.written_s + self.options.delivery_timeout_s
         message = NamedMessage(sealed, partition, partition.next_sequence, deadline_s)
         partition.next_sequence += 1
         partition.unsettled[message.sequence] = message
         self._unsettled[message] = None
-        self._submitted += 1
         self._unsent += 1
         self._on_submitted(message)
         if self.error is not None:
@@ -447,8 +447,11 @@ class ProducerStateMachine:
             number, window = len(self._partitions), self.options.max_in_flight
             self._partitions.append(WritePartition(number, host, window=window))
 
-    def _choose_partition(self) -> WritePartition:
-        turn = 0 if self.options.ordered else self._submitted
+    def _partition_of(self, sealed: SealedMessage) -> WritePartition:
+        if sealed.write_partition is not None:
+            return self._partitions[sealed.write_partition]
+        turn = 0 if self.options.ordered else self._in_turn
+        self._in_turn += 1
         return self._partitions[(self._first_partition + turn) % len(self._partitions)]
 
     def _link(self, address: str) -> BrokerLink:

@@ -17,7 +17,7 @@ from memq.core.units import counted
 from memq.errors import InvalidRequestError, MessageTooLargeError, SchemaMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 PIECE_BYTES = 1 << 30  # half of what a column with 32-bit offsets can hold, when one is cast to it
 MAX_RECORDS = 1_000_000  # per Message; columns of nulls or booleans would fit many more
@@ -32,6 +32,7 @@ def to_batches(
     now_us: int,
     message_bytes: int,
     max_message_bytes: int,
+    spread: Callable[[pa.Table], list[pa.Table]] | None = None,
 ) -> list[pa.RecordBatch]:
     """RecordBatches of the rows, in order, each fit for a Message of the topic.
 
@@ -42,6 +43,7 @@ def to_batches(
         now_us: time of rows that have none, in microseconds since 1970 UTC.
         message_bytes: size to cut to.
         max_message_bytes: size that a single row may have at most.
+        spread: puts rows together that go to one place; None where all do.
 
     Raises:
         InvalidRequestError: the rows are no table.
@@ -50,15 +52,12 @@ def to_batches(
     """
     table = to_arrow(rows)
     step = max(1, table.num_rows * PIECE_BYTES // max(1, table.nbytes))
-    return [
-        batch
-        for start in range(0, table.num_rows, step)
-        for batch in cut(
-            conform(table.slice(start, step), schema, topic, now_us),
-            message_bytes,
-            max_message_bytes,
-        )
-    ]
+    batches: list[pa.RecordBatch] = []
+    for start in range(0, table.num_rows, step):
+        piece = conform(table.slice(start, step), schema, topic, now_us)
+        for part in [piece] if spread is None else spread(piece):
+            batches += cut(part, message_bytes, max_message_bytes)
+    return batches
 
 
 def to_arrow(rows: Any) -> pa.Table:

@@ -50,7 +50,7 @@ class BatchReader:
         self._max_decoded_bytes = max_decoded_bytes
         self.index: BatchIndex = decode_tail(self._view, len(self._view))
         for finding in structure_findings(self._view, self.index):
-            raise CorruptDataError(f"Batch {self.metadata.batch_id}: {finding}")
+            raise CorruptDataError(finding)
         self.schema: pa.Schema = deserialize_schema(self._view[: self.index.schema_length])
 
     def __repr__(self) -> str:
@@ -119,7 +119,7 @@ def schema_from_range(data: BytesLike, index: BatchIndex) -> pa.Schema:
         CorruptDataError: they are not the schema message that the index was written for.
     """
     for finding in _schema_findings(view_bytes(data), index):
-        raise CorruptDataError(f"Batch {index.metadata.batch_id}: {finding}")
+        raise CorruptDataError(finding)
     return deserialize_schema(data)
 
 

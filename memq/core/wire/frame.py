@@ -400,6 +400,10 @@ def _check_start(start: bytes) -> None:
         raise UnsupportedVersionError(
             f"frame of version {start[4]}; this side reads {FRAME_VERSION}: upgrade the older side"
         )
+    if start.startswith(b"HTTP"):
+        raise ProtocolError(
+            "HTTP is spoken here, so this looks like a broker's admin port; use the broker's port"
+        )
     raise ProtocolError(f"not a MemQ frame: it starts with {start!r}, not {MAGIC!r}")
 
 

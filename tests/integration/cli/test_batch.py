@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+
+import pytest
 
 from memq.cli.main import main
 
@@ -40,3 +43,41 @@ def test_damaged_topic(memq, topic, lines, capfdbinary):
     assert damaged[0].startswith("0            0         Message at byte")
     assert damaged[1].startswith("0            1         no object")
     assert captured.err == b"memq: error: damaged: 2 of 3 Batches\n"
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda path: path.write_bytes(path.read_bytes()[:500]), "is damaged: "),
+        (lambda path: flip(path, 40), "is damaged: the schema message"),
+        (lambda path: flip(path, 600), "is damaged: Message at byte"),
+        (lambda path: path.unlink(), "is gone, though its notification is retained"),
+    ],
+)
+def test_advice_about_a_damaged_object(memq, topic, lines, damage, said):
+    """The error names the Batch once and how; the commands that it advises find it and pass it."""
+    memq("produce", topic, "--input", lines)
+    memq("produce", topic, "--input", lines)
+    row = json.loads(memq("batch", "list", topic, "-o", "json"))[0]
+    damage(Path(row["uri"].removeprefix("file://")))
+    reading = ("consume", topic, "--group", "g", "--from-beginning", "--exit-at-end")
+
+    for through in ("storage", "broker"):
+        error = memq(*reading, "--read-through", through, code=1)
+
+        assert said in error
+        assert error.count("\n") == 1
+        assert error.count(f"Batch {row['batch_id']}") == error.count(row["uri"]) == 1
+    advised = re.findall("`memq (.+?)`", error)
+    if "is damaged" in said:
+        memq(*advised.pop(0).split(), code=1)  # it ends with 1, as it finds something
+    (passing,) = advised
+    memq(*passing.replace("GROUP", "g").split())
+    assert memq(*reading).count(b"\n") == 1_000
+
+
+def flip(path, position):
+    """Change one byte of an object."""
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)

@@ -11,6 +11,7 @@ import pytest
 
 from memq import Producer
 from memq.cli.main import main
+from memq.core.keys import partition_of
 from memq.testing.broker import BrokerProcess
 from tests.integration.cli.processes import ENDS, TIMEOUT_S, end, start
 
@@ -62,6 +63,61 @@ def test_keys_and_json(memq, topic, tmp_path):
     assert [(line["key"], line["value"]) for line in found] == [("a", "1"), ("b", "2=3")]
     assert found[0]["timestamp"] == "2025-01-02T00:00:00.000000Z"
     assert [line["position"] for line in found] == [0, 1]
+
+
+@pytest.mark.parametrize("schema", [[], ["--schema", "id:int64,name:string?,raw:binary?"]])
+def test_what_consume_printed_can_be_produced(memq, topic, tmp_path, schema):
+    """JSON lines that one topic was printed as become the same LogMessages or rows of another."""
+    first, second = f"{topic}-first", f"{topic}-second"
+    lines = tmp_path / "lines"
+    if schema:
+        lines.write_bytes(b'{"id":1,"name":"a"}\n{"id":2,"raw":{"base64":"/w=="}}\n')
+    else:
+        lines.write_bytes(b'{"value":"a","key":"k","headers":[["h","1"]]}\n{"value":null}\n')
+    for name in (first, second):
+        memq("topic", "create", name, *schema)
+
+    memq("produce", first, "--input", lines, "--format", "json")
+    printed = memq("consume", first, "--from-beginning", "--exit-at-end", "--format", "json")
+    lines.write_bytes(printed)
+    memq("produce", second, "--input", lines, "--format", "json")
+
+    again = memq("consume", second, "--from-beginning", "--exit-at-end", "--format", "json")
+    said = ("key", "value", "headers", "timestamp")
+    before, after = (
+        [[json.loads(line)[name] for name in said] for line in each.splitlines()]
+        for each in (printed, again)
+    )
+    assert len(before) == 2
+    assert after == before
+
+
+def test_lines_are_placed_by_their_key(memq, tmp_path):
+    """Lines of a key are in one read partition, in their order, and each is counted once."""
+    memq(
+        "topic", "create", "carts", "--ordering", "producer", "--batch-age", "20ms", "--no-audited",
+        "--write-partitions", 3, "--read-partitions", 3,
+    )  # fmt: skip
+    path = tmp_path / "lines"
+    path.write_text("".join(f"k{number % 7}={number}\n" for number in range(2_000)))
+
+    keyed = ("--key-separator", "=", "--partition-by", "key")
+    counts = json.loads(memq("produce", "carts", "--input", path, *keyed, "-o", "json"))
+
+    assert (counts["records"], counts["acked"], counts["failed"]) == (2_000, 2_000, 0)
+    read = memq("consume", "carts", "--from-beginning", "--exit-at-end", "--format", "json")
+    found = {}
+    for record in map(json.loads, read.splitlines()):
+        assert partition_of(record["key"].encode(), 3) == record["partition"]
+        found.setdefault(record["key"], []).append(int(record["value"]))
+    assert found == {f"k{key}": [*range(key, 2_000, 7)] for key in range(7)}
+
+
+def test_a_wrong_key_column_is_refused(memq, topic, lines):
+    """What cannot be a key is an error that names what can."""
+    error = memq("produce", topic, "--input", lines, "--partition-by", "value", code=1)
+
+    assert "choose none or one of key" in error
 
 
 def test_line_without_key(memq, topic, tmp_path):

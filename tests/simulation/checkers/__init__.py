@@ -24,7 +24,11 @@ from tests.simulation.checkers.offsets import (
     reused_offsets,
     unsound_batches,
 )
-from tests.simulation.checkers.order import nonmonotonic_sends, nonmonotonic_sends_within
+from tests.simulation.checkers.order import (
+    moved_keys,
+    nonmonotonic_sends,
+    nonmonotonic_sends_within,
+)
 from tests.simulation.checkers.places import duplicates, inconsistent_offsets, misplaced
 from tests.simulation.checkers.reads import aborted_reads, phantoms, precommitted_reads
 from tests.simulation.checkers.removals import early_removals, left_behind
@@ -53,6 +57,7 @@ CHECKERS: tuple[Checker, ...] = (
     inexact_ranges,
     nonmonotonic_sends_within,
     nonmonotonic_sends,
+    moved_keys,
     reused_offsets,
     unsound_batches,
     offsets_out_of_order,

@@ -4,6 +4,9 @@ The LogMessages of a Message stand together in one Batch, in their order. In a t
 every producer's Messages appear in one read partition, in the order of their sequences. In a topic
 without, Messages of a producer that sends one at a time appear in their order where they are in one
 read partition; more is not promised.
+
+What a producer places by key has one write partition for each key, so that with order the records
+of a key stand in one read partition, as they were written.
 """
 
 from __future__ import annotations
@@ -76,6 +79,21 @@ def nonmonotonic_sends(log: Log) -> Iterator[Violation]:
                 "non-monotonic send",
                 f"{log.where(b)} came after {log.where(a)}, sent one at a time",
             )
+
+
+def moved_keys(log: Log) -> Iterator[Violation]:
+    """A producer has sent one key to two write partitions."""
+    places: dict[tuple, int] = {}
+    for send in log.history.sends:
+        for key in send.keys:
+            of = (send.topic, send.incarnation, send.name.producer_id, send.name.epoch, key)
+            place = places.setdefault(of, send.name.write_partition)
+            if place != send.name.write_partition:
+                yield Violation(
+                    "moved key",
+                    f"{send.name.producer_id} sent key {key} to write partition {place} of "
+                    f"{send.topic}, and then to {send.name.write_partition}",
+                )
 
 
 def _followed(before, after) -> bool:

@@ -86,11 +86,19 @@ def test_damaged_object(path, sealed, capsys):
     assert captured.err == "memq: error: damaged: 1 of 1 Batch\n"
 
 
-def test_object_that_is_not_there(tmp_path, capsys):
-    """An object that cannot be read is a finding as well."""
-    assert main(["batch", "verify", str(tmp_path / "gone.arrows")]) == 1
-
-    assert "no object" in capsys.readouterr().out
+@pytest.mark.parametrize("command", ["verify", "cat"])
+def test_object_that_is_not_there(tmp_path, capsys, command):
+    """A missing object and a folder are named in one line, with no findings about nothing."""
+    missing = tmp_path / "gone.arrows"
+    assert main(["batch", command, str(missing)]) == 1
+    assert capsys.readouterr() == (
+        "",
+        f"memq: error: there is no object {missing}; name one that `memq batch list TOPIC` shows\n",
+    )
+    said = "is a folder; name an object in it, or a topic for all of its Batches"
+    for folder in (str(tmp_path), tmp_path.as_uri()):
+        assert main(["batch", command, folder]) == 1
+        assert capsys.readouterr() == ("", f"memq: error: {folder} {said}\n")
 
 
 def test_range_of_an_object(path, capsys):

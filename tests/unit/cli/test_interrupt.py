@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import textwrap
+
+import pytest
 
 from memq.cli.main import _interrupt_that_caused
 
@@ -47,3 +50,74 @@ def test_work_that_was_never_begun_makes_no_noise():
         [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, check=False, timeout=60
     )
     assert (done.returncode, done.stderr) == (130, b"")
+
+
+INTERRUPTED = """
+import os, signal, sys
+
+class Interrupt:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.{signal})
+
+sys.argv = {argv!r}
+sys.meta_path.insert(0, Interrupt)
+from memq.__main__ import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize(
+    ("module", "command"),
+    [
+        ("memq.cli.main", "broker"),
+        ("click", "broker"),
+        ("msgspec", "broker"),
+        ("memq.broker.server", "broker"),
+        ("pyarrow.lib", "broker"),
+        ("aiohttp", "broker"),
+        ("pyarrow.lib", "consume"),
+        ("memq.client.cluster", "consume"),
+    ],
+)
+def test_interrupt_while_the_program_is_loaded(tmp_path, name, module, command):
+    """Whatever is being imported when Ctrl-C or SIGTERM comes, the command ends in silence."""
+    options = {
+        "broker": ["--data-dir", str(tmp_path), "--port", "0", "--admin-port", "0"],
+        "consume": ["t", "-b", "127.0.0.1:1"],
+    }
+    argv = ["memq", command, *options[command]]
+    code = INTERRUPTED.format(module=module, signal=name, argv=argv)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=False, timeout=60
+    )
+    number = getattr(signal, name)
+    assert done.returncode in (-number, 128 + number)
+    assert (done.stdout, done.stderr) == (b"", b"")
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_interrupt_of_a_brokers_start(tmp_path, name):
+    """A broker that is still taking over stops at once, whole and without a traceback."""
+    code = f"""
+import asyncio, os, signal, sys
+from memq.broker import server
+
+async def for_ever(*args):
+    os.kill(os.getpid(), signal.{name})
+    await asyncio.sleep(1_000)
+
+server.look_for_objects = for_ever
+sys.argv = ["memq", "broker", "--data-dir", {str(tmp_path)!r}, "--port=0", "--admin-port=0"]
+from memq.__main__ import main
+sys.exit(main())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=False, timeout=60, text=True
+    )
+    assert done.returncode == 0
+    assert done.stderr.splitlines()[-1].endswith("broker broker-1 stopped before it was ready")
+    assert "Traceback" not in done.stderr
+    assert "MemQ is ready" not in done.stderr

@@ -87,7 +87,7 @@ def test_failure(capsys):
     assert main(["batch", "cat", "/nowhere/batch.arrows"]) == 1
 
     captured = capsys.readouterr()
-    assert captured.err.startswith("memq: error: no object 'nowhere/batch.arrows'")
+    assert captured.err.startswith("memq: error: there is no object /nowhere/batch.arrows; ")
     assert captured.err.count("\n") == 1
 
 

@@ -68,10 +68,12 @@ class Rig:
             randomness=lambda: 0.5,
         )
 
-    def submit(self, body=b"body"):
+    def submit(self, body=b"body", write_partition=None):
         delivery = Delivery()
         self.held += len(body)
-        self.core.submit(SealedMessage(body, 7, "schema", 1, 5, 6, self.now, delivery))
+        self.core.submit(
+            SealedMessage(body, 7, "schema", 1, 5, 6, self.now, delivery, write_partition)
+        )
         return delivery
 
     def poll(self):
@@ -198,6 +200,35 @@ def test_ordered_producer_uses_one_write_partition():
     sends = rig.sends()
     assert len({send.header.write_partition for send in sends}) == 1
     assert sequences(sends) == list(range(6))
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_message_of_a_write_partition_goes_there(ordered):
+    """A Message that names its write partition belongs to it; others take turns as ever."""
+    rig = Rig(["a:1", "b:1", "c:1"], ordered=ordered)
+    plain = Rig(["a:1", "b:1", "c:1"], ordered=ordered)
+    for place in (2, None, 0, None, 2):
+        rig.submit(write_partition=place)
+        if place is None:
+            plain.submit()
+
+    names = [(message.partition.number, message.sequence) for message in rig.submitted]
+    assert [number for number, _ in names][::2] == [2, 0, 2]
+    assert [names[1][0], names[3][0]] == [m.partition.number for m in plain.submitted]
+
+
+def test_ordered_write_partitions_do_not_wait_for_each_other():
+    """In an ordered topic a failure in one write partition holds up none of another's Messages."""
+    rig = Rig(["a:1", "b:1"], ordered=True)
+    for place in (0, 1, 0, 1):
+        rig.submit(write_partition=place)
+    first, *others = rig.sends()
+    assert len(others) == 3
+    rig.fail(first, StorageError("slow"))
+    for send in others:
+        if send.message.partition.number == 1:
+            rig.ack(send)
+    assert rig.core.unsettled_count == 2
 
 
 def test_retry_sends_the_same_name_and_bytes_after_a_back_off():

@@ -274,6 +274,15 @@ ILLEGAL = {
         ],
         {"non-monotonic send"},
     ),
+    "a key in two write partitions": (
+        [
+            send(1, 2, keys=("a", "b")),
+            send(3, sequence=0, offset=0, partition=1, name=h.Name(1, "p", 0, 0), keys=("a",)),
+            poll((0, 0, 1), (0, 1, 2)),
+            poll((0, 3), partition=1),
+        ],
+        {"moved key"},
+    ),
     "one at a time, and swapped": (
         [
             send(1, max_in_flight=1, offset=1, sequence=0),
