@@ -318,7 +318,7 @@ def test_rows_of_a_typed_topic(memq, tmp_path):
 
     assert [row["id"] for row in rows] == [1, 2, 3, 4, 5, 8]
     assert rows[0] == {"id": 1, "at": None, "city": None, "tags": ["a"]}
-    assert rows[2] == {"id": 3, "at": "2025-01-02T01:00:00Z", "city": "Oslo", "tags": None}
+    assert rows[2] == {"id": 3, "at": "2025-01-02T01:00:00.000000Z", "city": "Oslo", "tags": None}
 
 
 def test_rows_flow(memq, broker):
