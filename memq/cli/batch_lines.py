@@ -6,9 +6,10 @@ import io
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+import msgspec
 import pyarrow as pa
 
-from memq.cli.export_formats import json_objects, open_sink
+from memq.cli.export_formats import open_sink
 from memq.cli.lines import json_lines, json_object, raw_lines
 from memq.client.batch import LogMessage, timestamps_us
 from memq.core.format.schema import DEFAULT_SCHEMA
@@ -57,7 +58,8 @@ def lines_of(form: Format, schema: pa.Schema, key_separator: bytes | None = None
 
 
 def _rows_as_json(batch: Batch) -> Iterator[dict[str, Any]]:
-    """The LogMessages of a typed topic, whose rows become text by columns, as in an export."""
+    """The LogMessages of a typed topic, whose rows become JSON as in an export."""
+    written = _Written("jsonl", batch.schema)
     for section in batch.sections:
         origins = zip(
             timestamps_us(section.rows),
@@ -68,27 +70,43 @@ def _rows_as_json(batch: Batch) -> Iterator[dict[str, Any]]:
             *section[1:],
             strict=False,
         )
-        for value, origin in zip(json_objects(section.rows), origins, strict=False):
-            yield json_object(LogMessage(None, None, None, *origin), value)
+        *values, _ = written.of(section.rows).split(b"\n")
+        for value, origin in zip(values, origins, strict=False):
+            yield json_object(LogMessage(None, None, None, *origin), msgspec.Raw(value))
 
 
 def _csv_lines(schema: pa.Schema) -> Lines:
-    """CSV as an export writes it, with one header for all Batches."""
-    buffer = io.BytesIO()
-    sink = open_sink("csv", buffer, schema)
+    """CSV with one header for all Batches."""
+    written = _Written("csv", schema)
+    return Lines(
+        lambda batch: (written.of(_widened(section.rows, schema)) for section in batch.sections),
+        written.taken(),
+    )
 
-    def taken() -> bytes:
-        data = buffer.getvalue()
-        buffer.seek(0)
-        buffer.truncate()
+
+class _Written:
+    """What an export would write of some rows.
+
+    Args:
+        form: of the export.
+        schema: of the rows.
+    """
+
+    def __init__(self, form: Literal["csv", "jsonl"], schema: pa.Schema) -> None:
+        self._buffer = io.BytesIO()
+        self._sink = open_sink(form, self._buffer, schema)
+
+    def of(self, rows: pa.RecordBatch) -> bytes:
+        """What is written of these rows."""
+        self._sink.write(rows)
+        return self.taken()
+
+    def taken(self) -> bytes:
+        """What was written since it was taken last."""
+        data = self._buffer.getvalue()
+        self._buffer.seek(0)
+        self._buffer.truncate()
         return data
-
-    def lines(batch: Batch) -> Iterator[bytes]:
-        for section in batch.sections:
-            sink.write(_widened(section.rows, schema))
-            yield taken()
-
-    return Lines(lines, taken())
 
 
 def _widened(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -54,7 +54,7 @@ def raw_lines(
         joined = pc.binary_join_element_wise(
             *parts, _large(b""), null_handling="replace", null_replacement=b""
         )
-        yield _bytes_of(joined)
+        yield bytes_of(joined)
 
 
 def _large(part: pa.Array | bytes) -> Any:
@@ -146,7 +146,7 @@ def _text_or_base64(value: bytes) -> str | dict[str, str]:
         return {"base64": base64.b64encode(value).decode()}
 
 
-def _bytes_of(array: pa.LargeBinaryArray) -> memoryview:
+def bytes_of(array: pa.LargeBinaryArray) -> memoryview:
     """All values of an array, which lie one after the other."""
     _, offsets, data = array.buffers()
     bounds = memoryview(offsets).cast("B").cast("q")
