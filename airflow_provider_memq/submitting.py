@@ -63,7 +63,8 @@ def prepare(
     _set_master(hook, default_master)
     master = hook._connection["master"] or ""  # noqa: SLF001 - below
     if master.startswith("local"):
-        check_java()
+        if not {"JAVA_HOME", "PATH"} & (hook._env_vars or {}).keys():  # noqa: SLF001 - nothing else tells
+            check_java()
         check_writable(hook, writes)
     _carry(hook, _environment(settings, master))
     if settings.token and hook._connection["deploy_mode"] == "cluster":  # noqa: SLF001 - see below

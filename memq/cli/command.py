@@ -15,6 +15,7 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
+from memq.cli.output import notice
 from memq.client.profile import PROFILE_VARIABLE, read_profile
 from memq.core.defaults import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, TOKEN_VARIABLE
 from memq.core.log_format import LOG_FORMAT, configure
@@ -171,10 +172,9 @@ def _warn_of_variable(context: click.Context) -> None:
         and context.get_parameter_source("bootstrap") is ParameterSource.ENVIRONMENT
         and own not in (None, context.params["bootstrap"])
     ):
-        click.echo(
+        notice(
             f"memq: warning: {BOOTSTRAP_VARIABLE}={context.params['bootstrap']} wins over the "
-            f"profile's bootstrap; unset it, or give -b {own}",
-            err=True,
+            f"profile's bootstrap; unset it, or give -b {own}"
         )
 
 

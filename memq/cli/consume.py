@@ -31,7 +31,7 @@ from memq.cli.command import (
     option,
 )
 from memq.cli.completion import GroupType, TopicType
-from memq.cli.output import write_whole
+from memq.cli.output import notice, write_whole
 from memq.core.options import Option
 from memq.core.units import DAY_MS
 from memq.errors import (
@@ -232,7 +232,7 @@ class Waiting:
             if not exc.retriable:
                 raise
             if self.down is None:
-                click.echo(f"memq: waiting, as there is no answer: {exc}", err=True)
+                notice(f"memq: waiting, as there is no answer: {exc}")
             self.down = exc
             return None
         if batch is not None:
@@ -264,7 +264,7 @@ class Waiting:
     def _up(self) -> None:
         if self.down is not None:
             self.down = None
-            click.echo("memq: there are answers again; going on", err=True)
+            notice("memq: there are answers again; going on")
 
 
 def _error_of(consumer: Consumer) -> MemqError | None:
@@ -354,7 +354,7 @@ class Progress:
             elif offsets:
                 self.consumer.commit(offsets)
         except NotOwnerError as exc:
-            click.echo(f"memq: another member took over; lines come again there: {exc}", err=True)
+            notice(f"memq: another member took over; lines come again there: {exc}")
         except MemqError as exc:
             if not exc.retriable:
                 raise
@@ -363,10 +363,7 @@ class Progress:
     def _give_up(self, partitions: list[int]) -> None:
         held = [each for each in partitions if self._next.pop(each, None) is not None]
         if held:
-            click.echo(
-                f"memq: no answer to the last commit of partitions {held}; lines may come again",
-                err=True,
-            )
+            notice(f"memq: no answer to the last commit of partitions {held}; lines may come again")
 
 
 Stop = dict[int, int]
@@ -420,7 +417,7 @@ def _print_batches(
     greet = stop is None and sys.stderr.isatty()
     while not printer.done and not (stop and _ended(consumer, stop)):
         if greet and consumer.assignment:
-            click.echo("memq: listening; Ctrl-C ends", err=True)
+            notice("memq: listening; Ctrl-C ends")
             greet = False
         batch = waiting.poll(consumer)
         if batch is None:

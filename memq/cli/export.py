@@ -21,7 +21,7 @@ from memq.cli.command import (
     to_us,
 )
 from memq.cli.completion import TopicType
-from memq.cli.output import progress_bar, show_one
+from memq.cli.output import notice, progress_bar, show_one
 from memq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ memq export clicks batches/ --range 0:100-200 --format jsonl
 @option(
     "--file-bytes",
     type=SizeType(),
-    default="128MiB",
+    default="64MiB",
     help="Stored bytes after which a folder gets another file.",
 )
 @option(
@@ -157,14 +157,14 @@ def export(
         selection=selection,
         open_reader=open_reader,
         progress=partial(progress_bar, f"memq export {topic}"),
-        say=partial(click.echo, err=True),
+        say=notice,
         file_bytes=file_bytes,
     )
     try:
         outcome = run(target, what)
     except KeyboardInterrupt:
         if not is_file:
-            click.echo(f"{target}: not whole yet; the same command goes on", err=True)
+            notice(f"{target}: not whole yet; the same command goes on")
         raise
     row = {"topic": topic, "target": str(target), "format": kind, **outcome._asdict()}
     show_one(row | {"seconds": round(time.monotonic() - started_s, 3)}, output)

@@ -18,7 +18,7 @@ from memq.cli.command import (
 )
 from memq.cli.completion import GroupType, TopicType
 from memq.cli.lag import LAG_TITLES, lag_fields, notes, partition_row
-from memq.cli.output import show_rows, table_text
+from memq.cli.output import notice, show_rows, table_text
 from memq.core.units import counted
 from memq.errors import CorruptDataError, InvalidRequestError, UnknownGroupError
 
@@ -166,7 +166,7 @@ def reset_offsets(
     ]
     show_rows(rows, list(rows[0]), output)
     if not execute:
-        click.echo("nothing was changed; add --execute to do it", err=True)
+        notice("nothing was changed; add --execute to do it")
 
 
 def _target(
@@ -212,7 +212,7 @@ def delete(*, name: str, topic: str, yes: bool, bootstrap: str, token: str, outp
         try:
             offsets = admin.committed(name, topic)
         except CorruptDataError as exc:
-            click.echo(f"memq: {exc}", err=True)
+            notice(f"memq: {exc}")
             offsets = None
         # A group that has none either is not there or has live members: the broker says which.
         if offsets is None or offsets:

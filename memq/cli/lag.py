@@ -13,7 +13,7 @@ import click
 
 from memq.cli.command import Command, connect_admin, connection_options, option, output_option
 from memq.cli.completion import GroupType, TopicType
-from memq.cli.output import human_age, human_size, show_json, table_text
+from memq.cli.output import human_age, human_size, notice, show_json, table_text
 from memq.core.units import counted
 from memq.errors import MemqError, UnknownGroupError
 
@@ -100,7 +100,7 @@ def _show_round(
     except MemqError as exc:
         if not exc.retriable:
             raise
-        click.echo(f"memq: {now}: no answer, looking again: {exc}", err=True)
+        notice(f"memq: {now}: no answer, looking again: {exc}")
         return
     if output == "json":
         click.echo(json.dumps({"at": now, "groups": [lag_row(each) for each in found]}))

@@ -7,18 +7,22 @@ Rows are dicts whose keys say the unit, as everywhere: `size_bytes` is a plain n
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from memq.core.log_format import is_json
 from memq.core.units import format_duration_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 Row = dict[str, Any]
+
+log = logging.getLogger("memq")
 
 _UNITS = ("KiB", "MiB", "GiB", "TiB")
 _BYTES, _MS, _SECONDS = "_bytes", "_ms", "_seconds"
@@ -72,6 +76,14 @@ def show_one(row: Row, output: str) -> None:
 
     lines = [[key, _cell(key, value)] for key, value in row.items()]
     click.echo(tabulate(lines, tablefmt="plain", disable_numparse=True))
+
+
+def notice(text: str) -> None:
+    """Say something beside the result, on stderr; as a log line where the command logs JSON."""
+    if is_json():
+        log.info("%s", text.removeprefix("memq: "))
+    else:
+        click.echo(text, err=True)
 
 
 def write_whole(out: IO[bytes], data: Any) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from memq.cli.command import Command, option, output_option
-from memq.cli.output import show_rows
+from memq.cli.output import notice, show_rows
 from memq.core.topic import AUDIT_TOPIC
 from memq.core.units import counted
 from memq.errors import CorruptDataError
@@ -70,21 +70,19 @@ def _advise(outcome: Outcome, execute: bool) -> None:
         return
     done = f"{outcome.topic}: {outcome.action}"
     if not execute:
-        click.echo(f"{done} would be done; nothing has changed. Add --execute", err=True)
+        notice(f"{done} would be done; nothing has changed. Add --execute")
     elif outcome.action == "rebuild":
         groups = ", ".join(outcome.groups) or "its groups"
-        click.echo(
+        notice(
             f"{done} is done, incarnation {outcome.incarnation}. Clients open it again; {groups} "
-            "have no offsets: set them with `memq group reset-offsets` before they start",
-            err=True,
+            "have no offsets: set them with `memq group reset-offsets` before they start"
         )
     else:
-        click.echo(f"{done} is done; offsets and groups are as they were", err=True)
+        notice(f"{done} is done; offsets and groups are as they were")
     if execute and outcome.adopted and outcome.topic != AUDIT_TOPIC:
-        click.echo(
+        notice(
             f"{outcome.topic}: nobody knows its options any more. Nothing of it expires, and the "
-            "others are the defaults: set them with `memq topic alter`",
-            err=True,
+            "others are the defaults: set them with `memq topic alter`"
         )
 
 

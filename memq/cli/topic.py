@@ -19,7 +19,7 @@ from memq.cli.command import (
     yes_option,
 )
 from memq.cli.completion import TopicType
-from memq.cli.output import show_one, show_rows
+from memq.cli.output import notice, show_one, show_rows
 from memq.core.topic import TOPIC_OPTIONS
 from memq.core.units import counted
 from memq.errors import CorruptDataError, UnknownTopicError
@@ -141,7 +141,7 @@ def delete(*, name: str, yes: bool, bootstrap: str, token: str, output: str) -> 
         try:
             batches = sum(each.end - each.start for each in admin.offsets(name))
         except CorruptDataError as exc:
-            click.echo(f"memq: {exc}", err=True)
+            notice(f"memq: {exc}")
             batches = None
         partitions = info.config.read_partitions
         count = "damaged Batches" if batches is None else counted(batches, "Batch")

@@ -154,7 +154,24 @@ def test_it_is_read_from_where_it_is(data, how, capsys):
         assert main(["batch", "verify", "t", "-b", broker.address, "-o", "json"]) == 0
         assert json.loads(capsys.readouterr().out)["batches"] == MESSAGES + 2
         assert main(["audit", "t", "--deep", "-b", broker.address]) == 0
-        assert status(broker)["objects"]["missing"] == 0
+        found = status(broker)
+        assert found["objects"] == {
+            "root": f"{(place / 'objects').as_uri()}/",
+            "looked_for": found["objects"]["looked_for"],
+            "missing": 0,
+            "such_as": [],
+        }
+        (about,) = [each for each in found["write_partitions"] if each["topic"] == "t"]
+        assert about == {
+            "topic": "t",
+            "write_partition": 0,
+            "open_messages": 0,
+            "sealed_batches": 0,
+            "ring_slots": 8,
+            "pending_messages": 0,
+            "uncertain": False,
+            "parked_messages": 0,
+        }
         assert ready(broker) == (200, "ready\n")
         assert "ERROR" not in broker.log
 

@@ -138,6 +138,17 @@ def test_variables_of_a_user_come_first(submitted):
     assert "PYSPARK_PYTHON" not in arguments
 
 
+def test_a_machine_without_java_says_so_first(tmp_path, monkeypatch):
+    """What `spark-submit` says in many lines is one error; a task's own JAVA_HOME is trusted."""
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+
+    with pytest.raises(ConfigError, match=r"no Java: JAVA_HOME = .* has none\. Spark"):
+        hook_of(operator())
+    hook_of(operator(env_vars={"JAVA_HOME": "/another"}))
+    monkeypatch.setenv("AIRFLOW_CONN_MEMQ_SPARK", CONNECTIONS["standalone"])
+    hook_of(operator())  # its driver may run elsewhere
+
+
 def test_a_failed_audit_does_not_tell_the_token(submitted, tmp_path):
     """The error of a program that failed has its command line; the token is not in it."""
     started_with = submitted(code=1)
