@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from memq.cli.batch_lines import Format, Lines
     from memq.cli.selection import Selection
     from memq.client.batch import Batch, Order
+    from memq.client.consumer.fetcher import OnOutOfRange
     from memq.client.consumer.options import ConsumerArguments
     from memq.client.objects import ReadThrough
     from memq.core.ranges import OffsetRange
@@ -132,6 +133,12 @@ memq consume clicks --from 2025-06-30T10:00:00Z --to 2025-06-30T11:00:00Z --form
     default=r"\t",
     help=r"Of --print-key: what stands between key and value, such as : or \t.",
 )
+@option(
+    "--on-out-of-range",
+    type=click.Choice(["error", "earliest", "latest"]),
+    default="error",
+    help="Where to go on when retention has overtaken the reader: error ends, the others skip.",
+)
 @option("--exit-at-end", is_flag=True, help="End when all is read that there was at the start.")
 @option(
     "--order",
@@ -162,6 +169,7 @@ def consume(
     form: Format,
     print_key: bool,
     key_separator: bytes,
+    on_out_of_range: OnOutOfRange,
     exit_at_end: bool,
     order: Order,
     read_through: ReadThrough,
@@ -185,6 +193,7 @@ def consume(
             "--partition": bool(partitions),
             "--exit-at-end": exit_at_end,
             "--max-messages": max_messages is not None,
+            "--on-out-of-range": on_out_of_range != "error",
             "--print-key": print_key,
         },
         group=group is not None,
@@ -209,6 +218,7 @@ def consume(
         "group": group,
         "start": "earliest" if from_beginning else "latest",
         "order": order,
+        "on_out_of_range": on_out_of_range,
         "read_through": read_through,
         "on_revoke": progress.leave,
         "on_lost": progress.lose,
