@@ -247,13 +247,15 @@ def _check_usage(given: dict[str, bool], *, group: bool, raw: bool) -> None:
     Raises:
         UsageError: naming them, and the way out.
     """
-    begins = [
-        name for name in ("--range", "--tail", "--from and --to", "--from-beginning") if given[name]
-    ]
+    begins = [name for name in ("--tail", "--from and --to", "--from-beginning") if given[name]]
+    others = ("--partition", "--exit-at-end", "--on-out-of-range")
+    if given["--range"] and (group or begins or any(given[name] for name in others)):
+        raise click.UsageError(
+            "--range says all; leave out --group, --from-beginning, --tail, --from, --to, "
+            "--partition, --exit-at-end and --on-out-of-range"
+        )
     if len(begins) > 1:
         raise click.UsageError(f"{begins[0]} and {begins[1]} do not go together; give one of them")
-    if given["--range"] and (group or given["--partition"] or given["--exit-at-end"]):
-        raise click.UsageError("--range says all; leave out --group, --partition and --exit-at-end")
     if group and given["--max-messages"]:
         raise click.UsageError(
             "a group commits whole Batches, and --max-messages may end within one, which would "

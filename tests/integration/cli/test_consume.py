@@ -11,6 +11,7 @@ import pytest
 from pyarrow import parquet
 
 from memq import Producer
+from tests.advice import follows
 from tests.integration.cli.processes import ENDS, TIMEOUT_S, committed, end, start
 
 
@@ -35,9 +36,8 @@ def test_range(memq, topic, lines, tmp_path):
     assert "retained are offsets 0 to 2" in memq("consume", topic, "--range", "0:2-4", code=1)
     assert "no partition 1" in memq("consume", topic, "--range", "1:0-1", code=1)
     assert "--range says all" in memq("consume", topic, "--range", "0:0-1", "--group", "g", code=2)
-    for others in (["--tail", "1"], ["--from-beginning"], ["--from", "1h"]):
-        refusal = memq("consume", topic, "--range", "0:0-1", *others, code=2)
-        assert "do not go together; give one of them" in refusal
+    for others in (["--tail", "1"], ["--from-beginning"], ["--from", "1h"], ["--partition", "0"]):
+        assert "--range says all" in memq("consume", topic, "--range", "0:0-1", *others, code=2)
 
 
 def test_empty_topic(memq, topic):
@@ -253,12 +253,27 @@ def test_times_go_on(memq, spread, broker):
     assert end(consuming)[0] == 130
 
 
+@follows("a group decides itself what its members read: leave out …, or --group")
 @pytest.mark.parametrize("option", [["--tail", "1"], ["--partition", "0"], ["--to", "1h"]])
 def test_group_decides_where_it_begins(memq, topic, option):
     """A group is not told where to begin; the refusal names what moves it."""
-    refusal = memq("consume", topic, "--group", "g", *option, code=2)
+    read = ["consume", topic, "--exit-at-end"]
+    refusal = memq(*read, "--group", "g", *option, code=2)
 
     assert "`memq group reset-offsets` moves a group" in refusal
+    memq(*read, *option)
+    memq(*read, "--group", "g")
+    memq("group", "reset-offsets", "g", topic, "--to-datetime", "1h", "--execute")
+
+
+@follows("… and … do not go together; give one of them")
+def test_one_beginning(memq, topic):
+    """Only one option says where to begin."""
+    read = ["consume", topic, "--exit-at-end"]
+    assert "--tail and --from-beginning do not" in memq(
+        *read, "--tail", 1, "--from-beginning", code=2
+    )
+    assert memq(*read, "--tail", 1) == memq(*read, "--from-beginning") == b""
 
 
 # -- formats --------------------------------------------------------------------------------

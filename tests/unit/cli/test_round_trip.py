@@ -16,17 +16,19 @@ from memq.cli.json_rows import json_rows
 from memq.client.batch import Batch, Section
 from memq.client.producer.tables import conform
 from memq.core.format.message import encode_records
+from memq.errors import InvalidRequestError
+from tests.advice import follows
 from tests.unit.cli.rows import tables
 from tests.unit.client.batches import Sent, notify, seal
 
 
-def printed(table, form):
-    """The rows of a topic as `memq consume` prints them."""
+def printed(table, form, schema=None):
+    """The rows of a topic, which had this schema, as `memq consume` prints them."""
     (rows,) = table.combine_chunks().to_batches()
     message = Sent("p", 0, rows)
     sections = [Section(rows, repeat("p"), repeat(0), repeat(0), range(len(rows)))]
     batch = Batch(notify(seal(message)), 0, 0, table.schema, sections)
-    lines = lines_of(form, table.schema)
+    lines = lines_of(form, schema or table.schema)
     return lines.header + b"".join(lines.of(batch))
 
 
@@ -77,3 +79,13 @@ def test_any_log_message(form, messages):
     table = pa.Table.from_batches([rows])
 
     assert same(read(printed(table, form), table.schema, form)) == same(table)
+
+
+@follows("which is not in the first line; begin anew")
+def test_a_column_that_the_first_line_lacks():
+    """Rows with a column that was not there when CSV began are refused; begun anew it has them."""
+    table = pa.table({"id": [1], "tip": [0.5]})
+    with pytest.raises(InvalidRequestError, match="has grown by column 'tip'"):
+        printed(table, "csv", pa.schema({"id": pa.int64()}))
+
+    assert printed(table, "csv") == b'"id","tip"\n1,0.5\n'
