@@ -172,15 +172,20 @@ def _warn_of_variable(context: click.Context) -> None:
         and context.get_parameter_source("bootstrap") is ParameterSource.ENVIRONMENT
         and own not in (None, context.params["bootstrap"])
     ):
-        notice(
-            f"memq: warning: {BOOTSTRAP_VARIABLE}={context.params['bootstrap']} wins over the "
+        _warn(
+            f"{BOOTSTRAP_VARIABLE}={context.params['bootstrap']} wins over the "
             f"profile's bootstrap; unset it, or give -b {own}"
         )
 
 
+def _warn(text: str) -> None:
+    notice(f"memq: warning: {text}")
+
+
 def _use_profile(context: click.Context, _: click.Parameter, name: str | None) -> None:
     """What the profile says becomes the default of the options of these names."""
-    found = read_profile(name, warn=not context.resilient_parsing)  # the shell completes quietly
+    # The shell completes quietly.
+    found = read_profile(name, warn=None if context.resilient_parsing else _warn)
     context.meta[_PROFILE] = found
     said = {name: value for name, value in vars(found).items() if value}
     context.default_map = {**(context.default_map or {}), **said}

@@ -75,7 +75,7 @@ memq export clicks batches/ --range 0:100-200 --format jsonl
 @option(
     "--file-bytes",
     type=SizeType(),
-    default="128MiB",
+    default="64MiB",
     help="Stored bytes after which a folder gets another file.",
 )
 @option(

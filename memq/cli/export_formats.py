@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 import pyarrow.types as pat
 from pyarrow import csv, parquet
 
-from memq.cli.lines import json_value
+from memq.cli.lines import bytes_of, json_value
+from memq.cli.output import write_whole
 from memq.core.format.envelope import ARROW_ERRORS
 from memq.core.units import iso_us
 from memq.errors import InvalidRequestError
@@ -45,8 +46,8 @@ TEXT_ROWS = 16_384  # made into text at a time
 
 _encode = msgspec.json.Encoder().encode
 _encode_lines = msgspec.json.Encoder().encode_lines
-_TICKS_PER_US = {"s": 1e-6, "ms": 1e-3, "us": 1, "ns": 1e3}
-_CALENDAR_US = (-62_135_596_800_000_000, 253_402_300_799_999_999)  # the years 1 to 9999
+_TICKS_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_CALENDAR_S = (-62_135_596_800, 253_402_300_800)  # the years 1 to 9999
 
 
 class Sink(Protocol):
@@ -129,18 +130,22 @@ class _Csv:
 
 
 class _JsonLines:
-    """An object a line."""
+    """An object a line; Arrow puts the lines together."""
 
     def __init__(self, file: IO[bytes], schema: pa.Schema) -> None:
-        self._file, self._names = file, schema.names
+        self._file = file
+        names = [_encode(name).decode() for name in schema.names]
+        self._heads = [("{" if n == 0 else ",") + name + ":" for n, name in enumerate(names)]
 
     def write(self, rows: pa.RecordBatch) -> None:
         for part in _parts(rows):
-            columns = _converted(_json_column, part)
-            objects = [
-                dict(zip(self._names, row, strict=True)) for row in zip(*columns, strict=True)
-            ]
-            self._file.write(_encode_lines(objects))
+            pieces: list[Any] = []
+            for head, column in zip(self._heads, _converted(_json_column, part), strict=True):
+                pieces += [head, column]
+            lines = pc.binary_join_element_wise(
+                *pieces, "}\n", "", null_handling="replace", null_replacement="null"
+            )
+            write_whole(self._file, bytes_of(lines.cast(pa.large_binary())))
 
     def close(self) -> None:
         pass
@@ -176,24 +181,32 @@ def _converted(convert: Callable[[pa.Array], T], rows: pa.RecordBatch) -> list[T
     return converted
 
 
-def _json_column(column: pa.Array) -> list[Any]:
-    """The values as what JSON can hold."""
+def _json_column(column: pa.Array) -> pa.StringArray:
+    """Each value as JSON; null is null, or its JSON."""
     kind = column.type
     if column.null_count == len(column):
-        return [None] * len(column)
+        return pa.nulls(len(column), pa.utf8())
     if pat.is_timestamp(kind):
-        return list(_times(column).to_pylist())
-    if _is_binary(kind):
-        return _texts_or_base64(column)
-    if _is_simple(kind) and not _has_no_number(column):
-        return list(_simple(column).to_pylist())
+        return pc.binary_join_element_wise('"', _times(column), '"', "")
+    if pat.is_integer(kind) or pat.is_boolean(kind):
+        return column.cast(pa.utf8())
     plain = _simple(column) if _is_simple(kind) else column
-    return [json_value(value) for value in plain.to_pylist()]
+    if _is_binary(kind):
+        plain = texts if (texts := _text_or_none(column)) is not None else column
+    values = plain.to_pylist()
+    if not _is_json(plain):
+        values = [json_value(value) for value in values]
+    # The encoder takes all values at once, and writes no other newlines than those between them.
+    lines = pa.array([_encode_lines(values)[:-1]], pa.large_utf8())
+    return pc.split_pattern(lines, "\n").flatten().cast(pa.utf8())
 
 
-def _has_no_number(column: pa.Array) -> bool:
-    """Whether it has a NaN or an infinity, which JSON has as texts only."""
-    return pat.is_floating(column.type) and not pc.all(pc.is_finite(_simple(column))).as_py()
+def _is_json(column: pa.Array) -> bool:
+    """Whether its Python values are what JSON has: no bytes at any depth, and finite numbers."""
+    kind = column.type
+    if pat.is_floating(kind):
+        return bool(pc.all(pc.is_finite(column)).as_py())
+    return bool(pat.is_string(kind) or pat.is_large_string(kind))
 
 
 def _csv_type(kind: pa.DataType) -> pa.DataType:
@@ -204,11 +217,8 @@ def _csv_column(column: pa.Array) -> pa.Array:
     kind = column.type
     if pat.is_timestamp(kind):
         return _times(column)
-    if _is_binary(kind):
-        try:
-            return _text(column)
-        except pa.ArrowInvalid:
-            return pa.array(map(_csv_text, _texts_or_base64(column)), pa.utf8())
+    if _is_binary(kind) and (texts := _text_or_none(column)) is not None:
+        return texts
     if _is_simple(kind):
         return _simple(column)
     if pat.is_null(kind) or pat.is_date(kind) or pat.is_time(kind) or pat.is_decimal(kind):
@@ -245,28 +255,29 @@ def _simple(column: pa.Array) -> pa.Array:
     return column.cast(_simple_type(column.type))
 
 
-def _text(column: pa.Array) -> pa.StringArray:
-    """Bytes as UTF-8; the cast checks them, all at once."""
-    return column.cast(pa.binary()).cast(pa.utf8())
-
-
-def _texts_or_base64(column: pa.Array) -> list[Any]:
+def _text_or_none(column: pa.Array) -> pa.StringArray | None:
+    """Bytes as UTF-8; None where some are no text: only then each value is looked at."""
     try:
-        return list(_text(column).to_pylist())
-    except pa.ArrowInvalid:  # some are no text: only then each is looked at
-        return [json_value(value) for value in column.to_pylist()]
+        return column.cast(pa.large_binary()).cast(pa.binary()).cast(pa.utf8())
+    except pa.ArrowInvalid:
+        return None
 
 
 def _times(column: pa.Array) -> pa.StringArray:
     """ISO 8601, in UTC where the type has a zone, with all the digits of its unit."""
     kind = column.type
     ticks = column.view(pa.int64())
-    bounds = pc.min_max(ticks)
-    per_us = _TICKS_PER_US[kind.unit]
-    zone = "Z" if kind.tz else ""
-    low, high = (_CALENDAR_US[0] * per_us, _CALENDAR_US[1] * per_us)
-    if bounds["min"].is_valid and (bounds["min"].as_py() < low or bounds["max"].as_py() > high):
-        texts = [None if tick is None else iso_us(int(tick / per_us)) for tick in ticks.to_pylist()]
+    per_second = _TICKS_PER_SECOND[kind.unit]
+    bounds = pc.min_max(ticks).as_py()
+    low, high = (limit * per_second for limit in _CALENDAR_S)
+    if bounds["min"] is not None and not low <= bounds["min"] <= bounds["max"] < high:
+        texts = (
+            None if tick is None else iso_us(tick * 10**6 // per_second)
+            for tick in ticks.to_pylist()
+        )
         return pa.array(texts, pa.utf8())
-    utc = ticks.view(pa.timestamp(kind.unit, "UTC" if zone else None))
-    return pc.strftime(utc, f"%Y-%m-%dT%H:%M:%S{zone}")
+    # Arrow is quick at times without a zone, which it writes with a space before the hour.
+    texts = pc.binary_replace_slice(
+        ticks.view(pa.timestamp(kind.unit)).cast(pa.utf8()), 10, 11, "T"
+    )
+    return pc.binary_join_element_wise(texts, "Z", "") if kind.tz else texts

@@ -14,7 +14,7 @@ that name. So no record is there twice and none is missing. A manifest of someth
 never touched: it is refused. A lock keeps a second run out of the folder.
 
 Batches never change, so a piece gives the same rows whenever it is read; what retention has removed
-by then, or a topic that was made again, is refused before anything is written.
+by then, or a topic that was recreated, is refused before anything is written.
 
 A file alone has no manifest: it is written under a hidden name beside it and renamed when whole.
 """
@@ -237,7 +237,7 @@ def export_folder(folder: Path, job: Job) -> Outcome:
         LockedError: another run is at work in it.
         CorruptDataError: its manifest cannot be read.
         OffsetOutOfRangeError: retention has removed some of what is left to export.
-        TopicRecreatedError: the topic was made again since the export began.
+        TopicRecreatedError: the topic was recreated since the export began.
         StorageError: the files cannot be written.
         MemqError: as `TopicReader`.
     """

@@ -46,7 +46,7 @@ def raw_lines(rows: Iterable[pa.RecordBatch]) -> Iterator[memoryview]:
         joined = pc.binary_join_element_wise(
             values, ends, nothing, null_handling="replace", null_replacement=b""
         )
-        yield _bytes_of(joined)
+        yield bytes_of(joined)
 
 
 def json_lines(objects: Iterable[dict[str, Any]]) -> Iterator[bytes]:
@@ -121,7 +121,7 @@ def json_value(value: Any) -> Any:
             return value
 
 
-def _bytes_of(array: pa.LargeBinaryArray) -> memoryview:
+def bytes_of(array: pa.LargeBinaryArray) -> memoryview:
     """All values of an array, which lie one after the other."""
     _, offsets, data = array.buffers()
     bounds = memoryview(offsets).cast("B").cast("q")

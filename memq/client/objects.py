@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from memq.client.batch import Batch, Order, arrange
 from memq.client.topic import published_batch
+from memq.core.format.index import decode_tail
+from memq.core.format.message import UNKNOWN_RANGE
 from memq.core.format.reader import BatchReader
 from memq.core.ranges import retained_in_words
 from memq.core.retry import Retry
@@ -221,6 +223,26 @@ class BatchSource:
             except MemqError as exc:
                 delay_s = retry.after(type(exc)(f"{published}: {exc}"))
             await asyncio.sleep(delay_s)
+
+    async def times_are_known(self, published: PublishedBatch) -> bool:
+        """Whether the index says of each Message between which times its LogMessages are.
+
+        It says no as well where the index cannot be read now: then reading the Batch says why.
+        """
+        it = published.notification
+        length = it.size_bytes - it.index_offset
+        try:
+            if self._read_through == "storage":
+                tail = await self.run(
+                    lambda uri: read_storage(uri, it.index_offset, length), it.uri
+                )
+            else:
+                tail = await read_broker(self._topic, it.uri, it.index_offset, length)
+            entries = decode_tail(tail, it.size_bytes).entries
+        except MemqError:
+            return False
+        times = [(entry.min_timestamp_us, entry.max_timestamp_us) for entry in entries]
+        return UNKNOWN_RANGE not in times
 
     async def run(self, work: Callable[[T], R], item: T) -> R:
         """Do work on an item in one of the threads that read and decode."""

@@ -29,7 +29,7 @@ from memq.core.options import Option, defaults, options_of, parse_options
 from memq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 log = logging.getLogger(__name__)
 
@@ -113,12 +113,14 @@ def connection_of(bootstrap: str | None, token: str = "") -> Connection:
     return Connection(bootstrap=found["bootstrap"], token=token or found["token"])
 
 
-def read_profile(name: str | None = None, *, warn: bool = True) -> Profile:
+def read_profile(
+    name: str | None = None, *, warn: Callable[[str], object] | None = log.warning
+) -> Profile:
     """What a profile says, with the token that its file holds.
 
     Args:
         name: as `profile` takes it.
-        warn: log it when others can read the token.
+        warn: told when others can read the token.
 
     Raises:
         ConfigError: as `profile`.
@@ -135,7 +137,7 @@ def read_profile(name: str | None = None, *, warn: bool = True) -> Profile:
             f"no profile {asked!r} in {path}{known}; add [profiles.{asked}] there, or name "
             f"another with --profile or {PROFILE_VARIABLE}"
         )
-    return _parse(path, asked or DEFAULT_PROFILE, given, warn=warn)
+    return _parse(path, asked or DEFAULT_PROFILE, given, warn)
 
 
 def _config_file() -> tuple[Path, bool]:
@@ -176,7 +178,9 @@ def _profiles_in(path: Path) -> Mapping[str, Any]:
     return profiles
 
 
-def _parse(path: Path, name: str, given: Mapping[str, object], *, warn: bool) -> Profile:
+def _parse(
+    path: Path, name: str, given: Mapping[str, object], warn: Callable[[str], object] | None
+) -> Profile:
     try:
         found = Profile(**defaults(PROFILE_OPTIONS) | parse_options(PROFILE_OPTIONS, given))
         holder = _holder_of_token(path, found)
@@ -185,7 +189,7 @@ def _parse(path: Path, name: str, given: Mapping[str, object], *, warn: bool) ->
     except ConfigError as exc:
         raise ConfigError(f"{path}, profile {name!r}: {exc}") from exc
     if warn and found.token and _others_read(holder):
-        log.warning("%s holds a token and others can read it; chmod 600 it", holder)
+        warn(f"{holder} holds a token and others can read it; chmod 600 it")
     return found
 
 

@@ -100,10 +100,13 @@ class EventTimes(NamedTuple):
 
     def may_be_in(self, notification: Notification) -> bool:
         """Whether a record of the Batch may have one of the times."""
-        # 0 may also stand for a Message whose times are not known, and which the range leaves out.
-        return self.includes(0) or (
-            (self.start_us is None or notification.max_timestamp_us >= self.start_us)
-            and (self.end_us is None or notification.min_timestamp_us < self.end_us)
+        # A Message whose times are not known, or all 0, is not in the range of its Batch.
+        return self.overlap(notification) or self.includes(0)
+
+    def overlap(self, notification: Notification) -> bool:
+        """Whether the range of times that the Batch is known to have meets these."""
+        return (self.start_us is None or notification.max_timestamp_us >= self.start_us) and (
+            self.end_us is None or notification.min_timestamp_us < self.end_us
         )
 
     def select(self, rows: pa.RecordBatch) -> pa.RecordBatch:

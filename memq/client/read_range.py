@@ -101,7 +101,7 @@ async def read_batches(
     plan: ReadPlan,
     pieces: Sequence[Piece],
     work: Callable[[BatchOfRange], T],
-) -> AsyncGenerator[tuple[PublishedBatch, T], None]:
+) -> AsyncGenerator[tuple[PublishedBatch, T | None], None]:
     """Read Batches of a plan, in the order of the pieces, a few at a time.
 
     Close it (`contextlib.aclosing`) when it is left before its end.
@@ -113,6 +113,9 @@ async def read_batches(
         pieces: what to read.
         work: is done on each Batch, in a thread of the source.
 
+    Returns:
+        Each Batch with what the work gave; None where its index says that it has none of the times.
+
     Raises:
         OffsetOutOfRangeError: retention has removed some of it.
         DataLossError: a Batch is gone that should be there.
@@ -120,7 +123,11 @@ async def read_batches(
         MemqError: brokers or storage failed.
     """
 
-    async def read(batch: PublishedBatch) -> T:
+    async def read(batch: PublishedBatch) -> T | None:
+        times = plan.times
+        # Those that do not overlap were planned for Messages of unknown times, which few have.
+        if times and not times.overlap(batch.notification) and await source.times_are_known(batch):
+            return None
         fetched = await source.fetch(batch)
         duplicates = plan.duplicates.get((batch.partition, batch.offset), frozenset())
         return await source.run(work, BatchOfRange(fetched, duplicates))
@@ -274,7 +281,7 @@ class AsyncTopicReader:
         reading = read_batches(self._topic, self._source, plan, wanted, rows_of)
         async with aclosing(reading) as batches:
             async for batch, rows in batches:
-                yield RowsOfBatch(batch, rows)
+                yield RowsOfBatch(batch, rows or [])
 
     def _check_timed(self) -> None:
         schema = self._topic_schema

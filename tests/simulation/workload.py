@@ -436,7 +436,7 @@ async def read_a_range(run: Run, process: Process, topic: str) -> None:
         plan = await plan_read(queue, source, Selection(held.partition, start, end))
         reading = read_batches(queue, source, plan, plan.pieces, lambda each: each)
         async with aclosing(reading) as batches:
-            found = [each async for _, each in batches]
+            found = [each async for _, each in batches if each]
         if not found:
             return
         run.history.add(

@@ -120,8 +120,9 @@ def complete_commands(page: Path) -> list[list[str]]:
         if language in ("", "sh", "bash", "console"):
             lines += [
                 line.strip().removeprefix("$ ")
-                for line in re.sub(r"\\\n\s*", "", block).splitlines()
+                for line in re.sub(r"\\\n(?:> )?\s*", "", block).splitlines()
                 if re.search(r"\bmemq ", line)
+                if language != "console" or line.startswith("$ ")  # the rest is output
             ]
     return [command for line in lines for command in commands_in(line)]
 
