@@ -26,6 +26,7 @@ NAMES = (
     "format",
     "wire",
     "plan",
+    "help",
     "export",
     "spark",
 )

@@ -213,8 +213,8 @@ class MemqRetentionOperator(MemqTopicOperator):
         if not self._watched:
             return plan
         return (
-            f"{plan}; after what was planned, move the group on with: memq group reset-offsets "
-            f"{self._watched} {self.topic} --to-earliest --partition N --execute"
+            f"{plan}; after what was planned, move the group on with `memq group reset-offsets "
+            f"{self._watched} {self.topic} --to-earliest --partition N --execute`"
         )
 
     @property

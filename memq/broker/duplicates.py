@@ -65,7 +65,8 @@ class DuplicateChecker:
             raise SequenceConflictError(
                 f"sequence {request.sequence} of producer {request.producer_id!r}, epoch "
                 f"{request.epoch}, was published with other content; a stable producer id "
-                "must send the same Messages again, or use a higher epoch"
+                "must send the same Messages again; for others, use a higher epoch (memq produce "
+                "--epoch)"
             )
         return WriteAnswer(**batch._asdict() if batch else {}, duplicate=True)
 

@@ -526,7 +526,7 @@ def _check_write(request: m.Write, body: Any, message_bytes: int, schema: pa.Sch
     if len(body) > message_bytes:
         raise MessageTooLargeError(
             f"Message of {len(body)} bytes; topic {request.topic!r} takes up to {message_bytes}: "
-            "send smaller Messages or raise message_bytes"
+            "lower the producer's message_bytes or raise the topic's"
         )
     if not (
         0 < len(request.producer_id) <= MAX_PRODUCER_ID

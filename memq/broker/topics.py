@@ -156,7 +156,7 @@ class Topics:
             if topic.queue_topic not in in_queue:
                 missing = (
                     f"its notifications are missing: the queue has no {topic.queue_topic!r}. Put "
-                    "its folder back, or stop the broker and run `memq recover`"
+                    "its folder back, or stop the broker and run `memq recover DATA_DIR`"
                 )
                 self._not_served(topic.name, CorruptDataError(missing))
                 continue
@@ -177,7 +177,7 @@ class Topics:
             if name and name not in self._catalog:
                 missing = (
                     f"its file in the catalog is missing, and the queue has {queue_topic!r}. Put "
-                    "the file back, or stop the broker and run `memq recover`"
+                    "the file back, or stop the broker and run `memq recover DATA_DIR`"
                 )
                 self._not_served(name, CorruptDataError(missing))
         taken = {*self._catalog.names(), *self._damaged, *self._elsewhere}

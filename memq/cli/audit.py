@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from functools import wraps
 from itertools import groupby
@@ -121,6 +120,8 @@ def audit(*, topic: str, every: bool, bootstrap: str, output: str, **asked: Any)
     code is 1. Where nothing is wrong but not all could be judged, it says so, and the exit code is
     3.
     """
+    import asyncio  # noqa: PLC0415 - slow to load
+
     from memq.client.audit.audit import audit_topic  # noqa: PLC0415 - loads Arrow
 
     with click.progressbar(

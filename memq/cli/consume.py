@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
     from memq import Consumer
     from memq.client.batch import Batch, Order
+    from memq.client.consumer.fetcher import OnOutOfRange
     from memq.client.consumer.options import ConsumerArguments
     from memq.client.objects import ReadThrough
     from memq.core.ranges import OffsetRange
@@ -97,6 +98,12 @@ memq consume clicks --range 0:100-200 > batches-100-to-199.txt
     default="raw",
     help="raw: each value and a newline; json: one object a line, with all there is to know.",
 )
+@option(
+    "--on-out-of-range",
+    type=click.Choice(["error", "earliest", "latest"]),
+    default="error",
+    help="Where to go on when retention has overtaken the reader: error ends, the others skip.",
+)
 @option("--exit-at-end", is_flag=True, help="End when all is read that there was at the start.")
 @option(
     "--order",
@@ -121,6 +128,7 @@ def consume(
     timeout: str | None,
     wanted: OffsetRange | None,
     form: Format,
+    on_out_of_range: OnOutOfRange,
     exit_at_end: bool,
     order: Order,
     read_through: ReadThrough,
@@ -135,9 +143,10 @@ def consume(
     The exit code is 1 when --timeout ended it while brokers did not answer, or before all of
     --range or --exit-at-end was read.
     """
-    if wanted and (group or from_beginning or exit_at_end):
+    if wanted and (group or from_beginning or exit_at_end or on_out_of_range != "error"):
         raise click.UsageError(
-            "--range says all; leave out --group, --from-beginning and --exit-at-end"
+            "--range says all; leave out --group, --from-beginning, --exit-at-end and "
+            "--on-out-of-range"
         )
     if group and max_messages:
         raise click.UsageError(
@@ -157,6 +166,7 @@ def consume(
         "group": group,
         "start": "earliest" if from_beginning else "latest",
         "order": order,
+        "on_out_of_range": on_out_of_range,
         "read_through": read_through,
         "on_revoke": progress.leave,
         "on_lost": progress.lose,

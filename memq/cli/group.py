@@ -74,7 +74,7 @@ def describe(*, name: str, topic: str | None, bootstrap: str, token: str, output
     with connect_admin(bootstrap, token) as admin:
         found = admin.lag(topic, name)
     if not found:
-        raise UnknownGroupError(f"no group {name!r}; see memq group list")
+        raise UnknownGroupError(f"no group {name!r}; see `memq group list`")
     if output == "json":
         show_rows([row for each in found for row in _described(each)], [], output)
     else:

@@ -15,7 +15,6 @@ import os
 import signal
 import sys
 import warnings
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -97,6 +96,8 @@ def _interrupt_that_caused(error: BaseException | None) -> KeyboardInterrupt | N
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
+        from importlib import metadata  # noqa: PLC0415 - slow to load
+
         try:
             click.echo(f"memq {metadata.version('memq')}")
         except metadata.PackageNotFoundError:

@@ -58,7 +58,7 @@ _SHAPING = ("acks", "linger", "message_bytes", "compression", "max_in_flight")
 SHAPING_OPTIONS = [row for row in PRODUCER_OPTIONS if row.name in _SHAPING]
 """Options of a producer that shape what it sends."""
 
-_PLACING = ("partition_by", "delivery_timeout")
+_PLACING = ("epoch", "partition_by", "delivery_timeout")
 
 
 @click.command(

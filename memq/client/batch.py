@@ -291,6 +291,6 @@ def _sort(table: pa.Table) -> tuple[pa.RecordBatch, list[int]]:
     if len(chunks) != 1:
         raise MessageTooLargeError(
             f"a column of {table.num_rows} records exceeds the 2 GiB of one Arrow array, so they "
-            "cannot be sorted by key; read with another order, or make Batches smaller"
+            "cannot be sorted by key; read with another order, or lower the topic's batch_bytes"
         )
     return chunks[0], places.to_pylist()

@@ -298,8 +298,9 @@ class BatchSource:
 
 def _lost(published: PublishedBatch) -> DataLossError:
     return DataLossError(
-        f"{published} is gone, though its notification is retained. If this machine does not "
-        f"share the brokers' storage, read through the broker; {_way_on(published)}"
+        f"{published} is gone, though its notification is retained. If this machine does not share "
+        "the brokers' storage, set read_through to broker (memq consume --read-through broker); "
+        f"{_way_on(published)}"
     )
 
 

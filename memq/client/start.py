@@ -70,7 +70,10 @@ def time_us(at: datetime) -> int:
     if not isinstance(at, datetime):
         raise ConfigError(f"{at!r} is no time; give a datetime with a time zone")
     if at.tzinfo is None:
-        raise ConfigError(f"time {at.isoformat()} has no time zone; add one, such as datetime.UTC")
+        raise ConfigError(
+            f"time {at.isoformat()} has no time zone; give it one, such as "
+            "time.replace(tzinfo=datetime.UTC)"
+        )
     return (at - _EPOCH) // timedelta(microseconds=1)
 
 

@@ -229,7 +229,7 @@ async def test_assigning_by_hand_leaves_the_group(tmp_path):
             await a.assign([0, 1])
             await balance(b, partitions=2)
             await take(a, 1)
-            with pytest.raises(InvalidRequestError, match="1 live member: close them"):
+            with pytest.raises(InvalidRequestError, match="1 live member: close all"):
                 await a.commit()
             await b.close()
             await a.commit()

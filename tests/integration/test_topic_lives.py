@@ -22,6 +22,7 @@ from memq.errors import (
     UnknownTopicError,
 )
 from memq.testing import Fault, FaultyQueue, FaultyStorage, InMemoryQueue, InMemoryStorage
+from tests.advice import follows
 from tests.integration.broker.support import GatedStorage, broker, client, until
 
 FAST = {"batch_age": "5ms"}
@@ -194,6 +195,7 @@ async def test_a_bug_in_a_change_whose_client_has_gone_stops_the_broker(tmp_path
         assert str(b.context.fatal_errors.failure.result()) == "planned"
 
 
+@follows("Open the client anew, and begin at 'earliest' to miss nothing")
 async def test_clients_of_the_old_topic_do_not_go_on_in_the_new_one(tmp_path):
     """Consumer, group member and producer of the old topic get an error that says how to go on."""
     async with broker(tmp_path) as b, AsyncAdminClient(b.address) as admin:

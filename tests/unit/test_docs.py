@@ -268,6 +268,66 @@ def test_a_wrong_name_is_seen(tmp_path):
     assert unknown_names(page) == ["orphan_age", "maxPartitions"]
 
 
+PLAIN_NAME = re.compile(r"(?<![\w/.])[a-z][a-z0-9]*(?:_[a-z0-9]+)+(?![\w/.(])")
+OPTION = re.compile(r"`([a-z_]+) ?= ?[^`]*`|\boptions? `(\w+)`|`(\w+)` option\b")
+
+OTHERS_OPTIONS = {
+    "conf": "an argument of Airflow's SparkSubmitOperator",
+    "max_active_runs": "an argument of Airflow's DAG",
+    "max_active_tis_per_dag": "an argument of Airflow's operators",
+    "memq_incarnation": "the end of a folder's name",
+    "packages": "an argument of Airflow's SparkSubmitOperator",
+    "partitioner": "an option of librdkafka",
+    "schedule": "an argument of Airflow's DAG",
+    "yarn_track_via_rm_api": "an argument of Airflow's SparkSubmitOperator",
+}
+"""What pages set that is not ours."""
+
+
+@cache
+def option_names() -> set[str]:
+    """All that can be set: options, and arguments and fields of the product's functions."""
+    names = {option.name for section in SECTIONS for option in section.options}
+    for folder in PRODUCT:
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                match node:
+                    case ast.arg(arg=name) | ast.AnnAssign(target=ast.Name(id=name)):
+                        names |= {name, re.sub(r"_(ms|us|s)$", "", name)}
+    return names | set(OTHERS_OPTIONS)
+
+
+def unknown_options(page: Path) -> list[str]:
+    """What a page sets or calls an option, and nobody can set."""
+    found = [next(filter(None, match.groups())) for match in OPTION.finditer(prose_of(page))]
+    return [name for name in found if name not in option_names()]
+
+
+@each_page
+def test_options_exist(page):
+    """What a page sets, as in `name = value`, or calls an option, can be set."""
+    assert unknown_options(page) == []
+
+
+@each_page
+def test_names_in_plain_words_exist(page):
+    """A name that is not marked as code is one of ours all the same."""
+    prose = re.sub(r"<!--.*?-->", "", prose_of(page), flags=re.DOTALL)
+    plain_text = SPAN.sub(" ", LINK.sub(" ", prose))
+    assert [each for each in PLAIN_NAME.findall(plain_text) if each not in known_names()] == []
+
+
+def test_a_wrong_option_is_seen(tmp_path):
+    """The check finds an option that is an attribute or a function, or nothing at all."""
+    page = tmp_path / "page.md"
+    page.write_text(
+        "The option `orphan_age`, `acks = 1`, options `linger` and the "
+        "`orphan_interval` option, `poll=1`, `retention_age=3d`\n"
+    )
+
+    assert unknown_options(page) == ["orphan_age", "poll", "retention_age"]
+
+
 def test_limits_equal_the_constants():
     """A number in the tables of limits is that of the constant it names."""
     limits = LIMIT.findall(text_of(DOCS / "architecture.md"))

@@ -387,7 +387,7 @@ def test_administrator_commits_only_when_idle():
     coordinator = GroupCoordinator()
     coordinator.check_commit(commit("", 0), 0)
     Member(coordinator, "a").beat()
-    with pytest.raises(InvalidRequestError, match=r"1 live member: close them.*10000 ms"):
+    with pytest.raises(InvalidRequestError, match=r"1 live member: close all of them.*10000 ms"):
         coordinator.check_commit(commit("", 0), 0)
     coordinator.check_commit(commit("", 0), SESSION_MS)
     coordinator.check_idle("g", "t", SESSION_MS)

@@ -195,11 +195,14 @@ def _check(info: TopicInfo, window: Window) -> None:
     if not info.config.audited:
         raise InvalidRequestError(
             f"producers do not report about topic {name!r}, so nothing can be said about it; let "
-            f"them with: memq topic alter {name} --audited"
+            f"them with `memq topic alter {name} --audited`"
         )
     start_ms, end_ms = window
     if start_ms is not None and end_ms is not None and start_ms >= end_ms:
-        raise InvalidRequestError(f"the window ends at {end_ms} ms, but starts at {start_ms} ms")
+        raise InvalidRequestError(
+            f"the window ends at {iso_ms(end_ms)}, but starts at {iso_ms(start_ms)}; let it start "
+            "first"
+        )
 
 
 # -- what can be judged of a window ---------------------------------------------------------

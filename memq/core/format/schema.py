@@ -211,10 +211,13 @@ _STORABLE = frozenset(
 """What a type must be one of: a type that Arrow has yet to invent is refused until it is tried."""
 
 _REFUSED = (
-    (pat.is_dictionary, "decode it first (decode_dictionaries)"),
-    (pat.is_string_view, "cast it to large_string first (decode_dictionaries)"),
-    (pat.is_binary_view, "cast it to large_binary first (decode_dictionaries)"),
-    (lambda kind: isinstance(kind, pa.BaseExtensionType), "send its storage type instead"),
+    (
+        pat.is_dictionary,
+        "declare the type of its values, and rows are decoded when they are written",
+    ),
+    (pat.is_string_view, "declare large_string"),
+    (pat.is_binary_view, "declare large_binary"),
+    (lambda kind: isinstance(kind, pa.BaseExtensionType), "declare its storage type"),
     (lambda kind: kind.id not in _STORABLE, "some Arrow readers lack it"),
     (lambda kind: pat.is_decimal(kind) and kind.scale < 0, "its scale is negative"),
     (lambda kind: pat.is_fixed_size_binary(kind) and kind.byte_width < 1, "its size is below 1"),

@@ -38,10 +38,11 @@ from memq.core.format.schema import (
     schema_id,
     serialize_schema,
 )
-from memq.core.topic import TopicConfig
+from memq.core.topic import TopicConfig, check_topic_name
 from memq.errors import (
     ConfigError,
     CorruptDataError,
+    InvalidRequestError,
     QueueError,
     SchemaMismatchError,
     TopicExistsError,
@@ -155,7 +156,7 @@ class Catalog:
             return self._topics[name]
         except KeyError:
             raise UnknownTopicError(
-                f"no topic {name[:250]!r} here; create it with `memq topic create`"
+                f"no topic {name[:250]!r} here; {_way_to_create(name)}"
             ) from None
 
     def __contains__(self, name: str) -> bool:
@@ -309,6 +310,15 @@ def _text(topic: Topic) -> bytes:
     return msgspec.json.format(msgspec.json.encode(topic), indent=2)
 
 
+def _way_to_create(name: str) -> str:
+    """How to make a topic of that name, or why there can be none."""
+    try:
+        check_topic_name(name)
+    except InvalidRequestError as exc:
+        return str(exc)
+    return f"create it with `memq topic create {name}`"
+
+
 @contextlib.contextmanager
 def _errors(doing: str, topic: Topic, path: Path) -> Iterator[None]:
     try:
@@ -323,7 +333,7 @@ def _load(path: Path) -> Topic:
     except (msgspec.MsgspecError, OSError) as exc:
         raise CorruptDataError(
             f"{path} does not hold a topic ({exc}): restore it from a copy, or move it away and "
-            "run `memq recover`"
+            "run `memq recover DATA_DIR`"
         ) from exc
     if path.suffix == ".json" and topic.name != path.stem:
         raise CorruptDataError(f"{path} holds the topic {topic.name!r}: rename it, or move it away")

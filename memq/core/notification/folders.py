@@ -292,7 +292,8 @@ class TopicFolders:
                 return msgspec.json.decode(file.read_bytes(), type=kind)
         except msgspec.MsgspecError as exc:
             raise CorruptDataError(
-                f"{file} is damaged ({exc}): restore it, or delete the group and set its offsets"
+                f"{file} is damaged ({exc}): restore it, or delete the group "
+                "(`memq group delete GROUP TOPIC`) and set its offsets (`memq group reset-offsets`)"
             ) from exc
         except QueueError as exc:
             if isinstance(exc.__cause__, FileNotFoundError):
@@ -315,7 +316,7 @@ def _crc_of(times: SavedTimes) -> int:
 
 def _load(folder: Path) -> TopicFile | CorruptDataError:
     path = folder / "topic.json"
-    way_out = "restore it from a copy, or run `memq recover`"
+    way_out = "restore it from a copy, or run `memq recover DATA_DIR`"
     try:
         file = msgspec.json.decode(path.read_bytes(), type=TopicFile)
     except (msgspec.MsgspecError, OSError) as exc:

@@ -298,7 +298,8 @@ def check_group_count(topic: str, group: str, stored: int) -> None:
     if stored >= MAX_STORED_GROUPS:
         raise LimitReachedError(
             f"group {group!r} cannot store offsets: topic {topic!r} has its most of "
-            f"{MAX_STORED_GROUPS} groups. Delete those that nobody uses: memq group delete"
+            f"{MAX_STORED_GROUPS} groups. Delete those that nobody uses: `memq group delete GROUP "
+            "TOPIC`"
         )
 
 

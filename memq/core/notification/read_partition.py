@@ -229,8 +229,8 @@ class Partition:
         more = " or more" if sound == last + 1 < self.end else ""
         names = f"{offsets_in_words(offset, sound)}{more} of {self._topic!r}/{self._number}"
         return CorruptDataError(
-            f"{names} damaged: {cause}. Stop the broker and run `memq recover`, or go on at offset "
-            f"{sound}"
+            f"{names} damaged: {cause}. Stop the broker and run `memq recover DATA_DIR`, or go on "
+            f"at offset {sound}"
         )
 
     def find(self, timestamp_ms: int) -> int:
@@ -312,7 +312,7 @@ class Partition:
             )
         except CorruptDataError as exc:
             raise CorruptDataError(
-                f"{exc}; restore it from a copy, or stop the broker and run `memq recover`"
+                f"{exc}; restore it from a copy, or stop the broker and run `memq recover DATA_DIR`"
             ) from exc
         lost = array.recovery.items_damaged
         if lost:

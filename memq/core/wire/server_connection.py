@@ -182,7 +182,8 @@ class ServerConnection:
             )
         if not self._authorize(asked.token):
             raise UnauthorizedError(
-                f"the broker refused the token of client {asked.client!r}: check `token`"
+                f"the broker refused the token of client {asked.client!r}: set `token` (--token or "
+                "MEMQ_TOKEN for commands)"
             )
         self._client = asked.client
         self._state = opened

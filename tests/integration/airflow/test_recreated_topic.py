@@ -22,6 +22,7 @@ from airflow_provider_memq.sensors.memq import MemqOffsetSensor
 from airflow_provider_memq.topics import topic_state
 from memq.client.admin import AsyncAdminClient
 from memq.errors import ConfigError, TopicRecreatedError, UnknownTopicError
+from tests.advice import follows
 from tests.harness.airflow.standalone import ROOT
 from tests.integration.airflow.here import TOPIC, world
 from tests.integration.broker.support import client
@@ -116,6 +117,7 @@ async def test_nothing_goes_on_in_a_topic_made_again_by_itself(tmp_path, monkeyp
         assert not (tmp_path / "out").exists()
 
 
+@follows("run the planner once with on_recreated='begin'")
 async def test_planning_begins_anew_on_demand(tmp_path, monkeypatch):
     """All of the new topic is planned, once, and the ranges of the old one count no more."""
     async with world(tmp_path, monkeypatch) as here:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
+
 import pytest
 
 from airflow_provider_memq.operators.memq import MemqPlanRangesOperator, MemqRetentionOperator
 from airflow_provider_memq.range_assets import ranges_asset
+from memq.cli.main import main
 from memq.errors import DataLossError
+from tests.advice import follows
 from tests.integration.airflow.here import RETENTION_S, TOPIC, world
-from tests.integration.reading import queue_topic
 
 
 def plan(**options):
@@ -66,6 +70,7 @@ async def test_a_gap_that_was_skipped_is_no_loss(tmp_path, monkeypatch):
         assert (await here.run(look()))["partitions"][0]["removed"] == 0
 
 
+@follows("move the group on with `memq group reset-offsets … … --to-earliest --partition N")
 async def test_planned_ranges_that_were_removed_unprocessed_are_lost(tmp_path, monkeypatch):
     """What was planned, not processed, and is gone fails the task until the group is moved on."""
     async with world(tmp_path, monkeypatch) as here:
@@ -73,8 +78,13 @@ async def test_planned_ranges_that_were_removed_unprocessed_are_lost(tmp_path, m
         await here.run(plan())
         await remove_all(here)
 
-        with pytest.raises(DataLossError, match=r"\[0, 2\) was removed .* reset-offsets"):
+        with pytest.raises(
+            DataLossError, match=r"offsets 0 to 1: removed .* reset-offsets"
+        ) as lost:
             await here.run(look())
-        queue = here.broker.context.queue
-        await queue.commit("g", await queue_topic(queue, TOPIC), {0: 2})
+        command = re.search("`memq (.*)`", str(lost.value))[1].replace(
+            "--partition N", "--partition 0"
+        )
+        arguments = [*command.split(), "--bootstrap", here.broker.address]
+        assert await asyncio.to_thread(main, arguments) == 0
         assert (await here.run(look()))["partitions"][0]["removed"] == 0

@@ -86,7 +86,7 @@ async def test_storage_may_be_elsewhere(tmp_path, caplog):
     (tmp_path / "unmounted").rename(tmp_path / "data/queue")
     shutil.rmtree(elsewhere)
     async with on_files(tmp_path / "data", storage=storage):
-        assert f"no object below {elsewhere.as_uri()}/ for 1 of 1 notifications" in caplog.text
+        assert f"no object below {elsewhere.as_uri()}/ for 1 of 1 notification" in caplog.text
 
 
 async def test_a_storage_that_brokers_share_is_recovered_topic_by_topic(tmp_path):
@@ -148,7 +148,7 @@ async def test_a_damaged_topic_costs_only_itself(data, damage, said, caplog):
         with pytest.raises(CorruptDataError, match="not served") as caught:
             await written(b, "t")
         assert said in str(caught.value)
-        assert "`memq recover`" in str(caught.value)
+        assert "`memq recover DATA_DIR`" in str(caught.value)
         async with client(b) as c:
             with pytest.raises(CorruptDataError):
                 await c.create("t")

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from tests.advice import follows
 from tests.integration.cli.processes import TIMEOUT_S
 
 
@@ -60,6 +61,7 @@ def test_nothing_is_deleted_when_the_answer_is_another(broker, memq, filled, ans
     assert b"reports" in memq("group", "list", "--topic", filled)
 
 
+@follows("… There is no terminal to ask at: add --yes")
 def test_without_a_terminal_nobody_can_be_asked(memq, filled):
     """The command is refused, and the way out it names works."""
     for command in (["group", "delete", "reports", filled], ["topic", "delete", filled]):

@@ -18,6 +18,7 @@ from memq.errors import (
     StorageError,
     UnavailableError,
 )
+from tests.advice import follows
 from tests.integration.spark.here import inputs, read
 from tests.integration.spark.stored import Stored, change_byte
 from tests.unit.client.batches import Sent, records
@@ -251,6 +252,7 @@ def test_counts_need_no_message_to_be_read(load, stored, damaged):
 # -- ranges ---------------------------------------------------------------------------------
 
 
+@follows("or set failOnDataLoss to false to read on without them")
 def test_a_removed_range_is_an_error_unless_told_otherwise(tmp_path, caplog):
     """Offsets that retention removed are an error; with failOnDataLoss=false the rest is read."""
     with Stored(tmp_path) as found:

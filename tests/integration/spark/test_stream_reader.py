@@ -43,9 +43,7 @@ def test_a_duplicate_in_a_later_micro_batch_is_dropped(tmp_path, caplog, restart
 
     assert before == [[1], [2]]
     assert after == [[3], [0], [4]]
-    assert (
-        "dropped 1 duplicate Messages of 1 Batches (read partition/offset: 1 at 0/2)" in caplog.text
-    )
+    assert "dropped 1 duplicate Message of 1 Batch (read partition/offset: 1 at 0/2)" in caplog.text
     assert "1 at 1/2)" in caplog.text
 
 

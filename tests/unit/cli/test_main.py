@@ -13,8 +13,6 @@ import pytest
 from memq.cli.main import cli, main
 from tests.unit.format.builders import joined, records, seal
 
-HELP_LIMIT_S = 0.4
-
 
 def commands(group=cli, path=()):
     """Every command with its path, groups among them."""
@@ -200,13 +198,30 @@ def test_reader_that_goes_away(tmp_path):
     assert (process.returncode, errors) == (0, b"")
 
 
-def test_help_is_quick():
-    """Help answers at once; in processor time, and the best of three, on a busy machine too."""
+LIGHT = {"click", "memq", "msgspec", "typing_extensions"}
+"""Packages that may be loaded before it is known what a command is to do."""
 
-    def seconds():
-        before = os.times()
-        assert run("--help").returncode == 0
-        after = os.times()
-        return sum(after[2:4]) - sum(before[2:4])  # of children
+SLOW = {"asyncio", "email", "importlib.metadata", "ssl", "tabulate"}
+"""Of the standard library; each takes longer than all of `memq.cli`."""
 
-    assert min(seconds() for _ in range(3)) < HELP_LIMIT_S
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["consume", "--help"], ["produce", "t", "--nothing"]], ids=" ".join
+)
+def test_help_and_wrong_usage_load_nothing_heavy(arguments):
+    """Help and a mistyped flag answer at once: neither Arrow nor asyncio nor a client is loaded."""
+    code = f"""
+import sys
+from memq.cli.main import main
+main({arguments!r})
+print(*sys.modules, file=sys.stderr)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    loaded = set(done.stderr.splitlines()[-1].split())
+    packages = {name.partition(".")[0] for name in loaded}
+
+    assert {each for each in packages - sys.stdlib_module_names if each[0] != "_"} <= LIGHT
+    assert loaded & SLOW == set()
+    assert loaded & {"memq.client.connection", "memq.broker.server", "memq.core.format"} == set()
