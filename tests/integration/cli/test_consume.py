@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import select
 import signal
 
@@ -58,6 +59,23 @@ def test_group_goes_on(memq, topic, lines):
     assert memq(*arguments) == b""
     memq("produce", topic, "--input", lines)
     assert memq(*arguments) == lines.read_bytes()
+
+
+@pytest.mark.parametrize("begin", [["--from-beginning"], []], ids=["earliest", "latest"])
+def test_group_misses_nothing_between_runs(memq, topic, begin):
+    """What comes while no member runs is read by the next, in every partition."""
+    memq("topic", "create", name := f"{topic}-4", "--read-partitions", 4, "--write-partitions", 4,
+         "--batch-age", "20ms", "--no-audited")  # fmt: skip
+    arguments = ["consume", name, "--group", name, "--exit-at-end"]
+    assert memq(*arguments, *begin) == b""
+
+    with Producer(os.environ["MEMQ_BOOTSTRAP"], topic=name) as producer:
+        for number in range(8):  # a Message each, and they take the write partitions in turn
+            producer.write(b"%d" % number).result()
+
+    assert [row["lag"] for row in json.loads(memq("lag", name, "-o", "json"))] == [8]
+    assert sorted(memq(*arguments).split()) == [b"%d" % number for number in range(8)]
+    assert committed(memq, name) == [2, 2, 2, 2]
 
 
 @pytest.mark.parametrize("how", ENDS)
