@@ -50,7 +50,7 @@ class Profile:
         token: Credential, where the brokers ask for one.
         token_file: File that holds the token, in place of `token`; a relative path begins at the
             folder of the configuration file.
-        read_through: For `memq consume`, as its option of this name.
+        read_through: For `memq consume` and `memq export`, as their option of this name.
     """
 
     bootstrap: Annotated[str | None, Option("text", None)] = None
