@@ -49,14 +49,15 @@ bootstrap = "127.0.0.1:6367"
 `memq topic list --profile local` and `MEMQ_PROFILE=local` choose one; otherwise it is `default`, if
 there is one. A flag wins over a variable, a variable over the profile, and the profile over the
 option's default. The token of a profile is only sent to its own brokers: where a flag or
-`MEMQ_BOOTSTRAP` names others, give their token as well.
+`MEMQ_BOOTSTRAP` names others, give their token as well. A profile without `bootstrap` has a token
+for all.
 
 Python clients, and Spark, that are given no brokers take them from `MEMQ_BOOTSTRAP` and the token
 from `MEMQ_TOKEN`, or else from the profile. `Producer(**profile("local"), topic="clicks")`, with
 `from memq import profile`, chooses one in the program. A client that is given brokers does not look
 into the file.
 
-Keep a file that holds a token to yourself (`chmod 600`); it is a warning when others can read it.\
+Keep a file that holds a token to yourself (`chmod 600`); `memq` warns when others can read it.\
 """
 
 

@@ -5,6 +5,9 @@ the first start that would be the worst that can be done: a queue whose disk is 
 begin anew, with offsets from 0 for other data. So what the parts of the directory know of each
 other is compared before anything is opened.
 
+*Objects belong to one queue.* A copy of the data directory that is started on the original's
+objects is refused as long as the original runs.
+
 *Room.* Two signs, as neither sees everything. Free space below what the next Batch may take says so
 before anything fails; a write that failed for want of room says so where free space does not, as
 with a quota. Both pass by themselves.
@@ -17,8 +20,9 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
+from memq.core.files import explain, lock_exclusively, make_folders
 from memq.core.units import counted, format_size_bytes
-from memq.errors import DataLossError
+from memq.errors import DataLossError, LockedError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -61,6 +65,35 @@ def check_nothing_missing(directory: Path, objects: Path | None) -> None:
             f"{counted(len(in_queue), 'topic')}, such as {in_queue[0]}: nothing was started. Put "
             f"the folder back, or rebuild it from queue and objects with `{command}`"
         )
+
+
+def lock_objects(objects: Path, lineage: str) -> int:
+    """Keep a copy of this data directory from using the same objects at the same time.
+
+    What expires in the one, or is deleted, would be gone for the other as well. Brokers that are no
+    copies of each other may share a storage.
+
+    Args:
+        objects: folder of the storage.
+        lineage: what only this data directory and its copies have.
+
+    Returns:
+        The descriptor that holds the lock until it is closed.
+
+    Raises:
+        LockedError: a copy uses them.
+        StorageError: the file system refused.
+    """
+    try:
+        make_folders(objects)
+        return lock_exclusively(objects / f"{lineage}.lock")
+    except LockedError as exc:
+        raise LockedError(
+            f"another broker, on a copy of this data directory, uses {objects}: what expires in "
+            "one would be deleted for both. Copy the objects too, and set `storage` to the copy"
+        ) from exc
+    except OSError as exc:
+        raise StorageError(f"cannot lock {objects}: {explain(exc)}") from exc
 
 
 def _names(folder: Path, *, files: bool) -> list[str]:

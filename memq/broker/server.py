@@ -9,7 +9,9 @@ queue at the next start, which is safer than going on from a state that nobody h
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
 import signal
 from functools import partial
 from pathlib import Path
@@ -18,7 +20,7 @@ from typing import TYPE_CHECKING
 from memq.broker.admin import AdminServer
 from memq.broker.connection import Connections, raise_file_limit
 from memq.broker.context import BrokerContext
-from memq.broker.data_dir import DiskSpace, check_nothing_missing
+from memq.broker.data_dir import DiskSpace, check_nothing_missing, lock_objects
 from memq.broker.fair_queuing import ANSWERS_SHARE, FairScheduler
 from memq.broker.fatal_errors import FatalErrors
 from memq.broker.group_lag import GroupLags
@@ -86,6 +88,7 @@ class Broker:
         self._admin_http = admin_http
         self._server: asyncio.Server | None = None
         self._background: list[asyncio.Task[None]] = []
+        self._locks = contextlib.ExitStack()
 
     def __repr__(self) -> str:
         state = "ready" if self.context.ready else "not ready"
@@ -101,7 +104,7 @@ class Broker:
 
         Raises:
             ConfigError: the data directory, or that of the storage, is a file.
-            LockedError: another broker uses the data directory.
+            LockedError: another broker uses the data directory, or with a copy of it the objects.
             DataLossError: a part of the data directory is missing that others know of.
             MemqError: something stored is damaged or cannot be read; the message names it.
             UnavailableError: the port is taken.
@@ -149,6 +152,9 @@ class Broker:
         self.admin = AdminServer(self.context, self.topics, self.connections, group_lags)
         self._server = await self._listen()
         await self.topics.start()
+        if objects is not None and AUDIT_TOPIC in self.topics.names():
+            lineage = self.topics.get(AUDIT_TOPIC).topic.incarnation  # made with the directory
+            self._locks.callback(os.close, lock_objects(objects, lineage))
         await self.handlers.restore_groups()
         await self._look_for_objects()
         if self._admin_http:
@@ -183,6 +189,7 @@ class Broker:
             log.warning("the time was not saved, the next start goes on from before: %s", exc)
         await context.queue.close()
         context.executor.shutdown(wait=drained, cancel_futures=True)
+        self._locks.close()
         context.fatal_errors.unwatch()
         log.info("broker %s stopped%s", self.config.broker_id, "" if drained else ", not drained")
         return drained

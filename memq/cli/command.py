@@ -227,11 +227,9 @@ class SeparatorType(click.ParamType[bytes]):
     name = "TEXT"
 
     def convert(
-        self, value: str | bytes, param: click.Parameter | None, ctx: click.Context | None
+        self, value: str, param: click.Parameter | None, ctx: click.Context | None
     ) -> bytes:
         """The bytes that a text means."""
-        if isinstance(value, bytes):  # a default
-            return value
         try:
             return parse_separator(value)
         except ConfigError as exc:

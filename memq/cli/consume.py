@@ -15,9 +15,8 @@ import logging
 import math
 import sys
 import time
-from contextlib import contextmanager
-from itertools import islice
-from typing import TYPE_CHECKING, Literal
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
 import click
 
@@ -25,8 +24,9 @@ from memq.cli.command import (
     Command,
     RangeType,
     RowType,
+    SeparatorType,
+    TimeType,
     check_reachable,
-    connect_admin,
     connection_options,
     option,
 )
@@ -43,20 +43,19 @@ from memq.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    import pyarrow as pa
+    from collections.abc import Iterator
+    from datetime import datetime
 
     from memq import Consumer
+    from memq.cli.batch_lines import Format, Lines
+    from memq.cli.selection import Selection
     from memq.client.batch import Batch, Order
     from memq.client.consumer.fetcher import OnOutOfRange
     from memq.client.consumer.options import ConsumerArguments
     from memq.client.objects import ReadThrough
     from memq.core.ranges import OffsetRange
-    from memq.core.wire.messages import PartitionOffsets
 
-    Format = Literal["raw", "json"]
-
+MAX_TAIL = 1_000_000  # each may be in a Batch of its own, and these are all looked at
 POLL_S = 0.2  # how long the end of what is to be read may go unnoticed
 COMMIT_S = 1.0  # lines of this long may come again after a crash
 OUTAGE_S = 10.0  # somebody at a terminal should learn of it; 4 MiB through a broker take less
@@ -78,6 +77,8 @@ memq consume clicks --from-beginning --exit-at-end
 memq consume clicks --group reports --format json | jq .value
 memq consume clicks --group reports --max-batches 10 --timeout 30s
 memq consume clicks --range 0:100-200 > batches-100-to-199.txt
+memq consume clicks --tail 10 --print-key
+memq consume clicks --from 2025-06-30T10:00:00Z --to 2025-06-30T11:00:00Z --format csv
 """,
 )
 @click.argument("topic", type=TopicType())
@@ -87,6 +88,32 @@ memq consume clicks --range 0:100-200 > batches-100-to-199.txt
     type=GroupType(),
     help="Go on where this group has come to, and remember how far it gets.",
 )
+@option(
+    "--from",
+    "since",
+    type=TimeType(),
+    help="Begin with LogMessages of this time: ISO 8601 with its zone, or 2h.",
+)
+@option(
+    "--to",
+    "until",
+    type=TimeType(),
+    help="Only LogMessages from before this time, of what there is at the start.",
+)
+@option(
+    "--tail",
+    type=click.IntRange(1, MAX_TAIL),
+    metavar="N",
+    help="Begin with the last N LogMessages.",
+)
+@option(
+    "--partition",
+    "partitions",
+    type=click.IntRange(min=0),
+    multiple=True,
+    metavar="P",
+    help="Only this read partition; may be given again.",
+)
 @option("--max-messages", type=click.IntRange(min=1), help="End after so many LogMessages.")
 @option("--max-batches", type=click.IntRange(min=1), help="End after so many Batches.")
 @option("--timeout", type=RowType(TIMEOUT), default=None, help=TIMEOUT.doc)
@@ -94,9 +121,17 @@ memq consume clicks --range 0:100-200 > batches-100-to-199.txt
 @option(
     "--format",
     "form",
-    type=click.Choice(["raw", "json"]),
+    type=click.Choice(["raw", "json", "csv"]),
     default="raw",
-    help="raw: each value and a newline; json: one object a line, with all there is to know.",
+    help="raw: each value and a newline; json: one object a line, with all there is to know; csv: "
+    "the columns of the topic, their names in the first line.",
+)
+@option("--print-key", is_flag=True, help="Of raw: print the key before each value.")
+@option(
+    "--key-separator",
+    type=SeparatorType(),
+    default=r"\t",
+    help=r"Of --print-key: what stands between key and value, such as : or \t.",
 )
 @option(
     "--on-out-of-range",
@@ -123,11 +158,17 @@ def consume(
     topic: str,
     from_beginning: bool,
     group: str | None,
+    since: datetime | None,
+    until: datetime | None,
+    tail: int | None,
+    partitions: tuple[int, ...],
     max_messages: int | None,
     max_batches: int | None,
     timeout: str | None,
     wanted: OffsetRange | None,
     form: Format,
+    print_key: bool,
+    key_separator: bytes,
     on_out_of_range: OnOutOfRange,
     exit_at_end: bool,
     order: Order,
@@ -143,23 +184,34 @@ def consume(
     The exit code is 1 when --timeout ended it while brokers did not answer, or before all of
     --range or --exit-at-end was read.
     """
-    if wanted and (group or from_beginning or exit_at_end or on_out_of_range != "error"):
-        raise click.UsageError(
-            "--range says all; leave out --group, --from-beginning, --exit-at-end and "
-            "--on-out-of-range"
-        )
-    if group and max_messages:
-        raise click.UsageError(
-            "a group commits whole Batches, and --max-messages may end within one, which would "
-            "come again for ever: give --max-batches, or leave out --group"
-        )
+    _check_usage(
+        {
+            "--range": wanted is not None,
+            "--tail": tail is not None,
+            "--from and --to": not (since is None and until is None),
+            "--from-beginning": from_beginning,
+            "--partition": bool(partitions),
+            "--exit-at-end": exit_at_end,
+            "--max-messages": max_messages is not None,
+            "--on-out-of-range": on_out_of_range != "error",
+            "--print-key": print_key,
+        },
+        group=group is not None,
+        raw=form == "raw",
+    )
     from memq import Consumer  # noqa: PLC0415 - loads Arrow
+    from memq.cli.batch_lines import lines_of  # noqa: PLC0415
+    from memq.cli.selection import Asked, select  # noqa: PLC0415
+    from memq.client.topic import SyncTopicClient  # noqa: PLC0415
+    from memq.core.format.schema import deserialize_schema  # noqa: PLC0415
 
     check_reachable(bootstrap)
-    stop = None
-    if wanted or exit_at_end:
-        with connect_admin(bootstrap, token) as admin:
-            stop = _stop_of(topic, wanted, admin.offsets(topic))
+    asked = Asked(wanted, partitions, tail, since, until, from_beginning, exit_at_end)
+    with SyncTopicClient(bootstrap, topic, token=token, client="memq consume") as client:
+        info = client.info()
+        selection = select(client, topic, asked)
+    schema = deserialize_schema(info.schemas[info.schema_id])
+    lines = lines_of(form, schema, key_separator if print_key else None)
     waiting = Waiting(timeout)
     progress = Progress(waiting, remember=group is not None)
     options: ConsumerArguments = {
@@ -168,6 +220,7 @@ def consume(
         "order": order,
         "on_out_of_range": on_out_of_range,
         "read_through": read_through,
+        "on_assign": progress.begin,
         "on_revoke": progress.leave,
         "on_lost": progress.lose,
         "request_timeout": waiting.request_timeout,
@@ -179,13 +232,44 @@ def consume(
         Consumer(bootstrap, topic=topic, **options) as consumer,
     ):
         progress.consumer = consumer
-        if wanted:
-            consumer.assign({wanted.partition: wanted.start})
-        printer = Printer(form, Left(max_messages, max_batches), progress)
+        if selection.start is not None:
+            consumer.assign(selection.start)
+        printer = Printer(lines, selection, Left(max_messages, max_batches), progress)
         try:
-            _print_batches(consumer, waiting, printer, stop)
+            printer.begin()
+            _print_batches(consumer, waiting, printer, selection.stop)
         finally:
             progress.close()
+
+
+def _check_usage(given: dict[str, bool], *, group: bool, raw: bool) -> None:
+    """Refuse options that do not go together.
+
+    Raises:
+        UsageError: naming them, and the way out.
+    """
+    begins = [name for name in ("--tail", "--from and --to", "--from-beginning") if given[name]]
+    others = ("--partition", "--exit-at-end", "--on-out-of-range")
+    if given["--range"] and (group or begins or any(given[name] for name in others)):
+        raise click.UsageError(
+            "--range says all; leave out --group, --from-beginning, --tail, --from, --to, "
+            "--partition, --exit-at-end and --on-out-of-range"
+        )
+    if len(begins) > 1:
+        raise click.UsageError(f"{begins[0]} and {begins[1]} do not go together; give one of them")
+    if group and given["--max-messages"]:
+        raise click.UsageError(
+            "a group commits whole Batches, and --max-messages may end within one, which would "
+            "come again for ever: give --max-batches, or leave out --group"
+        )
+    chosen = [name for name in ("--partition", "--tail", "--from and --to") if given[name]]
+    if group and chosen:
+        raise click.UsageError(
+            f"a group decides itself what its members read: leave out {chosen[0]}, or --group; "
+            "`memq group reset-offsets` moves a group"
+        )
+    if given["--print-key"] and not raw:
+        raise click.UsageError("--print-key is for --format raw; the other formats have the key")
 
 
 @contextmanager
@@ -235,7 +319,7 @@ class Waiting:
         try:
             batch = consumer.poll(POLL_S)
             if batch is None and self.brokers_down:
-                consumer.lag()  # answered by a broker, or not
+                _ask_broker(consumer)
                 batch = consumer.poll(POLL_S)  # raises an error that is older than this answer
                 self._up()
         except MemqError as exc:
@@ -277,10 +361,20 @@ class Waiting:
             notice("memq: there are answers again; going on")
 
 
+def _ask_broker(consumer: Consumer) -> None:
+    """Make sure that a broker answers, whatever it says.
+
+    Raises:
+        MemqError: none does.
+    """
+    with suppress(InvalidRequestError):  # an older broker answers so
+        consumer.lag()
+
+
 def _error_of(consumer: Consumer) -> MemqError | None:
     """Why brokers do not answer; None when they do."""
     try:
-        consumer.lag()
+        _ask_broker(consumer)
     except MemqError as exc:
         return exc
     return None
@@ -303,14 +397,14 @@ class Left:
         """Whether all was printed that was asked for."""
         return 0 in (self.messages, self.batches)
 
-    def take(self, batch: Batch) -> int:
-        """How many LogMessages of the next Batch are to be printed."""
-        records = len(batch) if self.messages is None else min(self.messages, len(batch))
-        if self.messages is not None:
-            self.messages -= records
-        if self.batches is not None:
+    def take(self, batch: Batch) -> Batch:
+        """What is to be printed of the next Batch."""
+        if self.batches is not None and len(batch):
             self.batches -= 1
-        return records
+        if self.messages is not None:
+            batch = batch.slice(0, self.messages)
+            self.messages -= len(batch)
+        return batch
 
 
 class Progress:
@@ -329,8 +423,19 @@ class Progress:
     def __init__(self, waiting: Waiting, *, remember: bool) -> None:
         self._waiting = waiting
         self._remember = remember
+        self._begun: dict[int, int] = {}
         self._next: dict[int, int] = {}
         self._due_s = time.monotonic() + COMMIT_S
+
+    def begin(self, partitions: list[int]) -> None:
+        """Partitions are read from here on.
+
+        The group remembers it where it has committed nothing, though nothing may come: what is
+        published until its next member begins is for that one, and counts as lag.
+        """
+        if self._remember:
+            self._begun |= {each: self.consumer.position(each) for each in partitions}
+            self._commit()
 
     def written(self, batch: Batch) -> None:
         """All of this Batch is written; commits when it is time."""
@@ -347,6 +452,7 @@ class Progress:
     def lose(self, partitions: list[int]) -> None:
         """Partitions are another member's already, and so are their commits."""
         for partition in partitions:
+            self._begun.pop(partition, None)
             self._next.pop(partition, None)
 
     def close(self) -> None:
@@ -361,7 +467,12 @@ class Progress:
         try:
             if self._waiting.brokers_down:
                 self._next = offsets
-            elif offsets:
+                return
+            if self._begun:
+                known = self.consumer.committed()
+                offsets = {p: at for p, at in self._begun.items() if p not in known} | offsets
+                self._begun = {}
+            if offsets:
                 self.consumer.commit(offsets)
         except NotOwnerError as exc:
             notice(f"memq: another member took over; lines come again there: {exc}")
@@ -371,36 +482,26 @@ class Progress:
             self._next = offsets
 
     def _give_up(self, partitions: list[int]) -> None:
+        for each in partitions:
+            self._begun.pop(each, None)
         held = [each for each in partitions if self._next.pop(each, None) is not None]
         if held:
             notice(f"memq: no answer to the last commit of partitions {held}; lines may come again")
-
-
-Stop = dict[int, int]
-"""Where reading ends: an offset by partition, itself not read."""
-
-
-def _stop_of(topic: str, wanted: OffsetRange | None, retained: list[PartitionOffsets]) -> Stop:
-    """Where to end: at the end of the range, or where the topic ends now."""
-    if wanted is None:
-        return {each.partition: each.end for each in retained}
-    from memq.client.topic import check_retained  # noqa: PLC0415 - loads the client
-
-    check_retained(topic, wanted, retained)
-    return {wanted.partition: wanted.end}
 
 
 class Printer:
     """Writes Batches to stdout, and tells the group of it.
 
     Args:
-        form: of the lines.
-        left: how much is to be written.
+        lines: makes lines of a Batch.
+        selection: what is to be written.
+        left: how much of it.
         progress: learns of what is written.
     """
 
-    def __init__(self, form: Format, left: Left, progress: Progress) -> None:
-        self._form = form
+    def __init__(self, lines: Lines, selection: Selection, left: Left, progress: Progress) -> None:
+        self._lines = lines
+        self._selection = selection
         self._left = left
         self._progress = progress
 
@@ -409,19 +510,21 @@ class Printer:
         """Whether all is written that was asked for."""
         return self._left.nothing
 
+    def begin(self) -> None:
+        """Write what stands before all Batches."""
+        write_whole(sys.stdout.buffer, self._lines.header)
+
     def write(self, batch: Batch) -> None:
         """Write what is asked for of one Batch."""
         out = sys.stdout.buffer
-        records = self._left.take(batch)
-        for piece in _pieces(batch, self._form, records):
+        for piece in self._lines.of(self._left.take(self._selection.of(batch))):
             write_whole(out, piece)
         out.flush()
-        if records == len(batch):
-            self._progress.written(batch)
+        self._progress.written(batch)  # a group is given all of it
 
 
 def _print_batches(
-    consumer: Consumer, waiting: Waiting, printer: Printer, stop: Stop | None
+    consumer: Consumer, waiting: Waiting, printer: Printer, stop: dict[int, int] | None
 ) -> None:
     """Write Batches until the end, if there is one, or until there were enough."""
     greet = stop is None and sys.stderr.isatty()
@@ -437,24 +540,9 @@ def _print_batches(
             printer.write(batch)
 
 
-def _ended(consumer: Consumer, stop: Stop) -> bool:
+def _ended(consumer: Consumer, stop: dict[int, int]) -> bool:
     try:
         assigned = consumer.assignment
         return bool(assigned) and all(consumer.position(each) >= stop[each] for each in assigned)
     except InvalidRequestError:  # a partition has just gone to another member
         return False
-
-
-def _pieces(batch: Batch, form: Format, records: int) -> Iterable[bytes | memoryview]:
-    """The first LogMessages of a Batch as lines."""
-    from memq.cli.lines import json_lines, json_object, raw_lines  # noqa: PLC0415 - loads Arrow
-
-    if form == "json":
-        return json_lines(map(json_object, islice(batch, records)))
-    return raw_lines(_first_rows(batch, records))
-
-
-def _first_rows(batch: Batch, records: int) -> Iterator[pa.RecordBatch]:
-    for section in batch.sections:
-        yield section.rows.slice(0, records)
-        records -= min(records, section.rows.num_rows)

@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from csv import Error as CsvError
 from csv import reader
+from io import StringIO
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -97,8 +98,11 @@ def _read_names(
     """
     columns = ", ".join(schema.names)
     try:
-        line = stream.readline(most_bytes).decode("utf-8-sig").rstrip("\r\n")
-        (names,) = reader([line], delimiter=delimiter, strict=True)
+        line = stream.readline(most_bytes)
+        while line.count(b'"') % 2 and (more := stream.readline(most_bytes - len(line))):
+            line += more  # a name with a newline in it
+        text = line.decode("utf-8-sig").removesuffix("\n").removesuffix("\r")
+        (names,) = reader(StringIO(text, newline=""), delimiter=delimiter, strict=True)
     except (ValueError, CsvError) as exc:
         raise InvalidRequestError(
             f"the first line names no columns; the topic has {columns}: {exc}"
@@ -155,7 +159,7 @@ def _cell_type(field: pa.Field) -> pa.DataType:
         return pa.decimal128(kind.precision, kind.scale)
     if is_binary(kind):
         return pa.binary()
-    return pa.utf8() if pat.is_nested(kind) else kind
+    return pa.utf8() if pat.is_nested(kind) or pat.is_duration(kind) else kind
 
 
 def _typed(batch: pa.RecordBatch, schema: pa.Schema, number: int) -> pa.Table:
@@ -191,7 +195,14 @@ def _conversion(kind: pa.DataType) -> Callable[[pa.Array], pa.Array] | None:
         return lambda cells: json_cells(cells.to_pylist(), kind)
     if is_binary(kind):
         return lambda cells: _bytes(cells, kind)
+    if pat.is_duration(kind):
+        return lambda cells: json_cells(_quoted(cells), kind)
     return None
+
+
+def _quoted(cells: pa.Array) -> list[str | None]:
+    """Texts as JSON."""
+    return [None if cell is None else f'"{cell}"' for cell in cells.to_pylist()]
 
 
 def _bytes(cells: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -8,6 +8,7 @@ where Arrow can do it; nested columns, and those with bytes that are no text, go
 
 from __future__ import annotations
 
+import base64
 from typing import IO, TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import msgspec
@@ -42,6 +43,7 @@ SUFFIXES: dict[str, Format] = {
 ROW_GROUP_BYTES = 64 << 20  # of rows in memory; what readers of Parquet take at a time
 ROW_GROUP_ROWS = 1 << 20  # as pyarrow has it
 
+_BASE64 = '{"base64":'  # how bytes that are no text begin in CSV
 TEXT_ROWS = 16_384  # made into text at a time
 
 _encode = msgspec.json.Encoder().encode
@@ -217,13 +219,28 @@ def _csv_column(column: pa.Array) -> pa.Array:
     kind = column.type
     if pat.is_timestamp(kind):
         return _times(column)
-    if _is_binary(kind) and (texts := _text_or_none(column)) is not None:
-        return texts
+    if _is_binary(kind):
+        return _binary_cells(column)
     if _is_simple(kind):
         return _simple(column)
     if pat.is_null(kind) or pat.is_date(kind) or pat.is_time(kind) or pat.is_decimal(kind):
         return column.cast(pa.utf8())
     return pa.array(map(_csv_text, map(json_value, column.to_pylist())), pa.utf8())
+
+
+def _binary_cells(column: pa.Array) -> pa.Array:
+    """Bytes as text; as base64 those that are none, or that a reader would take for base64."""
+    texts = _text_or_none(column)
+    if texts is not None and not pc.any(pc.starts_with(texts, _BASE64)).as_py():
+        return texts
+    found = map(json_value, column.to_pylist())
+    return pa.array(map(_csv_text, map(_unmistakable, found)), pa.utf8())
+
+
+def _unmistakable(value: Any) -> Any:
+    if isinstance(value, str) and value.startswith(_BASE64):
+        return {"base64": base64.b64encode(value.encode()).decode()}
+    return value
 
 
 def _csv_text(value: Any) -> str | None:

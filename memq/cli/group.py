@@ -17,7 +17,7 @@ from memq.cli.command import (
     yes_option,
 )
 from memq.cli.completion import GroupType, TopicType
-from memq.cli.lag import LAG_TITLES, lag_fields, notes, partition_row
+from memq.cli.lag import LAG_TITLES, lag_fields, notes, partition_row, total_fields
 from memq.cli.output import notice, show_rows, table_text
 from memq.core.units import counted
 from memq.errors import CorruptDataError, InvalidRequestError, UnknownGroupError
@@ -91,13 +91,11 @@ def _describe(found: GroupLag) -> str:
     rows = [partition_row(each) for each in found.partitions]
     for row in rows:
         row["member"] = row["consumer_id"] and row["consumer_id"][:SHORT_ID]
-    total = lag_fields(found.total) | dict.fromkeys(rows[0].keys() - lag_fields(None).keys())
+    total = total_fields(found) | dict.fromkeys(rows[0].keys() - lag_fields(None).keys())
     if len(rows) > 1:
         rows.append(total | {"partition": "total"})
-    members = len(found.members)
-    heading = (
-        f"{found.group} reads {found.topic} with {members} member{'' if members == 1 else 's'}"
-    )
+    members = counted(len(found.members), "member")
+    heading = f"{found.group} reads {found.topic} with {members}"
     return "\n".join([heading, table_text(rows, _COLUMNS, _TITLES), *notes([found])])
 
 

@@ -49,6 +49,7 @@ ORIGIN_FIELDS = (
 
 _CONSUMED_FIELDS = {"key", "value", "headers", TIMESTAMP_COLUMN, *ORIGIN_FIELDS}
 _BEYOND_CALENDAR = " microseconds since 1970"  # as `iso_us` ends where no calendar reaches
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _REFUSED = (*ARROW_ERRORS, ValueError, OverflowError)  # what a value that does not fit raises
 _SHOWN = 80  # characters of a line in an error
 
@@ -97,7 +98,7 @@ def _rows_of(
     for number, line in numbered:
         try:
             decoded.append(shape.decode(line))
-        except (msgspec.MsgspecError, RecursionError) as exc:
+        except _UNREADABLE as exc:
             failure = _refusal(number, line, f"{exc}{shape.hint}")
             break
     now = now_us()
@@ -184,7 +185,7 @@ def _shape_of(schema: pa.Schema, first: bytes) -> _Shape:
 def _fields_of(line: bytes) -> set[str]:
     try:
         return set(msgspec.json.decode(line, type=dict[str, msgspec.Raw]))
-    except (msgspec.MsgspecError, RecursionError):
+    except _UNREADABLE:
         return set()  # the decoder of rows says what is wrong
 
 
@@ -219,7 +220,7 @@ def _log_messages(lines: list[Any], now_us: int) -> pa.Table:
     batch = encode_records(
         [_bytes(line.key) for line in lines],
         [_bytes(line.value) for line in lines],
-        headers if any(headers) else None,
+        headers if any(each is not None for each in headers) else None,
         _timestamps_us([line.timestamp for line in lines], now_us),
     )
     return pa.Table.from_batches([batch])
@@ -271,11 +272,16 @@ def _struct(name: str, fields: list[pa.Field], *, top: bool = False) -> type:
         kind = _json_type(field.type)
         missing: dict[str, Any] = {}
         if field.nullable:
-            kind, missing = kind | None, {"default": None}
+            kind, missing = _or_null(kind), {"default": None}
         if top and is_time(field):
             kind, missing = kind | msgspec.UnsetType, {"default": msgspec.UNSET}
         members.append((f"f{position}", kind, msgspec.field(name=field.name, **missing)))
-    return msgspec.defstruct(name, members, forbid_unknown_fields=True, kw_only=True)
+    try:
+        return msgspec.defstruct(name, members, forbid_unknown_fields=True, kw_only=True)
+    except ValueError as exc:
+        raise InvalidRequestError(
+            f"--format json cannot take fields of such names; write such rows in Python: {exc}"
+        ) from exc
 
 
 def is_time(field: pa.Field) -> bool:
@@ -298,7 +304,11 @@ def _json_type(kind: pa.DataType) -> Any:
 
 def _item_type(field: pa.Field) -> Any:
     kind = _json_type(field.type)
-    return kind | None if field.nullable else kind
+    return _or_null(kind) if field.nullable else kind
+
+
+def _or_null(kind: Any) -> Any:
+    return None if kind is None else kind | None  # what has no type but null is null as it is
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -333,7 +343,7 @@ def json_cells(texts: list[str | None], kind: pa.DataType) -> pa.Array:
     decode = msgspec.json.Decoder(_json_type(kind)).decode
     try:
         return _array([None if text is None else decode(text) for text in texts], kind)
-    except (msgspec.MsgspecError, RecursionError, *_REFUSED) as exc:
+    except (*_UNREADABLE, *_REFUSED) as exc:
         raise ValueError(str(exc)) from exc
 
 
@@ -347,7 +357,7 @@ def bytes_of_text(text: bytes | None) -> bytes | None:
         return text
     try:
         return _bytes(_base64_decoder.decode(text))
-    except msgspec.MsgspecError:
+    except _UNREADABLE:
         return text
 
 

@@ -13,8 +13,8 @@ import click
 
 from memq.cli.command import Command, connect_admin, connection_options, option, output_option
 from memq.cli.completion import GroupType, TopicType
-from memq.cli.output import human_age, human_size, notice, show_json, table_text
-from memq.core.units import counted
+from memq.cli.output import notice, show_json, table_text
+from memq.core.ranges import OffsetRange
 from memq.errors import MemqError, UnknownGroupError
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ LAG_TITLES = {
     "lag_seconds": "BEHIND",
 }
 """How tables call the columns of a lag, which is one of Batches unless they say otherwise."""
+
+NAMED = 8  # read partitions that a line below a table names; JSON has all of them
 
 _COLUMNS = ["group", "topic", "members", *LAG_TITLES]
 _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
@@ -138,14 +140,19 @@ def lag_fields(lag: Lag | None) -> Row:
     }
 
 
+def total_fields(found: GroupLag) -> Row:
+    """The lag over all read partitions as part of a row; all None where none of it is known."""
+    known = any(each.lag is not None for each in found.partitions)
+    return lag_fields(found.total if known else None)
+
+
 def lag_row(found: GroupLag) -> Row:
     """A group and a topic, with all read partitions together."""
-    known = any(each.lag is not None for each in found.partitions)
     return {
         "group": found.group,
         "topic": found.topic,
         "members": len(found.members),
-        **lag_fields(found.total if known else None),
+        **total_fields(found),
         "removed": found.removed,
         "partitions": [partition_row(each) for each in found.partitions],
     }
@@ -172,19 +179,15 @@ def notes(found: Sequence[GroupLag]) -> list[str]:
     for each in found:
         removed = [part for part in each.partitions if part.removed]
         if removed:
-            ranges = ", ".join(f"{p.partition}:{p.committed}-{p.start}" for p in removed)
+            named = [
+                str(OffsetRange(part.partition, part.committed or 0, part.start))
+                for part in removed[:NAMED]
+            ]
+            if len(removed) > NAMED:
+                named.append(f"and {len(removed) - NAMED} more partitions")
             lines.append(
                 f"{each.group}: retention removed Batches of {each.topic} that it had not read: "
-                f"{ranges}"
+                f"{'; '.join(named)}"
             )
         lines += [f"{each.group}: {part.error}" for part in each.partitions if part.error]
     return lines and ["", *lines]
-
-
-def lag_text(lag: Lag) -> str:
-    """A lag in words."""
-    return (
-        f"{counted(lag.batches, 'Batch')}, {counted(lag.records, 'record')}, "
-        f"{human_size(lag.size_bytes)}, "
-        f"{human_age(lag.seconds)} behind"
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
+from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -26,10 +27,17 @@ _encoder = msgspec.json.Encoder()
 _PIECE = 4_096  # LogMessages; enough to spread the cost of a write, little beside their Batch
 
 
-def raw_lines(rows: Iterable[pa.RecordBatch]) -> Iterator[memoryview]:
+def raw_lines(
+    rows: Iterable[pa.RecordBatch], key_separator: bytes | None = None
+) -> Iterator[memoryview]:
     """Values, each followed by a newline; a tombstone is an empty line.
 
     Each RecordBatch becomes one piece, joined by Arrow without a step per LogMessage.
+
+    Args:
+        rows: of an untyped topic.
+        key_separator: stands between each key, which may be missing, and its value; None for values
+            alone.
 
     Raises:
         InvalidRequestError: the rows are those of a typed topic without a binary `value`.
@@ -38,15 +46,21 @@ def raw_lines(rows: Iterable[pa.RecordBatch]) -> Iterator[memoryview]:
         position = batch.schema.get_field_index("value")
         if position < 0 or batch.schema.types[position] != pa.binary():
             raise InvalidRequestError(
-                "a typed topic has columns and no raw values; print it with --format json"
+                "a typed topic has columns and no raw values; print it with --format json or csv"
             )
-        values = batch.column(position).cast(pa.large_binary())  # newlines may take it past 2 GiB
-        ends = pa.scalar(b"\n", pa.large_binary())
-        nothing = pa.scalar(b"", pa.large_binary())
+        parts = [_large(batch.column(position)), _large(b"\n")]
+        if key_separator is not None:
+            parts = [_large(batch.column("key")), _large(key_separator), *parts]
         joined = pc.binary_join_element_wise(
-            values, ends, nothing, null_handling="replace", null_replacement=b""
+            *parts, _large(b""), null_handling="replace", null_replacement=b""
         )
         yield bytes_of(joined)
+
+
+def _large(part: pa.Array | bytes) -> Any:
+    """With offsets that take what is joined past 2 GiB."""
+    kind = pa.large_binary()
+    return pa.scalar(part, kind) if isinstance(part, bytes) else part.cast(kind)
 
 
 def json_lines(objects: Iterable[dict[str, Any]]) -> Iterator[bytes]:
@@ -56,11 +70,16 @@ def json_lines(objects: Iterable[dict[str, Any]]) -> Iterator[bytes]:
         yield _encoder.encode_lines(piece)
 
 
-def json_object(message: LogMessage) -> dict[str, Any]:
-    """A LogMessage as what JSON can hold; bytes that are not UTF-8 become `{"base64": "…"}`."""
+def json_object(message: LogMessage, value: Any = None) -> dict[str, Any]:
+    """A LogMessage as what JSON can hold; bytes that are not UTF-8 become `{"base64": "…"}`.
+
+    Args:
+        message: of a topic of whatever kind.
+        value: what JSON holds for its value, where that is known.
+    """
     return {
         "key": json_value(message.key),
-        "value": json_value(message.value),
+        "value": json_value(message.value) if value is None else value,
         "headers": json_value(message.headers),
         "timestamp": iso_us(message.timestamp_us),
         "partition": message.partition,
@@ -109,16 +128,22 @@ def json_value(value: Any) -> Any:
         case float() if not math.isfinite(value):  # JSON has no such numbers
             return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
         case bytes():
-            try:
-                return value.decode()
-            except UnicodeDecodeError:
-                return {"base64": base64.b64encode(value).decode()}
+            return _text_or_base64(value)
+        case datetime() if value.tzinfo is not None:  # an offset of long ago has seconds
+            return value.astimezone(UTC)
         case dict():
             return {name: json_value(item) for name, item in value.items()}
         case list() | tuple():
             return [json_value(item) for item in value]
         case _:
             return value
+
+
+def _text_or_base64(value: bytes) -> str | dict[str, str]:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}
 
 
 def bytes_of(array: pa.LargeBinaryArray) -> memoryview:

@@ -22,8 +22,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from itertools import chain, compress, islice, repeat
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
     MessageRows = tuple[IndexEntry, pa.RecordBatch]
     """What the index says about a Message, and its rows."""
+
+T = TypeVar("T")
 
 Order = Literal["none", "producer", "key"]
 KEY_COLUMN = "key"
@@ -182,6 +184,25 @@ class Batch:
         except ImportError as exc:
             raise ConfigError(f"to_pandas() needs pandas: pip install pandas ({exc})") from exc
 
+    def slice(self, start: int, length: int) -> Batch:
+        """Up to `length` of its LogMessages, from the one at `start` on; nothing is copied."""
+        parts = []
+        for section in self.sections:
+            count = section.rows.num_rows
+            end = min(start + length, count)
+            if start < end:
+                parts.append(_part(section, start, end))
+                length -= end - start
+            start = max(0, start - count)
+        return self._of(parts)
+
+    def where(self, wanted: Callable[[pa.RecordBatch], pa.BooleanArray]) -> Batch:
+        """Those of its LogMessages whose rows are wanted: a function says so for many at a time."""
+        return self._of([_chosen(section, wanted(section.rows)) for section in self.sections])
+
+    def _of(self, sections: list[Section]) -> Batch:
+        return Batch(self.notification, self.partition, self.offset, self.schema, sections)
+
     def _rows(
         self, section: Section, columns: Callable[[pa.RecordBatch], _Columns]
     ) -> Iterator[LogMessage]:
@@ -202,6 +223,28 @@ class Batch:
         )
 
 
+def _part(section: Section, start: int, end: int) -> Section:
+    def part(origins: Iterable[T]) -> Iterable[T]:
+        return origins if isinstance(origins, repeat) else list(islice(origins, start, end))
+
+    rows, producer_ids, epochs, sequences, positions = section
+    rows = rows.slice(start, end - start)
+    return Section(rows, part(producer_ids), part(epochs), part(sequences), part(positions))
+
+
+def _chosen(section: Section, wanted: pa.BooleanArray) -> Section:
+    if wanted.true_count == len(wanted):
+        return section
+    flags = wanted.to_pylist()
+
+    def part(origins: Iterable[T]) -> Iterable[T]:
+        return origins if isinstance(origins, repeat) else list(compress(origins, flags))
+
+    rows, producer_ids, epochs, sequences, positions = section
+    rows = rows.filter(wanted)
+    return Section(rows, part(producer_ids), part(epochs), part(sequences), part(positions))
+
+
 def _default_columns(rows: pa.RecordBatch) -> _Columns:
     keys, values, headers, timestamps = rows.columns
     return (
@@ -219,10 +262,11 @@ def _typed_columns(rows: pa.RecordBatch) -> _Columns:
         raise InvalidRequestError(
             f"some value has no Python object of its type, use to_arrow(): {exc}"
         ) from exc
-    return repeat(None), values, repeat(None), _typed_timestamps_us(rows)
+    return repeat(None), values, repeat(None), timestamps_us(rows)
 
 
-def _typed_timestamps_us(rows: pa.RecordBatch) -> Iterable[int]:
+def timestamps_us(rows: pa.RecordBatch) -> Iterable[int]:
+    """Times of rows in microseconds since 1970 UTC; 0 where they have none."""
     position = rows.schema.get_field_index(TIMESTAMP_COLUMN)
     if position < 0 or not pat.is_timestamp(rows.schema.types[position]):
         return repeat(0)

@@ -50,7 +50,7 @@ class Profile:
         token: Credential, where the brokers ask for one.
         token_file: File that holds the token, in place of `token`; a relative path begins at the
             folder of the configuration file.
-        read_through: For `memq consume`, as its option of this name.
+        read_through: For `memq consume` and `memq export`, as their option of this name.
     """
 
     bootstrap: Annotated[str | None, Option("text", None)] = None
@@ -183,6 +183,7 @@ def _parse(
 ) -> Profile:
     try:
         found = Profile(**defaults(PROFILE_OPTIONS) | parse_options(PROFILE_OPTIONS, given))
+        _check_addresses(found)
         holder = _holder_of_token(path, found)
         if found.token_file:
             found = replace(found, token=_token_in(holder), token_file=None)
@@ -191,6 +192,14 @@ def _parse(
     if warn and found.token and _others_read(holder):
         warn(f"{holder} holds a token and others can read it; chmod 600 it")
     return found
+
+
+def _check_addresses(found: Profile) -> None:
+    from memq.client.connection import parse_address  # noqa: PLC0415 - loads Arrow
+
+    for address in (found.bootstrap or "").split(","):
+        if address.strip():
+            parse_address(address.strip())
 
 
 def _holder_of_token(path: Path, found: Profile) -> Path:

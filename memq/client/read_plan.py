@@ -111,9 +111,14 @@ class EventTimes(NamedTuple):
 
     def select(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """The rows that have one of the times; nothing is copied where all have."""
+        wanted = self.wanted(rows)
+        return rows if wanted.true_count == len(rows) else rows.filter(wanted)
+
+    def wanted(self, rows: pa.RecordBatch) -> pa.BooleanArray:
+        """Which rows have one of the times."""
         position = rows.schema.get_field_index(TIMESTAMP_COLUMN)
         if position < 0 or not pat.is_timestamp(rows.schema.types[position]):
-            return rows.slice(0, 0)
+            return pa.repeat(pa.scalar(False), len(rows))
         column = rows.column(position)
         ticks, per_second = column.view(pa.int64()), _TICKS_PER_SECOND[column.type.unit]
         wanted = pc.is_valid(ticks)
@@ -121,8 +126,7 @@ class EventTimes(NamedTuple):
             wanted = pc.and_(wanted, _not_before(ticks, self.start_us, per_second))
         if self.end_us is not None:
             wanted = pc.and_not(wanted, _not_before(ticks, self.end_us, per_second))
-        wanted = wanted.fill_null(False)
-        return rows if wanted.true_count == len(rows) else rows.filter(wanted)
+        return wanted.fill_null(False)
 
 
 def _not_before(ticks: pa.Int64Array, time_us: int, per_second: int) -> pa.BooleanArray:

@@ -260,12 +260,16 @@ class WriteOptions(_TopicOptions):
         job_id: Stable name of the write: run again with it, the same rows are not written twice.
         compression: Of Messages.
         message_bytes: Size to which Messages are cut.
+        partition_by: How rows are placed in the topic's write partitions. none: Messages take
+            turns; key, or a column of a typed topic: by its hash, as producers with `partition_by`
+            do.
         delivery_timeout: How long delivery of a Message is tried.
     """
 
     job_id: Annotated[str | None, _option(_job_id, shown="none")]
     compression: Annotated[Compression, _chosen(Compression, "none")]
     message_bytes: Annotated[str, _of_producer("message_bytes")]
+    partition_by: Annotated[str, _of_producer("partition_by")]
     delivery_timeout: Annotated[str | None, _of_producer("delivery_timeout")]
 
     @property
@@ -274,6 +278,7 @@ class WriteOptions(_TopicOptions):
         return {
             "compression": None if self.compression == "none" else self.compression,
             "message_bytes": self.message_bytes,
+            "partition_by": self.partition_by,
             "delivery_timeout": self.delivery_timeout,
             "token": self.token,
             "client": "spark",

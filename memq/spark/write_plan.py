@@ -11,6 +11,7 @@ import pyarrow.types as pat
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from memq.client.cluster import Cluster
+from memq.client.producer.keyed import check_key_column
 from memq.client.producer.tables import conform
 from memq.core.format.message import TIMESTAMP_COLUMN
 from memq.core.format.schema import DEFAULT_SCHEMA, deserialize_schema
@@ -60,7 +61,7 @@ def plan_write(
 
     Raises:
         InvalidRequestError: a topic cannot be overwritten.
-        ConfigError: rows need a timestamp of their own.
+        ConfigError: rows need a timestamp of their own, or have no key to be placed by.
         SchemaMismatchError: the rows do not fit the topic.
         UnknownTopicError: there is no such topic.
         MemqError: no broker answered in time.
@@ -73,6 +74,7 @@ def plan_write(
     info = asyncio.run(_find(options.bootstrap, topic, options.token))
     topic_schema = deserialize_schema(info.schemas[info.schema_id])
     check_rows(to_arrow_schema(schema, timezone="UTC"), topic_schema, topic)
+    _check_key(options.partition_by, schema.names, topic_schema, topic)
     needs_time = lacks_timestamp(schema.names, topic_schema)
     if needs_time and now_us is None:
         raise ConfigError(
@@ -104,6 +106,22 @@ def check_rows(rows: pa.Schema, topic_schema: pa.Schema, topic: str) -> None:
         )
     conform(rows.empty_table(), topic_schema, topic, now_us=0)
     _check_times(rows, topic_schema, topic)
+
+
+def _check_key(column: str, names: list[str], topic_schema: pa.Schema, topic: str) -> None:
+    """Refuse to place rows by what is no key, or is not in them.
+
+    Raises:
+        ConfigError: naming what could be the key.
+    """
+    if column == "none":
+        return
+    check_key_column(column, topic_schema, topic)
+    if column not in names:
+        raise ConfigError(
+            f"option 'partitionBy' = {column!r}, but the rows have no such column; they have "
+            f"{', '.join(names)}"
+        )
 
 
 def lacks_timestamp(names: list[str], topic_schema: pa.Schema) -> bool:

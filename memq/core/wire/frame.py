@@ -90,6 +90,7 @@ _CRC = struct.Struct("<I")
 _HEADER_LENGTH = struct.Struct("<I")
 _HEADER_LENGTH_AT = 16
 _NOTHING = memoryview(bytearray())
+_HTTP_REQUESTS = (b"GET /", b"HEAD ", b"POST ", b"PUT /")
 
 
 class Frame(msgspec.Struct, gc=False):
@@ -404,6 +405,8 @@ def _check_start(start: bytes) -> None:
         raise ProtocolError(
             "HTTP is spoken here, so this looks like a broker's admin port; use the broker's port"
         )
+    if any(each.startswith(start) for each in _HTTP_REQUESTS):
+        raise ProtocolError("this looks like HTTP, which a broker speaks at its admin_port")
     raise ProtocolError(f"not a MemQ frame: it starts with {start!r}, not {MAGIC!r}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import select
 import signal
 
@@ -11,6 +12,7 @@ import pytest
 from pyarrow import parquet
 
 from memq import Producer
+from tests.advice import follows
 from tests.integration.cli.processes import ENDS, TIMEOUT_S, committed, end, start
 
 
@@ -35,6 +37,8 @@ def test_range(memq, topic, lines, tmp_path):
     assert "retained are offsets 0 to 2" in memq("consume", topic, "--range", "0:2-4", code=1)
     assert "no partition 1" in memq("consume", topic, "--range", "1:0-1", code=1)
     assert "--range says all" in memq("consume", topic, "--range", "0:0-1", "--group", "g", code=2)
+    for others in (["--tail", "1"], ["--from-beginning"], ["--from", "1h"], ["--partition", "0"]):
+        assert "--range says all" in memq("consume", topic, "--range", "0:0-1", *others, code=2)
 
 
 def test_empty_topic(memq, topic):
@@ -58,6 +62,23 @@ def test_group_goes_on(memq, topic, lines):
     assert memq(*arguments) == b""
     memq("produce", topic, "--input", lines)
     assert memq(*arguments) == lines.read_bytes()
+
+
+@pytest.mark.parametrize("begin", [["--from-beginning"], []], ids=["earliest", "latest"])
+def test_group_misses_nothing_between_runs(memq, topic, begin):
+    """What comes while no member runs is read by the next, in every partition."""
+    memq("topic", "create", name := f"{topic}-4", "--read-partitions", 4, "--write-partitions", 4,
+         "--batch-age", "20ms", "--no-audited")  # fmt: skip
+    arguments = ["consume", name, "--group", name, "--exit-at-end"]
+    assert memq(*arguments, *begin) == b""
+
+    with Producer(os.environ["MEMQ_BOOTSTRAP"], topic=name) as producer:
+        for number in range(8):  # a Message each, and they take the write partitions in turn
+            producer.write(b"%d" % number).result()
+
+    assert [row["lag"] for row in json.loads(memq("lag", name, "-o", "json"))] == [8]
+    assert sorted(memq(*arguments).split()) == [b"%d" % number for number in range(8)]
+    assert committed(memq, name) == [2, 2, 2, 2]
 
 
 @pytest.mark.parametrize("how", ENDS)
@@ -165,3 +186,152 @@ def test_typed_rows(memq, tmp_path):
 
     assert [json.loads(line)["value"] for line in read] == rows.to_pylist()
     assert "--format json" in memq(*arguments, code=1)
+
+
+# -- where to begin, and what to leave out --------------------------------------------------
+
+
+@pytest.fixture
+def spread(memq, topic):
+    """A topic with three Batches of ten lines in each of two partitions, written in turn."""
+    name = f"{topic}-spread"
+    memq("topic", "create", name, "--batch-age", "20ms", "--no-audited", "--read-partitions", 2)
+    with Producer(topic=name) as producer:
+        for number in range(6):
+            for line in range(10):
+                moment = 1_000_000 * (10 * number + line)
+                delivery = producer.write(b"%d" % (10 * number + line), timestamp=moment)
+            delivery.result()
+    return name
+
+
+def numbers(read):
+    """The lines, as sorted numbers."""
+    return sorted(map(int, read.split()))
+
+
+def test_tail(memq, spread):
+    """The last LogMessages over all partitions, by when they were published."""
+    for count in (1, 5, 10, 25, 60, 1_000):
+        read = memq("consume", spread, "--tail", count, "--exit-at-end")
+        assert numbers(read) == list(range(60))[-count:]
+
+
+def test_tail_goes_on(memq, spread, broker):
+    """Without --exit-at-end, what comes is printed after the tail, as `tail -f` does."""
+    consuming = start("consume", spread, "--tail", 2, "-b", broker.address)
+    assert [consuming.stdout.readline() for _ in range(2)] == [b"58\n", b"59\n"]
+    with Producer(topic=spread) as producer:
+        producer.write(b"60").result()
+    assert consuming.stdout.readline() == b"60\n"
+    consuming.send_signal(signal.SIGINT)
+    assert end(consuming)[0] == 130
+
+
+def test_partitions(memq, spread):
+    """Only the partitions that are named are read."""
+    arguments = ["consume", spread, "--from-beginning", "--exit-at-end"]
+    parts = [numbers(memq(*arguments, "--partition", number)) for number in (0, 1)]
+
+    assert all(len(part) == 30 for part in parts)
+    assert sorted(parts[0] + parts[1]) == list(range(60))
+    assert numbers(memq(*arguments, "--partition", 0, "--partition", 1)) == list(range(60))
+    tail = numbers(memq("consume", spread, "--partition", 0, "--tail", 15, "--exit-at-end"))
+    assert tail == parts[0][-15:]
+    assert memq("consume", spread, "--partition", 0, "--exit-at-end") == b""
+    assert "no partition 2" in memq("consume", spread, "--partition", 2, code=1)
+
+
+def test_times(memq, spread):
+    """LogMessages of some times are printed exactly, wherever they stand in their Batches."""
+    begin, until = "1970-01-01T00:00:13Z", "1970-01-01T02:00:47+02:00"
+
+    assert numbers(memq("consume", spread, "--from", begin, "--to", until)) == list(range(13, 47))
+    assert numbers(memq("consume", spread, "--to", begin)) == list(range(13))
+    read = memq("consume", spread, "--from", until, "--exit-at-end", "--format", "json")
+    rows = [json.loads(line) for line in read.splitlines()]
+    assert sorted(int(row["value"]) for row in rows) == list(range(47, 60))
+    assert all(int(row["value"]) % 10 == row["position"] for row in rows)
+    assert memq("consume", spread, "--from", until, "--to", until) == b""
+    limited = memq("consume", spread, "--from", begin, "--to", until, "--max-messages", 3)
+    assert len(limited.split()) == 3
+    assert "end at" in memq("consume", spread, "--from", until, "--to", begin, code=1)
+    assert "no time zone" in memq("consume", spread, "--from", "2025-01-02", code=2)
+
+
+def test_times_go_on(memq, spread, broker):
+    """Without an end, what is published later is printed if it is of the times."""
+    consuming = start("consume", spread, "--from", "1970-01-01T00:00:59Z", "-b", broker.address)
+    assert consuming.stdout.readline() == b"59\n"
+    with Producer(topic=spread) as producer:
+        producer.write(b"too early", timestamp=0)
+        producer.write(b"60").result()
+    assert consuming.stdout.readline() == b"60\n"
+    consuming.send_signal(signal.SIGINT)
+    assert end(consuming)[0] == 130
+
+
+@follows("a group decides itself what its members read: leave out …, or --group")
+@pytest.mark.parametrize("option", [["--tail", "1"], ["--partition", "0"], ["--to", "1h"]])
+def test_group_decides_where_it_begins(memq, topic, option):
+    """A group is not told where to begin; the refusal names what moves it."""
+    read = ["consume", topic, "--exit-at-end"]
+    refusal = memq(*read, "--group", "g", *option, code=2)
+
+    assert "`memq group reset-offsets` moves a group" in refusal
+    memq(*read, *option)
+    memq(*read, "--group", "g")
+    memq("group", "reset-offsets", "g", topic, "--to-datetime", "1h", "--execute")
+
+
+@follows("… and … do not go together; give one of them")
+def test_one_beginning(memq, topic):
+    """Only one option says where to begin."""
+    read = ["consume", topic, "--exit-at-end"]
+    assert "--tail and --from-beginning do not" in memq(
+        *read, "--tail", 1, "--from-beginning", code=2
+    )
+    assert memq(*read, "--tail", 1) == memq(*read, "--from-beginning") == b""
+
+
+# -- formats --------------------------------------------------------------------------------
+
+
+def test_keys(memq, topic, tmp_path):
+    """Keys are printed as they were given, with any separator."""
+    path = tmp_path / "lines"
+    path.write_bytes(b"a\t1\nb\t2\n\t3\n")
+    memq("produce", topic, "--input", path, "--key-separator", r"\t")
+    arguments = ["consume", topic, "--from-beginning", "--exit-at-end"]
+
+    assert memq(*arguments, "--print-key") == path.read_bytes()
+    assert memq(*arguments, "--print-key", "--key-separator", r"\0") == b"a\x001\nb\x002\n\x003\n"
+    assert "for --format raw" in memq(*arguments, "--print-key", "--format", "json", code=2)
+
+
+def test_csv_makes_the_same_topic(memq, tmp_path):
+    """What is printed of rows is produced again, with an older schema and nulls among them."""
+    memq("topic", "create", "grown", "--schema", "id:int64,city:string?", "--batch-age", "20ms")
+    path = tmp_path / "rows"
+    path.write_bytes(b'id,city\n1,Oslo\n2,\n3,""\n')
+    memq("produce", "grown", "--format", "csv", "--input", path)
+    wide = "id:int64,city:string?,tags:list<string>?"
+    memq("topic", "alter", "grown", "--schema", wide)
+    path.write_bytes(b'{"id":4,"tags":["a,b",null]}\n')
+    memq("produce", "grown", "--format", "json", "--input", path)
+    memq("topic", "create", "again", "--schema", wide, "--batch-age", "20ms")
+
+    for form in ("csv", "json"):
+        arguments = ["--from-beginning", "--exit-at-end", "--format", form]
+        path.write_bytes(memq("consume", "grown", *arguments))
+        memq("produce", "again", "--format", form, "--input", path)
+
+    read = memq("consume", "again", "--from-beginning", "--exit-at-end", "--format", "csv")
+    rows = b'1,"Oslo",\n2,,\n3,"",\n4,,"[""a,b"",null]"\n'
+    assert read == b'"id","city","tags"\n' + rows * 2
+
+
+def test_csv_of_nothing(memq, topic):
+    """The first line is there also where no row is."""
+    read = memq("consume", topic, "--from-beginning", "--exit-at-end", "--format", "csv")
+    assert read == b'"key","value","headers","timestamp"\n'

@@ -397,3 +397,16 @@ def test_a_bar_at_a_terminal(clicks, broker, tmp_path):
     assert json.loads(done.stdout)["records"] == 12
     assert f"memq export {clicks}" in shown
     assert "100%" in shown
+
+
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_what_was_exported_can_be_produced(memq, clicks, broker, tmp_path, form):
+    """JSON lines and CSV become the same records again."""
+    path = tmp_path / f"all.{'jsonl' if form == 'json' else 'csv'}"
+    copy = f"{clicks}-{form}"
+    memq("topic", "create", copy, "--no-audited")
+    run(memq, clicks, path)
+    memq("produce", copy, "--format", form, "--input", path)
+
+    copied = read_range(broker.address, topic=copy).combine_chunks()
+    assert copied.equals(read_range(broker.address, topic=clicks).combine_chunks())

@@ -46,6 +46,23 @@ def test_describe(memq, topic, lines):
     assert listed == [{"group": topic, "topic": topic, "members": 0}]
 
 
+def test_a_group_that_has_committed_nothing(memq, broker):
+    """Where nothing is committed no lag is claimed, neither of a partition nor of all."""
+    memq("topic", "create", "unread", "--read-partitions", "2", "--no-audited")
+    consuming = start("consume", "unread", "--group", "new", "-b", broker.address)
+    try:
+        while b"new" not in memq("group", "list", "--topic", "unread"):
+            assert consuming.poll() is None
+        table = memq("group", "describe", "new").decode().splitlines()[2:]
+        [row] = json.loads(memq("lag", "unread", "-o", "json"))
+    finally:
+        consuming.kill()
+        consuming.communicate()
+
+    assert [line.split()[3:7] for line in table] == [["-"] * 4] * 3
+    assert row["lag"] is None
+
+
 def test_describe_fits_a_terminal(memq, broker):
     """The table has at most 120 columns, with a short name of who reads and a row of totals."""
     memq("topic", "create", "wide", "--read-partitions", "2", "--no-audited")

@@ -94,7 +94,7 @@ def test_what_retention_removed_is_named(tmp_path, monkeypatch, capfd):
         assert main(command) == 0
         shown.append(capfd.readouterr().out)
 
-    note = "g: retention removed Batches of t that it had not read: 0:1-3"
+    note = "g: retention removed Batches of t that it had not read: partition 0, offsets 1 to 2"
     assert shown[0].splitlines()[1].split()[3] == "2"
     assert shown[0].splitlines()[-1] == shown[1].splitlines()[-1] == note
     [row] = json.loads(shown[2])

@@ -9,12 +9,14 @@ from contextlib import suppress
 
 import pytest
 
+from memq import Producer
 from memq.cli.main import main
 from memq.core.keys import partition_of
 from memq.testing.broker import BrokerProcess
 from tests.integration.cli.processes import ENDS, TIMEOUT_S, end, start
 
 TIMESTAMP = "2025-01-02T00:00Z"
+NUMBERS = range(10**12, 10**12 + 80_000)  # as text more than is read at a time
 
 
 def test_lines_come_back(memq, topic, lines):
@@ -220,3 +222,161 @@ def test_interrupted_producer(topic, broker, how):
     assert out.split()[2:6] == [b"records", b"10", b"acked", b"10"]
     consuming.kill()
     end(consuming)
+
+
+# -- JSON and CSV ---------------------------------------------------------------------------
+
+
+def give(tmp_path, text):
+    """A file with this text."""
+    path = tmp_path / "input"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def consumed(memq, topic):
+    """What JSON says of every LogMessage, without where it was."""
+    read = memq("consume", topic, "--from-beginning", "--exit-at-end", "--format", "json")
+    found = [json.loads(line) for line in read.splitlines()]
+    return [
+        {name: line[name] for name in ("key", "value", "headers", "timestamp")} for line in found
+    ]
+
+
+def test_json_of_one_topic_makes_another(memq, topic, tmp_path):
+    """What consume prints is produced again with the same keys, values, headers and times."""
+    with Producer(topic=topic) as producer:
+        producer.write(b"\xff\x00", key=b"k", headers=[("h", b"\xfe"), ("h", None)], timestamp=5)
+        producer.write(None, key=b"", timestamp=-(2**63))
+        producer.write('"é\n'.encode())
+    read = memq("consume", topic, "--from-beginning", "--exit-at-end", "--format", "json")
+    memq("topic", "create", "copy", "--batch-age", "20ms", "--no-audited")
+
+    counts = json.loads(
+        memq("produce", "copy", "--format", "json", "--input", give(tmp_path, read), "-o", "json")
+    )
+
+    assert (counts["records"], counts["acked"]) == (3, 3)
+    assert consumed(memq, "copy") == consumed(memq, topic)
+
+
+def test_json_with_a_mistake(memq, topic, tmp_path):
+    """A line that does not fit is named; those before it are sent and counted."""
+    lines = "".join(f'{{"value": "{number}"}}\n' for number in range(100)) + '{"page": "/"}\n'
+
+    refusal = memq("produce", topic, "--format", "json", "--input", give(tmp_path, lines), code=1)
+
+    assert "line 101: Object contains unknown field `page`" in refusal
+    assert "--format lines" in refusal
+    assert [line["value"] for line in consumed(memq, topic)] == [str(n) for n in range(100)]
+
+
+def test_key_and_headers_for_all(memq, topic, tmp_path):
+    """--key and --header hold for each line; a line of JSON may have a key of its own."""
+    memq("produce", topic, "--input", give(tmp_path, "a\nb\n"), "--key", "k", "--header", "x=1=2")
+    keyed = give(tmp_path, '{"value":"c","key":"own","headers":[["y",null]]}\n{"value":"d"}\n')
+    arguments = ["produce", topic, "--input", keyed, "--format", "json"]
+    memq(*arguments, "--key", "k", "--header", "x=1", "--header", "x=2")
+
+    found = [(line["key"], line["value"], line["headers"]) for line in consumed(memq, topic)]
+
+    assert found == [
+        ("k", "a", [["x", "1=2"]]),
+        ("k", "b", [["x", "1=2"]]),
+        ("own", "c", [["y", None], ["x", "1"], ["x", "2"]]),
+        ("k", "d", [["x", "1"], ["x", "2"]]),
+    ]
+    assert "write it like source=web-1" in memq("produce", topic, "--header", "x", code=2)
+    assert "without --key" in memq("produce", topic, "--key", "k", "--key-separator", ":", code=2)
+
+
+def test_rows_of_a_typed_topic(memq, tmp_path):
+    """JSON objects and CSV become rows, a mistake in them is named, and counts are exact."""
+    schema = "id:int64,at:timestamp[us, tz=UTC]?,city:string?,tags:list<string>?"
+    memq("topic", "create", "rides", "--schema", schema, "--batch-age", "20ms")
+    arguments = ["produce", "rides", "-o", "json", "--input"]
+
+    made = memq(*arguments, give(tmp_path, '{"id":1,"tags":["a"]}\n{"id":2}\n'), "--format", "json")
+    assert json.loads(made)["acked"] == 2
+    csv = "city;id;at\nOslo;3;2025-01-02T03:00:00+02:00\n;4;\n"
+    made = memq(*arguments, give(tmp_path, csv), "--format", "csv", "--delimiter", ";")
+    assert json.loads(made)["acked"] == 2
+    for form, text, said in (
+        ("json", '{"id":5}\n{"id":"x"}\n', "line 2: Expected `int`, got `str` - at `$.id`"),
+        ("csv", "id,city\n6,Lima\nx,Lima\n", "row 3, column 'id': int64: invalid value 'x'"),
+        ("csv", "id,town\n", "names column 'town'; the topic has id, at, city, tags"),
+        ("csv", 'id\n7\n""\n', "row 3, column 'id': int64: invalid value ''"),
+        ("csv", "id,city\n8,Lima\n,Oslo\n", "row 3: topic 'rides' expects column 'id' as int64"),
+        ("lines", "a\n", "has a schema of its own (id, at, city, tags); its rows are given with"),
+    ):
+        refusal = memq(*arguments, give(tmp_path, text), "--format", form, code=1)
+        assert said in refusal
+    refusal = memq(*arguments, give(tmp_path, "{}"), "--format", "json", "--key", "k", code=1)
+    assert "neither keys nor headers" in refusal
+
+    rows = [line["value"] for line in consumed(memq, "rides")]
+
+    assert [row["id"] for row in rows] == [1, 2, 3, 4, 5, 8]
+    assert rows[0] == {"id": 1, "at": None, "city": None, "tags": ["a"]}
+    assert rows[2] == {"id": 3, "at": "2025-01-02T01:00:00.000000Z", "city": "Oslo", "tags": None}
+
+
+def test_rows_flow(memq, broker):
+    """A line of JSON is sent when it comes, not when the input ends."""
+    memq("topic", "create", "flow", "--schema", "id:int64", "--batch-age", "20ms")
+    producing = start("produce", "flow", "--format", "json", "-b", broker.address)
+    consuming = start(
+        "consume", "flow", "--from-beginning", "--format", "json", "-b", broker.address
+    )
+    producing.stdin.write(b'{"id":1}\n')
+    producing.stdin.flush()
+
+    assert json.loads(consuming.stdout.readline())["value"] == {"id": 1}
+
+    consuming.send_signal(signal.SIGINT)
+    end(consuming)
+    assert end(producing)[0] == 0
+
+
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_sending_rows_again_is_harmless(memq, broker, form):
+    """With a producer id of its own the same rows are published once, however they arrive."""
+    topic = f"again-{form}"
+    memq("topic", "create", topic, "--schema", "id:int64,timestamp:timestamp[us]")
+    line = (lambda number: f'{{"id":{number}}}') if form == "json" else str
+    text = "\n".join(["id"] * (form == "csv") + [line(number) for number in NUMBERS])
+    options = ["--format", form, "--producer-id", "me", "--timestamp", TIMESTAMP]
+    for step in (77_777, 1 << 22):
+        producing = start("produce", topic, *options, "-b", broker.address)
+        for at in range(0, len(text), step):
+            producing.stdin.write(text[at : at + step].encode())
+            producing.stdin.flush()
+        code, out, err = end(producing)
+        assert (code, out.split()[2:6], err) == (0, [b"records", b"80000", b"acked", b"80000"], "")
+
+    assert [line["value"]["id"] for line in consumed(memq, topic)] == list(NUMBERS)
+
+
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_interrupted_rows(memq, broker, form):
+    """An interruption while input is waited for ends in order; what was read is sent."""
+    topic = f"interrupted-{form}"
+    memq("topic", "create", topic, "--schema", "id:int64", "--batch-age", "20ms")
+    memq("topic", "alter", topic, "--message-bytes", "64KiB")  # so that CSV is read in small blocks
+    producing = start("produce", topic, "--format", form, "-b", broker.address)
+    arguments = ["consume", topic, "--from-beginning", "--format", "json", "-b", broker.address]
+    consuming = start(*arguments)
+    line = b'{"id":1234567}\n' if form == "json" else b"1234567\n"
+    producing.stdin.write(b"id\n" * (form == "csv") + line * 400_000)
+    producing.stdin.flush()
+    assert consuming.stdout.readline()
+    consuming.kill()
+    end(consuming)
+
+    producing.send_signal(signal.SIGTERM)
+
+    code, out, err = end(producing)
+    assert (code, err) == (143, "")
+    assert out.startswith(b"topic")
+    counts = dict(line.split() for line in out.splitlines())
+    assert counts[b"acked"] == counts[b"records"] != b"0"

@@ -9,7 +9,8 @@ import pytest
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from memq import AdminClient, read_range
-from memq.errors import MemqError, SchemaMismatchError, TopicRecreatedError
+from memq.core.keys import partition_of
+from memq.errors import ConfigError, MemqError, SchemaMismatchError, TopicRecreatedError
 from memq.spark.options import parse_write_options
 from memq.spark.write_plan import plan_write
 from memq.spark.writer import write_rows
@@ -78,3 +79,48 @@ def test_a_topic_made_again_gets_nothing_of_the_plan(plan):
     with pytest.raises(TopicRecreatedError, match="write the DataFrame, or start the query, again"):
         write_rows(plan, batches(("a", 1)), "task")
     assert stored(plan) == []
+
+
+def test_rows_are_placed_by_their_key(broker):
+    """With `partitionBy` the rows of a key go to one write partition, in every attempt again."""
+    name = next(_names)
+    with AdminClient(broker.address) as admin:
+        admin.create_topic(
+            name, batch_age="1ms", ordering="producer", write_partitions=3, read_partitions=3
+        )
+    where = {"bootstrap": broker.address, "topic": name, "partitionBy": "key"}
+    schema = StructType([StructField("key", StringType()), *ROWS.fields])
+    plan = plan_write(parse_write_options(where), schema, overwrite=False, now_us=None)
+    keys = [f"k{number % 7}" for number in range(100)]
+    rows = pa.record_batch(
+        [keys, [str(number) for number in range(100)], [1] * 100],
+        schema=pa.schema([("key", pa.utf8()), *ARROW]),
+    )
+
+    for again in (False, True):
+        written = write_rows(plan, iter([rows]), "task")
+        assert (written.records, written.duplicates) == (100, written.messages * again)
+
+    for partition in range(3):
+        with AdminClient(broker.address) as admin:
+            end = admin.offsets(name)[partition].end
+        found = read_range(broker.address, topic=name, partition=partition, start=0, end=end)
+        assert found["value"].to_pylist() == [
+            b"%d" % number
+            for number, key in enumerate(keys)
+            if partition_of(key.encode(), 3) == partition
+        ]
+
+
+@pytest.mark.parametrize(
+    ("column", "problem"),
+    [("value", "choose none or one of key"), ("key", "no such column; they have value, timestamp")],
+)
+def test_rows_that_cannot_be_placed_are_refused(broker, column, problem):
+    """A write by what is no key, or is not in the rows, is refused before any task begins."""
+    where = {"bootstrap": broker.address, "topic": next(_names), "partitionBy": column}
+    with AdminClient(broker.address) as admin:
+        admin.create_topic(where["topic"])
+
+    with pytest.raises(ConfigError, match=problem):
+        plan_write(parse_write_options(where), ROWS, overwrite=False, now_us=None)

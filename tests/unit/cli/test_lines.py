@@ -41,6 +41,17 @@ def test_raw_is_values_and_newlines(values, start, length):
     assert raw([rows]) == b"".join((value or b"") + b"\n" for value in wanted)
 
 
+@given(st.lists(st.tuples(st.none() | st.binary(max_size=4), st.none() | st.binary(max_size=4))))
+def test_raw_with_keys(messages):
+    """A key stands before its value, the separator between them; a missing one is empty."""
+    keys, values = [key for key, _ in messages], [value for _, value in messages]
+    rows = encode_records(keys, values, None, [0] * len(messages))
+
+    wanted = [(key or b"") + b"=>" + (value or b"") + b"\n" for key, value in messages]
+
+    assert b"".join(raw_lines([rows], b"=>")) == b"".join(wanted)
+
+
 def test_raw_of_a_typed_topic():
     """Columns have no raw form; the error says what to do."""
     with pytest.raises(InvalidRequestError, match="--format json"):

@@ -117,6 +117,7 @@ def test_a_file_that_was_named_must_be_there(tmp_path, monkeypatch):
         ("profiles = 3", "'profiles' must be tables"),
         ("[profiles]\ndefault = 3", "'profiles' must be tables"),
         ('[profiles.default]\nbroker = "a:1"', "profile 'default': unknown option 'broker'; known"),
+        ('[profiles.default]\nbootstrap = "a:1,b"', "profile 'default': 'b' is not an address"),
         ("[profiles.default]\nbootstrap = 6367", "bootstrap = 6367: expected a text"),
         ('[profiles.default]\nread_through = "x"', "must be one of storage, broker"),
         ('[profiles.default]\ntoken="a"\ntoken_file="b"', "leave out one"),

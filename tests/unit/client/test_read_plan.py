@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import msgspec
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from memq.client.read_plan import EventTimes, Selection
@@ -19,8 +19,12 @@ PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 NOON = datetime(2025, 6, 30, 12, tzinfo=UTC)
 NOON_US = 1_751_284_800_000_000
 INT64 = st.integers(-(2**63), 2**63 - 1)
-NEAR = st.integers(-3_000, 3_000)
+NEAR = st.builds(lambda steps, more: steps * 1_000 + more, st.integers(-2, 2), st.integers(-1, 1))
+"""Numbers of which many are the same time in units that differ by thousands."""
 BOUND = st.none() | NEAR | st.integers(-62_135_596_800_000_000, 253_402_300_799_999_999)
+
+
+UNITS = st.sampled_from(sorted(PER_SECOND))
 
 
 def rows_of(ticks, unit="us", zone="UTC"):
@@ -29,7 +33,10 @@ def rows_of(ticks, unit="us", zone="UTC"):
     return pa.record_batch({"timestamp": pa.array(ticks, pa.int64()).view(kind)})
 
 
-@given(st.lists(st.none() | NEAR | INT64), st.sampled_from(sorted(PER_SECOND)), BOUND, BOUND)
+@given(st.lists(st.none() | NEAR | INT64), UNITS, BOUND, BOUND)
+@example([1, 2, 3], "us", 1, 3)
+@example([999, 1_000, 2_999, 3_000], "ns", 1, 3)
+@example([0, 1, 2], "s", 1_000_000, 2_000_000)
 def test_rows_are_selected_exactly(ticks, unit, start_us, end_us):
     """A row is taken when its time is at the start or later, and before the end, in any unit."""
     per_second = PER_SECOND[unit]
@@ -46,7 +53,10 @@ def test_rows_are_selected_exactly(ticks, unit, start_us, end_us):
     assert selected.column(0).view(pa.int64()).to_pylist() == expected
 
 
-@given(st.lists(NEAR | INT64, min_size=1), st.sampled_from(sorted(PER_SECOND)), BOUND, BOUND)
+@given(st.lists(NEAR | INT64, min_size=1), UNITS, BOUND, BOUND)
+@example([1, 2], "us", 2, 9)
+@example([1_000, 2_999], "ns", 2, 9)
+@example([3, 4], "us", 1, 4)
 def test_a_batch_is_passed_over_only_when_it_has_no_such_row(ticks, unit, start_us, end_us):
     """What the notification says never hides a row that would be selected."""
     times = EventTimes(start_us, end_us)

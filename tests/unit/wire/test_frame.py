@@ -288,7 +288,11 @@ def test_every_truncation_waits():
 @pytest.mark.parametrize(
     ("data", "error", "text"),
     [
-        (b"GET / HTTP/1.1\r\n", ProtocolError, "not a MemQ frame: it starts with b'G"),
+        (
+            b"GET / HTTP/1.1\r\n",
+            ProtocolError,
+            "looks like HTTP, which a broker speaks at its admin",
+        ),
         (b"MEMX", ProtocolError, "b'MEMX', not b'MEMQ'"),
         (prefix(magic=b"memq"), ProtocolError, "not a MemQ frame: it starts with b'm"),
         (prefix(version=2), UnsupportedVersionError, "version 2; this side reads 1"),

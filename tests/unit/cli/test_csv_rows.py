@@ -1,0 +1,152 @@
+"""CSV becomes rows."""
+
+from __future__ import annotations
+
+import io
+
+import pyarrow as pa
+import pytest
+
+from memq.cli.csv_rows import Dialect, csv_rows
+from memq.core.format.schema import DEFAULT_SCHEMA
+from memq.errors import InvalidRequestError, MessageTooLargeError
+
+COMMAS = Dialect()
+NOW_US = 1_700_000_000_000_000
+RIDES = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("city", pa.utf8()),
+        pa.field("fare", pa.decimal32(5, 2)),
+        pa.field("raw", pa.binary()),
+        pa.field("tags", pa.list_(pa.utf8())),
+        pa.field("half", pa.float16()),
+    ]
+)
+
+
+def parts(schema, text, dialect=COMMAS, block_bytes=1 << 20):
+    """Tables with the numbers of their rows."""
+    data = text if isinstance(text, bytes) else text.encode()
+    return csv_rows(
+        io.BufferedReader(io.BytesIO(data)),
+        schema,
+        dialect=dialect,
+        block_bytes=block_bytes,
+        now_us=lambda: NOW_US,
+    )
+
+
+def rows(schema, text, dialect=COMMAS):
+    """All rows."""
+    return [row for table, _ in parts(schema, text, dialect) for row in table.to_pylist()]
+
+
+def test_types_come_from_the_topic():
+    """Columns stand in any order; each cell is read as the type of its column."""
+    found = rows(RIDES, 'city,id,fare,half\n007,1,1.5,0.5\n"a ""b""\n, c",2,,\n')
+
+    assert [row["city"] for row in found] == ["007", 'a "b"\n, c']
+    assert [(row["id"], str(row["fare"]), row["half"]) for row in found] == [
+        (1, "1.50", 0.5),
+        (2, "None", None),
+    ]
+
+
+def test_nulls():
+    """An empty cell is null and a quoted one is empty, unless another word says null."""
+    assert [row["city"] for row in rows(RIDES, 'id,city\n1,\n2,""\n')] == [None, ""]
+    named = Dialect(";", "NA")
+    assert [row["city"] for row in rows(RIDES, 'id;city\n1;NA\n2;\n3;"NA"\n', named)] == [
+        None,
+        "",
+        "NA",
+    ]
+
+
+def test_one_column():
+    """A blank line is the null of the only column, and else nothing."""
+    schema = pa.schema([("city", pa.utf8())])
+    assert rows(schema, "city\na\n\nb\n") == [{"city": "a"}, {"city": None}, {"city": "b"}]
+    assert len(rows(RIDES, "id,city\n1,a\n\n2,b\n")) == 2
+
+
+def test_what_csv_has_no_cells_for():
+    """Lists and bytes that are no text are JSON."""
+    found = rows(
+        RIDES,
+        'id,raw,tags\n1,text,"[""a"",null]"\n2,"{""base64"":""/wA=""}",\n3,"{""base64""}",[]\n',
+    )
+    assert [(row["raw"], row["tags"]) for row in found] == [
+        (b"text", ["a", None]),
+        (b"\xff\x00", None),
+        (b'{"base64"}', []),
+    ]
+
+
+def test_log_messages():
+    """A topic without columns of its own has those of its LogMessages."""
+    [row] = rows(
+        DEFAULT_SCHEMA, 'value,key,headers,timestamp\nv,,"[[""h"",""x""]]",2025-01-02T00:00:00Z\n'
+    )
+    assert (row["key"], row["value"], row["headers"]) == (None, b"v", [("h", b"x")])
+    assert row["timestamp"].isoformat() == "2025-01-02T00:00:00+00:00"
+
+
+def test_time():
+    """Rows without a time are of now, where the time is a column of the topic."""
+    times = [row["timestamp"] for row in rows(DEFAULT_SCHEMA, "value,timestamp\nv,\n")]
+    assert times == [row["timestamp"] for row in rows(DEFAULT_SCHEMA, "value\nv\n")]
+    assert times[0].timestamp() == NOW_US / 1_000_000
+    schema = pa.schema([("id", pa.int8()), ("timestamp", pa.timestamp("s"))])
+    found = rows(schema, "id,timestamp\n1,\n")
+    assert found == [{"id": 1, "timestamp": None}]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "names no columns; the topic has id, city"),
+        ("id,town\n", "names column 'town'; the topic has id, city"),
+        ("id,id\n", "names column 'id' more than once"),
+        ('"id', "names no columns"),
+        (b"\xff\n", "names no columns"),
+        ("city\na\n", "does not name column 'id', which is never null"),
+        ("id,city\n1,a\nx,b\n", "row 3, column 'id': int64: invalid value 'x'"),
+        ("id,city\n1,a\n2,b,c\n", "row 3: Expected 2 columns, got 3: 2,b,c"),
+        (b"id,city\n1,\xff\n", "row 2, column 'city': string: invalid UTF8 data"),
+        ("id,tags\n1,\n2,[5]\n", r"row 3, column 'tags': Expected `str \| null`, got `int`"),
+        ('id,raw\n1,a\n2,"{""base64"":""*""}"\n', r"row 3, column 'raw': '\*' is not base64"),
+        ("id,fare\n1,1.234\n", "row 2, column 'fare': "),
+    ],
+)
+def test_what_does_not_fit(text, said):
+    """The column and the row are named, the first line being row 1."""
+    with pytest.raises(InvalidRequestError, match=said):
+        rows(RIDES, text)
+
+
+def test_rows_over_blocks():
+    """Rows are numbered through, those before a block with a mistake are given out."""
+    text = "id,city\n" + "".join(f'{number},"a\nb"\n' for number in range(100)) + "x,\n"
+    seen = []
+    with pytest.raises(InvalidRequestError, match="row 102, column 'id'"):
+        for _, numbers in parts(RIDES, text, block_bytes=200):
+            seen += numbers
+    assert seen == list(range(2, 2 + len(seen)))
+    assert 0 < len(seen) < 100
+
+
+def test_row_that_is_too_large():
+    """A row beyond all Messages, or a quote that does not end, is refused in bounded memory."""
+    text = "id,city\n1,a\n2," + '"' + "x" * 10_000
+    with pytest.raises(
+        MessageTooLargeError, match=r"has more than 200 bytes.*is a quote left open"
+    ):
+        list(parts(RIDES, text, block_bytes=200))
+
+
+def test_no_rows():
+    """A first line alone is no row."""
+    assert rows(RIDES, "id,city\n") == []
+    assert rows(RIDES, "\ufeffid,city") == []

@@ -1,0 +1,242 @@
+"""JSON lines become rows."""
+
+from __future__ import annotations
+
+import base64
+import json
+from contextlib import suppress
+
+import hypothesis
+import pyarrow as pa
+import pytest
+from hypothesis import strategies as st
+
+from memq.cli.json_rows import ORIGIN_FIELDS, json_rows
+from memq.core.format.message import encode_records
+from memq.core.format.schema import DEFAULT_SCHEMA
+from memq.errors import InvalidRequestError
+
+NOW_US = 1_700_000_000_000_000
+RIDES = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("at", pa.timestamp("us", "UTC")),
+        pa.field("tags", pa.list_(pa.utf8())),
+        pa.field("timestamp", pa.timestamp("ms", "UTC")),
+    ]
+)
+
+
+def parts(schema, *blocks):
+    """Tables and line numbers of blocks of lines."""
+    return list(json_rows([block.split(b"\n") for block in blocks], schema, lambda: NOW_US))
+
+
+def rows(schema, *blocks):
+    """All rows."""
+    return [row for table, _ in parts(schema, *blocks) for row in table.to_pylist()]
+
+
+def values(*lines):
+    """Key, value and headers of LogMessages."""
+    found = rows(DEFAULT_SCHEMA, b"\n".join(lines))
+    return [(row["key"], row["value"], row["headers"]) for row in found]
+
+
+def refused(schema, *lines):
+    """What is said of lines that do not fit, and how many came before."""
+    found = 0
+    with pytest.raises(InvalidRequestError) as caught:
+        for table, _ in json_rows([list(lines)], schema, lambda: NOW_US):
+            found += table.num_rows
+    return str(caught.value), found
+
+
+def test_log_messages():
+    """A value is text, base64 or null; key, headers and time may be there."""
+    assert values(
+        b'{"value": "a"}',
+        b'{"value": null, "key": "k"}',
+        b'{"key": {"base64": "/wA="}, "value": "", "headers": [["h", "x"], ["h", null]]}',
+        b'{"value": {"base64": ""}, "headers": {"h": {"base64": "/w=="}}}',
+    ) == [
+        (None, b"a", None),
+        (b"k", None, None),
+        (b"\xff\x00", b"", [("h", b"x"), ("h", None)]),
+        (None, b"", [("h", b"\xff")]),
+    ]
+
+
+def test_time_of_log_messages():
+    """A time has its zone; LogMessages that say none are of now."""
+    table = pa.concat_tables(
+        table
+        for table, _ in parts(
+            DEFAULT_SCHEMA,
+            b'{"value":"a","timestamp":"2025-01-02T03:04:05.000006+02:00"}',
+            b'{"value":"a","timestamp":"9223372036854775807 microseconds since 1970"}\n'
+            b'{"value":"b"}',
+        )
+    )
+    ticks = table.column("timestamp").cast(pa.int64()).to_pylist()
+    assert ticks == [1_735_779_845_000_006, 2**63 - 1, NOW_US]
+    said, _ = refused(DEFAULT_SCHEMA, b'{"value":"a","timestamp":"2025-01-02T03:04:05"}')
+    assert (
+        "line 1: '2025-01-02T03:04:05' has no time zone; write it like 2025-01-02T03:04:05Z" in said
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b'{"page": "/"}', "unknown field `page`; to send each line as it is, use --format lines"),
+        (b'{"key": "k"}', "missing required field `value`"),
+        (b'{"value": 5}', r"Expected `str \| object \| null`, got `int` - at `\$.value`"),
+        (b'{"value": {"page": "/"}}', "unknown field `page` - at `$.value`".replace("$", r"\$")),
+        (b'{"value": {"base64": "*"}}', r"'\*' is not base64"),
+        (b'{"value": "a", "timestamp": "soon"}', "Invalid isoformat string: 'soon'"),
+        (b"hello", "JSON is malformed"),
+        (b"[]", "Expected `object`, got `array`"),
+        (b'{"value": "a"} {"value": "b"}', "JSON is malformed: trailing characters"),
+        (b'{"value": "\xff"}', "can't decode byte"),
+        (b'{"value":' * 100_000, "."),
+    ],
+)
+def test_line_that_is_no_log_message(line, said):
+    """The line is named with what is wrong in it, and what came before it is given out."""
+    error, before = refused(DEFAULT_SCHEMA, b'{"value":"a"}', b"", line)
+
+    assert before == 1
+    with pytest.raises(InvalidRequestError, match=f"line 3: .*{said}"):
+        raise InvalidRequestError(error)
+
+
+def test_rows_of_a_schema():
+    """An object is a row; what may be missing is null, and a missing time is now."""
+    assert (
+        rows(
+            RIDES,
+            b'{"id": 1}\n\n{"tags": ["a", null], "id": 2, "timestamp": null}\n',
+            b'{"id": 3, "at": "2025-01-02T03:00:00+02:00", "timestamp": "2025-01-02T03:00:00.5Z"}',
+        )
+        == pa.table(
+            {
+                "id": [1, 2, 3],
+                "at": pa.array([None, None, 1_735_779_600_000_000], pa.timestamp("us", "UTC")),
+                "tags": [None, ["a", None], None],
+                "timestamp": pa.array(
+                    [NOW_US // 1_000, None, 1_735_786_800_500], pa.timestamp("ms", "UTC")
+                ),
+            }
+        ).to_pylist()
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b"{}", "missing required field `id`"),
+        (b'{"id": 1.5}', r"Expected `int`, got `float` - at `\$.id`"),
+        (b'{"id": "1"}', r"Expected `int`, got `str` - at `\$.id`"),
+        (b'{"id": 9223372036854775808}', "column 'id': .*too large"),
+        (b'{"id": 1, "town": "Oslo"}', "unknown field `town`"),
+        (b'{"id": 1, "at": "2025-01-02"}', "column 'at': .*expected a zone offset"),
+        (b'{"id": 1, "at": "2025-01-02T03:00:00"}', "column 'at': .*expected a zone offset"),
+        (b'{"id": 1, "tags": [5]}', r"Expected `str \| null`, got `int` - at `\$.tags\[0\]`"),
+        (b'{"id": 1, "timestamp": "2025-01-02T00:00:00.0001Z"}', "column 'timestamp': .*lose data"),
+    ],
+)
+def test_row_that_does_not_fit(line, said):
+    """The line and its column are named; the rows before it are given out."""
+    error, before = refused(RIDES, b'{"id":1}', b'{"id":2}', line, b'{"id":4}')
+
+    assert before == 2
+    with pytest.raises(InvalidRequestError, match=f"line 3: .*{said}"):
+        raise InvalidRequestError(error)
+
+
+def test_numbers_of_lines_over_blocks():
+    """Lines are counted from the first one, blank ones too, however they arrive."""
+    found = parts(RIDES, b'{"id":1}\n\n{"id":2}', b"", b'  \n{"id":3}')
+
+    assert [numbers for _, numbers in found] == [[1, 3], [6]]
+
+
+def test_rows_as_consume_prints_them():
+    """When the first line has all that consume prints, rows are the values of all lines."""
+    names = ["key", "headers", "timestamp", *ORIGIN_FIELDS]
+    line = json.dumps(dict.fromkeys(names) | {"value": {"id": 7}}).encode()
+
+    assert [row["id"] for row in rows(RIDES, line + b"\n" + line)] == [7, 7]
+    assert "line 2: " in refused(RIDES, line, b'{"id":7}')[0]
+    plain = pa.schema([("key", pa.utf8()), ("value", pa.int64())])
+    assert rows(plain, b'{"key": "a", "value": 1}') == [{"key": "a", "value": 1}]
+
+
+def test_numbers_that_json_has_not():
+    """Floats may be texts that say what JSON cannot."""
+    schema = pa.schema([("x", pa.float32())])
+
+    found = rows(schema, b'{"x":"NaN"}\n{"x":"-Infinity"}\n{"x":1}\n{"x":null}')
+
+    assert [repr(row["x"]) for row in found] == ["nan", "-inf", "1.0", "None"]
+    assert "matching regex" in refused(schema, b'{"x":"inf"}')[0]
+
+
+def test_maps_are_objects_or_pairs():
+    """A map with text keys may be an object."""
+    schema = pa.schema([("m", pa.map_(pa.utf8(), pa.binary()))])
+
+    found = rows(schema, b'{"m":{"a":"x"}}\n{"m":[["a","x"],["a",{"base64":"/w=="}]]}\n{"m":{}}')
+
+    assert [row["m"] for row in found] == [[("a", b"x")], [("a", b"x"), ("a", b"\xff")], []]
+
+
+@hypothesis.given(st.binary(max_size=40) | st.text().map(str.encode))
+def test_any_line_is_rows_or_an_error(line):
+    """Garbage is refused, and never anything else."""
+    for schema in (DEFAULT_SCHEMA, RIDES):
+        with suppress(InvalidRequestError):
+            parts(schema, line)
+
+
+BYTES = st.binary(max_size=6) | st.text(max_size=6).map(str.encode)
+PAIRS = st.lists(
+    st.tuples(st.text(st.characters(codec="utf-8"), max_size=4), st.none() | BYTES), max_size=3
+)
+
+
+def as_json(value):
+    """Bytes as consume prints them."""
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}
+
+
+@hypothesis.given(
+    st.lists(st.tuples(st.none() | BYTES, st.none() | BYTES, st.none() | PAIRS), min_size=1)
+)
+def test_any_log_message(messages):
+    """Whatever a LogMessage holds, JSON brings it."""
+    lines = [
+        json.dumps(
+            {
+                "key": as_json(key),
+                "value": as_json(value),
+                "headers": None
+                if headers is None
+                else [[name, as_json(text)] for name, text in headers],
+            }
+        )
+        for key, value, headers in messages
+    ]
+
+    [(table, _)] = parts(DEFAULT_SCHEMA, "\n".join(lines).encode())
+
+    keys, payloads, headers = zip(*messages, strict=True)
+    wanted = encode_records(keys, payloads, headers, [NOW_US] * len(messages))
+    found = table.combine_chunks().to_batches()[0]
+    assert found.to_pylist() == wanted.to_pylist()
