@@ -15,7 +15,7 @@ import logging
 import math
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -319,7 +319,7 @@ class Waiting:
         try:
             batch = consumer.poll(POLL_S)
             if batch is None and self.brokers_down:
-                consumer.lag()  # answered by a broker, or not
+                _ask_broker(consumer)
                 batch = consumer.poll(POLL_S)  # raises an error that is older than this answer
                 self._up()
         except MemqError as exc:
@@ -361,10 +361,20 @@ class Waiting:
             notice("memq: there are answers again; going on")
 
 
+def _ask_broker(consumer: Consumer) -> None:
+    """Make sure that a broker answers, whatever it says.
+
+    Raises:
+        MemqError: none does.
+    """
+    with suppress(InvalidRequestError):  # an older broker answers so
+        consumer.lag()
+
+
 def _error_of(consumer: Consumer) -> MemqError | None:
     """Why brokers do not answer; None when they do."""
     try:
-        consumer.lag()
+        _ask_broker(consumer)
     except MemqError as exc:
         return exc
     return None

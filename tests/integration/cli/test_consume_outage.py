@@ -11,6 +11,7 @@ import pytest
 from memq import AdminClient, Consumer, Producer
 from memq.cli.consume import Progress, Waiting
 from memq.cli.main import main
+from memq.errors import InvalidRequestError
 from memq.testing.broker import BrokerProcess
 from tests.integration.cli.processes import TIMEOUT_S, end, start
 
@@ -127,6 +128,22 @@ def test_timeout_where_nothing_comes(running, capfd):
         code = main(["consume", "t", "--group", "g", "--exit-at-end", "--timeout", "300ms"])
     assert code == 1
     assert "not all is read" in capfd.readouterr().err
+
+
+class OlderBroker:
+    """A consumer whose broker does not know what it is asked."""
+
+    def lag(self):
+        """Refused."""
+        raise InvalidRequestError("unknown request type 24: upgrade the broker")
+
+
+def test_any_answer_is_one():
+    """A broker that refuses what it does not know does answer."""
+    waiting = Waiting("100ms")
+    while not waiting.is_over(OlderBroker(), unread=False):
+        pass
+    assert waiting.down is None
 
 
 def test_listening_is_told_at_a_terminal(running):
