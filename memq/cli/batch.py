@@ -301,10 +301,10 @@ def _read_object(target: str) -> Any:
         folder = local_folder(uri)
         if folder is not None and folder.is_dir():
             raise ObjectNotFoundError(
-                f"{target!r} is a folder; name an object in it, or a topic for all of its Batches"
+                f"{target} is a folder; name an object in it, or a topic for all of its Batches"
             ) from exc
         raise ObjectNotFoundError(
-            f"there is no object {target!r}; name one that `memq batch list TOPIC` shows"
+            f"there is no object {target}; name one that `memq batch list TOPIC` shows"
         ) from exc
 
 
