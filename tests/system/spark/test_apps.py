@@ -281,7 +281,7 @@ def test_other_rows_than_expected_are_not_taken_for_done(spark, broker, clicks, 
             reader.load = lambda: whole().limit(299)
             return reader
 
-    with pytest.raises(DataLossError, match="must give 300 records, but 299 were written"):
+    with pytest.raises(DataLossError, match=r"must give 300 records, but .* has 299 and"):
         range_to_parquet(Losing(), task)
     assert not Path(task.manifest).exists()
     assert not list((tmp_path / "out").rglob(task.folder_name))
