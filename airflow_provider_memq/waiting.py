@@ -21,7 +21,6 @@ from airflow.sdk.exceptions import AirflowNotFoundException, AirflowRuntimeError
 
 from airflow_provider_memq.topics import topic_state
 from airflow_provider_memq.values import iso, parse_count, parse_offsets, parse_time_ms
-from memq.client.lag import total_lag
 from memq.core.ranges import OffsetRange
 from memq.core.retry import Backoff
 from memq.core.units import counted
@@ -202,11 +201,13 @@ class LagBelow(Condition):
         state = await self._state(client)
         # What retention removed is not left to read, for whoever committed before it.
         found = await client.lag({p: committed.get(p, 0) for p in state.ends})
-        total = total_lag(found.values())
+        batches = sum(each.batches for each in found.values())
+        records = sum(each.records for each in found.values())
+        size_bytes = sum(each.size_bytes for each in found.values())
         # Not the seconds: they change with every look, and each new note is a line in the log.
         note = (
-            f"group {self._group} has a lag of {counted(total.batches, 'Batch')} in {self.topic}: "
-            f"{counted(total.records, 'record')}, {total.size_bytes} bytes"
+            f"group {self._group} has a lag of {counted(batches, 'Batch')} in {self.topic}: "
+            f"{counted(records, 'record')}, {size_bytes} bytes"
         )
         if not committed:
             note += ", and has committed nothing yet"
@@ -216,7 +217,7 @@ class LagBelow(Condition):
             "lag_bytes": {str(p): each.size_bytes for p, each in found.items()},
             "lag_seconds": {str(p): each.seconds for p, each in found.items()},
         }
-        return Outcome(total.batches <= self._max_lag, state.to_json() | lags, note)
+        return Outcome(batches <= self._max_lag, state.to_json() | lags, note)
 
 
 def check_partitions(state: TopicState, named: Mapping[int, int]) -> None:
