@@ -98,7 +98,7 @@ async def test_a_loss_in_an_hour_that_was_left_out_fails_the_run_once(here, tmp_
         path.unlink()
     here.later(300)
 
-    with pytest.raises(AirflowFailException, match=r"lost: producer .* \(1 LogMessages\)"):
+    with pytest.raises(AirflowFailException, match=r"lost: producer .* \(1 LogMessage\)"):
         await here.run(audit(), **SCHEDULED, **interval(here, 160))
     assert (await here.run(audit(), **SCHEDULED, **interval(here, 161)))["made_up"] == []
 
@@ -124,7 +124,7 @@ async def test_a_loss_outlives_an_audit_that_broke_off(here, tmp_path):
     broken = BreaksOff(task_id="audit", topic=TOPIC, audited=audited_asset(TOPIC))
     with pytest.raises(UnavailableError):
         await here.run(broken, **SCHEDULED, **interval(here, 150))
-    with pytest.raises(AirflowFailException, match=r"lost: producer .* \(1 LogMessages\)"):
+    with pytest.raises(AirflowFailException, match=r"lost: producer .* \(1 LogMessage\)"):
         await here.run(audit(), **SCHEDULED, **interval(here, 150))
 
 
@@ -161,7 +161,7 @@ async def test_the_verdict_in_the_xcom_is_that_of_the_task(here):
     assert (at_once["verdict"], at_once["clean"]) == ("clean", True)
 
     later = {name: at + timedelta(seconds=5) for name, at in window.items()}
-    with pytest.raises(AirflowFailException, match="'job' has not come to 1 LogMessages"):
+    with pytest.raises(AirflowFailException, match="'job' has not come to 1 LogMessage:"):
         await here.run(audit(consumers="job", settled_for="5s"), **SCHEDULED, **later)
     told = here.store.xcoms["return_value"]
     assert (told["verdict"], told["clean"]) == ("not clean", False)

@@ -68,7 +68,7 @@ def test_every_byte_is_read(audit, folder, tmp_path):
     sound = victim.read_bytes()
     victim.write_bytes(sound.replace(b"value 1", b"value 2"))  # no index tells of it
     try:
-        with pytest.raises(AirflowFailException, match=r"damaged: producer .* \(1 LogMessages\)"):
+        with pytest.raises(AirflowFailException, match=r"damaged: producer .* \(1 LogMessage\)"):
             audit()
     finally:
         victim.write_bytes(sound)

@@ -357,7 +357,7 @@ def test_removed_objects_fail_the_audit_and_are_named(broker, topic, tmp_path):
 
     victim = sorted((tmp_path_of(broker) / "objects").glob(f"*/*/topics/{topic}/*/*/*.arrows"))[2]
     victim.unlink()
-    with pytest.raises(AirflowFailException, match=r"producer .* \(1 LogMessages\)"):
+    with pytest.raises(AirflowFailException, match=r"producer .* \(1 LogMessage\)"):
         audit(deep="true")
     assert "findings" in next((tmp_path / f"topic={topic}").glob("*.csv")).read_text()
 
