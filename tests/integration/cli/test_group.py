@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from memq import Consumer
 from tests.integration.cli.processes import TIMEOUT_S, committed, start
 
 
@@ -49,15 +50,11 @@ def test_describe(memq, topic, lines):
 def test_a_group_that_has_committed_nothing(memq, broker):
     """Where nothing is committed no lag is claimed, neither of a partition nor of all."""
     memq("topic", "create", "unread", "--read-partitions", "2", "--no-audited")
-    consuming = start("consume", "unread", "--group", "new", "-b", broker.address)
-    try:
-        while b"new" not in memq("group", "list", "--topic", "unread"):
-            assert consuming.poll() is None
+    with Consumer(broker.address, topic="unread", group="new", auto_commit=False) as consumer:
+        while not consumer.assignment:
+            assert consumer.poll(0.1) is None
         table = memq("group", "describe", "new").decode().splitlines()[2:]
         [row] = json.loads(memq("lag", "unread", "-o", "json"))
-    finally:
-        consuming.kill()
-        consuming.communicate()
 
     assert [line.split()[3:7] for line in table] == [["-"] * 4] * 3
     assert row["lag"] is None

@@ -40,7 +40,7 @@ def test_nothing_to_show(memq, topic):
     """No group at all is said; one that was named and is not there is an error."""
     assert memq("lag", topic) == b"no group has committed offsets or live members\n"
     assert json.loads(memq("lag", topic, "-o", "json")) == []
-    assert "no group 'nobody'; see memq group list" in memq("lag", "--group", "nobody", code=1)
+    assert "no group 'nobody'; see `memq group list`" in memq("lag", "--group", "nobody", code=1)
     assert "no topic" in memq("lag", "nothing", code=1)
 
 
