@@ -1,8 +1,9 @@
 """Run the whole suite in two processes: `make test`.
 
-Airflow waits most of the time, for schedules, looks and time-outs. So its tests, and the quick ones
-after them, run beside all the others. What they print is shown at the end; the last lines name each
-test that failed in either process, for a reader who sees the end of a log only.
+Airflow waits most of the time, for schedules, looks and time-outs. So its tests run beside all the
+others, and after them as many as make both processes end at about the same time. What they print is
+shown at the end; the last lines name each test that failed in either process, for a reader who sees
+the end of a log only.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 ROOT = Path(__file__).parents[1]
-BESIDE = ["tests/system/airflow", "tests/unit"]
+BESIDE = ["tests/system/airflow", "tests/integration/cli", "tests/unit"]
 PYTEST = [sys.executable, "-m", "pytest", "-o", "junit_family=xunit1"]  # xunit1 names the file
 MESSAGE_CHARACTERS = 300
 
