@@ -348,7 +348,7 @@ def test_unreadable_report_is_damage_and_no_crash(broker):
 
 def test_audit_topic_itself_is_not_audited(broker):
     """Reports are not reported about, and asking for their audit says so."""
-    with pytest.raises(InvalidRequestError, match=r"nobody reports about these; audit the other topics"):
+    with pytest.raises(InvalidRequestError, match="audit the other topics"):
         asyncio.run(audit_topic(broker.address, AUDIT_TOPIC))
 
 
@@ -365,7 +365,7 @@ def test_topic_that_is_not_audited_says_so(broker):
 
 def test_window_that_ends_before_it_starts_is_refused(broker):
     """A window must hold some time."""
-    with pytest.raises(InvalidRequestError, match="ends at 1970-01-01T00:00:00.005Z, but starts at"):
+    with pytest.raises(InvalidRequestError, match=r"ends at 1970-01-01T00:00:00\.005Z, but"):
         Topic(broker).audit(start_ms=5, end_ms=5)
 
 
