@@ -160,7 +160,7 @@ def test_an_outage_of_the_broker_is_ridden_out(airflow, broker):
     states = {"offsets": "deferred", "poke": "running", "reschedule": "up_for_reschedule"}
     for dag, state in states.items():
         rest.wait_for_task(dag, runs[dag], "wait", states=[state])
-    rest.wait_for_log("poke", runs["poke"], "wait", "partitions of clicks")
+    rest.wait_for_log("poke", runs["poke"], "wait", "read partition of clicks reached")
 
     broker.kill()
     rest.wait_for_log("poke", runs["poke"], "wait", "looking again later")
