@@ -276,7 +276,7 @@ def test_a_row_that_cannot_be_written_fails_its_task_before_anything_is_public(s
         "timestamp", F.when(bad, None).otherwise(F.lit(MOMENT))
     )
 
-    with pytest.raises(PySparkException, match="not null, but 1 rows are null"):
+    with pytest.raises(PySparkException, match="not null, but 1 row is null"):
         topic.save(rows)
 
     assert topic.published() == []
