@@ -88,7 +88,8 @@ def test_an_index_outside_is_named(array, index):
     array.append_many([b"a", b"b", b"c"])
 
     for read in (array.get, array.timestamp_ms):
-        with pytest.raises(OffsetOutOfRangeError, match=f"no item {index}; it has 0 up to, not including, 3"):
+        said = f"no item {index}; it has 0 up to, not including, 3"
+        with pytest.raises(OffsetOutOfRangeError, match=said):
             read(index)
 
 
