@@ -12,11 +12,11 @@ import click
 
 from memq.cli.command import (
     Group,
-    RangeType,
     check_reachable,
     connection_options,
     option,
     output_option,
+    range_option,
 )
 from memq.cli.completion import TopicType
 from memq.cli.output import show_one, show_rows, write_whole
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from memq.core.format.verify import VerifyReport
     from memq.core.notification.notification import Notification, PublishedBatch
     from memq.core.ranges import OffsetRange
-
-range_option = option("--range", "wanted", type=RangeType(), help="Only these offsets.")
 
 
 @click.group(cls=Group)
@@ -53,7 +51,7 @@ memq batch list clicks --range 0:100-200 -o json
 """,
 )
 @click.argument("topic", type=TopicType())
-@range_option
+@range_option(help="Only these offsets.")
 @option(
     "--last",
     type=click.IntRange(min=1),
@@ -120,7 +118,7 @@ memq batch verify memq-data/objects/3f/memq/topics/clicks/0/1751284800000-0197.a
 """,
 )
 @click.argument("target")
-@range_option
+@range_option(help="Only these offsets.")
 @connection_options
 @output_option
 def verify(

@@ -221,6 +221,26 @@ class InputType(click.File):
         return super().convert(value, param, ctx)
 
 
+def range_option(*, help: str) -> Callable[[Decorated], Decorated]:  # noqa: A002 - as click names it
+    """`--range`, the argument `wanted`: one range, or none.
+
+    A second one is refused: a range that is dropped in silence would look like missing data.
+    """
+
+    def only_one(
+        ctx: click.Context, param: click.Parameter, given: tuple[OffsetRange, ...]
+    ) -> OffsetRange | None:
+        if len(given) > 1:
+            raise click.BadParameter(
+                "give one range, and run the command once for each", ctx, param
+            )
+        return given[0] if given else None
+
+    return option(
+        "--range", "wanted", type=RangeType(), multiple=True, callback=only_one, help=help
+    )
+
+
 class SeparatorType(click.ParamType[bytes]):
     r"""What stands between key and value; `\t`, `\n`, `\0`, `\\` and `\xNN` are understood."""
 
@@ -471,6 +491,13 @@ def _log_format_option() -> click.Option:
         help=LOG_FORMAT.doc,
     )
 
+
+read_through_option = option(
+    "--read-through",
+    type=click.Choice(["storage", "broker"]),
+    default="storage",
+    help="broker: for machines that cannot reach the storage.",
+)
 
 # -- the way to the brokers -----------------------------------------------------------------
 

@@ -9,6 +9,7 @@ nothing to choose from.
 from __future__ import annotations
 
 import contextlib
+from abc import abstractmethod
 from threading import Thread
 from typing import TYPE_CHECKING, ClassVar
 
@@ -95,34 +96,39 @@ def _may_join(word: str, joint: str) -> bool:
 # -- names that the brokers know ------------------------------------------------------------
 
 
-class TopicType(click.ParamType[str]):
+class _NameType(click.ParamType[str]):
+    """A name that the brokers know."""
+
+    name = "text"
+
+    @abstractmethod
+    def names(self, admin: AdminClient) -> list[str]:
+        """All of them."""
+
+    def shell_complete(
+        self,
+        ctx: click.Context,
+        param: click.Parameter,  # noqa: ARG002
+        incomplete: str,
+    ) -> list[CompletionItem[str]]:
+        """Names that begin so."""
+        return _ask(ctx, incomplete, self.names)
+
+
+class TopicType(_NameType):
     """The name of a topic that exists."""
 
-    name = "text"
-
-    def shell_complete(
-        self,
-        ctx: click.Context,
-        param: click.Parameter,  # noqa: ARG002
-        incomplete: str,
-    ) -> list[CompletionItem[str]]:
-        """Topics that begin so."""
-        return _ask(ctx, incomplete, lambda admin: [t.config.name for t in admin.list_topics()])
+    def names(self, admin: AdminClient) -> list[str]:
+        """All topics."""
+        return [topic.config.name for topic in admin.list_topics()]
 
 
-class GroupType(click.ParamType[str]):
+class GroupType(_NameType):
     """The name of a consumer group that exists."""
 
-    name = "text"
-
-    def shell_complete(
-        self,
-        ctx: click.Context,
-        param: click.Parameter,  # noqa: ARG002
-        incomplete: str,
-    ) -> list[CompletionItem[str]]:
-        """Groups that begin so, of all topics."""
-        return _ask(ctx, incomplete, lambda admin: [group.group for group in admin.groups()])
+    def names(self, admin: AdminClient) -> list[str]:
+        """Groups of all topics."""
+        return [group.group for group in admin.groups()]
 
 
 def _ask(

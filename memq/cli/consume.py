@@ -22,13 +22,14 @@ import click
 
 from memq.cli.command import (
     Command,
-    RangeType,
     RowType,
     SeparatorType,
     TimeType,
     check_reachable,
     connection_options,
     option,
+    range_option,
+    read_through_option,
 )
 from memq.cli.completion import GroupType, TopicType
 from memq.cli.output import notice, write_whole
@@ -117,7 +118,7 @@ memq consume clicks --from 2025-06-30T10:00:00Z --to 2025-06-30T11:00:00Z --form
 @option("--max-messages", type=click.IntRange(min=1), help="End after so many LogMessages.")
 @option("--max-batches", type=click.IntRange(min=1), help="End after so many Batches.")
 @option("--timeout", type=RowType(TIMEOUT), default=None, help=TIMEOUT.doc)
-@option("--range", "wanted", type=RangeType(), help="Read exactly these Batches, and end.")
+@range_option(help="Read exactly these Batches, and end.")
 @option(
     "--format",
     "form",
@@ -146,12 +147,7 @@ memq consume clicks --from 2025-06-30T10:00:00Z --to 2025-06-30T11:00:00Z --form
     default="none",
     help="Of the LogMessages within each Batch.",
 )
-@option(
-    "--read-through",
-    type=click.Choice(["storage", "broker"]),
-    default="storage",
-    help="broker: for machines that cannot reach the storage.",
-)
+@read_through_option
 @connection_options
 def consume(
     *,

@@ -11,13 +11,14 @@ import click
 
 from memq.cli.command import (
     Command,
-    RangeType,
     SizeType,
     TimeType,
     check_reachable,
     connection_options,
     option,
     output_option,
+    range_option,
+    read_through_option,
     to_us,
 )
 from memq.cli.completion import TopicType
@@ -62,7 +63,7 @@ memq export clicks batches/ --range 0:100-200 --format jsonl
 @click.argument("target", metavar="FOLDER|FILE", type=click.Path(path_type=Path))
 @option("--from", "start", type=GivenTimeType(), help="Records of this time or later.")
 @option("--to", "end", type=GivenTimeType(), help="Records from before this time.")
-@option("--range", "wanted", type=RangeType(), help="Exactly these Batches.")
+@range_option(help="Exactly these Batches.")
 @option(
     "--format",
     "form",
@@ -78,12 +79,7 @@ memq export clicks batches/ --range 0:100-200 --format jsonl
     default="64MiB",
     help="Stored bytes after which a folder gets another file.",
 )
-@option(
-    "--read-through",
-    type=click.Choice(["storage", "broker"]),
-    default="storage",
-    help="broker: for machines that cannot reach the storage.",
-)
+@read_through_option
 @connection_options
 @output_option
 def export(
@@ -174,7 +170,7 @@ def _target(target: Path, form: Format | None) -> tuple[bool, Format]:
     """Whether it is a file, and the format.
 
     Raises:
-        ConfigError: the name of the file says another format.
+        ConfigError: the name of the file says no format, or another one.
     """
     from memq.cli.export_formats import SUFFIXES  # noqa: PLC0415 - loads Arrow
 
@@ -184,6 +180,11 @@ def _target(target: Path, form: Format | None) -> tuple[bool, Format]:
             raise ConfigError(
                 f"{target} is a file, and its name says no format; name a folder, or a file that "
                 f"ends with {', '.join(f'.{each}' for each in FORMATS)}"
+            )
+        if not target.exists() and (target.suffix or target.name == "-"):
+            raise ConfigError(
+                f"{target} looks like a file, and its name says no format; name one that ends with "
+                f"{', '.join(f'.{each}' for each in FORMATS)}, or make the folder {target} first"
             )
         return False, form or "parquet"
     if form not in (None, said):

@@ -35,6 +35,8 @@ def test_range(memq, topic, lines, tmp_path):
     assert memq("consume", topic, "--range", "0:1-3") == b"batch 1\nbatch 2\n"
     assert memq("consume", topic, "--range", "0:1-1") == b""
     assert "retained are offsets 0 to 2" in memq("consume", topic, "--range", "0:2-4", code=1)
+    two = ("--range", "0:0-1", "--range", "0:1-2")
+    assert "give one range" in memq("consume", topic, *two, code=2)
     assert "no partition 1" in memq("consume", topic, "--range", "1:0-1", code=1)
     assert "--range says all" in memq("consume", topic, "--range", "0:0-1", "--group", "g", code=2)
     for others in (["--tail", "1"], ["--from-beginning"], ["--from", "1h"], ["--partition", "0"]):

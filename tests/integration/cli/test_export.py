@@ -208,6 +208,9 @@ def test_a_folder_is_read_whole_by_others(memq, topic, broker, tmp_path):
         (["x.csv", "--format", "arrow"], "x.csv is to be a file of csv, not arrow"),
         (["there.csv"], "there.csv exists; delete it, or name another file"),
         (["there.txt"], "there.txt is a file, and its name says no format"),
+        (["rows.json"], "rows.json looks like a file, and its name says no format"),
+        (["rows.parquet.gz"], "rows.parquet.gz looks like a file"),
+        (["-"], "- looks like a file"),
         (["full"], "full holds mine and no export; name a folder that is new or empty"),
         (["none/x.csv"], "none/x.csv cannot be written: No such file or directory"),
         (
