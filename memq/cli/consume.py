@@ -216,7 +216,6 @@ def consume(
         "order": order,
         "on_out_of_range": on_out_of_range,
         "read_through": read_through,
-        "on_assign": progress.begin,
         "on_revoke": progress.leave,
         "on_lost": progress.lose,
         "request_timeout": waiting.request_timeout,
@@ -419,19 +418,8 @@ class Progress:
     def __init__(self, waiting: Waiting, *, remember: bool) -> None:
         self._waiting = waiting
         self._remember = remember
-        self._begun: dict[int, int] = {}
         self._next: dict[int, int] = {}
         self._due_s = time.monotonic() + COMMIT_S
-
-    def begin(self, partitions: list[int]) -> None:
-        """Partitions are read from here on.
-
-        The group remembers it where it has committed nothing, though nothing may come: what is
-        published until its next member begins is for that one, and counts as lag.
-        """
-        if self._remember:
-            self._begun |= {each: self.consumer.position(each) for each in partitions}
-            self._commit()
 
     def written(self, batch: Batch) -> None:
         """All of this Batch is written; commits when it is time."""
@@ -448,7 +436,6 @@ class Progress:
     def lose(self, partitions: list[int]) -> None:
         """Partitions are another member's already, and so are their commits."""
         for partition in partitions:
-            self._begun.pop(partition, None)
             self._next.pop(partition, None)
 
     def close(self) -> None:
@@ -463,12 +450,7 @@ class Progress:
         try:
             if self._waiting.brokers_down:
                 self._next = offsets
-                return
-            if self._begun:
-                known = self.consumer.committed()
-                offsets = {p: at for p, at in self._begun.items() if p not in known} | offsets
-                self._begun = {}
-            if offsets:
+            elif self._remember:
                 self.consumer.commit(offsets)
         except NotOwnerError as exc:
             notice(f"memq: another member took over; lines come again there: {exc}")
@@ -478,8 +460,6 @@ class Progress:
             self._next = offsets
 
     def _give_up(self, partitions: list[int]) -> None:
-        for each in partitions:
-            self._begun.pop(each, None)
         held = [each for each in partitions if self._next.pop(each, None) is not None]
         if held:
             notice(f"memq: no answer to the last commit of partitions {held}; lines may come again")

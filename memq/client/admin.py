@@ -9,12 +9,12 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from memq.client.audit.consumed import report_skipped
+from memq.client.audit.consumed import report_moved
 from memq.client.cluster import Cluster
 from memq.client.lag import group_lag
 from memq.client.start import check_start, resolve, time_ms
 from memq.client.sync import EventLoopThread, SyncClient, sync, sync_close
-from memq.client.topic import TopicClient
+from memq.client.topic import TopicClient, pages_of_groups
 from memq.core.runtime import SYSTEM, Runtime
 from memq.core.topic import TopicConfig
 from memq.core.wire.messages import (
@@ -23,14 +23,11 @@ from memq.core.wire.messages import (
     DeleteGroup,
     DeleteTopic,
     FetchLagAnswer,
-    ListGroups,
-    ListGroupsAnswer,
     TopicAnswer,
 )
-from memq.errors import MemqError, ProtocolError, TopicRecreatedError, UnknownTopicError
+from memq.errors import MemqError, TopicRecreatedError, UnknownTopicError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
     from datetime import datetime
     from typing import Self
 
@@ -201,30 +198,11 @@ class AsyncAdminClient:
             UnknownTopicError: there is no such topic.
         """
         if topic is not None:
-            return await self._pages_of_groups(self._queue(topic).ask, topic)
+            return await self._queue(topic).groups()
         groups: list[GroupInfo] = []
         for address in {info.queue_address for info in await self.list_topics()}:
-            groups += await self._pages_of_groups(partial(self._cluster.call, address), None)
+            groups += await pages_of_groups(partial(self._cluster.call, address), None)
         return sorted(groups, key=lambda group: (group.topic, group.group))
-
-    async def _pages_of_groups(
-        self, ask: Callable[[ListGroups], Awaitable[tuple[Any, memoryview]]], topic: str | None
-    ) -> list[GroupInfo]:
-        """Groups of one topic or of all, from one broker, in as many requests as it takes."""
-        found: list[GroupInfo] = []
-        request = ListGroups(topic=topic)
-        while True:
-            answer, _ = await ask(request)
-            assert isinstance(answer, ListGroupsAnswer)  # noqa: S101 - the wire checked the type
-            found += answer.groups
-            here = (request.from_topic, request.after_group)
-            if not answer.from_topic:
-                return found
-            if (answer.from_topic, answer.after_group) <= here:
-                raise ProtocolError(f"asked for groups after {here}, the broker goes back")
-            request = ListGroups(
-                topic=topic, from_topic=answer.from_topic, after_group=answer.after_group
-            )
 
     async def lag(self, topic: str | None = None, group: str | None = None) -> list[GroupLag]:
         """How much consumer groups have not read, in Batches, records, bytes and seconds.
@@ -325,10 +303,10 @@ class AsyncAdminClient:
     async def _tell_audit(
         queue: TopicClient, group: str, before: Mapping[int, int], after: Mapping[int, int]
     ) -> None:
-        """Report what a group has stepped over. Without it the audit calls that unreported."""
-        moves = {number: (before[number], new) for number, new in after.items() if number in before}
+        """Report where a group goes on. Without it the audit calls what it skips unreported."""
+        moves = {number: (before.get(number), new) for number, new in after.items()}
         try:
-            await report_skipped(queue, group, moves)
+            await report_moved(queue, group, moves)
         except MemqError as exc:
             log.warning(
                 "group %s of %s is moved; the audit could not be told what it steps over: %s",

@@ -36,6 +36,8 @@ from memq.core.wire.messages import (
     FetchNotifications,
     FetchOffsets,
     FetchWatermark,
+    ListGroups,
+    ListGroupsAnswer,
     NotificationEntry,
     PartitionOffset,
     TopicRequest,
@@ -50,7 +52,15 @@ from memq.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import (
+        AsyncGenerator,
+        Awaitable,
+        Callable,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
     from typing import Self
 
     from memq.client.lag import Lag
@@ -58,6 +68,7 @@ if TYPE_CHECKING:
         FetchCommittedAnswer,
         FetchNotificationsAnswer,
         FetchOffsetsAnswer,
+        GroupInfo,
         PartitionLag,
         PartitionOffsets,
         Struct,
@@ -360,6 +371,14 @@ class TopicClient:
         answer, _ = await self.ask(request, timeout_s=timeout_s)
         return {position.partition: position.offset for position in answer.offsets}
 
+    async def groups(self) -> list[GroupInfo]:
+        """The consumer groups of the topic, with stored offsets and live members.
+
+        Raises:
+            MemqError: as `ask`.
+        """
+        return await pages_of_groups(self.ask, self.topic)
+
     async def commit(
         self,
         group: str,
@@ -513,3 +532,23 @@ def check_retained(topic: str, wanted: OffsetRange, retained: Sequence[Partition
 
 def _positions(offsets: Mapping[int, int]) -> list[PartitionOffset]:
     return [PartitionOffset(partition, offset) for partition, offset in sorted(offsets.items())]
+
+
+async def pages_of_groups(
+    ask: Callable[[ListGroups], Awaitable[tuple[Any, memoryview]]], topic: str | None
+) -> list[GroupInfo]:
+    """Groups of one topic or of all, from one broker, in as many requests as it takes."""
+    found: list[GroupInfo] = []
+    request = ListGroups(topic=topic)
+    while True:
+        answer, _ = await ask(request)
+        assert isinstance(answer, ListGroupsAnswer)  # noqa: S101 - the wire checked the type
+        found += answer.groups
+        here = (request.from_topic, request.after_group)
+        if not answer.from_topic:
+            return found
+        if (answer.from_topic, answer.after_group) <= here:
+            raise ProtocolError(f"asked for groups after {here}, the broker goes back")
+        request = ListGroups(
+            topic=topic, from_topic=answer.from_topic, after_group=answer.after_group
+        )

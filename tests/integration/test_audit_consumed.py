@@ -74,12 +74,26 @@ def test_what_is_not_committed_is_behind(broker):
     assert consumer.clean
 
 
-def test_group_without_a_commit_reports_nothing(broker):
-    """A group that never commits is no consumer for the audit."""
+def test_group_without_a_commit_has_consumed_nothing(broker):
+    """It has begun, and is behind from there on; so does `memq lag` say."""
     topic = Topic(broker)
     topic.produce(2)
     consume(topic, 2, commit=False)
-    assert topic.audit().consumers == []
+    assert records(audited(topic)) == {"stored": 6, "behind": 6}
+    with AdminClient(topic.address) as admin:
+        assert admin.lag(topic.name, "g")[0].partitions[0].lag.batches == 2
+
+
+def test_group_answers_for_what_follows_where_it_began(broker):
+    """What was there before is nobody's; what came while it had no member is the next one's."""
+    topic = Topic(broker)
+    topic.produce(3)
+    with Consumer(topic.address, topic=topic.name, group="g", start="latest") as consumer:
+        while not consumer.assignment:
+            assert consumer.poll(0.01) is None
+    topic.produce(2)
+    consume(topic, 1, start="latest")
+    assert records(audited(topic)) == {"stored": 6, "consumed": 3, "behind": 3}
 
 
 def test_auto_commit_reports_as_well(broker):
@@ -159,7 +173,7 @@ def test_member_killed_before_its_report_is_unreported(broker):
             assert successor.poll(0) is None
         assert successor.position(0) == 5
         consumer = audited(topic)
-        assert records(consumer) == {"stored": 27, "consumed": 6, "behind": 21}
+        assert records(consumer) == {"stored": 27, "consumed": 6, "unreported": 9, "behind": 12}
         successor.seek(0, 7)
         for _ in range(2):
             successor.poll(20)
@@ -186,6 +200,39 @@ def test_member_killed_before_its_first_report_is_unreported(broker):
     consume(topic, 2)
     consumer = audited(topic)
     assert records(consumer) == {"stored": 18, "consumed": 12, "unreported": 3, "behind": 3}
+    assert consumer.verdict is Verdict.PARTLY
+
+
+@pytest.mark.parametrize("successor", [False, True])
+@pytest.mark.parametrize("told", [False, True])
+def test_group_whose_first_member_was_killed_is_not_clean(broker, told, successor):
+    """What it committed and did not report is unreported: with a member after it or without one,
+    and whether or not it came to say that it had begun.
+    """
+    topic = Topic(broker)
+    topic.produce(4)
+    code = f"""
+        import os, signal, sys
+        from memq import Consumer
+        consumer = Consumer(sys.argv[1], topic=sys.argv[2], group="g", session_timeout="1s")
+        consumer._loop.run(consumer._client._reporter.close())
+        consumer.poll(20)
+        if {told}:
+            consumer._loop.run(consumer._client._reporter.report())
+        consumer.poll(20)
+        consumer.commit()
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    run(code, topic, expected=-signal.SIGKILL)
+    if successor:
+        consume(topic, 1)
+    consumer = audited(topic, consumers=["g"])
+    expected = (
+        {"consumed": 3, "unreported": 6, "behind": 3}
+        if successor
+        else {"unreported": 6, "behind": 6}
+    )
+    assert records(consumer) == {"stored": 12} | expected
     assert consumer.verdict is Verdict.PARTLY
 
 
@@ -222,7 +269,7 @@ def test_a_group_is_moved_though_the_audit_cannot_be_told(broker, caplog, monkey
         raise UnavailableError("the audit topic has no broker now")
 
     with AdminClient(topic.address) as admin, monkeypatch.context() as patch:
-        patch.setattr("memq.client.admin.report_skipped", refuse)
+        patch.setattr("memq.client.admin.report_moved", refuse)
         assert admin.reset_offsets("g", topic.name, {0: 2}) == {0: 2}
     assert "could not be told what it steps over: the audit topic has no broker" in caplog.text
     consume(topic, 1)

@@ -30,6 +30,7 @@ from memq.client.cluster import Cluster
 from memq.client.topic import TopicClient, published_batch
 from memq.core.audit.consumed import ConsumedReconciliation
 from memq.core.audit.produced import ProducedReconciliation
+from memq.core.audit.reports import ReaderName
 from memq.core.audit.result import AuditResult
 from memq.core.ranges import ranges_without
 from memq.core.topic import AUDIT_TOPIC
@@ -37,7 +38,7 @@ from memq.core.units import iso_ms
 from memq.errors import CorruptDataError, InvalidRequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from memq.client.audit.stored import InspectBatches
     from memq.client.topic import RetainedSince
@@ -129,6 +130,8 @@ async def audit_topic(
         audited = TopicClient(client, topic, info.incarnation)
         audit_topic = TopicClient(client, AUDIT_TOPIC)
         damage, report_damage = Damage(), Damage()
+        # Before the reports: what was committed by then is reported by now, or soon will be.
+        committed = await _committed(audited)
         watermarks = await _watermarks(audited, audit_topic, end_ms)
         everything = await audited.ranges_between(None, None)  # all that the watermarks promise
         reader = ReportReader(audit_topic, topic, executor, report_damage)
@@ -138,6 +141,7 @@ async def audit_topic(
             window,
             [stored for stored in reports.consumed if _is_about(info, stored)],
             named=consumers,
+            committed=committed,
             due_ms=watermarks.reports.stored_through_ms - grace_ms,
         )
         produced = [stored for stored in reports.produced if _is_about(info, stored)]
@@ -317,12 +321,22 @@ def _times_ms(reports: Iterable[StoredReport[ProducedReport]]) -> Iterator[int]:
 # -- reports of consumers -------------------------------------------------------------------
 
 
+async def _committed(topic: TopicClient) -> dict[ReaderName, int]:
+    """The next offsets that groups of a topic have committed."""
+    return {
+        ReaderName(info.group, position.partition): position.offset
+        for info in await topic.groups()
+        for position in info.offsets
+    }
+
+
 async def _audit_consumed(
     topic: TopicClient,
     window: Window,
     reports: Sequence[StoredReport[ConsumedReport]],
     *,
     named: Sequence[str],
+    committed: Mapping[ReaderName, int],
     due_ms: int,
 ) -> list[ConsumerAudit]:
     """Compare what consumers reported with the Batches that were published in a window.
@@ -332,13 +346,19 @@ async def _audit_consumed(
         window: the window.
         reports: of the topic's consumers.
         named: consumers that are asked about; all that have reported when there are none.
+        committed: next offsets of groups.
         due_ms: what consumers went past before this time is due.
     """
     if not reports and not named:
         return []
     retained = await topic.ranges_between(None, None)
     check = ConsumedReconciliation(
-        topic.topic, reports, named=named, retained=retained, due_ms=due_ms
+        topic.topic,
+        reports,
+        named=named,
+        retained=retained,
+        committed=committed,
+        due_ms=due_ms,
     )
     in_window = await topic.ranges_between(window.start_ms, window.end_ms)
     # What cannot be read is named by the other half of the audit, which reads it as well.

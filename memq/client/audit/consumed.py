@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from memq.client.audit.counters import ConsumedCounters
 from memq.client.audit.reporter import MAX_MESSAGE_BYTES, ReportBacklog, ReportSender
 from memq.client.cluster import Cluster
 from memq.client.sync import EventLoopThread
@@ -72,27 +71,45 @@ async def report_consumed_async(
         await cluster.close()
 
 
-async def report_skipped(
-    topic: TopicClient, group: str, moves: Mapping[int, tuple[int, int]]
+async def report_moved(
+    topic: TopicClient, group: str, moves: Mapping[int, tuple[int | None, int]]
 ) -> None:
     """Report that somebody moved a group: where it went forward it has not read what lies between.
 
     Args:
         topic: the topic.
         group: the group.
-        moves: next offset before and after, by read partition.
+        moves: next offset before, where there was one, and after, by read partition.
 
     Raises:
         MemqError: the reports could not be stored within the cluster's request timeout.
     """
     cluster = topic.cluster
-    counters = ConsumedCounters(
-        topic.topic, topic.incarnation, group, "memq admin", now_ms=cluster.runtime.wall_ms
-    )
-    for partition, (before, after) in moves.items():
-        counters.took_up(partition, before)
-        counters.committed({partition: after})
-    await _report(cluster, counters.take_reports(), cluster.request_timeout_s)
+    now_ms = cluster.runtime.wall_ms()
+    reports = [
+        ConsumedReport(
+            topic=topic.topic,
+            incarnation=topic.incarnation,
+            consumer=group,
+            partition=partition,
+            start=after,
+            end=after,
+            batches=0,
+            messages=0,
+            records=0,
+            crc_sum=0,
+            window_start_ms=now_ms,
+            window_end_ms=now_ms,
+            skipped=0 if before is None else after - before,
+            began=before is None,
+            moved=True,
+            final=False,
+            client="memq admin",
+        )
+        for partition, (before, after) in moves.items()
+        if before is None or before < after
+    ]
+    await _report(cluster, reports, cluster.request_timeout_s)
 
 
 async def _report(cluster: Cluster, reports: Sequence[ConsumedReport], timeout_s: float) -> None:

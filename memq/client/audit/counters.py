@@ -143,11 +143,13 @@ class _ReadPartition:
 
     Attributes:
         reach: where the reader stood last; None as long as nothing ties it to what was before.
+        began: where it was last said to have begun, while there is no `reach`.
         waiting: handed out and not committed.
         done: committed and not reported.
     """
 
     reach: int | None
+    began: int | None = None
     waiting: deque[ConsumedReport] = field(default_factory=deque)
     done: list[ConsumedReport] = field(default_factory=list)
 
@@ -159,6 +161,9 @@ class ConsumedCounters:
     The offset at which the reader stood before each Batch is known, so gaps in the numbering of a
     queue belong to the Batch after them, while a jump, by a seek for instance, is counted as
     `skipped`.
+
+    Where a member begins is a report of its own, which covers nothing: so the audit knows of a
+    member that is killed before it can report what it has committed.
 
     Only what was stepped over is missing for certain, by reading on elsewhere or by a commit beyond
     what was read. The group may go on after what a member reports, and the next member may be
@@ -173,6 +178,7 @@ class ConsumedCounters:
         group: the group.
         client: how the consumer names itself.
         now_ms: milliseconds since 1970 UTC.
+        on_report: told when there is something to report.
     """
 
     def __init__(
@@ -183,12 +189,14 @@ class ConsumedCounters:
         client: str,
         *,
         now_ms: Callable[[], int],
+        on_report: Callable[[], None] = lambda: None,
     ) -> None:
         self._topic = topic
         self._incarnation = incarnation
         self._group = group
         self._client = client
         self._now_ms = now_ms
+        self._on_report = on_report
         self._partitions: dict[int, _ReadPartition] = {}
         self._last: list[ConsumedReport] = []  # of partitions that were given up
 
@@ -200,8 +208,13 @@ class ConsumedCounters:
         )
 
     def took_up(self, partition: int, committed: int | None) -> None:
-        """A partition is read from now on; the group had committed this next offset, or none."""
-        self._partitions[partition] = _ReadPartition(committed)
+        """A partition is read from now on; the group had committed this next offset, or none.
+
+        A group that has committed none may still `seek`, so that it begins elsewhere.
+        """
+        read = self._partitions[partition] = _ReadPartition(committed)
+        if committed is not None:
+            self._say(read, self._report(partition, committed, committed))
 
     def handed_out(
         self,
@@ -224,6 +237,9 @@ class ConsumedCounters:
             duplicates: positions of those that were dropped as duplicates.
         """
         read = self._partitions.setdefault(partition, _ReadPartition(None))
+        began = read.reach is None
+        if began:
+            self._say_began(partition, read, start)
         skipped = 0 if read.reach is None else max(0, start - read.reach)
         read.reach = end
         crc_sum = sum([entry.crc32c for entry in entries])
@@ -239,6 +255,7 @@ class ConsumedCounters:
                 duplicates=len(duplicates),
                 crc_sum=crc_sum % CRC_MODULUS,
                 skipped=skipped,
+                began=began,
             )
         )
         if len(read.waiting) > MAX_WAITING:
@@ -253,16 +270,13 @@ class ConsumedCounters:
             if read is None:
                 continue
             while read.waiting and read.waiting[0].end <= offset:
-                report = read.waiting.popleft()
-                joined = read.done[-1].joined(report) if read.done else None
-                if joined is None:
-                    read.done.append(report)
-                else:
-                    read.done[-1] = joined
+                self._say(read, read.waiting.popleft())
             if read.reach is not None and read.reach < offset:
                 unread = offset - read.reach
-                read.done.append(self._report(partition, offset, offset, skipped=unread))
+                self._say(read, self._report(partition, offset, offset, skipped=unread))
                 read.reach = offset
+            if read.reach is None:
+                self._say_began(partition, read, offset)
 
     def gave_up(self, partitions: Iterable[int]) -> None:
         """These partitions are not read any more. What is not committed was not consumed."""
@@ -278,6 +292,20 @@ class ConsumedCounters:
             reports += self._take_done(read)
         return reports
 
+    def _say_began(self, partition: int, read: _ReadPartition, offset: int) -> None:
+        if read.began != offset:
+            read.began = offset
+            self._say(read, self._report(partition, offset, offset, began=True))
+
+    def _say(self, read: _ReadPartition, report: ConsumedReport) -> None:
+        """Have something reported the next time."""
+        joined = read.done[-1].joined(report) if read.done else None
+        if joined is None:
+            read.done.append(report)
+        else:
+            read.done[-1] = joined
+        self._on_report()
+
     def _take_done(self, read: _ReadPartition) -> list[ConsumedReport]:
         done, read.done = read.done, []
         now_ms = self._now_ms()
@@ -289,7 +317,8 @@ class ConsumedCounters:
         start: int,
         end: int,
         *,
-        skipped: int,
+        skipped: int = 0,
+        began: bool = False,
         **counts: int,
     ) -> ConsumedReport:
         now_ms = self._now_ms()
@@ -303,6 +332,8 @@ class ConsumedCounters:
             window_start_ms=now_ms,
             window_end_ms=now_ms,
             skipped=skipped,
+            began=began,
+            moved=False,
             final=False,
             client=self._client,
             **(_NO_COUNTS | counts),

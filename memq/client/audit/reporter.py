@@ -2,7 +2,8 @@
 
 Every `interval_s`, and once more when the client closes, the reports that are final are written to
 the audit topic: as ordinary LogMessages with acks=all. The value is the JSON of the report, the key
-says what it is about (`memq.core.audit.reports.report_key`).
+says what it is about (`memq.core.audit.reports.report_key`). What a consumer has to say leaves at
+once, unless its report before is younger than `interval_s`.
 
 Reporting never fails the client's data. What cannot be delivered waits, merged, for the next
 time; the first failure in a row is logged. An ack that was lost leaves a report in the topic twice,
@@ -203,6 +204,7 @@ class AuditReporter(Generic[R]):
     Args:
         cluster: the brokers, as the client sees them.
         take_reports: hands out the reports that are final, each once.
+        woken: set by others when there is something to report that should not wait.
         interval_s: time between reports.
     """
 
@@ -211,6 +213,7 @@ class AuditReporter(Generic[R]):
         cluster: Cluster,
         take_reports: Callable[[], list[R]],
         *,
+        woken: asyncio.Event | None = None,
         interval_s: float = REPORT_INTERVAL_S,
     ) -> None:
         self._take_reports: Callable[[], list[R]] = take_reports
@@ -218,6 +221,7 @@ class AuditReporter(Generic[R]):
         self._sender = ReportSender(cluster)
         self._backlog: ReportBacklog[R] = ReportBacklog()
         self._failing = False
+        self._woken = woken or asyncio.Event()
         self._closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -244,6 +248,7 @@ class AuditReporter(Generic[R]):
         if self._task is None:
             return
         self._closing.set()
+        self._woken.set()
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await asyncio.wait({self._task})
@@ -286,11 +291,15 @@ class AuditReporter(Generic[R]):
         return True
 
     async def _run(self) -> None:
-        while not self._closing.is_set():
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._interval_s):
-                    await self._closing.wait()
-                    return  # the last report is that of `close`
+        clock = asyncio.get_running_loop().time
+        next_s = clock()
+        while True:
+            await _wait(self._woken, self._interval_s)
+            self._woken.clear()
+            await _wait(self._closing, next_s - clock())
+            if self._closing.is_set():
+                return  # the last report is that of `close`
+            next_s = clock() + self._interval_s
             await self.report()
 
     async def _report_rest(self, timeout_s: float) -> None:
@@ -298,6 +307,12 @@ class AuditReporter(Generic[R]):
             await self.report(timeout_s)
         except Exception:  # noqa: BLE001 - a bug here must not fail the data, which is settled
             _log.exception("the last report to the audit failed")
+
+
+async def _wait(event: asyncio.Event, timeout_s: float) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
 
 
 def _log_bug(task: asyncio.Task[None]) -> None:

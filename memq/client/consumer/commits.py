@@ -2,7 +2,8 @@
 
 Progress moves when a Batch is handed out, or by an explicit seek. What is committed is the next
 offset to read: after a restart the group goes on after the last Batch that was committed, and
-whatever was handed out after it is handed out again.
+whatever was handed out after it is handed out again. Where a group begins is committed before it
+has read anything: what is published while it has no member is for its next one, and is lag.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from memq.errors import InvalidRequestError, NotOwnerError
+from memq.errors import InvalidRequestError, NotOwnerError, OffsetOutOfRangeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -55,6 +56,7 @@ class Commits:
         self._name = topic.cluster.runtime.token_hex(NAME_BYTES)
         self._sequence = 0  # of the latest commit
         self._running: asyncio.Task[None] | None = None
+        self._begun: dict[int, int] = {}  # not stored yet
         self._progress: dict[int, int] = {}
         self._committed: dict[int, int] = {}
 
@@ -68,20 +70,22 @@ class Commits:
     def forget(self, partitions: Iterable[int]) -> None:
         """These partitions are not this consumer's any more."""
         for partition in partitions:
+            self._begun.pop(partition, None)
             self._progress.pop(partition, None)
             self._committed.pop(partition, None)
 
     def pending(self, partitions: Iterable[int] | None = None) -> dict[int, int]:
         """Next offsets that are not committed yet, of these partitions or of all."""
-        wanted = self._progress if partitions is None else partitions
+        known = self._begun | self._progress
+        wanted = known if partitions is None else partitions
         return {
             partition: offset
-            for partition, offset in self._progress.items()
+            for partition, offset in known.items()
             if partition in wanted and self._committed.get(partition) != offset
         }
 
     async def commit(self, offsets: Mapping[int, int]) -> None:
-        """Store next offsets; nothing to store is fine.
+        """Store next offsets, and where the group begins; nothing to store is fine.
 
         Raises:
             InvalidRequestError: the consumer has no group, or is no member and the group has some.
@@ -90,6 +94,7 @@ class Commits:
         """
         if self._group is None:
             raise InvalidRequestError("commit needs a group; give the consumer one")
+        offsets = {**self._begun, **offsets}
         if not offsets:
             return
         member = self._membership()
@@ -108,6 +113,20 @@ class Commits:
             )
             self._on_stored(offsets)
         self._committed.update(offsets)
+        for partition in offsets:
+            self._begun.pop(partition, None)
+
+    async def begin(self, positions: Mapping[int, int]) -> None:
+        """Store where a group begins, in partitions of which it has committed nothing.
+
+        Raises:
+            MemqError: the broker failed until the deadline; the next commit will store it.
+        """
+        self._begun.update(positions)
+        try:
+            await self.commit_if_owner({})
+        except OffsetOutOfRangeError:  # beyond the end: whoever reads there is told
+            self._begun.clear()
 
     @staticmethod
     def _check_not_lost(member: Membership | None, offsets: Mapping[int, int]) -> None:

@@ -148,14 +148,16 @@ class AsyncConsumer:
             on_out_of_range=options.on_out_of_range,
             wake=self._woken.set,
         )
+        to_report = asyncio.Event()
         self._consumed = ConsumedCounters(
             options.topic,
             topic.incarnation,
             options.group or "",
             options.client,
             now_ms=self._runtime.wall_ms,
+            on_report=to_report.set,
         )
-        self._reporter = AuditReporter(cluster, self._consumed.take_reports)
+        self._reporter = AuditReporter(cluster, self._consumed.take_reports, woken=to_report)
         if topic.config.audited and options.audit and options.group is not None:
             self._reporter.start()
         self._commits = Commits(
@@ -388,6 +390,9 @@ class AsyncConsumer:
         self._commits.forget(partitions)
         self._read_from({partition: offsets[partition] for partition in partitions}, committed)
         await self._notify(self._options.on_assign, partitions)
+        reading = self._fetcher.positions
+        new = partitions & reading.keys() - committed.keys()
+        await self._commits.begin({partition: reading[partition] for partition in new})
 
     def _read_from(self, offsets: Mapping[int, int], committed: Mapping[int, int]) -> None:
         self._fetcher.move(offsets)

@@ -15,17 +15,22 @@ window, by the brokers' clock, so windows that meet hold each Batch once. Each i
     unreported  the same, but the report before it is not `final`: it is a group's, and a member was
                 killed, or dropped reports, before it could say how far it came. As a group goes on
                 where it has committed, these Batches were consumed, as far as anybody can tell.
+                So is what no report covers below the offset that the group has committed.
     behind      no report covers it, and none covers a higher offset: lag, and no loss. So is what
                 lies below reports that are younger than the *grace*: jobs may run side by side and
-                end in any order, and a member may report late what it gave up to another.
+                end in any order, and a member may report late what it committed or gave up.
 
-A consumer answers for everything from the lowest offset that it reported in a partition (of all
-reports read: those since shortly before the window). What lies before it was never meant for it.
-In a partition without any report of it everything is behind.
+A job answers for everything from the lowest offset that it reported in a partition (of all reports
+read: those since shortly before the window), and a group from where it `began`; what lies before,
+down to what it has reported, was never meant for it. A member says at once where it begins, with a
+report that covers nothing, and again where it seeks elsewhere before it has read anything.
+Where the lowest report of a group is not its first, what lies below is unreported: had it been
+consumed and reported, the report would be among those read, for it is younger than the Batch. In a
+partition without any report everything is behind, but for what the group has committed there.
 
 Offsets that a group has stepped over (`skipped`) are missed for certain, whatever lies beside: a
-member reports it of itself, and an administrator who moves the group forward does. Such a report
-alone, which covers nothing, makes nobody a consumer that reports: not every group does.
+member reports it of itself, and an administrator who moves the group forward does. What an
+administrator reports (`moved`) makes nobody a consumer that reports: not every group does.
 
 Batches that are covered more than once are counted as consumed *again*. That is a fact and no
 fault: a group delivers at least once, and a job that is run again replaces its output. A report
@@ -48,6 +53,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from itertools import accumulate, chain
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from memq.core.audit.reports import (
@@ -67,7 +73,7 @@ from memq.core.audit.result import (
 from memq.core.ranges import Interval, OffsetRange, contains, difference, intersection, union
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from memq.core.format.batch import ProducerRun
     from memq.core.notification.notification import Notification, PublishedBatch
@@ -127,17 +133,20 @@ class _Coverage:
         reports: each once, sorted by where they begin.
         checked: those of them that are compared with what is stored.
         doubtful: offsets of the window that only reports cover which differ.
+        reported_ms: when the last of them was stored.
     """
 
-    def __init__(self, stored: Iterable[StoredReport[ConsumedReport]], due_ms: int) -> None:
+    def __init__(self, stored: Sequence[StoredReport[ConsumedReport]], due_ms: int) -> None:
         each_once = _each_once(stored)
         self.reports = [report for report, _ in each_once]
         self.checked: list[ConsumedReport] = []
         self.doubtful: list[Interval] = []
+        self.reported_ms = max(stored_ms for _, stored_ms in stored)
         self._twice = union(_overlaps(self.reports))
         skips = (Interval(each.start - each.skipped, each.start) for each in self.reports)
         self._skips = union(sorted(skips))
         self._goes_on = {each.end for each in self.reports if not each.final}
+        self._begins = {each.start for each in self.reports if each.began}
         self._passed_ms = _passed_ms([stored_ms for _, stored_ms in each_once])
         self._due_ms = due_ms
         self._edges = [0]
@@ -155,6 +164,10 @@ class _Coverage:
     def _lay_out(self, covered: Iterable[Interval]) -> None:
         """Note from which offset which finding holds. Of two at one offset the later counts."""
         reach = min(report.start - report.skipped for report in self.reports)
+        lowest = [report for report in self.reports if report.start - report.skipped == reach]
+        if not any(report.began or report.final for report in lowest):
+            below = Interval(0, reach)
+            self._from(0, "unreported" if self._is_due(below) else "behind")
         for start, end in covered:
             self._lay_out_gap(Interval(reach, start))
             self._from(start, "consumed")
@@ -165,7 +178,10 @@ class _Coverage:
         if not self._is_due(gap):
             self._from(gap.start, "behind")
             return
-        rest = "unreported" if gap.start in self._goes_on else "missed"
+        if gap.end in self._begins:
+            rest = ""
+        else:
+            rest = "unreported" if gap.start in self._goes_on else "missed"
         self._from(gap.start, rest)
         for start, end in intersection(self._skips, gap):
             self._from(start, "missed")
@@ -192,6 +208,7 @@ class ConsumedReconciliation:
         reports: all that were stored since shortly before the window.
         named: consumers that are asked about; they alone, unless there are none.
         retained: offsets that are retained, of each read partition.
+        committed: next offsets that groups had committed before the reports were read.
         due_ms: what consumers went past before this time is due, by the brokers' clock.
     """
 
@@ -202,6 +219,7 @@ class ConsumedReconciliation:
         *,
         named: Sequence[str] = (),
         retained: Iterable[OffsetRange],
+        committed: Mapping[ReaderName, int] = MappingProxyType({}),
         due_ms: int,
     ) -> None:
         self._topic = topic
@@ -209,7 +227,7 @@ class ConsumedReconciliation:
         self._window: dict[int, Interval] = {}
         self._counts: dict[str, int] = dict.fromkeys(named, 0)
         groups: defaultdict[ReaderName, list[StoredReport[ConsumedReport]]] = defaultdict(list)
-        readers = {report.consumer for report, _ in reports if report.start < report.end}
+        readers = {report.consumer for report, _ in reports if not report.moved}
         for stored in reports:
             name = stored.report.name
             if name.consumer not in readers:
@@ -218,6 +236,8 @@ class ConsumedReconciliation:
                 groups[name].append(stored)
                 self._counts[name.consumer] = self._counts.get(name.consumer, 0) + 1
         self._coverage = {name: _Coverage(group, due_ms) for name, group in groups.items()}
+        self._committed = committed
+        self._due_ms = due_ms
         self._totals: dict[int, _RunningTotals] = {}
         self._unreadable: defaultdict[int, list[int]] = defaultdict(list)
         self._audits: dict[str, dict[ProducerName, ConsumedAudit]] = {
@@ -281,8 +301,11 @@ class ConsumedReconciliation:
         self._unreadable[partition].append(offset)
 
     def _count(self, consumer: str, batch: PublishedBatch) -> None:
-        coverage = self._coverage.get(ReaderName(consumer, batch.partition))
+        name = ReaderName(consumer, batch.partition)
+        coverage = self._coverage.get(name)
         finding = "behind" if coverage is None else coverage.finding(batch.offset)
+        if finding == "behind" and self._is_committed(name, batch):
+            finding = "unreported"
         if not finding:
             return
         again = coverage is not None and coverage.is_twice(batch.offset)
@@ -294,6 +317,12 @@ class ConsumedReconciliation:
                 _add(audit.again, run)
             if finding in CONSUMER_FINDINGS:
                 self._name(consumer, count, batch, run)
+
+    def _is_committed(self, name: ReaderName, batch: PublishedBatch) -> bool:
+        """Whether the group is done with a Batch, and has had the time to report it."""
+        coverage = self._coverage.get(name)
+        late_ms = max(batch.timestamp_ms, coverage.reported_ms if coverage else 0)
+        return batch.offset < self._committed.get(name, 0) and late_ms <= self._due_ms
 
     # -- reports that differ ----------------------------------------------------------------
 
@@ -417,7 +446,7 @@ def _overlaps(reports: Iterable[ConsumedReport]) -> list[Interval]:
     result = []
     reach = 0
     for report in reports:
-        if report.start < reach:
+        if report.start < min(report.end, reach):
             result.append(Interval(report.start, min(report.end, reach)))
         reach = max(reach, report.end)
     return result

@@ -212,6 +212,9 @@ class ConsumedReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"
         window_start_ms: when the consumer began with the range, by its clock.
         window_end_ms: when it was done with it.
         skipped: how many offsets right before `start` it stepped over and did not read.
+        began: the group had committed nothing in the partition before: what lies below was never
+            meant for it.
+        moved: an administrator put the group here. That alone says nothing of its members.
         final: it is a job that was given just this range, and a gap after `end` is one that no
             job has read. A group goes on there: a gap means that a member could not report.
         incarnation: of the topic; empty where the consumer cannot tell.
@@ -232,6 +235,8 @@ class ConsumedReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"
     window_start_ms: int
     window_end_ms: int
     skipped: int = 0
+    began: bool = False
+    moved: bool = False
     final: bool = True
     incarnation: str = ""
     client: str = ""

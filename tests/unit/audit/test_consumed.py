@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from memq.core.audit import consumed
 from memq.core.audit.consumed import ConsumedReconciliation
-from memq.core.audit.reports import CRC_MODULUS, ConsumedReport, StoredReport
+from memq.core.audit.reports import CRC_MODULUS, ConsumedReport, ReaderName, StoredReport
 from memq.core.audit.result import LocatedRun, Verdict
 from memq.core.format.batch import ProducerRun
 from memq.core.notification.notification import Notification, PublishedBatch
@@ -18,6 +18,7 @@ from memq.core.ranges import OffsetRange
 
 END = 30  # of the offsets in the histories
 DUE_MS = 50
+PUBLISHED_MS = 30  # the Batch at offset 0, and each other one a millisecond after the one before
 FINDINGS = ("consumed", "mismatched", "missed", "unreported", "behind")
 
 
@@ -48,7 +49,7 @@ def notification(offset):
 
 
 def published(offset):
-    return PublishedBatch(0, offset, 0, notification(offset))
+    return PublishedBatch(0, offset, PUBLISHED_MS + offset, notification(offset))
 
 
 def told(start, end, *, stored_ms=0, offsets=range(END), consumer="c", **fields):
@@ -74,13 +75,25 @@ class Audit:
     """Goes through the Notifications as the client does."""
 
     def __init__(
-        self, reports, *, offsets=range(END), window=(0, END), retained=(0, END), named=()
+        self,
+        reports,
+        *,
+        offsets=range(END),
+        window=(0, END),
+        retained=(0, END),
+        named=(),
+        committed=0,
     ):
         retained = OffsetRange(0, *retained)
         self.offsets = [offset for offset in offsets if retained.start <= offset < retained.end]
         self.window = OffsetRange(0, *window)
         self.check = ConsumedReconciliation(
-            "t", reports, named=named, retained=[retained], due_ms=DUE_MS
+            "t",
+            reports,
+            named=named,
+            retained=[retained],
+            committed={ReaderName("c", 0): committed},
+            due_ms=DUE_MS,
         )
         self.read = self._at(self.check.ranges([self.window]))
         for offset in self.read:
@@ -153,12 +166,63 @@ def test_gap_after_a_report_that_was_not_the_last_is_unreported():
 
 def test_what_is_only_stepped_over_makes_no_consumer():
     """A group that reports nothing itself is not judged by what an administrator says of it."""
-    skip = told(5, 5, skipped=3, final=False, window_start_ms=1)
-    assert Audit([skip]).result == []
+    skip = told(5, 5, skipped=3, final=False, moved=True, window_start_ms=1)
+    put = told(9, 9, began=True, final=False, moved=True)
+    assert Audit([skip, put], committed=20).result == []
     (named,) = Audit([skip], named=["c"]).result
     assert (named.reports, named.verdict) == (0, Verdict.PARTLY)
     read = [told(0, 2, final=False), told(5, END)]
     assert Audit([*read, skip]).found()["missed"] == records(2, 3, 4)
+
+
+def test_group_that_began_in_the_middle_answers_for_what_follows():
+    """What lies below is nobody's; how far the group came is told apart from its lag."""
+    begun = told(10, 10, began=True, final=False)
+    assert Audit([begun]).found() == {"stored": records(*range(10, END)), **_behind(10)}
+    assert Audit([begun], committed=12).found() == {
+        "stored": records(*range(10, END)),
+        "unreported": records(10, 11),
+        **_behind(12),
+    }
+
+
+def test_group_whose_lowest_report_is_not_its_first_has_not_told_all():
+    """A member took up where one had committed who never reported: what lies below is unknown."""
+    went_on = told(10, END, final=False)
+    assert Audit([went_on]).found()["unreported"] == records(*range(10))
+    young = told(10, END, final=False, stored_ms=DUE_MS + 1)
+    assert Audit([young]).found()["behind"] == records(*range(10))
+    first = told(4, 7, final=False, began=True)
+    assert Audit([went_on, first]).found()["unreported"] == records(7, 8, 9)
+
+
+def test_group_that_sought_before_it_read_began_there():
+    """What lies between where it was put and where it began to read was not meant for it."""
+    put = told(3, 3, final=False, began=True)
+    reading = told(10, END, final=False, began=True)
+    assert Audit([put, reading], committed=END).found() == {
+        "stored": records(*range(10, END)),
+        "consumed": records(*range(10, END)),
+    }
+
+
+def test_what_is_committed_and_not_reported_is_unreported_when_it_is_due():
+    """A live member may report it still: only of old Batches, some time after its last report."""
+    report = told(0, 10, final=False, began=True)
+    assert Audit([report], committed=END).found() == {
+        "stored": records(*range(END)),
+        "consumed": records(*range(10)),
+        "unreported": records(*range(10, DUE_MS - PUBLISHED_MS + 1)),
+        **_behind(DUE_MS - PUBLISHED_MS + 1),
+    }
+    young = told(0, 10, final=False, began=True, stored_ms=DUE_MS + 1)
+    assert "unreported" not in Audit([young], committed=END).found()
+    (named,) = Audit([], committed=3, named=["c"]).result
+    assert named.total("unreported").records == records(0, 1, 2)
+
+
+def _behind(start):
+    return {"behind": records(*range(start, END))}
 
 
 def test_what_a_member_says_it_stepped_over_is_missed():
@@ -306,12 +370,22 @@ def reports(draw, offsets):
         stored_ms=draw(st.integers(0, 70)),
         skipped=draw(st.one_of(st.just(0), st.integers(0, start))),
         final=draw(st.booleans()),
+        began=draw(st.booleans()),
         window_start_ms=draw(st.integers(0, 2)),
         **wrong,
     )
 
 
-def model(history, offset, offsets, window, retained):
+def model(history, offset, offsets, *, window, retained, committed):
+    """The finding at an offset; None where the consumer has no part."""
+    finding = reported(history, offset, offsets, window, retained)
+    late_ms = max(PUBLISHED_MS + offset, *(stored_ms for _, stored_ms in history))
+    if finding == "behind" and offset < committed and late_ms <= DUE_MS:
+        return "unreported"
+    return finding
+
+
+def reported(history, offset, offsets, window, retained):
     """The finding at an offset, straight from the rules; None where the consumer has no part."""
     longest = {}
     for stored in history:
@@ -324,12 +398,22 @@ def model(history, offset, offsets, window, retained):
         sound = any(is_sound(each, offsets, window, retained) for each in covering)
         return "consumed" if sound else "mismatched"
     behind = [stored for stored in known if stored.report.start > offset]
-    if offset < min((each.start - each.skipped for each, _ in known), default=0):
+    reach = min(each.start - each.skipped for each, _ in known)
+    first = [each for each, _ in known if each.start - each.skipped == reach]
+    if offset < reach and any(each.began or each.final for each in first):
         return None
     if not behind or min(stored_ms for _, stored_ms in behind) > DUE_MS:
         return "behind"
+    return "unreported" if offset < reach else passed(known, offset)
+
+
+def passed(known, offset):
+    """The finding at an offset between what was reported."""
     if any(each.start - each.skipped <= offset < each.start for each, _ in known):
         return "missed"
+    following = min(each.start for each, _ in known if each.start > offset)
+    if any(each.start == following and each.began for each, _ in known):
+        return None
     edge = max((each.end for each, _ in known if each.end <= offset), default=None)
     goes_on = any(each.end == edge and not each.final for each, _ in known)
     return "unreported" if goes_on else "missed"
@@ -358,21 +442,23 @@ def histories(draw):
     low = draw(st.integers(0, 10))
     begin = draw(st.integers(low, 20))
     window = (begin, draw(st.integers(begin, END)))
-    return offsets, (low, END), window, draw(st.lists(reports(offsets), min_size=1, max_size=8))
+    told_reports = draw(st.lists(reports(offsets), min_size=1, max_size=8))
+    return offsets, (low, END), window, told_reports, draw(st.integers(0, END))
 
 
 @given(histories())
 def test_findings_are_those_of_the_rules(history):
     """Every Batch of the window has the finding that the rules give it, in full and by name."""
-    offsets, retained, window, told_reports = history
-    audit = Audit(told_reports, offsets=offsets, window=window, retained=retained)
-    if all(each.start == each.end for each, _ in told_reports):
-        assert audit.result == []
-        return
+    offsets, retained, window, told_reports, committed = history
+    audit = Audit(
+        told_reports, offsets=offsets, window=window, retained=retained, committed=committed
+    )
     expected = Counter()
     named = Counter()
     for offset in audit.offsets:
-        finding = model(told_reports, offset, offsets, window, retained)
+        finding = model(
+            told_reports, offset, offsets, window=window, retained=retained, committed=committed
+        )
         if audit.within(offset) and finding:
             expected[finding] += records(offset)
             if finding in ("missed", "mismatched", "unreported"):

@@ -26,7 +26,13 @@ class Member:
 
     def __init__(self):
         clock = itertools.count(1)
-        self.counters = ConsumedCounters("t", "0" * 16, "g", "me", now_ms=lambda: next(clock))
+        self.woken = 0
+        self.counters = ConsumedCounters(
+            "t", "0" * 16, "g", "me", now_ms=lambda: next(clock), on_report=self.wake
+        )
+
+    def wake(self):
+        self.woken += 1
 
     def read(self, *offsets, partition=0, start=None, duplicates=()):
         for offset in offsets:
@@ -56,12 +62,37 @@ def member():
 def test_only_what_is_committed_is_reported(member):
     """Batches that wait for a commit are not told, and told once when it comes."""
     member.read(3, 4, 5)
+    assert member.ranges() == [(3, 3, 0, False)]
     assert member.ranges() == []
     member.counters.committed({0: 5})
     assert member.ranges() == [(3, 5, 0, False)]
     assert member.ranges() == []
     member.counters.committed({0: 6})
     assert member.ranges() == [(5, 6, 0, False)]
+
+
+def test_where_a_member_begins_is_told_at_once(member):
+    """Before anything is committed, and where it reads: a group that begins may seek first."""
+    assert (member.woken, member.reports()) == (0, [])
+    member.read(3)
+    (begun,) = member.reports()
+    assert (begun.start, begun.end, begun.began, begun.batches) == (3, 3, True, 0)
+    member.counters.committed({0: 4})
+    (first,) = member.reports()
+    assert (first.start, first.end, first.began) == (3, 4, True)
+    member.counters.took_up(1, 8)
+    (taken,) = member.reports()
+    assert (taken.partition, taken.start, taken.end, taken.began) == (1, 8, 8, False)
+    assert member.woken == 3
+
+
+def test_where_a_group_begins_is_told_when_it_is_committed(member):
+    """Though nothing may come to be read; and again when it begins elsewhere."""
+    member.counters.committed({0: 5})
+    member.counters.committed({0: 5})
+    member.read(9)
+    reports = member.reports()
+    assert [(each.start, each.end, each.began) for each in reports] == [(5, 5, True), (9, 9, True)]
 
 
 def test_report_has_the_counts(member):
@@ -100,7 +131,7 @@ def test_member_goes_on_where_the_group_was(member):
     member.counters.took_up(0, 2)
     member.read(4)
     member.counters.committed({0: 5})
-    assert member.ranges() == [(4, 5, 2, False)]
+    assert member.ranges() == [(2, 2, 0, False), (4, 5, 2, False)]
 
 
 def test_member_that_gives_up_reports_the_rest(member):
@@ -109,7 +140,7 @@ def test_member_that_gives_up_reports_the_rest(member):
     member.counters.committed({0: 5})
     member.counters.took_up(1, 8)
     member.counters.gave_up([0, 1, 2])
-    assert member.ranges() == [(3, 5, 0, False)]
+    assert member.ranges() == [(3, 5, 0, False), (8, 8, 0, False)]
     member.counters.committed({0: 6})
     assert member.ranges() == []
 
@@ -120,9 +151,6 @@ def test_commit_beyond_what_was_read_is_a_hole_and_is_told(member):
     member.counters.committed({0: 9})
     member.counters.committed({0: 9})
     assert member.ranges() == [(3, 4, 0, False), (9, 9, 5, False)]
-    member.counters.took_up(1, None)
-    member.counters.committed({1: 7})
-    assert member.ranges() == []
     member.read(9)
     member.counters.committed({0: 10})
     assert member.ranges() == [(9, 10, 0, False)]
@@ -134,19 +162,19 @@ def test_batches_that_wait_are_bounded(member, monkeypatch):
     member.read(*range(10))
     assert "3 waiting" in repr(member.counters)
     member.counters.committed({0: 5})
-    assert member.ranges() == []
+    assert member.ranges() == [(0, 0, 0, False)]
     member.counters.committed({0: 10})
     (report,) = member.reports()
     assert (report.start, report.end, report.batches, report.records) == (0, 10, 10, 50)
 
 
 def test_batches_that_cannot_be_counted_as_one_are_given_up(member, monkeypatch):
-    """They are in no report, which the audit calls unreported."""
+    """They are in no report, which the audit calls unreported; where they began is."""
     monkeypatch.setattr(audit_counters, "MAX_WAITING", 1)
     member.read(1, 5)
     member.counters.committed({0: 6})
     member.counters.gave_up([0])
-    assert member.ranges() == [(5, 6, 3, False)]
+    assert member.ranges() == [(1, 1, 0, False), (5, 6, 3, False)]
 
 
 def test_reports_join_while_they_wait(member):

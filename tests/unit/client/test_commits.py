@@ -8,7 +8,7 @@ from memq.client.consumer.commits import Commits
 from memq.client.consumer.membership import Membership
 from memq.core.runtime import SYSTEM
 from memq.core.wire.messages import GroupHeartbeatAnswer
-from memq.errors import NotOwnerError
+from memq.errors import NotOwnerError, OffsetOutOfRangeError, UnavailableError
 
 
 class Broker:
@@ -20,11 +20,14 @@ class Broker:
         self.cluster = self
         self.stored = []
         self.heartbeats = []
+        self.failing = None
         self.answers = asyncio.Event()
         self.answers.set()
 
     async def commit(self, group, member_id, offsets, *, heartbeat, **_):
         await self.answers.wait()
+        if self.failing:
+            raise self.failing
         self.stored.append(dict(offsets))
         self.heartbeats.append(heartbeat)
 
@@ -87,3 +90,32 @@ async def test_a_commit_that_waits_for_its_turn_is_of_the_holding_in_which_it_wa
     await asyncio.gather(*waiting)
     assert broker.heartbeats == [asked_at, asked_at]
     assert member.sequence > asked_at
+
+
+async def test_where_a_group_begins_is_stored_though_nothing_is_read(member):
+    """At once, or with the next commit where that fails; what was read since then counts."""
+    broker = Broker()
+    commits = Commits(broker, "g", membership=lambda: member, auto_interval_s=None)
+    await commits.begin({0: 7})
+    assert (broker.stored, commits.pending()) == ([{0: 7}], {})
+
+    broker.failing = UnavailableError("no broker")
+    with pytest.raises(UnavailableError):
+        await commits.begin({0: 7, 1: 3})
+    broker.failing = None
+    commits.moved(0, 8)
+    assert commits.pending() == {0: 8, 1: 3}
+    commits.forget([1])
+    await commits.commit({})
+    assert broker.stored[1:] == [{0: 7}]
+    await commits.commit(commits.pending())
+    assert broker.stored[2:] == [{0: 8}]
+
+
+async def test_begin_beyond_the_end_is_not_stored(member):
+    """A start that does not exist is for reading to refuse."""
+    broker = Broker()
+    broker.failing = OffsetOutOfRangeError("there is no such offset")
+    commits = Commits(broker, "g", membership=lambda: member, auto_interval_s=None)
+    await commits.begin({0: 7})
+    assert commits.pending() == {}
