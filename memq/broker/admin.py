@@ -16,6 +16,15 @@ if TYPE_CHECKING:
     from memq.broker.topics import Topics
 
 
+_PAGES = """\
+/health       whether the broker runs
+/ready        whether it serves, or why not
+/status       what it holds, as JSON
+/topics/NAME  offsets and watermark of a topic, as JSON
+/metrics      for Prometheus
+"""
+
+
 class AdminServer:
     """The admin HTTP of one broker.
 
@@ -48,6 +57,7 @@ class AdminServer:
         app = web.Application()
         app.add_routes(
             [
+                web.get("/", self._pages),
                 web.get("/health", self._health),
                 web.get("/ready", self._ready),
                 web.get("/metrics", self._metrics),
@@ -71,6 +81,9 @@ class AdminServer:
         await self._lags.stop()
         if self._runner is not None:
             await self._runner.cleanup()
+
+    async def _pages(self, _: web.Request) -> web.Response:
+        return web.Response(text=_PAGES)
 
     async def _health(self, _: web.Request) -> web.Response:
         return web.Response(text="ok\n")

@@ -114,6 +114,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         topics = _topics(given.pop("topics", {}))
         fields: dict[str, Any] = defaults(BROKER_OPTIONS)
         fields |= parse_options(BROKER_OPTIONS, given | more)
+        if not fields["data_dir"]:
+            raise ConfigError("data_dir is empty; name a folder, such as ./memq-data")
         for name in ("cluster_id", "broker_id"):
             try:
                 check_topic_name(fields[name])

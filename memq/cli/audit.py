@@ -119,8 +119,9 @@ memq audit clicks --from 1d -o json | jq '.producers[].lost'
 @connection_options
 @output_option
 def audit(*, topic: str, every: bool, bootstrap: str, output: str, **asked: Any) -> None:
-    """Compare what the producers of TOPIC reported with what is stored and what was consumed.
+    """Name what of TOPIC was lost, and what was not consumed.
 
+    Compares what producers reported with what is stored, and that with what consumers reported.
     Each line of the table is a problem; with --all, there is one for each producer in a write
     partition, then one for each consumer and such a producer. Numbers are LogMessages; SEQUENCES
     names Messages, and those of a consumer with their offsets, as P:START-END. Producer ids are

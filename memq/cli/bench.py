@@ -112,7 +112,7 @@ memq bench consume load --each
 def consume(
     *, topic: str, records: int | None, each: bool, bootstrap: str, token: str, output: str
 ) -> None:
-    """Read TOPIC from its beginning, with all checks, as columns or as objects."""
+    """Read TOPIC from its beginning: as columns, or as objects."""
     from memq import Consumer  # noqa: PLC0415 - loads Arrow
 
     ends, about = _prepare(bootstrap, token, topic)

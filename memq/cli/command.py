@@ -9,6 +9,7 @@ import sys
 import time
 from datetime import UTC, datetime, timedelta
 from functools import partial, wraps
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
@@ -44,16 +45,33 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
+class _Option(click.Option):
+    """An option whose errors name its variable only where the value comes from there."""
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        """What an error calls it."""
+        if ctx is None or ctx.get_parameter_source(self.name or "") is ParameterSource.ENVIRONMENT:
+            return super().get_error_hint(ctx)
+        return click.Parameter.get_error_hint(self, ctx)
+
+
 class Command(click.Command):
     """A command whose epilog holds examples, one a line.
+
+    Args:
+        instead: what to do in place of options that are looked for here and are not there.
+        others: as click has them.
 
     An option that names no environment variable has the one of its flag: `--range` of
     `memq consume` is `MEMQ_CONSUME_RANGE`, whatever Python calls the argument. Each command has the
     option `--log-format`.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self, *args: Any, instead: Mapping[str, str] = MappingProxyType({}), **others: Any
+    ) -> None:
+        super().__init__(*args, **others)
+        self._instead = instead
         if not isinstance(self, click.Group) and all(
             p.name != LOG_FORMAT.name for p in self.params
         ):
@@ -66,7 +84,14 @@ class Command(click.Command):
             if option.envvar is None and option.allow_from_autoenv:
                 flag = max(option.opts, key=len).lstrip("-").replace("-", "_")
                 option.envvar = f"{ctx.auto_envvar_prefix}_{flag.upper()}"
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as exc:
+            exc.ctx = exc.ctx or ctx
+            if isinstance(exc, click.NoSuchOption) and exc.option_name in self._instead:
+                text = f"there is no {exc.option_name}; {self._instead[exc.option_name]}"
+                raise click.UsageError(text, ctx) from exc
+            raise
 
     def format_epilog(
         self,
@@ -93,7 +118,7 @@ class Group(Command, click.Group):
 # -- options that many commands share -------------------------------------------------------
 
 
-option = partial(click.option, show_default=True, show_envvar=True)
+option = partial(click.option, cls=_Option, show_default=True, show_envvar=True)
 """`click.option` whose help names the default and the variable."""
 
 output_option = option(

@@ -48,7 +48,7 @@ memq completion fish > ~/.config/fish/completions/memq.fish
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the script that lets SHELL complete what is typed after `memq`.
+    """Print the script that completes `memq` in SHELL.
 
     Topics and groups are asked of the broker that --bootstrap, MEMQ_BOOTSTRAP or the profile names.
     In zsh the folder of the script must be in fpath before compinit is called.

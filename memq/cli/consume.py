@@ -172,7 +172,7 @@ def consume(
     bootstrap: str,
     token: str,
 ) -> None:
-    """Print the LogMessages of TOPIC, a line each, until interrupted.
+    """Print the LogMessages of TOPIC, until interrupted.
 
     A group remembers a Batch once all its lines are written. Brokers that do not answer are waited
     for, which is said on stderr; at a terminal so is when reading begins.

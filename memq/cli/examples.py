@@ -89,10 +89,10 @@ memq examples copy dags/memq_hourly.py .
 @option("--force", is_flag=True, help="Replace files that are there and differ.")
 @output_option
 def copy(*, sources: Sequence[str], folder: Path, force: bool, output: str) -> None:
-    """Copy WHAT into FOLDER: folders with their name, or single files without their folder's.
+    """Copy WHAT into FOLDER.
 
-    A file that is there and differs is not touched, and then nothing is copied, unless --force is
-    given.
+    Folders are copied with their name, single files without that of their folder. A file that is
+    there and differs is not touched, and then nothing is copied, unless --force is given.
     """
     targets = _targets(sources, folder)
     changed = {path: source for path, source in targets.items() if not _is_same(source, path)}

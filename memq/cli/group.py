@@ -135,9 +135,10 @@ def reset_offsets(
     token: str,
     output: str,
 ) -> None:
-    """Let GROUP go on elsewhere in TOPIC; the group must have no live members.
+    """Let GROUP go on elsewhere in TOPIC.
 
-    Without --execute nothing is changed: the result shows what would be.
+    The group must have no live members. Without --execute nothing is changed: the result shows what
+    would be.
     """
     target = _target(to_earliest, to_latest, to_offset, to_datetime, shift_by)
     with connect_admin(bootstrap, token) as admin:
@@ -201,9 +202,10 @@ memq group delete reports clicks --yes -o json
 @connection_options
 @output_option
 def delete(*, name: str, topic: str, yes: bool, bootstrap: str, token: str, output: str) -> None:
-    """Forget how far GROUP has read TOPIC; the group must have no live members.
+    """Forget how far GROUP has read TOPIC.
 
-    Asks first at a terminal; without one it needs --yes. Prints the offsets that were deleted.
+    The group must have no live members. Asks first at a terminal; without one it needs --yes.
+    Prints the offsets that were deleted.
     """
     with connect_admin(bootstrap, token) as admin:
         offsets: dict[int, int] | None

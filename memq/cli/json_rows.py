@@ -52,6 +52,14 @@ _BEYOND_CALENDAR = " microseconds since 1970"  # as `iso_us` ends where no calen
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _REFUSED = (*ARROW_ERRORS, ValueError, OverflowError)  # what a value that does not fit raises
 _SHOWN = 80  # characters of a line in an error
+_EXPORTED_FIELD = "batch"  # what memq export --metadata has besides, of its Batch
+_HINTS = {
+    "key": 'a key is text, null or {"base64": "…"}',
+    "value": 'a value is text, null or {"base64": "…"}; to send each line as it is, use --format '
+    "lines",
+    TIMESTAMP_COLUMN: 'a time is text, such as "2025-06-30T12:00:00Z"',
+    "headers": 'headers are pairs, such as [["source", "web-1"]], or an object',
+}
 
 
 class Rows(NamedTuple):
@@ -99,7 +107,7 @@ def _rows_of(
         try:
             decoded.append(shape.decode(line))
         except _UNREADABLE as exc:
-            failure = _refusal(number, line, f"{exc}{shape.hint}")
+            failure = _refusal(number, line, f"{exc}{shape.hint(str(exc))}")
             break
     now = now_us()
     try:
@@ -139,7 +147,7 @@ def good_prefix(
 
 
 def _refusal(number: int, line: bytes, reason: str) -> InvalidRequestError:
-    shown = line[:_SHOWN].decode(errors="backslashreplace")
+    shown = line[:_SHOWN].decode(errors="backslashreplace") + "…" * (len(line) > _SHOWN)
     return InvalidRequestError(f"line {number}: {reason}: {shown}")
 
 
@@ -158,12 +166,12 @@ class _Shape:
     Attributes:
         decode: one line.
         table: the rows of decoded lines, and a time for those that say none.
-        hint: added to the error of a line that does not fit.
+        hint: what to add to the error of a line that does not fit.
     """
 
     decode: Callable[[bytes], Any]
     table: Callable[[list[Any], int], pa.Table]
-    hint: str = ""
+    hint: Callable[[str], str] = lambda _: ""
 
 
 def _shape_of(schema: pa.Schema, first: bytes) -> _Shape:
@@ -171,15 +179,24 @@ def _shape_of(schema: pa.Schema, first: bytes) -> _Shape:
         return _Shape(
             msgspec.json.Decoder(_consumed(_Bytes | None)).decode,
             _log_messages,
-            "; to send each line as it is, use --format lines",
+            _hint,
         )
     row = _struct("Row", list(schema), top=True)
-    if _fields_of(first) != _CONSUMED_FIELDS or set(schema.names) >= _CONSUMED_FIELDS:
+    if (
+        _fields_of(first) - {_EXPORTED_FIELD} != _CONSUMED_FIELDS
+        or set(schema.names) >= _CONSUMED_FIELDS
+    ):
         return _Shape(msgspec.json.Decoder(row).decode, lambda rows, now: _table(rows, schema, now))
     return _Shape(
         msgspec.json.Decoder(_consumed(row)).decode,
         lambda rows, now: _table([each.value for each in rows], schema, now),
     )
+
+
+def _hint(reason: str) -> str:
+    """How the part that an error is about is written."""
+    field = reason.partition("`$.")[2].partition("`")[0].partition("[")[0].partition(".")[0]
+    return f"; {_HINTS.get(field, 'to send each line as it is, use --format lines')}"
 
 
 def _fields_of(line: bytes) -> set[str]:
@@ -208,7 +225,7 @@ def _consumed(value: Any) -> type:
             ("key", _Bytes | None, None),
             ("headers", list[header] | dict[str, _Bytes | None] | None, None),
             (TIMESTAMP_COLUMN, str | None, None),
-            *((name, msgspec.Raw, msgspec.Raw()) for name in ORIGIN_FIELDS),
+            *((name, msgspec.Raw, msgspec.Raw()) for name in (*ORIGIN_FIELDS, _EXPORTED_FIELD)),
         ],
         forbid_unknown_fields=True,
     )

@@ -68,7 +68,7 @@ def lag(
     token: str,
     output: str,
 ) -> None:
-    """Show how much every group has not read: of TOPIC, or of all topics.
+    """Show how much groups have not read, of TOPIC or of all topics.
 
     LAG counts Batches that are published and not committed, RECORDS the LogMessages in them, SIZE
     their bytes; BEHIND is the age of the oldest of those LogMessages. `memq group describe` shows

@@ -36,7 +36,7 @@ memq offsets clicks --at 2025-06-30T12:00:00Z -o json
 @connection_options
 @output_option
 def offsets(*, topic: str, at: datetime | None, bootstrap: str, token: str, output: str) -> None:
-    """Show what of each read partition of TOPIC is retained, and its watermark.
+    """Show which offsets of TOPIC are retained, and its watermark.
 
     START is the first Batch retained, END is one past the last. Every LogMessage that was acked
     before the WATERMARK is in a Batch before END.

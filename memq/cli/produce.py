@@ -30,7 +30,7 @@ from memq.cli.command import (
     to_us,
 )
 from memq.cli.completion import TopicType
-from memq.cli.output import show_one
+from memq.cli.output import notice, show_one
 from memq.client.producer.options import PRODUCER_OPTIONS
 from memq.core.units import counted
 from memq.errors import (
@@ -130,10 +130,11 @@ def produce(
     token: str,
     output: str,
 ) -> None:
-    """Send each line of a file or of stdin to TOPIC as a LogMessage, or as a row.
+    """Send the lines of a file or of stdin to TOPIC.
 
-    Ends when the input has ended and every line is acked or has failed, and prints how many there
-    were. The exit code is 1 when a line was not acked, or does not fit.
+    Each is a LogMessage or, with --format csv and for a typed topic, a row. Ends when the input has
+    ended and every line is acked or has failed, and prints how many there were. The exit code is 1
+    when a line was not acked, or does not fit.
     """
     _check_usage(form, key_separator, key, delimiter, null)
     if producer_id is not None and timestamp is None:
@@ -144,6 +145,8 @@ def produce(
     from memq import Producer  # noqa: PLC0415 - loads Arrow
 
     check_reachable(bootstrap)
+    if stream.isatty():
+        notice("memq: reading lines from the terminal; Ctrl-D ends")
     options: ProducerArguments = {
         "producer_id": producer_id,
         "token": token,

@@ -37,11 +37,12 @@ EVERY = 1_000  # counts between two lines of progress
 @option("--execute", is_flag=True, help="Do it; without it only what would be done is shown.")
 @output_option
 def recover(data_dir: Path, storage: str, topic: str | None, execute: bool, output: str) -> None:
-    """Rebuild lost notifications and topics from the objects, while the broker is stopped.
+    """Rebuild lost notifications and topics from the objects.
 
-    A notification that an object proves is restored at its offset. When that is not possible for
-    each of them, the topic is rebuilt under a new incarnation: every Message that is stored is
-    published once, and groups have no offsets. Nothing that cannot be read is ever removed.
+    The broker must be stopped. A notification that an object proves is restored at its offset. When
+    that is not possible for each of them, the topic is rebuilt under a new incarnation: every
+    Message that is stored is published once, and groups have no offsets. Nothing that cannot be
+    read is ever removed.
     """
     from memq.broker.recover import recover as run  # noqa: PLC0415 - loads Arrow
     from memq.core.runtime import SYSTEM  # noqa: PLC0415

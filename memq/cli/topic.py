@@ -42,6 +42,12 @@ def topic() -> None:
 
 
 @topic.command(
+    instead={
+        "--partitions": "give --read-partitions, which consumers share, and --write-partitions, "
+        "which producers do",
+        "--replication-factor": "the storage replicates",
+        "--config": "each option of a topic has a flag, such as --retention 30d",
+    },
     epilog="""
 memq topic create clicks
 memq topic create clicks --read-partitions 4 --write-partitions 2 --batch-age 1s
@@ -109,7 +115,7 @@ def alter(
     token: str,
     output: str,
 ) -> None:
-    """Change options of topic NAME; those that are not given stay as they are.
+    """Change options of topic NAME; others stay as they are.
 
     A new schema must be the old one with more nullable columns at its end; `memq topic describe`
     shows the old one as it is to be written here.
@@ -131,9 +137,10 @@ memq topic delete clicks --yes -o json
 @connection_options
 @output_option
 def delete(*, name: str, yes: bool, bootstrap: str, token: str, output: str) -> None:
-    """Delete topic NAME with its Batches, its notifications and the offsets of its groups.
+    """Delete topic NAME and its data.
 
-    Asks first at a terminal; without one it needs --yes. Prints what was deleted.
+    Its Batches, its notifications and the offsets of its groups are deleted. Asks first at a
+    terminal; without one it needs --yes. Prints what was deleted.
     """
     with connect_admin(bootstrap, token) as admin:
         info = admin.describe_topic(name)
@@ -193,6 +200,7 @@ def _show(info: TopicInfo, output: str) -> None:
         texts = {each.name: each.show(row.pop(each.field)) for each in TOPIC_OPTIONS}
         row = {"topic": row.pop("topic")} | texts | row
         row["schema"] = schema_text(schema)
+        row["hosts"] = sorted({*info.hosts})
     else:
         row["schema"] = [
             {"name": field.name, "type": type_text(field.type), "nullable": field.nullable}

@@ -122,6 +122,8 @@ def test_topic_page(tmp_path):
         with Producer(broker.address, topic="clicks", acks="all") as producer:
             producer.write(b"value").result(timeout=30)
 
+        assert b"/topics/NAME" in fetch(broker.admin + "/")
+        assert b"_created" not in fetch(f"{broker.admin}/metrics")
         page = json.loads(fetch(f"{broker.admin}/topics/clicks"))
 
         assert page["topic"] == "clicks"

@@ -312,7 +312,7 @@ def test_options_that_exclude_each_other_are_left_out(memq, topic, lines):
 
 @follows(
     "; leave out --key and --header",
-    "; to send each line as it is, use --format lines",
+    "to send each line as it is, use --format lines",
 )
 def test_rows_are_given_in_their_formats(memq, topic, tmp_path):
     """A typed topic takes JSON and CSV; what is no JSON can be sent as lines to another topic."""
@@ -386,6 +386,23 @@ def test_a_folder_is_given_for_data(tmp_path):
     with pytest.raises(MemqError, match="is a file; give a folder"):
         BrokerProcess(tmp_path / "file")
     BrokerProcess(tmp_path / "not" / "there" / "yet").close()
+
+
+@follows("data_dir is empty; name a folder, such as ./memq-data")
+def test_data_is_given_a_folder(monkeypatch, tmp_path):
+    """No name is not this folder; the folder that is named is made in it."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(MemqError, match="data_dir is empty"):
+        BrokerProcess("")
+    assert list(tmp_path.iterdir()) == []
+    BrokerProcess("./memq-data").close()
+
+
+@follows("give --read-partitions, which consumers share, and --write-partitions")
+def test_partitions_are_given_in_their_two_kinds(memq):
+    """What Kafka has one number for has two flags here."""
+    assert "give --read-partitions" in memq("topic", "create", "two", "--partitions", "4", code=2)
+    memq("topic", "create", "two", "--read-partitions", "4", "--write-partitions", "4")
 
 
 @follows(

@@ -102,6 +102,8 @@ def test_json_lines_are_those_of_consume(memq, clicks, tmp_path):
     run(memq, clicks, tmp_path / "all.jsonl", "--metadata")
     lines = [json.loads(line) for line in (tmp_path / "all.jsonl").read_text().splitlines()]
 
+    memq("topic", "create", "again")
+    memq("produce", "again", "--format", "json", "--input", tmp_path / "all.jsonl")
     for line in lines:
         assert line.pop("batch")
     assert lines == [json.loads(line) for line in shown.splitlines()]

@@ -29,6 +29,7 @@ def test_help(path, capsys):
     text = capsys.readouterr().out
     command = dict(commands())[path]
     assert text.startswith(f"Usage: {' '.join(('memq', *path))} ")
+    assert "...\n" not in text.partition("Commands:")[2], "a summary is cut"
     if not isinstance(command, click.Group):
         assert f"  memq {' '.join(path)}" in text.partition("Example")[2]
 
@@ -56,7 +57,8 @@ def test_variable(monkeypatch, capsys):
 
     assert main(["consume", "topic"]) == 2
 
-    assert "'nonsense' is not a range of offsets" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "'--range' (env var: 'MEMQ_CONSUME_RANGE'): 'nonsense' is not a range of offsets" in said
 
 
 @pytest.mark.parametrize(
@@ -65,6 +67,10 @@ def test_variable(monkeypatch, capsys):
         (["nosuch"], "No such command 'nosuch'. (see memq --help)"),
         (["dev", "--port", "99999"], "port = 99999: must be at most 65535 (see memq dev --help)"),
         (["broker", "--config", "/nowhere"], "'/nowhere' does not exist. (see memq broker --help)"),
+        (["consume", "t", "--tail"], "requires an argument. (see memq consume --help)"),
+        (["consume", "t", "--max-batches", "x"], "Invalid value for '--max-batches': 'x' is not"),
+        (["topic", "create", "t", "--config", "a=b"], "there is no --config; each option of a"),
+        (["topic", "create", "t", "--replication-factor", "3"], "; the storage replicates (see"),
         (["produce"], "Missing argument 'TOPIC'. (see memq produce --help)"),
         (["produce", "t", "--producer-id", "p"], "--producer-id needs --timestamp"),
     ],
