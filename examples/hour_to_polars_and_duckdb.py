@@ -1,4 +1,7 @@
-"""Read the records of the last hour, by their own time, into Polars and DuckDB."""
+"""Read the records of the last hour, by their own time, into Polars and DuckDB.
+
+Install these first: pip install polars duckdb
+"""
 
 from datetime import UTC, datetime, timedelta
 
@@ -13,5 +16,5 @@ hour = {"topic": "clicks", "start_time": now - timedelta(hours=1), "end_time": n
 frame = pl.from_arrow(read_range(**hour))
 print(frame.height, "records in Polars")
 
-clicks = scan(**hour)  # read piece by piece, as the query asks for it
+clicks = scan(**hour)  # read piece by piece, by one query
 duckdb.sql("select decode(key) as user, count(*) as clicks from clicks group by user").show()

@@ -1,4 +1,7 @@
-"""Read exact offsets into pandas: the same rows whenever it runs."""
+"""Read exact offsets into pandas: the same rows whenever it runs.
+
+Install pandas first: pip install pandas
+"""
 
 from memq import AdminClient, read_range
 

@@ -222,6 +222,8 @@ def verify_object(uri: str, notification: Notification | None = None) -> VerifyR
     try:
         storage, key = open_uri(uri)
         data = storage.get(key)
+    except ObjectNotFoundError:
+        return objects.VerifyReport(("gone: retention removed it, or it is lost",), 0)
     except MemqError as exc:
         return objects.VerifyReport((str(exc),), 0)
     report = objects.verify(data)
