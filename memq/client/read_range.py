@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 from contextlib import aclosing
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar
 
 import pyarrow as pa
 import pyarrow.types as pat
@@ -28,7 +28,7 @@ from memq.errors import InvalidRequestError, RequestTimeoutError, SchemaMismatch
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
     from datetime import datetime
-    from typing import Self
+    from typing import Self, Unpack
 
     from memq.client.batch import Batch
     from memq.client.objects import FetchedBatch, ReadThrough
@@ -352,28 +352,10 @@ class TopicReader(SyncClient[AsyncTopicReader]):
 # -- what users call ------------------------------------------------------------------------
 
 
-def read_range(
-    bootstrap: str | None = None,
-    *,
-    topic: str,
-    partition: int | None = None,
-    start: int | None = None,
-    end: int | None = None,
-    start_time: datetime | None = None,
-    end_time: datetime | None = None,
-    incarnation: str = "",
-    columns: Sequence[str] | None = None,
-    metadata: bool = False,
-    read_through: ReadThrough = "storage",
-    token: str = "",
-    timeout: float = TIMEOUT_S,
-) -> pa.Table:
-    """The records of some offsets, of some times, or all that are retained, as one table.
+class ReadArguments(TypedDict, total=False):
+    """The keyword arguments of a read; without any it reads all that is retained.
 
-    Args:
-        bootstrap: comma separated `host:port` of some brokers; None for those of `MEMQ_BOOTSTRAP`,
-            of the profile, or else 127.0.0.1:6367.
-        topic: the topic.
+    Attributes:
         partition: read partition; None for all.
         start: first offset, with a partition; None for the first that is retained.
         end: one past the last offset, with a partition; None for what is published by now.
@@ -385,7 +367,35 @@ def read_range(
         metadata: add the columns `ORIGIN_COLUMNS`.
         read_through: "storage", or "broker" for machines that cannot reach the storage.
         token: credential; empty where the brokers ask for none.
+    """
+
+    partition: int | None
+    start: int | None
+    end: int | None
+    start_time: datetime | None
+    end_time: datetime | None
+    incarnation: str
+    columns: Sequence[str] | None
+    metadata: bool
+    read_through: ReadThrough
+    token: str
+
+
+def read_range(
+    bootstrap: str | None = None,
+    *,
+    topic: str,
+    timeout: float = TIMEOUT_S,
+    **options: Unpack[ReadArguments],
+) -> pa.Table:
+    """The records of some offsets, of some times, or all that are retained, as one table.
+
+    Args:
+        bootstrap: comma separated `host:port` of some brokers; None for those of `MEMQ_BOOTSTRAP`,
+            of the profile, or else 127.0.0.1:6367.
+        topic: the topic.
         timeout: seconds that all of it may take.
+        **options: see `ReadArguments`.
 
     Returns:
         A table with the columns of the topic's schema, by partition and offset. When the schema
@@ -403,17 +413,7 @@ def read_range(
         RequestTimeoutError: it takes longer than `timeout`.
         MemqError: brokers or storage failed for the whole request timeout.
     """
-    selection = Selection(partition, start, end, start_time, end_time)
-    selection.check(topic)
-    reader = AsyncTopicReader(
-        bootstrap,
-        topic=topic,
-        incarnation=incarnation,
-        columns=columns,
-        metadata=metadata,
-        read_through=read_through,
-        token=token,
-    )
+    reader, selection = _reader(bootstrap, topic, options)
     loop = EventLoopThread("memq-read")
     try:
         return loop.run(_read_table(reader, topic, selection, timeout))
@@ -437,19 +437,7 @@ async def _read_table(
 
 
 def scan(
-    bootstrap: str | None = None,
-    *,
-    topic: str,
-    partition: int | None = None,
-    start: int | None = None,
-    end: int | None = None,
-    start_time: datetime | None = None,
-    end_time: datetime | None = None,
-    incarnation: str = "",
-    columns: Sequence[str] | None = None,
-    metadata: bool = False,
-    read_through: ReadThrough = "storage",
-    token: str = "",
+    bootstrap: str | None = None, *, topic: str, **options: Unpack[ReadArguments]
 ) -> pa.RecordBatchReader:
     """As `read_range`, for data of any size: RecordBatches that are read as they are asked for.
 
@@ -459,16 +447,7 @@ def scan(
     Args:
         bootstrap: as in `read_range`, like all others.
         topic: the topic.
-        partition: read partition; None for all.
-        start: first offset, with a partition.
-        end: one past the last offset, with a partition.
-        start_time: records of this time or later.
-        end_time: records from before this time.
-        incarnation: of the topic.
-        columns: names of the columns wanted; None for all.
-        metadata: add the columns `ORIGIN_COLUMNS`.
-        read_through: "storage" or "broker".
-        token: credential.
+        **options: see `ReadArguments`.
 
     Returns:
         A reader for pyarrow, pandas, Polars, DuckDB and whatever takes an Arrow stream. Its
@@ -478,19 +457,8 @@ def scan(
         MemqError: as `read_range`, also while the reader is read; but there is no timeout of the
             whole. Retention that removes some of what is not read yet is an error.
     """
-    selection = Selection(partition, start, end, start_time, end_time)
-    selection.check(topic)
-    reader = TopicReader(
-        AsyncTopicReader(
-            bootstrap,
-            topic=topic,
-            incarnation=incarnation,
-            columns=columns,
-            metadata=metadata,
-            read_through=read_through,
-            token=token,
-        )
-    )
+    opening, selection = _reader(bootstrap, topic, options)
+    reader = TopicReader(opening)
     try:
         plan = reader.plan(selection)
     except BaseException:
@@ -509,19 +477,7 @@ def _batches(reader: TopicReader, plan: ReadPlan) -> Iterator[pa.RecordBatch]:
 
 
 async def async_scan(
-    bootstrap: str | None = None,
-    *,
-    topic: str,
-    partition: int | None = None,
-    start: int | None = None,
-    end: int | None = None,
-    start_time: datetime | None = None,
-    end_time: datetime | None = None,
-    incarnation: str = "",
-    columns: Sequence[str] | None = None,
-    metadata: bool = False,
-    read_through: ReadThrough = "storage",
-    token: str = "",
+    bootstrap: str | None = None, *, topic: str, **options: Unpack[ReadArguments]
 ) -> AsyncGenerator[pa.RecordBatch, None]:
     """As `scan`, for asyncio; close it (`contextlib.aclosing`) when it is left before its end.
 
@@ -530,37 +486,29 @@ async def async_scan(
     Args:
         bootstrap: as in `read_range`, like all others.
         topic: the topic.
-        partition: read partition; None for all.
-        start: first offset, with a partition.
-        end: one past the last offset, with a partition.
-        start_time: records of this time or later.
-        end_time: records from before this time.
-        incarnation: of the topic.
-        columns: names of the columns wanted; None for all.
-        metadata: add the columns `ORIGIN_COLUMNS`.
-        read_through: "storage" or "broker".
-        token: credential.
+        **options: see `ReadArguments`.
 
     Raises:
         MemqError: as `scan`.
     """
-    selection = Selection(partition, start, end, start_time, end_time)
-    selection.check(topic)
-    reader = AsyncTopicReader(
-        bootstrap,
-        topic=topic,
-        incarnation=incarnation,
-        columns=columns,
-        metadata=metadata,
-        read_through=read_through,
-        token=token,
-    )
+    reader, selection = _reader(bootstrap, topic, options)
     async with reader:
         plan = await reader.plan(selection)
         async with aclosing(reader.rows(plan)) as batches:
             async for each in batches:
                 for rows in each.rows:
                     yield rows
+
+
+def _reader(
+    bootstrap: str | None, topic: str, options: ReadArguments
+) -> tuple[AsyncTopicReader, Selection]:
+    """What is to be read, and what reads it; not opened yet."""
+    reading: dict[str, Any] = {**options}
+    selecting = {name: reading.pop(name) for name in Selection._fields if name in reading}
+    selection = Selection(**selecting)
+    selection.check(topic)
+    return AsyncTopicReader(bootstrap, topic=topic, **reading), selection
 
 
 # -- rows -----------------------------------------------------------------------------------
