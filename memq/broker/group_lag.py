@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from memq.broker.metrics import GroupLag
 from memq.core.wire.messages import PartitionOffset
-from memq.errors import MemqError, UnknownTopicError
+from memq.errors import CorruptDataError, MemqError, UnknownTopicError
 
 if TYPE_CHECKING:
     from memq.broker.context import BrokerContext
@@ -81,7 +81,11 @@ class GroupLags:
         queue = self._context.queue
         groups = await queue.groups(topic.queue_topic)
         for done, group in enumerate(groups):
-            offsets = await queue.committed(group, topic.queue_topic)
+            try:
+                offsets = await queue.committed(group, topic.queue_topic)
+            except CorruptDataError as exc:
+                self._context.warn("lag", f"{topic.name}: lag of {group} is not known: {exc}")
+                continue
             if len(rows) + len(offsets) > MAX_LAG_ROWS:
                 return len(groups) - done
             positions = [PartitionOffset(*each) for each in sorted(offsets.items())]

@@ -144,6 +144,7 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         planned_ms: when the end offsets were settled, milliseconds since 1970 UTC.
         parts: the files.
         duplicates: Messages left out, by read partition and offset of their Batch: positions.
+        incomplete_before_ms: as in `ReadPlan`.
     """
 
     version: int
@@ -153,6 +154,7 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     planned_ms: int
     parts: list[Part]
     duplicates: list[tuple[int, int, list[int]]]
+    incomplete_before_ms: float | None = None
 
     def plan(self) -> ReadPlan:
         """The plan of the parts that are not whole."""
@@ -189,6 +191,8 @@ class Outcome(NamedTuple):
         resumed_files: of these, how many were there already.
         read_bytes: stored bytes of the Batches.
         written_bytes: size of the files.
+        incomplete_before: records of the times wanted that were published before this time may be
+            missing, as retention came first; None where none can.
     """
 
     records: int = 0
@@ -198,6 +202,7 @@ class Outcome(NamedTuple):
     resumed_files: int = 0
     read_bytes: int = 0
     written_bytes: int = 0
+    incomplete_before: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,6 +296,7 @@ def _plan(reader: TopicReader, job: Job) -> Manifest:
         planned_ms=time.time_ns() // 1_000_000,
         parts=[_part(piece, job.request.format) for piece in plan.pieces or [nothing]],
         duplicates=[(*place, sorted(found)) for place, found in sorted(plan.duplicates.items())],
+        incomplete_before_ms=plan.incomplete_before_ms,
     )
 
 
@@ -349,7 +355,12 @@ def _outcome(manifest: Manifest, there: int) -> Outcome:
         resumed_files=there,
         read_bytes=sum(part.size_bytes for part in parts),
         written_bytes=sum(part.file_bytes or 0 for part in parts),
+        incomplete_before=_time(manifest.incomplete_before_ms),
     )
+
+
+def _time(time_ms: float | None) -> str | None:
+    return None if time_ms is None else iso_ms(round(time_ms))
 
 
 def _read_manifest(folder: Path, request: Request) -> Manifest | None:
@@ -425,6 +436,7 @@ def export_file(file: Path, job: Job) -> Outcome:
         files=1,
         read_bytes=plan.size_bytes,
         written_bytes=size_bytes,
+        incomplete_before=_time(plan.incomplete_before_ms),
     )
 
 

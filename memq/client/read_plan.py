@@ -86,7 +86,7 @@ class EventTimes(NamedTuple):
         times = cls(
             None if start is None else time_us(start), None if end is None else time_us(end)
         )
-        if start is not None and end is not None and end < start:
+        if start is not None and end is not None and time_us(end) < time_us(start):
             raise InvalidRequestError(
                 f"the times end at {end.isoformat()}, before they start at {start.isoformat()}"
             )

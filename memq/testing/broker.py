@@ -9,12 +9,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memq.errors import MemqError, RequestTimeoutError
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from typing import Self
 
 START_TIMEOUT_S = 30.0  # a start takes less than 1 s; a busy machine and a long recovery, more
@@ -33,6 +33,7 @@ class BrokerProcess:
         **options: broker options as `memq broker` takes them, such as `memory_bytes="64MiB"`.
 
     Attributes:
+        data_dir: of the broker.
         address: `host:port` that clients connect to; kept by `restart`.
         admin: URL of the admin HTTP.
         pid: of the process.
@@ -49,6 +50,7 @@ class BrokerProcess:
         start_timeout_s: float = START_TIMEOUT_S,
         **options: str | int | bool,
     ) -> None:
+        self.data_dir = Path(data_dir)
         self._options = {"port": 0, "admin_port": 0, **options, "data_dir": str(data_dir)}
         self._start_timeout_s = start_timeout_s
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the object lives

@@ -96,6 +96,83 @@ def test_group_answers_for_what_follows_where_it_began(broker):
     assert records(audited(topic)) == {"stored": 6, "consumed": 3, "behind": 3}
 
 
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_group_that_is_put_back_before_it_reads_answers_for_all(broker, by_hand):
+    """Where it began is withdrawn: what follows where it went on is lag, not somebody else's."""
+    topic = Topic(broker)
+    topic.produce(6)
+    with Consumer(topic.address, topic=topic.name, group="g", start="latest") as consumer:
+        while not consumer.assignment:
+            assert consumer.poll(0.01) is None
+        if not by_hand:
+            consumer.seek_to_beginning()
+            for _ in range(2):
+                assert consumer.poll(20) is not None
+            consumer.commit()
+    if by_hand:
+        with AdminClient(topic.address) as admin:
+            admin.reset_offsets("g", topic.name, {0: 0})
+        consume(topic, 2)
+    assert records(audited(topic)) == {"stored": 18, "consumed": 6, "behind": 12}
+    consume(topic, 2, audit=False)  # as if it were killed before its report
+    consumer = audited(topic)
+    assert records(consumer) == {"stored": 18, "consumed": 6, "unreported": 6, "behind": 6}
+
+
+def test_seek_forward_before_the_first_read_is_no_skip(broker):
+    """A group begins where it first reads, whatever `start` says."""
+    topic = Topic(broker)
+    topic.produce(5)
+    with Consumer(topic.address, topic=topic.name, group="g") as consumer:
+        while not consumer.assignment:
+            assert consumer.poll(0) is None
+        consumer.seek(0, 3)
+        for _ in range(2):
+            assert consumer.poll(20) is not None
+        consumer.commit()
+    assert records(audited(topic)) == {"stored": 6, "consumed": 6}
+
+
+def test_assignment_by_hand_beyond_the_group_is_a_skip(broker):
+    """Offsets that are given do not make a group begin anew."""
+    topic = Topic(broker)
+    topic.produce(6)
+    consume(topic, 2)
+    with Consumer(topic.address, topic=topic.name, group="g") as consumer:
+        consumer.assign({0: 4})
+        for _ in range(2):
+            assert consumer.poll(20) is not None
+        assert records(audited(topic)) == {"stored": 18, "consumed": 6, "behind": 12}
+        consumer.commit()
+    assert records(audited(topic)) == {"stored": 18, "consumed": 12, "missed": 6}
+
+
+def test_group_that_was_deleted_and_put_forward_is_not_clean(broker):
+    """What an administrator leaves out between an old group and a new one is unreported."""
+    topic = Topic(broker)
+    topic.produce(8)
+    consume(topic, 3)
+    with AdminClient(topic.address) as admin:
+        admin.delete_group("g", topic.name)
+        admin.reset_offsets("g", topic.name, {0: 6})
+    consume(topic, 2)
+    assert records(audited(topic)) == {"stored": 24, "consumed": 15, "unreported": 9}
+
+
+def test_damaged_offsets_of_a_group_do_not_hide_the_rest(broker):
+    """The audit says that it does not know them, unless it is asked about others alone."""
+    topic = Topic(broker)
+    topic.produce(3)
+    consume(topic, 3)
+    consume(topic, 1, group="other")
+    [file] = broker.data_dir.glob("queue/topics/*/groups/other.json")
+    file.write_bytes(b"xx")
+    result = topic.audit(grace_ms=0)
+    assert result.verdict is Verdict.PARTLY
+    assert "What groups have committed is not known" in result.beyond[0]
+    assert topic.audit(grace_ms=0, consumers=["g"]).verdict is Verdict.CLEAN
+
+
 def test_auto_commit_reports_as_well(broker):
     """Who lets the consumer commit is reported when it closes."""
     topic = Topic(broker)

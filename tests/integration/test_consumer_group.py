@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -99,6 +100,53 @@ async def _fail_with(consumer):
     async with consumer:
         await take(consumer, 1)
         raise ZeroDivisionError
+
+
+async def test_what_on_assign_commits_is_where_the_group_is(tmp_path):
+    """The beginning does not undo it, and an error there does not lose the beginning."""
+    async with world(tmp_path) as w:
+        for _ in range(3):
+            await w.write()
+
+        async def on_assign(_):
+            await consumer.commit({0: 1})
+
+        async with w.consumer(group="g", start="latest", on_assign=on_assign) as consumer:
+            while not consumer.assignment:
+                await consumer.poll(0.01)
+        assert await w.queue.committed("g", w.queue_topic) == {0: 1}
+
+        def fail(_):
+            raise ZeroDivisionError
+
+        async with w.consumer(group="h", start="latest", on_assign=fail) as consumer:
+            with pytest.raises(ZeroDivisionError):
+                while True:
+                    await consumer.poll(0.01)
+        assert await w.queue.committed("h", w.queue_topic) == {0: 3}
+
+
+async def test_begin_that_is_refused_keeps_those_of_others(tmp_path):
+    """A start beyond the end is for reading to refuse; the group begins in the other partitions."""
+    async with world(tmp_path, read_partitions=2, write_partitions=2) as w:
+        async with w.consumer(group="g", start={0: 0, 1: 1_000}) as consumer:
+            while len(consumer.assignment) < 2:
+                with contextlib.suppress(OffsetOutOfRangeError):
+                    await consumer.poll(0.01)
+        assert await w.queue.committed("g", w.queue_topic) == {0: 0}
+
+
+@pytest.mark.parametrize("options", [{"audit": False}, {}], ids=["audit=False", "not audited"])
+async def test_who_does_not_report_counts_nothing(tmp_path, options):
+    """Reports that nobody sends would take memory for ever."""
+    async with world(tmp_path, audited="audit" in options) as w:
+        for _ in range(3):
+            await w.write()
+        async with w.consumer(group="g", **options) as consumer:
+            for _ in range(3):
+                assert await consumer.poll(5) is not None
+                await consumer.commit()
+            assert consumer._consumed.take_reports() == []
 
 
 async def test_auto_commit_not_after_an_error(tmp_path):

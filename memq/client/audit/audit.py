@@ -131,7 +131,7 @@ async def audit_topic(
         audit_topic = TopicClient(client, AUDIT_TOPIC)
         damage, report_damage = Damage(), Damage()
         # Before the reports: what was committed by then is reported by now, or soon will be.
-        committed = await _committed(audited)
+        committed, unread = await _committed(audited, consumers)
         watermarks = await _watermarks(audited, audit_topic, end_ms)
         everything = await audited.ranges_between(None, None)  # all that the watermarks promise
         reader = ReportReader(audit_topic, topic, executor, report_damage)
@@ -185,6 +185,7 @@ async def audit_topic(
                 *_not_retained(topic, since, start_ms),
                 *_not_retained(AUDIT_TOPIC, reports_since, start_ms),
                 *_not_over(topic, watermarks, end_ms),
+                *unread,
             ],
         )
     finally:
@@ -321,13 +322,28 @@ def _times_ms(reports: Iterable[StoredReport[ProducedReport]]) -> Iterator[int]:
 # -- reports of consumers -------------------------------------------------------------------
 
 
-async def _committed(topic: TopicClient) -> dict[ReaderName, int]:
-    """The next offsets that groups of a topic have committed."""
-    return {
-        ReaderName(info.group, position.partition): position.offset
-        for info in await topic.groups()
-        for position in info.offsets
-    }
+async def _committed(
+    topic: TopicClient, consumers: Sequence[str]
+) -> tuple[dict[ReaderName, int], list[str]]:
+    """The next offsets that groups have committed, and why some cannot be known.
+
+    Args:
+        topic: the topic.
+        consumers: groups and jobs that are asked about; every group when there are none.
+    """
+    found: dict[ReaderName, int] = {}
+    try:
+        if not consumers:
+            for info in await topic.groups():
+                found |= {
+                    ReaderName(info.group, each.partition): each.offset for each in info.offsets
+                }
+        for consumer in consumers:
+            offsets = await topic.committed(consumer)
+            found |= {ReaderName(consumer, partition): at for partition, at in offsets.items()}
+    except CorruptDataError as exc:
+        return found, [f"What groups have committed is not known, so it counts as behind: {exc}"]
+    return found, []
 
 
 async def _audit_consumed(

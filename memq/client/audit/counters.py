@@ -162,8 +162,9 @@ class ConsumedCounters:
     queue belong to the Batch after them, while a jump, by a seek for instance, is counted as
     `skipped`.
 
-    Where a member begins is a report of its own, which covers nothing: so the audit knows of a
-    member that is killed before it can report what it has committed.
+    Where a member begins is a report of its own, which covers nothing: when it takes up what the
+    group has committed, or commits where the group begins. So the audit knows of a member that is
+    killed before it can report what it has committed.
 
     Only what was stepped over is missing for certain, by reading on elsewhere or by a commit beyond
     what was read. The group may go on after what a member reports, and the next member may be
@@ -238,8 +239,6 @@ class ConsumedCounters:
         """
         read = self._partitions.setdefault(partition, _ReadPartition(None))
         began = read.reach is None
-        if began:
-            self._say_began(partition, read, start)
         skipped = 0 if read.reach is None else max(0, start - read.reach)
         read.reach = end
         crc_sum = sum([entry.crc32c for entry in entries])
@@ -275,8 +274,9 @@ class ConsumedCounters:
                 unread = offset - read.reach
                 self._say(read, self._report(partition, offset, offset, skipped=unread))
                 read.reach = offset
-            if read.reach is None:
-                self._say_began(partition, read, offset)
+            if read.reach is None and read.began != offset:
+                read.began = offset
+                self._say(read, self._report(partition, offset, offset, began=True))
 
     def gave_up(self, partitions: Iterable[int]) -> None:
         """These partitions are not read any more. What is not committed was not consumed."""
@@ -291,11 +291,6 @@ class ConsumedCounters:
         for read in self._partitions.values():
             reports += self._take_done(read)
         return reports
-
-    def _say_began(self, partition: int, read: _ReadPartition, offset: int) -> None:
-        if read.began != offset:
-            read.began = offset
-            self._say(read, self._report(partition, offset, offset, began=True))
 
     def _say(self, read: _ReadPartition, report: ConsumedReport) -> None:
         """Have something reported the next time."""

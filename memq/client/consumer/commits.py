@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+BEGIN_RETRY_S = 5.0
 NAME_BYTES = 8  # random; no two consumers commit under one name
 
 
@@ -76,16 +77,15 @@ class Commits:
 
     def pending(self, partitions: Iterable[int] | None = None) -> dict[int, int]:
         """Next offsets that are not committed yet, of these partitions or of all."""
-        known = self._begun | self._progress
-        wanted = known if partitions is None else partitions
+        wanted = self._progress if partitions is None else partitions
         return {
             partition: offset
-            for partition, offset in known.items()
+            for partition, offset in self._progress.items()
             if partition in wanted and self._committed.get(partition) != offset
         }
 
     async def commit(self, offsets: Mapping[int, int]) -> None:
-        """Store next offsets, and where the group begins; nothing to store is fine.
+        """Store next offsets; nothing to store is fine.
 
         Raises:
             InvalidRequestError: the consumer has no group, or is no member and the group has some.
@@ -94,13 +94,19 @@ class Commits:
         """
         if self._group is None:
             raise InvalidRequestError("commit needs a group; give the consumer one")
-        offsets = {**self._begun, **offsets}
-        if not offsets:
-            return
+        if offsets:
+            await self._store(lambda: offsets)
+
+    async def _store(self, what: Callable[[], Mapping[int, int]]) -> None:
+        """Commit what there is to store when its turn comes."""
+        assert self._group is not None  # noqa: S101 - without one nothing is stored
         member = self._membership()
         # As of now: before its turn comes a partition may be lost, and taken up once more.
         heartbeat = member.sequence if member else 0
         async with self._one_at_a_time:  # and numbered: an attempt that was given up may come last
+            offsets = what()
+            if not offsets:
+                return
             self._check_not_lost(member, offsets)
             self._sequence += 1
             await self._topic.commit(
@@ -112,21 +118,46 @@ class Commits:
                 heartbeat=heartbeat,
             )
             self._on_stored(offsets)
-        self._committed.update(offsets)
-        for partition in offsets:
-            self._begun.pop(partition, None)
+            self._committed.update(offsets)
+            for partition in offsets:
+                self._begun.pop(partition, None)
 
     async def begin(self, positions: Mapping[int, int]) -> None:
-        """Store where a group begins, in partitions of which it has committed nothing.
+        """Store where a group begins, in partitions of which it had committed nothing.
+
+        What has been committed meanwhile stays.
 
         Raises:
-            MemqError: the broker failed until the deadline; the next commit will store it.
+            MemqError: the broker failed until the deadline; it is tried again (`auto_commit`).
         """
-        self._begun.update(positions)
+        self._begun |= {p: at for p, at in positions.items() if p not in self._committed}
+        await self._store_begun()
+
+    async def _store_begun(self) -> None:
+        if not self._begun:
+            return
         try:
-            await self.commit_if_owner({})
+            try:
+                await self._store(lambda: self._still_begun(self._begun))
+            except OffsetOutOfRangeError:
+                for partition in list(self._begun):
+                    await self._store_begun_in(partition)
+        except NotOwnerError as exc:
+            log.warning("where the group begins is not stored: %s", exc)
+
+    async def _store_begun_in(self, partition: int) -> None:
+        try:
+            await self._store(lambda: self._still_begun([partition]))
         except OffsetOutOfRangeError:  # beyond the end: whoever reads there is told
-            self._begun.clear()
+            self._begun.pop(partition, None)
+
+    def _still_begun(self, partitions: Iterable[int]) -> dict[int, int]:
+        """Where the group begins, where nothing is stored yet."""
+        return {
+            partition: offset
+            for partition, offset in self._begun.items()
+            if partition in partitions and partition not in self._committed
+        }
 
     @staticmethod
     def _check_not_lost(member: Membership | None, offsets: Mapping[int, int]) -> None:
@@ -152,6 +183,8 @@ class Commits:
     def auto_commit(self) -> None:
         """Start a commit when one is due; nobody waits for it, but its error is raised here later.
 
+        Where the group begins is stored this way as well, whoever else commits.
+
         Raises:
             MemqError: the commit before failed.
         """
@@ -161,12 +194,17 @@ class Commits:
             finished, self._running = self._running, None
             finished.result()
         now_s = self._clock()
-        if self._auto_interval_s is None or now_s - self._last_auto_s < self._auto_interval_s:
+        interval_s = BEGIN_RETRY_S if self._auto_interval_s is None else self._auto_interval_s
+        if now_s - self._last_auto_s < interval_s:
             return
         self._last_auto_s = now_s
-        offsets = self.pending()  # now: what this poll hands out is not done yet
-        if offsets:
-            self._running = asyncio.get_running_loop().create_task(self.commit_if_owner(offsets))
+        offsets = self.pending() if self.auto else {}  # now: what this poll hands out is not done
+        if offsets or self._begun:
+            self._running = asyncio.get_running_loop().create_task(self._commit_due(offsets))
+
+    async def _commit_due(self, offsets: Mapping[int, int]) -> None:
+        await self.commit_if_owner(offsets)
+        await self._store_begun()
 
     async def commit_if_owner(self, offsets: Mapping[int, int]) -> None:
         """Commit; that a partition was lost to another member is only logged.

@@ -158,14 +158,15 @@ class AsyncConsumer:
             on_report=to_report.set,
         )
         self._reporter = AuditReporter(cluster, self._consumed.take_reports, woken=to_report)
-        if topic.config.audited and options.audit and options.group is not None:
+        reports = topic.config.audited and options.audit and options.group is not None
+        if reports:
             self._reporter.start()
         self._commits = Commits(
             self._topic,
             options.group,
             membership=lambda: self._session.membership if self._session else None,
             auto_interval_s=options.auto_commit_interval_ms / 1000 if options.auto_commit else None,
-            on_stored=self._consumed.committed,
+            on_stored=self._consumed.committed if reports else lambda _: None,
         )
         self._started = True
 
@@ -297,12 +298,12 @@ class AsyncConsumer:
             MemqError: the broker failed for the whole request timeout.
         """
         self._check_open()
-        committed: dict[int, int] = {}
+        committed = await self._committed(partitions)
         if isinstance(partitions, Mapping):
             check_offsets(partitions)
             offsets = await resolve(self._topic, partitions, partitions)
         else:
-            offsets, committed = await self._beginnings(partitions)
+            offsets = await resolve(self._topic, self._options.start, partitions) | committed
         self._assigned = True
         session, self._session = self._session, None
         if session is not None:
@@ -383,20 +384,28 @@ class AsyncConsumer:
             raise failed
 
     async def _take_up(self, membership: Membership, partitions: set[int]) -> None:
-        offsets, committed = await self._beginnings(partitions)
+        committed = await self._committed(partitions)
+        offsets = await resolve(self._topic, self._options.start, partitions) | committed
         # The group may have changed its mind meanwhile.
         partitions = partitions & membership.to_start
         membership.started(partitions)
         self._commits.forget(partitions)
         self._read_from({partition: offsets[partition] for partition in partitions}, committed)
-        await self._notify(self._options.on_assign, partitions)
+        new = partitions - committed.keys()
+        try:
+            await self._notify(self._options.on_assign, partitions)  # which may seek, and commit
+        except Exception:
+            await self._begin(new)
+            raise
+        await self._begin(new)
+
+    async def _begin(self, partitions: Iterable[int]) -> None:
         reading = self._fetcher.positions
-        new = partitions & reading.keys() - committed.keys()
-        await self._commits.begin({partition: reading[partition] for partition in new})
+        await self._commits.begin({p: reading[p] for p in partitions if p in reading})
 
     def _read_from(self, offsets: Mapping[int, int], committed: Mapping[int, int]) -> None:
         self._fetcher.move(offsets)
-        for partition in offsets:
+        for partition in offsets if self._reporter.started else ():
             self._consumed.took_up(partition, committed.get(partition))
 
     async def _notify(self, callback: OnPartitions | None, partitions: Iterable[int]) -> None:
@@ -409,18 +418,12 @@ class AsyncConsumer:
         self._commits.forget(partitions)
         self._consumed.gave_up(partitions)
 
-    async def _beginnings(self, partitions: Iterable[int]) -> tuple[dict[int, int], dict[int, int]]:
-        """Where to begin: where the group has come to, or else at the start asked for.
-
-        Returns:
-            These offsets, and those of them that the group has committed.
-        """
-        offsets = await resolve(self._topic, self._options.start, partitions)
-        committed = {}
-        if self._options.group is not None:
-            found = await self._topic.committed(self._options.group)
-            committed = {p: offset for p, offset in found.items() if p in offsets}
-        return offsets | committed, committed
+    async def _committed(self, partitions: Iterable[int]) -> dict[int, int]:
+        """Where the group has come to, in those of some partitions where it has committed."""
+        if self._options.group is None:
+            return {}
+        found = await self._topic.committed(self._options.group)
+        return {partition: found[partition] for partition in partitions if partition in found}
 
     # -- positions --------------------------------------------------------------------------
 

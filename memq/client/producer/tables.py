@@ -153,7 +153,6 @@ def _column(table: pa.Table, field: pa.Field, topic: str, now_us: int) -> Any:
     column = table.column(position)
     if not field.nullable and column.null_count:
         nulls = counted(column.null_count, "row is", "rows are")
-        nulls = counted(column.null_count, "row is", "rows are")
         raise SchemaMismatchError(f"{expected}, not null, but {nulls} null")
     if column.type.equals(field.type):
         return column

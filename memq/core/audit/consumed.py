@@ -23,7 +23,9 @@ window, by the brokers' clock, so windows that meet hold each Batch once. Each i
 A job answers for everything from the lowest offset that it reported in a partition (of all reports
 read: those since shortly before the window), and a group from where it `began`; what lies before,
 down to what it has reported, was never meant for it. A member says at once where it begins, with a
-report that covers nothing, and again where it seeks elsewhere before it has read anything.
+report that covers nothing, and again where it seeks elsewhere before it has read anything: what
+lies between the two was not meant for it either. Where it goes back before it has read anything
+from there, the beginning is withdrawn, and counts no more.
 Where the lowest report of a group is not its first, what lies below is unreported: had it been
 consumed and reported, the report would be among those read, for it is younger than the Batch. In a
 partition without any report everything is behind, but for what the group has committed there.
@@ -137,7 +139,7 @@ class _Coverage:
     """
 
     def __init__(self, stored: Sequence[StoredReport[ConsumedReport]], due_ms: int) -> None:
-        each_once = _each_once(stored)
+        each_once, withdrawn = _without_withdrawn(_each_once(stored))
         self.reports = [report for report, _ in each_once]
         self.checked: list[ConsumedReport] = []
         self.doubtful: list[Interval] = []
@@ -146,12 +148,15 @@ class _Coverage:
         skips = (Interval(each.start - each.skipped, each.start) for each in self.reports)
         self._skips = union(sorted(skips))
         self._goes_on = {each.end for each in self.reports if not each.final}
-        self._begins = {each.start for each in self.reports if each.began}
+        self._begins = {each.start for each in self.reports if each.began and not each.moved}
+        self._unread = {each.start for each in self.reports if each.began} - {
+            each.end for each in self.reports if each.start < each.end
+        }
         self._passed_ms = _passed_ms([stored_ms for _, stored_ms in each_once])
         self._due_ms = due_ms
         self._edges = [0]
         self._findings = [""]
-        self._lay_out(union(each.interval for each in self.reports))
+        self._lay_out(union(each.interval for each in self.reports), begun=withdrawn)
 
     def finding(self, offset: int) -> str:
         """Which finding of `ConsumedAudit` an offset is; empty where it was not meant for it."""
@@ -161,11 +166,16 @@ class _Coverage:
         """Whether several reports cover an offset."""
         return contains(self._twice, offset)
 
-    def _lay_out(self, covered: Iterable[Interval]) -> None:
-        """Note from which offset which finding holds. Of two at one offset the later counts."""
+    def _lay_out(self, covered: Iterable[Interval], *, begun: bool) -> None:
+        """Note from which offset which finding holds. Of two at one offset the later counts.
+
+        Args:
+            covered: by reports.
+            begun: the group has begun, above all of these.
+        """
         reach = min(report.start - report.skipped for report in self.reports)
         lowest = [report for report in self.reports if report.start - report.skipped == reach]
-        if not any(report.began or report.final for report in lowest):
+        if not begun and not any(report.began or report.final for report in lowest):
             below = Interval(0, reach)
             self._from(0, "unreported" if self._is_due(below) else "behind")
         for start, end in covered:
@@ -178,7 +188,7 @@ class _Coverage:
         if not self._is_due(gap):
             self._from(gap.start, "behind")
             return
-        if gap.end in self._begins:
+        if gap.start in self._unread and gap.end in self._begins:
             rest = ""
         else:
             rest = "unreported" if gap.start in self._goes_on else "missed"
@@ -427,13 +437,36 @@ def _each_once(
     reports: Iterable[StoredReport[ConsumedReport]],
 ) -> list[StoredReport[ConsumedReport]]:
     """The reports sorted by their start; of those that were sent again only the longest."""
-    longest: dict[tuple[int, int], StoredReport[ConsumedReport]] = {}
+    longest: dict[tuple[int, int, bool], StoredReport[ConsumedReport]] = {}
     for stored in reports:
-        key = (stored.report.start, stored.report.window_start_ms)
+        report = stored.report
+        key = (report.start, report.window_start_ms, report.moved)
         known = longest.get(key)
-        if known is None or known.report.end < stored.report.end:
+        if known is None or known.report.end < report.end:
             longest[key] = stored
     return sorted(longest.values(), key=lambda stored: stored.report.interval)
+
+
+def _without_withdrawn(
+    reports: Iterable[StoredReport[ConsumedReport]],
+) -> tuple[list[StoredReport[ConsumedReport]], bool]:
+    """The reports without beginnings below which the group went on later; whether there were any.
+
+    Args:
+        reports: sorted by their start.
+    """
+    kept: list[StoredReport[ConsumedReport]] = []
+    latest = (-1, -1)  # of those that start lower
+    withdrawn = False
+    for stored in reports:
+        report = stored.report
+        made = (stored.stored_ms, report.window_start_ms)
+        if report.began and report.start == report.end and made < latest:
+            withdrawn = True
+            continue
+        kept.append(stored)
+        latest = max(latest, made)
+    return kept, withdrawn
 
 
 def _passed_ms(stored_ms: Sequence[int]) -> list[int]:

@@ -258,7 +258,8 @@ class ConsumedReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"
 
     def joined(self, following: ConsumedReport) -> ConsumedReport | None:
         """One report that says the same as this and the one after it; None if it cannot be."""
-        if self.final or following.start != self.end or following.skipped:
+        begins = following.began and not self.began
+        if self.final or following.start != self.end or following.skipped or begins:
             return None
         return msgspec.structs.replace(
             self,

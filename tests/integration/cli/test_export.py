@@ -192,6 +192,21 @@ def test_times_and_ranges(memq, clicks, tmp_path):
     assert (done["records"], done["files"], values(tmp_path / "c")) == (0, 1, [])
 
 
+def test_what_retention_may_have_removed_is_said_each_time(memq, clicks, tmp_path, monkeypatch):
+    """An export of times says from when on it is whole, also when it only prints what is there."""
+
+    async def removed(*_):
+        return NOON.timestamp() * 1_000
+
+    assert run(memq, clicks, tmp_path / "whole", "--from", "1h")["incomplete_before"] is None
+    monkeypatch.setattr("memq.client.read_plan._incomplete_before_ms", removed)
+    for _ in range(2):
+        done = run(memq, clicks, tmp_path / "part", "--from", "1h")
+        assert done["incomplete_before"] == "2025-06-30T12:00:00.000Z"
+    done = run(memq, clicks, tmp_path / "part.csv", "--from", "1h")
+    assert done["incomplete_before"] == "2025-06-30T12:00:00.000Z"
+
+
 def test_a_folder_is_read_whole_by_others(memq, topic, broker, tmp_path):
     """Readers of folders take the files of all partitions, and pass over what is not theirs."""
     memq("topic", "alter", topic, "--write-partitions", "2")

@@ -371,6 +371,7 @@ def reports(draw, offsets):
         skipped=draw(st.one_of(st.just(0), st.integers(0, start))),
         final=draw(st.booleans()),
         began=draw(st.booleans()),
+        moved=draw(st.sampled_from([False, False, False, True])),
         window_start_ms=draw(st.integers(0, 2)),
         **wrong,
     )
@@ -387,12 +388,7 @@ def model(history, offset, offsets, *, window, retained, committed):
 
 def reported(history, offset, offsets, window, retained):
     """The finding at an offset, straight from the rules; None where the consumer has no part."""
-    longest = {}
-    for stored in history:
-        key = (stored.report.start, stored.report.window_start_ms)
-        if key not in longest or longest[key].report.end < stored.report.end:
-            longest[key] = stored
-    known = list(longest.values())
+    known, withdrawn = in_force(history)
     covering = [each for each, _ in known if each.start <= offset < each.end]
     if covering:
         sound = any(is_sound(each, offsets, window, retained) for each in covering)
@@ -400,11 +396,39 @@ def reported(history, offset, offsets, window, retained):
     behind = [stored for stored in known if stored.report.start > offset]
     reach = min(each.start - each.skipped for each, _ in known)
     first = [each for each, _ in known if each.start - each.skipped == reach]
-    if offset < reach and any(each.began or each.final for each in first):
+    if offset < reach and (withdrawn or any(each.began or each.final for each in first)):
         return None
     if not behind or min(stored_ms for _, stored_ms in behind) > DUE_MS:
         return "behind"
     return "unreported" if offset < reach else passed(known, offset)
+
+
+def in_force(history):
+    """Each report once, and how many beginnings were withdrawn by reports of lower offsets."""
+    longest = {}
+    for stored in history:
+        key = (stored.report.start, stored.report.window_start_ms, stored.report.moved)
+        if key not in longest or longest[key].report.end < stored.report.end:
+            longest[key] = stored
+    known = list(longest.values())
+    while withdrawn := [each for each in known if is_withdrawn(each, known)]:
+        known.remove(max(withdrawn, key=lambda each: each.report.start))
+    return known, len(longest) - len(known)
+
+
+def is_withdrawn(stored, known):
+    """Whether the group went back from where it began, before it had read anything there."""
+    report, _ = stored
+    return (
+        report.began
+        and report.start == report.end
+        and any(other.report.start < report.start and made(other) > made(stored) for other in known)
+    )
+
+
+def made(stored):
+    """When a report was made."""
+    return stored.stored_ms, stored.report.window_start_ms
 
 
 def passed(known, offset):
@@ -412,9 +436,12 @@ def passed(known, offset):
     if any(each.start - each.skipped <= offset < each.start for each, _ in known):
         return "missed"
     following = min(each.start for each, _ in known if each.start > offset)
-    if any(each.start == following and each.began for each, _ in known):
-        return None
+    begins = any(each.start == following and each.began and not each.moved for each, _ in known)
     edge = max((each.end for each, _ in known if each.end <= offset), default=None)
+    unread = any(each.start == edge and each.began for each, _ in known)
+    read = any(each.start < each.end == edge for each, _ in known)
+    if begins and unread and not read:
+        return None
     goes_on = any(each.end == edge and not each.final for each, _ in known)
     return "unreported" if goes_on else "missed"
 
@@ -463,6 +490,9 @@ def test_findings_are_those_of_the_rules(history):
             expected[finding] += records(offset)
             if finding in ("missed", "mismatched", "unreported"):
                 named[finding] += notification(offset).messages
+    if all(each.moved for each, _ in told_reports):
+        assert audit.result == []
+        return
     (found,) = audit.result
     assert {
         finding: found.total(finding).records

@@ -62,7 +62,6 @@ def member():
 def test_only_what_is_committed_is_reported(member):
     """Batches that wait for a commit are not told, and told once when it comes."""
     member.read(3, 4, 5)
-    assert member.ranges() == [(3, 3, 0, False)]
     assert member.ranges() == []
     member.counters.committed({0: 5})
     assert member.ranges() == [(3, 5, 0, False)]
@@ -72,18 +71,16 @@ def test_only_what_is_committed_is_reported(member):
 
 
 def test_where_a_member_begins_is_told_at_once(member):
-    """Before anything is committed, and where it reads: a group that begins may seek first."""
-    assert (member.woken, member.reports()) == (0, [])
-    member.read(3)
-    (begun,) = member.reports()
-    assert (begun.start, begun.end, begun.began, begun.batches) == (3, 3, True, 0)
-    member.counters.committed({0: 4})
-    (first,) = member.reports()
-    assert (first.start, first.end, first.began) == (3, 4, True)
+    """Before anything is committed after that; what it commits first says that it began there."""
     member.counters.took_up(1, 8)
     (taken,) = member.reports()
     assert (taken.partition, taken.start, taken.end, taken.began) == (1, 8, 8, False)
-    assert member.woken == 3
+    member.read(3)
+    assert (member.woken, member.reports()) == (1, [])
+    member.counters.committed({0: 4})
+    (first,) = member.reports()
+    assert (first.start, first.end, first.began) == (3, 4, True)
+    assert member.woken == 2
 
 
 def test_where_a_group_begins_is_told_when_it_is_committed(member):
@@ -91,8 +88,9 @@ def test_where_a_group_begins_is_told_when_it_is_committed(member):
     member.counters.committed({0: 5})
     member.counters.committed({0: 5})
     member.read(9)
+    member.counters.committed({0: 10})
     reports = member.reports()
-    assert [(each.start, each.end, each.began) for each in reports] == [(5, 5, True), (9, 9, True)]
+    assert [(each.start, each.end, each.began) for each in reports] == [(5, 5, True), (9, 10, True)]
 
 
 def test_report_has_the_counts(member):
@@ -162,19 +160,19 @@ def test_batches_that_wait_are_bounded(member, monkeypatch):
     member.read(*range(10))
     assert "3 waiting" in repr(member.counters)
     member.counters.committed({0: 5})
-    assert member.ranges() == [(0, 0, 0, False)]
+    assert member.ranges() == []
     member.counters.committed({0: 10})
     (report,) = member.reports()
     assert (report.start, report.end, report.batches, report.records) == (0, 10, 10, 50)
 
 
 def test_batches_that_cannot_be_counted_as_one_are_given_up(member, monkeypatch):
-    """They are in no report, which the audit calls unreported; where they began is."""
+    """They are in no report, which the audit calls unreported."""
     monkeypatch.setattr(audit_counters, "MAX_WAITING", 1)
     member.read(1, 5)
     member.counters.committed({0: 6})
     member.counters.gave_up([0])
-    assert member.ranges() == [(1, 1, 0, False), (5, 6, 3, False)]
+    assert member.ranges() == [(5, 6, 3, False)]
 
 
 def test_reports_join_while_they_wait(member):

@@ -21,6 +21,7 @@ class Broker:
         self.stored = []
         self.heartbeats = []
         self.failing = None
+        self.ends = {}
         self.answers = asyncio.Event()
         self.answers.set()
 
@@ -28,6 +29,8 @@ class Broker:
         await self.answers.wait()
         if self.failing:
             raise self.failing
+        if any(offset > self.ends.get(partition, offset) for partition, offset in offsets.items()):
+            raise OffsetOutOfRangeError("there is no such offset")
         self.stored.append(dict(offsets))
         self.heartbeats.append(heartbeat)
 
@@ -97,25 +100,44 @@ async def test_where_a_group_begins_is_stored_though_nothing_is_read(member):
     broker = Broker()
     commits = Commits(broker, "g", membership=lambda: member, auto_interval_s=None)
     await commits.begin({0: 7})
-    assert (broker.stored, commits.pending()) == ([{0: 7}], {})
+    assert broker.stored == [{0: 7}]
+    await commits.begin({0: 9})
+    assert broker.stored == [{0: 7}], "what is committed stays"
+    commits.forget([0])
 
     broker.failing = UnavailableError("no broker")
     with pytest.raises(UnavailableError):
-        await commits.begin({0: 7, 1: 3})
+        await commits.begin({0: 7, 1: 3, 2: 4})
     broker.failing = None
-    commits.moved(0, 8)
-    assert commits.pending() == {0: 8, 1: 3}
+    await commits.commit({0: 8})
+    assert broker.stored[1:] == [{0: 8}], "it is nobody else's business"
     commits.forget([1])
-    await commits.commit({})
-    assert broker.stored[1:] == [{0: 7}]
-    await commits.commit(commits.pending())
-    assert broker.stored[2:] == [{0: 8}]
+    commits._last_auto_s = -1000.0
+    commits.auto_commit()
+    await commits.settle()
+    assert broker.stored[2:] == [{2: 4}]
 
 
 async def test_begin_beyond_the_end_is_not_stored(member):
-    """A start that does not exist is for reading to refuse."""
+    """A start that does not exist is for reading to refuse; the others are stored."""
     broker = Broker()
-    broker.failing = OffsetOutOfRangeError("there is no such offset")
+    broker.ends = {1: 5}
     commits = Commits(broker, "g", membership=lambda: member, auto_interval_s=None)
-    await commits.begin({0: 7})
-    assert commits.pending() == {}
+    await commits.begin({0: 7, 1: 8, 2: 9})
+    assert broker.stored == [{0: 7}, {2: 9}]
+    await commits.begin({})
+    assert broker.stored == [{0: 7}, {2: 9}]
+
+
+async def test_a_commit_that_comes_first_is_not_undone(member):
+    """Where the group begins waits its turn, and by then it has come further."""
+    broker = Broker()
+    commits = Commits(broker, "g", membership=lambda: member, auto_interval_s=None)
+    broker.answers.clear()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(commits.commit({0: 4}))
+        await asyncio.sleep(0)
+        tasks.create_task(commits.begin({0: 10}))
+        await asyncio.sleep(0)
+        broker.answers.set()
+    assert broker.stored == [{0: 4}]
