@@ -32,7 +32,7 @@ from memq.cli.command import (
     read_through_option,
 )
 from memq.cli.completion import GroupType, TopicType
-from memq.cli.output import notice, write_whole
+from memq.cli.output import check_stdout, notice, write_whole
 from memq.core.options import Option
 from memq.core.units import DAY_MS
 from memq.errors import (
@@ -202,6 +202,7 @@ def consume(
     from memq.core.format.schema import deserialize_schema  # noqa: PLC0415
 
     check_reachable(bootstrap)
+    check_stdout()
     asked = Asked(wanted, partitions, tail, since, until, from_beginning, exit_at_end)
     with SyncTopicClient(bootstrap, topic, token=token, client="memq consume") as client:
         info = client.info()
@@ -425,8 +426,12 @@ class Progress:
         """All of this Batch is written; commits when it is time."""
         if self._remember:
             self._next[batch.partition] = batch.offset + 1
-            if time.monotonic() >= self._due_s:
-                self._commit()
+            self.tick()
+
+    def tick(self) -> None:
+        """Commit when it is time."""
+        if self._next and time.monotonic() >= self._due_s:
+            self._commit()
 
     def leave(self, partitions: list[int]) -> None:
         """Partitions go to another member, which is to go on after what is written."""
@@ -435,8 +440,9 @@ class Progress:
 
     def lose(self, partitions: list[int]) -> None:
         """Partitions are another member's already, and so are their commits."""
-        for partition in partitions:
-            self._next.pop(partition, None)
+        held = [each for each in partitions if self._next.pop(each, None) is not None]
+        if held:
+            notice(f"memq: the session ended; lines of partitions {held} may come again")
 
     def close(self) -> None:
         """Commit what is left."""
@@ -498,6 +504,10 @@ class Printer:
         out.flush()
         self._progress.written(batch)  # a group is given all of it
 
+    def rest(self) -> None:
+        """Nothing came: what is written may be committed now."""
+        self._progress.tick()
+
 
 def _print_batches(
     consumer: Consumer, waiting: Waiting, printer: Printer, stop: dict[int, int] | None
@@ -510,6 +520,7 @@ def _print_batches(
             greet = False
         batch = waiting.poll(consumer)
         if batch is None:
+            printer.rest()
             if waiting.is_over(consumer, unread=stop is not None):
                 return
         elif not stop or batch.offset < stop[batch.partition]:

@@ -8,11 +8,11 @@ text are `{"base64": "…"}`, as in the JSON that `memq consume` prints.
 
 from __future__ import annotations
 
+import io
 import re
 from collections import Counter
 from csv import Error as CsvError
 from csv import reader
-from io import StringIO
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -27,6 +27,7 @@ from memq.cli.json_rows import (
     is_binary,
     is_time,
     json_cells,
+    narrowed,
     without_advice,
 )
 from memq.core.format.envelope import ARROW_ERRORS
@@ -80,12 +81,67 @@ def csv_rows(
     try:
         if not stream.peek(1):
             return
-        for batch in _open(stream, names, schema, dialect, block_bytes):
+        source = _Tail(stream, block_bytes)
+        batches = _open(source, names, schema, dialect, block_bytes)
+        batch = next(batches, None)
+        while batch is not None:
+            following = next(batches, None)
+            if following is None:
+                _check_end(batch, source.tail, number)
             table = _with_times(_typed(batch, schema, number), schema, now_us())
             yield Rows(table, range(number, number + batch.num_rows))
             number += batch.num_rows
+            batch = following
     except ARROW_ERRORS as exc:
         raise _refusal(str(exc), names, number, block_bytes) from exc
+
+
+class _Tail(io.RawIOBase):
+    """A stream that knows the last bytes that were read of it.
+
+    Args:
+        stream: to read.
+        size_bytes: how many of them at least.
+    """
+
+    def __init__(self, stream: BufferedReader, size_bytes: int) -> None:
+        super().__init__()
+        self._stream = stream
+        self._size_bytes = size_bytes
+        self.tail = b""
+
+    def readable(self) -> bool:
+        """Yes."""
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """As the stream does."""
+        data = self._stream.read(size)
+        self.tail = self.tail[-self._size_bytes :] + data if data else self.tail
+        return data
+
+
+def _check_end(batch: pa.RecordBatch, tail: bytes, number: int) -> None:
+    """Refuse a file that ends within a quoted cell: Arrow takes the rest of the file for the cell.
+
+    Args:
+        batch: the last rows.
+        tail: the last bytes of the file, as many as a row may have.
+        number: of the first of the rows.
+
+    Raises:
+        InvalidRequestError: the last cell has no quote at its end.
+    """
+    last = batch.column(batch.num_columns - 1)[-1].as_py() if batch.num_rows else None
+    if isinstance(last, str):
+        last = last.encode()
+    if isinstance(last, bytes):
+        quoted = b'"' + last.replace(b'"', b'""')
+        if tail.endswith(quoted) and not tail.endswith(quoted + b'"'):
+            raise InvalidRequestError(
+                f"row {number + batch.num_rows - 1}: a quote is left open, up to the end of the "
+                "input"
+            )
 
 
 def _read_names(
@@ -102,7 +158,7 @@ def _read_names(
         while line.count(b'"') % 2 and (more := stream.readline(most_bytes - len(line))):
             line += more  # a name with a newline in it
         text = line.decode("utf-8-sig").removesuffix("\n").removesuffix("\r")
-        (names,) = reader(StringIO(text, newline=""), delimiter=delimiter, strict=True)
+        names = _names_in(text, delimiter)
     except (ValueError, CsvError) as exc:
         raise InvalidRequestError(
             f"the first line names no columns; the topic has {columns}: {exc}"
@@ -127,8 +183,16 @@ def _read_names(
     return names
 
 
+def _names_in(text: str, delimiter: str) -> list[str]:
+    if not text:
+        raise ValueError("it is empty")
+    if "\r" in text and '"' not in text:
+        raise ValueError("lines must end with a newline, not with a carriage return alone")
+    return next(reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True))
+
+
 def _open(
-    stream: BufferedReader,
+    stream: _Tail,
     names: list[str],
     schema: pa.Schema,
     dialect: Dialect,
@@ -153,8 +217,8 @@ def _open(
 def _cell_type(field: pa.Field) -> pa.DataType:
     """What Arrow reads a cell as."""
     kind = field.type
-    if pat.is_float16(kind):
-        return pa.float32()
+    if pat.is_floating(kind):
+        return pa.float64()
     if pat.is_decimal(kind):
         return pa.decimal128(kind.precision, kind.scale)
     if is_binary(kind):
@@ -197,7 +261,17 @@ def _conversion(kind: pa.DataType) -> Callable[[pa.Array], pa.Array] | None:
         return lambda cells: _bytes(cells, kind)
     if pat.is_duration(kind):
         return lambda cells: json_cells(_quoted(cells), kind)
+    if pat.is_floating(kind) and not pat.is_float64(kind):
+        return lambda cells: narrowed(cells, kind)
+    if pat.is_decimal(kind):
+        return _valid
     return None
+
+
+def _valid(cells: pa.Array) -> pa.Array:
+    """The cells; Arrow reads decimals that have more digits than their type."""
+    cells.validate(full=True)
+    return cells
 
 
 def _quoted(cells: pa.Array) -> list[str | None]:

@@ -110,6 +110,8 @@ def export(
 
     is_file, kind = _target(target, form)
     names = None if columns is None else [name.strip() for name in columns.split(",")]
+    if names and len(set(names)) < len(names):
+        raise ConfigError(f"--columns {columns} names a column more than once; name each once")
     selection = Selection(
         start_time=start.moment if start else None, end_time=end.moment if end else None
     )

@@ -261,6 +261,7 @@ def export_folder(folder: Path, job: Job) -> Outcome:
 def _go_on(folder: Path, job: Job) -> Outcome:
     manifest = _read_manifest(folder, job.request)
     assert manifest is not None  # noqa: S101 - it is never removed
+    _forget_changed(folder, manifest, job)
     there = len(manifest.parts) - len(manifest.missing)
     if not manifest.missing:
         planned = iso_ms(manifest.planned_ms)
@@ -271,6 +272,24 @@ def _go_on(folder: Path, job: Job) -> Outcome:
         reader.check_retained(manifest.plan().pieces)
         _export_missing(folder, manifest, reader, job)
     return _outcome(manifest, there)
+
+
+def _forget_changed(folder: Path, manifest: Manifest, job: Job) -> None:
+    """Have files made anew that were whole and are gone, or of another size."""
+    changed = []
+    for part in manifest.parts:
+        file = folder / part.file
+        if part.records is not None:
+            with _files_of(folder):
+                size_bytes = file.stat().st_size if file.exists() else None
+            if size_bytes != part.file_bytes:
+                part.records = part.file_bytes = None
+                changed.append(part.file)
+    if changed:
+        job.say(
+            f"{folder}: making {counted(len(changed), 'file')} again, gone or of another size: "
+            f"{changed[0]}{', …' * (len(changed) > 1)}"
+        )
 
 
 @contextmanager

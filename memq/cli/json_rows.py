@@ -18,6 +18,7 @@ from __future__ import annotations
 import base64
 import binascii
 import datetime as dt
+import re
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import chain
@@ -31,7 +32,7 @@ import pyarrow.types as pat
 from memq.core.format.envelope import ARROW_ERRORS
 from memq.core.format.message import TIMESTAMP_COLUMN, encode_records
 from memq.core.format.schema import DEFAULT_SCHEMA
-from memq.errors import InvalidRequestError
+from memq.errors import InvalidRequestError, MessageTooLargeError, SchemaMismatchError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -50,7 +51,14 @@ ORIGIN_FIELDS = (
 _CONSUMED_FIELDS = {"key", "value", "headers", TIMESTAMP_COLUMN, *ORIGIN_FIELDS}
 _BEYOND_CALENDAR = " microseconds since 1970"  # as `iso_us` ends where no calendar reaches
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-_REFUSED = (*ARROW_ERRORS, ValueError, OverflowError)  # what a value that does not fit raises
+# What a value that does not fit raises.
+_REFUSED = (
+    *ARROW_ERRORS,
+    ValueError,
+    OverflowError,
+    SchemaMismatchError,
+    MessageTooLargeError,
+)
 _SHOWN = 80  # characters of a line in an error
 _EXPORTED_FIELD = "batch"  # what memq export --metadata has besides, of its Batch
 _HINTS = {
@@ -119,6 +127,8 @@ def _rows_of(
             shape.table(decoded[good : good + 1], now)
         except _REFUSED as exc:
             failure = _refusal(number, line, str(exc))
+        else:
+            raise
         decoded = decoded[:good]
         table = shape.table(decoded, now)
     if decoded:
@@ -270,11 +280,14 @@ def _timestamp_us(text: str) -> int:
     if beyond and not rest:
         return int(ticks)
     moment = dt.datetime.fromisoformat(text)
+    if _FINER.search(text):
+        raise ValueError(f"{text!r} is finer than a microsecond")
     if moment.tzinfo is None:
         raise ValueError(f"{text!r} has no time zone; write it like {text}Z or {text}+02:00")
     return (moment - _EPOCH) // _MICROSECOND
 
 
+_FINER = re.compile(r"[.,]\d{6}\d*[1-9]")
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND = dt.timedelta(microseconds=1)
 
@@ -408,7 +421,7 @@ def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
         return _nested_array(values, kind)
     if pat.is_floating(kind):
         floats = [None if value is None else float(value) for value in values]
-        return pa.array(floats, pa.float64()).cast(kind, safe=False)
+        return narrowed(pa.array(floats, pa.float64()), kind)
     if is_binary(kind):
         return pa.array(map(_bytes, values), kind)
     if pat.is_duration(kind):
@@ -416,6 +429,20 @@ def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
     if pat.is_temporal(kind):
         return _times(values, kind)
     return pa.array(values, kind)
+
+
+def narrowed(floats: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Numbers as a type of floating point.
+
+    Raises:
+        ValueError: one is too large for it.
+    """
+    values = floats.cast(kind, safe=False)
+    if kind != floats.type:
+        lost = pc.and_(pc.is_inf(values.cast(pa.float64())), pc.is_finite(floats))
+        if pc.any(lost).as_py():
+            raise ValueError(f"{floats.filter(lost)[0]} is too large for {kind}")
+    return values
 
 
 def _times(values: list[Any], kind: pa.DataType) -> pa.Array:

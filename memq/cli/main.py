@@ -31,6 +31,7 @@ from memq.cli.export import export
 from memq.cli.group import group
 from memq.cli.lag import lag
 from memq.cli.offsets import offsets
+from memq.cli.output import replace_closed
 from memq.cli.produce import produce
 from memq.cli.recover import recover
 from memq.cli.topic import topic
@@ -181,6 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, _terminate)
     sys.meta_path.insert(0, _WithoutPandas)
+    replace_closed()
     try:
         return _run(None)
     finally:

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from memq.core.log_format import is_json
 from memq.core.units import format_duration_ms
+from memq.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -84,6 +87,23 @@ def notice(text: str) -> None:
         log.info("%s", text.removeprefix("memq: "))
     else:
         click.echo(text, err=True)
+
+
+def replace_closed() -> None:
+    """Let a process whose stdout or stderr is closed (`>&-`) write into nothing, not into None."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+
+
+def check_stdout() -> None:
+    """Refuse to print what nobody can read.
+
+    Raises:
+        ConfigError: stdout was closed at the start.
+    """
+    if getattr(sys.stdout, "name", None) == os.devnull:
+        raise ConfigError("stdout is closed; name a file: > FILE")
 
 
 def write_whole(out: IO[bytes], data: Any) -> None:

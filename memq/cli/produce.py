@@ -10,7 +10,7 @@ import os
 import stat
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
@@ -176,10 +176,15 @@ def produce(
                     )
                 _send_rows(producer, rows, same, "line" if form == "json" else "row", tally)
             tally.finish()
-    finally:
+    except BaseException:
         tally.collect()
+        with suppress(OSError):  # of a reader that has gone: why nothing more is sent says more
+            _show(topic, tally, time.monotonic() - started_s, output)
+        raise
+    try:
         _show(topic, tally, time.monotonic() - started_s, output)
-    tally.check()
+    finally:
+        tally.check()
 
 
 def _check_usage(

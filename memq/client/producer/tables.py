@@ -154,9 +154,11 @@ def _column(table: pa.Table, field: pa.Field, topic: str, now_us: int) -> Any:
     if not field.nullable and column.null_count:
         nulls = counted(column.null_count, "row is", "rows are")
         raise SchemaMismatchError(f"{expected}, not null, but {nulls} null")
-    if column.type.equals(field.type):
-        return column
     try:
+        if column.type.equals(field.type):
+            if pat.is_decimal(field.type):
+                column.validate(full=True)  # Arrow makes decimals with more digits than their type
+            return column
         return column.cast(field.type)
     except ARROW_ERRORS as exc:
         raise SchemaMismatchError(f"{expected}, but got {column.type}: {exc}") from exc

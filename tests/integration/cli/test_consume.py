@@ -103,6 +103,19 @@ def test_interrupted_group(memq, topic, lines, broker, how):
     assert listed["members"] == 0
 
 
+def test_what_was_written_is_committed_while_nothing_comes(memq, topic, lines, broker):
+    """A topic that is quiet leaves no lag of lines that were written long ago."""
+    memq("produce", topic, "--input", lines)
+    arguments = ["consume", topic, "--group", topic, "--from-beginning", "-b", broker.address]
+    consuming = start(*arguments)
+    try:
+        while topic not in memq("group", "list").decode() or committed(memq, topic) != [1]:
+            assert consuming.poll() is None
+    finally:
+        consuming.kill()
+        consuming.communicate()
+
+
 def test_members_share_a_topic(memq, lines, broker):
     """A member that joins takes over in the middle, and no line is read twice or missed."""
     memq("topic", "create", "shared", "--read-partitions", 2, "--write-partitions", 2)

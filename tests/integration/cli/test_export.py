@@ -19,7 +19,9 @@ from pyarrow import csv, parquet
 
 from memq import AdminClient, Producer, read_range
 from memq.cli.export_job import LOCK, MANIFEST
+from memq.cli.main import main
 from memq.core.files import lock_exclusively
+from tests.advice import follows
 from tests.integration.cli.processes import TIMEOUT_S
 
 NOON = datetime(2025, 6, 30, 12, tzinfo=UTC)
@@ -190,6 +192,29 @@ def test_times_and_ranges(memq, clicks, tmp_path):
     assert values(tmp_path / "b") == [2, 3, 4, 5]
     done = run(memq, clicks, tmp_path / "c", "--from", "1s")
     assert (done["records"], done["files"], values(tmp_path / "c")) == (0, 1, [])
+
+
+def test_files_that_are_gone_or_cut_are_made_again(memq, clicks, tmp_path, capfdbinary):
+    """A folder that says that it is whole is whole."""
+    done = run(memq, clicks, tmp_path / "all", *SMALL)
+    first, second, *_ = files(tmp_path / "all")
+    first.unlink()
+    second.write_bytes(b"")
+
+    assert main(["export", clicks, str(tmp_path / "all"), *SMALL]) == 0
+    assert b"making 2 files again, gone or of another size" in capfdbinary.readouterr().err
+
+    assert values(tmp_path / "all") == list(range(12))
+    again = run(memq, clicks, tmp_path / "all", *SMALL)
+    assert (again["records"], again["files"]) == (done["records"], done["files"])
+
+
+@follows("--columns … names a column more than once; name each once")
+def test_a_column_that_is_named_twice_is_refused(memq, clicks, tmp_path):
+    """No format has two columns of a name that all readers take."""
+    target = tmp_path / "x.csv"
+    assert "name each once" in memq("export", clicks, target, "--columns", "key,key", code=1)
+    assert run(memq, clicks, target, "--columns", "key,value")["records"] == 12
 
 
 def test_what_retention_may_have_removed_is_said_each_time(memq, clicks, tmp_path, monkeypatch):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 import threading
 from contextlib import suppress
 
@@ -269,6 +271,39 @@ def test_json_with_a_mistake(memq, topic, tmp_path):
     assert "line 101: Object contains unknown field `page`" in refusal
     assert "--format lines" in refusal
     assert [line["value"] for line in consumed(memq, topic)] == [str(n) for n in range(100)]
+
+
+def test_reader_that_has_gone_hides_no_error(topic, broker, tmp_path):
+    """What is wrong with the input is said, by the exit code too, though nobody reads stdout."""
+    (tmp_path / "bad").write_bytes(b'{"value": "a"}\nbad\n')
+    arguments = ["produce", topic, "--format", "json", "-b", broker.address]
+    with start(*arguments, "--input", tmp_path / "bad") as producing:
+        producing.stdout.close()
+        assert b"line 2: JSON is malformed" in producing.stderr.read()
+    assert producing.returncode == 1
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-"])
+def test_closed_outputs_are_nothing(topic, broker, closed):
+    """Lines are sent though nobody can read the counts; consume says that it cannot."""
+    shell = f'"$@" {closed}'
+    memq_ = [sys.executable, "-m", "memq"]
+    where = ["-b", broker.address]
+    produce = ["sh", "-c", shell, "sh", *memq_, "produce", topic, *where]
+    done = subprocess.run(
+        produce, input=b"a\n", capture_output=True, timeout=TIMEOUT_S, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    consume = ["consume", topic, "--from-beginning", "--max-messages", "1", *where]
+    done = subprocess.run(
+        ["sh", "-c", shell, "sh", *memq_, *consume],
+        capture_output=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert (b"stdout is closed" in done.stderr, done.stdout) == (
+        (True, b"") if closed == ">&-" else (False, b"a\n")
+    )
 
 
 def test_key_and_headers_for_all(memq, topic, tmp_path):

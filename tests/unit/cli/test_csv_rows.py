@@ -21,6 +21,7 @@ RIDES = pa.schema(
         pa.field("raw", pa.binary()),
         pa.field("tags", pa.list_(pa.utf8())),
         pa.field("half", pa.float16()),
+        pa.field("single", pa.float32()),
     ]
 )
 
@@ -111,6 +112,7 @@ def test_time():
         ("id,id\n", "names column 'id' more than once"),
         ('"id', "names no columns"),
         (b"\xff\n", "names no columns"),
+        ("id,city\r1,a\r", "must end with a newline, not with a carriage return"),
         ("city\na\n", "does not name column 'id', which is never null"),
         ("id,city\n1,a\nx,b\n", "row 3, column 'id': int64: invalid value 'x'"),
         ("id,city\n1,a\n2,b,c\n", "row 3: Expected 2 columns, got 3: 2,b,c"),
@@ -118,12 +120,27 @@ def test_time():
         ("id,tags\n1,\n2,[5]\n", r"row 3, column 'tags': Expected `str \| null`, got `int`"),
         ('id,raw\n1,a\n2,"{""base64"":""*""}"\n', r"row 3, column 'raw': '\*' is not base64"),
         ("id,fare\n1,1.234\n", "row 2, column 'fare': "),
+        ("id,fare\n1,1\n2,1000\n", "row 3, column 'fare': .*does not fit in precision"),
+        ("id,half\n1,inf\n2,70000\n", "row 3, column 'half': 70000.0 is too large for halffloat"),
+        ("id,single\n1,-1e39\n", "row 2, column 'single': -1e\\+39 is too large for float"),
+        ('id,city\n1,a\n2,"b\n3,c\n', "row 3: a quote is left open, up to the end"),
+        ('id,city\n1,a\n2,"', "row 3: a quote is left open"),
+        ('id,city\n1,"a""', "row 2: a quote is left open"),
+        ('id,raw\n1,"a\nb', "row 2: a quote is left open"),
     ],
 )
 def test_what_does_not_fit(text, said):
     """The column and the row are named, the first line being row 1."""
     with pytest.raises(InvalidRequestError, match=said):
         rows(RIDES, text)
+
+
+@pytest.mark.parametrize("cell", ['""', '"a"', '""""', '"a""\n"', '5" pipe', 'a"', "a"])
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+def test_cells_that_end(cell, end):
+    """A quote that is closed, or stands within a cell, is none that is left open."""
+    expected = cell[1:-1].replace('""', '"') if cell[0] == '"' else cell
+    assert [row["city"] for row in rows(RIDES, f"id,city\n1,{cell}{end}")] == [expected]
 
 
 def test_rows_over_blocks():

@@ -98,6 +98,14 @@ def test_time_of_log_messages():
         (b'{"value": "a", "headers": ["x"]}', r"at `\$.headers\[0\]`; headers are pairs, such as"),
         (b'{"value": 5, "more": "' + b"x" * 80 + b'"}', "x…$"),
         (b'{"value": {"base64": "*"}}', r"'\*' is not base64"),
+        (
+            b'{"value": "a", "timestamp": "2025-01-01T00:00:00.1234567Z"}',
+            "'2025-01-01T00:00:00.1234567Z' is finer than a microsecond",
+        ),
+        (
+            b'{"value": "a", "timestamp": "99999999999999999999 microseconds since 1970"}',
+            "too large",
+        ),
         (b'{"value": "a", "timestamp": "soon"}', "Invalid isoformat string: 'soon'"),
         (b"hello", "JSON is malformed"),
         (b"[]", "Expected `object`, got `array`"),
