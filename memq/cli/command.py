@@ -45,6 +45,14 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
+_INSTEAD = {
+    "--topic": "its name is an argument, as in `memq consume clicks`",
+    "-t": "its name is an argument, as in `memq consume clicks`",
+    "--bootstrap-server": "it is --bootstrap, or -b, after the command",
+}
+"""What to do in place of options that other systems have."""
+
+
 class _Option(click.Option):
     """An option whose errors name its variable only where the value comes from there."""
 
@@ -71,7 +79,7 @@ class Command(click.Command):
         self, *args: Any, instead: Mapping[str, str] = MappingProxyType({}), **others: Any
     ) -> None:
         super().__init__(*args, **others)
-        self._instead = instead
+        self._instead = {**_INSTEAD, **instead}
         if not isinstance(self, click.Group) and all(
             p.name != LOG_FORMAT.name for p in self.params
         ):
@@ -229,7 +237,9 @@ class RangeType(click.ParamType[OffsetRange]):
     ) -> OffsetRange:
         """The range that a text means."""
         match = _RANGE.fullmatch(value)
-        if match is None or int(match[2]) > int(match[3]):
+        if match and int(match[2]) > int(match[3]):
+            self.fail(f"{value!r} ends before it starts", param, ctx)
+        if match is None:
             self.fail(f"{value!r} is not a range of offsets; write it like 0:100-200", param, ctx)
         return OffsetRange(int(match[1]), int(match[2]), int(match[3]))
 

@@ -168,8 +168,10 @@ def _read_names(
         raise InvalidRequestError(f"the first line names column {twice[0]!r} more than once")
     unknown = [name for name in names if name not in schema.names]
     if unknown:
+        others = [sign for sign in ";\t|" if len(names) == 1 and sign in names[0]]
+        way = f"; is the delimiter {others[0]!r}? Give it with --delimiter" if others else ""
         raise InvalidRequestError(
-            f"the first line names column {unknown[0]!r}; the topic has {columns}"
+            f"the first line names column {unknown[0]!r}; the topic has {columns}{way}"
         )
     needed = [field.name for field in schema if not (field.nullable or is_time(field))]
     if schema.equals(DEFAULT_SCHEMA):

@@ -178,8 +178,9 @@ def produce(
             tally.finish()
     except BaseException:
         tally.collect()
-        with suppress(OSError):  # of a reader that has gone: why nothing more is sent says more
-            _show(topic, tally, time.monotonic() - started_s, output)
+        if tally.records:
+            with suppress(OSError):  # of a reader that has gone: why nothing more is sent says more
+                _show(topic, tally, time.monotonic() - started_s, output)
         raise
     try:
         _show(topic, tally, time.monotonic() - started_s, output)

@@ -32,14 +32,15 @@ if TYPE_CHECKING:
 
 EXAMPLE = "id:int64,at:timestamp[us, tz=UTC],name:string?"
 KNOWN_TYPES = (
-    "bool, int8 to int64, uint8 to uint64, halffloat, float, double, decimal128(10, 2), string, "
-    "large_string, binary, large_binary, fixed_size_binary[16], date32, date64, time32[s], "
-    "time64[us], timestamp[us], timestamp[us, tz=UTC], duration[ms], null, list<…>, large_list<…>, "
-    "fixed_size_list<…>[3], struct<name: …, …> and map<…, …>"
+    "bool, int8 to int64, uint8 to uint64, halffloat, float, double, float16 to float64, "
+    "decimal128(10, 2), string, large_string, binary, large_binary, fixed_size_binary[16], "
+    "date32, date64, time32[s], time64[us], timestamp[us], timestamp[us, tz=UTC], duration[ms], "
+    "null, list<…>, large_list<…>, fixed_size_list<…>[3], struct<name: …, …> and map<…, …>"
 )
 
 _MAX_FILE_BYTES = 16 << 20  # of JSON; far more than the largest schema
 _MAGIC_BYTES = 6
+_SHOWN = 40  # characters of a schema in an error
 
 _NAME = re.compile(r"[\w.-]+(?: +[\w.-]+)*")
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
@@ -65,6 +66,25 @@ _PLAIN = {
     "utf8": pa.utf8(),
     "large_utf8": pa.large_utf8(),
 }
+_ELSEWHERE = {
+    "text": "string",
+    "str": "string",
+    "varchar": "string",
+    "char": "string",
+    "int": "int32",
+    "integer": "int32",
+    "smallint": "int16",
+    "bigint": "int64",
+    "long": "int64",
+    "boolean": "bool",
+    "real": "float",
+    "numeric": "decimal128(10, 2)",
+    "bytes": "binary",
+    "blob": "binary",
+    "date": "date32",
+    "datetime": "timestamp[us, tz=UTC]",
+}
+"""What types are called in other systems."""
 _DATES = {"date32": (pa.date32(), "day"), "date64": (pa.date64(), "ms")}
 _WITH_UNIT: dict[str, Callable[[str], pa.DataType]] = {
     "time32": pa.time32,
@@ -217,7 +237,8 @@ class _Parser:
             raise self._error(str(exc)) from exc
         if kind is None:
             self._at = start
-            raise self._error("expected a type", known=True)
+            here = _ELSEWHERE.get((word or "").lower())
+            raise self._error(f"expected {here}" if here else "expected a type", known=not here)
         return kind
 
     def _type(self, word: str, depth: int) -> pa.DataType | None:
@@ -347,7 +368,8 @@ class _Parser:
     def _error(self, reason: str, *, known: bool = False) -> ConfigError:
         column = "" if self._column is None else f"column {self._column!r}: "
         rest = self._text[self._at :]
-        there = f"at {rest[:40]!r}" if rest else "at the end"
+        shown = rest if len(rest) <= _SHOWN else f"{rest[:_SHOWN]}…"
+        there = f"at {shown!r}" if rest else "at the end"
         types = f"; the types are {KNOWN_TYPES}" if known else ""
         return ConfigError(f"{column}{reason} {there} of the schema{types}")
 

@@ -50,6 +50,11 @@ def parse_bootstrap(bootstrap: str) -> list[str]:
     Raises:
         ConfigError: there is none, or one is malformed.
     """
+    if not isinstance(bootstrap, str):
+        raise ConfigError(
+            f"bootstrap {bootstrap!r} is no text; write it like 'broker-1:6367,broker-2:6367', and "
+            "options as keyword arguments"
+        )
     addresses = [part.strip() for part in bootstrap.split(",") if part.strip()]
     if not addresses:
         raise ConfigError(

@@ -23,7 +23,7 @@ from memq.client.sync import EventLoopThread, SyncClient, sync, sync_close, sync
 from memq.client.topic import TopicClient, check_retained
 from memq.core.format.message import TIMESTAMP_COLUMN
 from memq.core.format.schema import deserialize_schema
-from memq.errors import InvalidRequestError, RequestTimeoutError, SchemaMismatchError
+from memq.errors import ConfigError, InvalidRequestError, RequestTimeoutError, SchemaMismatchError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
@@ -402,7 +402,7 @@ def read_range(
         grew within what is read, rows from before have nulls in the columns that were added.
 
     Raises:
-        ConfigError: a time has no time zone.
+        ConfigError: a time has no time zone, or there is no such option.
         InvalidRequestError: there is no such partition or column, the range is not one, or records
             of the topic have no time.
         OffsetOutOfRangeError: some of the offsets are not retained; the message says which are.
@@ -505,6 +505,10 @@ def _reader(
 ) -> tuple[AsyncTopicReader, Selection]:
     """What is to be read, and what reads it; not opened yet."""
     reading: dict[str, Any] = {**options}
+    unknown = sorted(reading.keys() - ReadArguments.__annotations__.keys())
+    if unknown:
+        known = ", ".join(sorted(ReadArguments.__annotations__))
+        raise ConfigError(f"unknown option {unknown[0]!r} of a read; known are {known}")
     selecting = {name: reading.pop(name) for name in Selection._fields if name in reading}
     selection = Selection(**selecting)
     selection.check(topic)

@@ -10,6 +10,7 @@ import json
 import re
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from memq.client.cluster import parse_bootstrap
@@ -23,7 +24,7 @@ from memq.core.units import parse_size_bytes
 from memq.errors import ConfigError, CorruptDataError, DataLossError, MemqError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from memq.client.producer.options import ProducerArguments
 
@@ -335,6 +336,15 @@ def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
     return options
 
 
+def _meant(unknown: str, names: Sequence[str]) -> str:
+    """Which option somebody may have meant who wrote another one."""
+    kafkas = {"kafka.bootstrap.servers": "bootstrap", "subscribe": "topic"}.get(unknown.lower())
+    lower = {name.lower(): name for name in names}
+    near = get_close_matches(unknown.lower(), lower, n=1, cutoff=0.8)
+    meant = kafkas or (lower[near[0]] if near else "")
+    return f" (here it is {meant})" if meant else ""
+
+
 def _parse_all(
     table: Mapping[str, Option], given: Mapping[str, str], what: Literal["read", "write"]
 ) -> dict[str, Any]:
@@ -343,7 +353,10 @@ def _parse_all(
     names = [row.name for row in table.values()]
     unknown = [key for key in given if key.lower() not in map(str.lower, names)]
     if unknown:
-        raise ConfigError(f"unknown option {unknown[0]!r}; a {what} knows {', '.join(names)}")
+        raise ConfigError(
+            f"unknown option {unknown[0]!r}{_meant(unknown[0], names)}; a {what} knows "
+            f"{', '.join(names)}"
+        )
     if "topic" not in texts:
         raise ConfigError(f"option 'topic' is missing: name the topic to {what}")
     values = {field: _value(row, texts.get(row.name.lower())) for field, row in table.items()}

@@ -78,6 +78,14 @@ def test_a_window_has_its_zone(admin, topic):
     admin.offsets(topic, time.replace(tzinfo=UTC))
 
 
+def test_options_that_do_not_exist_are_named():
+    """A dict of Kafka's is no list of brokers, and a read knows its arguments."""
+    with pytest.raises(ConfigError, match="is no text; write it like 'broker-1:6367,"):
+        Producer({"bootstrap.servers": "h:1"}, topic="t")
+    with pytest.raises(ConfigError, match="unknown option 'colums' of a read; known are columns, "):
+        read_range(topic="t", colums=["key"])
+
+
 @follows("the topic has a schema of its own: use write_table")
 def test_rows_are_written_as_a_table(admin, broker, topic):
     """A typed topic takes tables and no values."""

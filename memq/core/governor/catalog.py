@@ -26,6 +26,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from difflib import get_close_matches
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -57,6 +59,7 @@ log = logging.getLogger(__name__)
 
 _DOOMED = ".doomed"
 MAX_TOPICS = 10_000  # each has files, and a TopicProcessor for each write partition
+MAX_COMPARED = 200  # topics, for one that may have been meant; comparing takes about 50 us each
 MAX_SCHEMAS = 100  # of one topic, oldest to newest
 
 
@@ -155,8 +158,12 @@ class Catalog:
         try:
             return self._topics[name]
         except KeyError:
+            near = get_close_matches(
+                name[:250], islice(self._topics, MAX_COMPARED), n=1, cutoff=0.8
+            )
+            there = f" (there is {near[0]!r})" if near else ""
             raise UnknownTopicError(
-                f"no topic {name[:250]!r} here; {_way_to_create(name)}"
+                f"no topic {name[:250]!r} here{there}; {_way_to_create(name)}"
             ) from None
 
     def __contains__(self, name: str) -> bool:

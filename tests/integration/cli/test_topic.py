@@ -67,9 +67,17 @@ def test_schema_from_text(memq, tmp_path):
         json.loads(memq("topic", "describe", name, "-o", "json")) for name in ("short", "copy")
     )
     assert first["schema_id"] == second["schema_id"]
-    assert "column 'id': expected a type at 'int'" in memq(
+    assert "column 'id': expected int32 at 'int'" in memq(
         "topic", "create", "wrong", "--schema", "id:int", code=1
     )
     assert "no file, and no schema" in memq(
         "topic", "create", "wrong", "--schema", "missing.parquet", code=1
+    )
+
+
+def test_a_topic_that_may_have_been_meant_is_named(memq):
+    """A slip of a letter is seen at once."""
+    memq("topic", "create", "carriages")
+    assert "no topic 'carriges' here (there is 'carriages')" in memq(
+        "topic", "describe", "carriges", code=1
     )

@@ -142,7 +142,7 @@ def test_range():
     convert = RangeType().convert
 
     assert convert("2:5-9", None, None) == OffsetRange(2, 5, 9)
-    for text in ("", "5-9", "0:9", "0:9-5", "a:1-2", "0:1-2x", "-1:0-1"):
+    for text in ("", "5-9", "0:9", "a:1-2", "0:1-2x", "-1:0-1"):
         with pytest.raises(click.BadParameter, match="like 0:100-200"):
             convert(text, None, None)
 

@@ -109,6 +109,7 @@ def test_time():
     [
         ("", "names no columns; the topic has id, city"),
         ("id,town\n", "names column 'town'; the topic has id, city"),
+        ("id;city\n", "names column 'id;city'; .*; is the delimiter ';'\\? Give it with --delim"),
         ("id,id\n", "names column 'id' more than once"),
         ('"id', "names no columns"),
         (b"\xff\n", "names no columns"),

@@ -65,6 +65,8 @@ def test_times_are_milliseconds_or_iso():
             {"offsets": "1"},
             "unknown option 'offsets'; a read knows bootstrap, topic, token",
         ),
+        ({"startingoffset": "1"}, "unknown option 'startingoffset' (here it is startingOffsets)"),
+        ({"kafka.bootstrap.servers": "h:1"}, "(here it is bootstrap); a read knows"),
         ({"topic": "a b"}, "option 'topic' = 'a b': topic name"),
         ({"bootstrap": "nowhere"}, "option 'bootstrap' = 'nowhere'"),
         ({"startingOffsets": "first"}, "'startingOffsets' = 'first': must be earliest, latest, or"),
