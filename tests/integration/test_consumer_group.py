@@ -274,7 +274,7 @@ async def test_assigning_by_hand_leaves_the_group(tmp_path):
             await w.write(b"v")
         async with w.consumer(group="g") as a, w.consumer(group="g") as b:
             await balance(a, b, partitions=2)
-            await a.assign([0, 1])
+            await a.assign(iter([0, 1]))
             await balance(b, partitions=2)
             await take(a, 1)
             with pytest.raises(InvalidRequestError, match="1 live member: close all"):

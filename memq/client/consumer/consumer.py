@@ -298,12 +298,14 @@ class AsyncConsumer:
             MemqError: the broker failed for the whole request timeout.
         """
         self._check_open()
-        committed = await self._committed(partitions)
         if isinstance(partitions, Mapping):
             check_offsets(partitions)
             offsets = await resolve(self._topic, partitions, partitions)
+            committed = await self._committed(offsets)
         else:
-            offsets = await resolve(self._topic, self._options.start, partitions) | committed
+            offsets = await resolve(self._topic, self._options.start, partitions)
+            committed = await self._committed(offsets)
+            offsets |= committed
         self._assigned = True
         session, self._session = self._session, None
         if session is not None:
@@ -384,8 +386,9 @@ class AsyncConsumer:
             raise failed
 
     async def _take_up(self, membership: Membership, partitions: set[int]) -> None:
-        committed = await self._committed(partitions)
-        offsets = await resolve(self._topic, self._options.start, partitions) | committed
+        offsets = await resolve(self._topic, self._options.start, partitions)
+        committed = await self._committed(offsets)
+        offsets |= committed
         # The group may have changed its mind meanwhile.
         partitions = partitions & membership.to_start
         membership.started(partitions)
