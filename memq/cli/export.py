@@ -165,6 +165,8 @@ def export(
             notice(f"{target}: not whole yet; the same command goes on")
         raise
     row = {"topic": topic, "target": str(target), "format": kind, **outcome._asdict()}
+    if output == "table" and outcome.incomplete_before is None:
+        del row["incomplete_before"]
     show_one(row | {"seconds": round(time.monotonic() - started_s, 3)}, output)
 
 

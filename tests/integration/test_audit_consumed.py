@@ -89,7 +89,7 @@ def test_group_answers_for_what_follows_where_it_began(broker):
     topic = Topic(broker)
     topic.produce(3)
     with Consumer(topic.address, topic=topic.name, group="g", start="latest") as consumer:
-        while not consumer.assignment:
+        while not consumer.committed():
             assert consumer.poll(0.01) is None
     topic.produce(2)
     consume(topic, 1, start="latest")
@@ -102,7 +102,7 @@ def test_group_that_is_put_back_before_it_reads_answers_for_all(broker, by_hand)
     topic = Topic(broker)
     topic.produce(6)
     with Consumer(topic.address, topic=topic.name, group="g", start="latest") as consumer:
-        while not consumer.assignment:
+        while not consumer.committed():
             assert consumer.poll(0.01) is None
         if not by_hand:
             consumer.seek_to_beginning()
@@ -124,7 +124,7 @@ def test_seek_forward_before_the_first_read_is_no_skip(broker):
     topic = Topic(broker)
     topic.produce(5)
     with Consumer(topic.address, topic=topic.name, group="g") as consumer:
-        while not consumer.assignment:
+        while not consumer.committed():
             assert consumer.poll(0) is None
         consumer.seek(0, 3)
         for _ in range(2):
