@@ -147,7 +147,11 @@ def test_chosen_columns_are_all_that_is_moved(load, topic):
 @pytest.mark.parametrize(
     ("options", "schema", "message"),
     [
-        ({"startingOffset": "5"}, None, "unknown option 'startingoffset'; a read knows bootstrap"),
+        (
+            {"startingOffset": "5"},
+            None,
+            "unknown option 'startingoffset' (here it is startingOffsets); a read",
+        ),
         ({"mode": "lenient"}, None, "option 'mode' = 'lenient': must be failfast or permissive"),
         ({"startingOffsets": '{"9": 1}'}, None, "names read partition 9; the topic has 0, 1, 2"),
         ({"endingOffsets": '{"0": 999}'}, None, "is not published yet"),

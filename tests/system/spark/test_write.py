@@ -251,7 +251,11 @@ def test_a_conflict_has_its_own_type(spark, topic):
     ("columns", "options", "message"),
     [
         (["value"], {"mode": "overwrite"}, "a topic cannot be overwritten"),
-        (["value"], {"compresion": "zstd"}, "unknown option 'compresion'; a write knows bootstrap"),
+        (
+            ["value"],
+            {"compresion": "zstd"},
+            r"unknown option 'compresion' \(here it is compression\); a write knows bootstrap",
+        ),
         (["value"], {"compression": "gzip"}, "'gzip.*must be none or zstd or lz4"),
         (["value"], {"messageBytes": "1"}, "message_bytes"),
         (["value"], {"jobId": "x" * 129}, "must have 1 to 128 bytes"),
