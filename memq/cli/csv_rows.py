@@ -81,34 +81,47 @@ def csv_rows(
     try:
         if not stream.peek(1):
             return
-        source = _Tail(stream, block_bytes)
-        batches = _open(source, names, schema, dialect, block_bytes)
-        batch = next(batches, None)
-        while batch is not None:
-            following = next(batches, None)
-            if following is None:
+        source = _Tail(stream)
+        for batch, last in _with_last(_open(source, names, schema, dialect, block_bytes)):
+            if last:
                 _check_end(batch, source.tail, number)
             table = _with_times(_typed(batch, schema, number), schema, now_us())
             yield Rows(table, range(number, number + batch.num_rows))
             number += batch.num_rows
-            batch = following
     except ARROW_ERRORS as exc:
         raise _refusal(str(exc), names, number, block_bytes) from exc
 
 
+def _with_last(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, bool]]:
+    """Each RecordBatch, and whether it is the last; an error comes after those before it."""
+    batch = next(batches, None)
+    while batch is not None:
+        try:
+            following = next(batches, None)
+        except ARROW_ERRORS:
+            yield batch, False
+            raise
+        yield batch, following is None
+        batch = following
+
+
 class _Tail(io.RawIOBase):
-    """A stream that knows the last bytes that were read of it.
+    """A stream that knows the last two blocks that were read of it, of which all but the last one
+    are whole.
 
     Args:
         stream: to read.
-        size_bytes: how many of them at least.
     """
 
-    def __init__(self, stream: BufferedReader, size_bytes: int) -> None:
+    def __init__(self, stream: BufferedReader) -> None:
         super().__init__()
         self._stream = stream
-        self._size_bytes = size_bytes
-        self.tail = b""
+        self._blocks = (b"", b"")
+
+    @property
+    def tail(self) -> bytes:
+        """The bytes of these."""
+        return b"".join(self._blocks)
 
     def readable(self) -> bool:
         """Yes."""
@@ -117,7 +130,8 @@ class _Tail(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         """As the stream does."""
         data = self._stream.read(size)
-        self.tail = self.tail[-self._size_bytes :] + data if data else self.tail
+        if data:
+            self._blocks = (self._blocks[1], data)
         return data
 
 

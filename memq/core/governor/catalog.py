@@ -59,7 +59,7 @@ log = logging.getLogger(__name__)
 
 _DOOMED = ".doomed"
 MAX_TOPICS = 10_000  # each has files, and a TopicProcessor for each write partition
-MAX_COMPARED = 200  # topics, for one that may have been meant; comparing takes about 50 us each
+MAX_COMPARED = 200  # topics, for one that may have been meant; comparing takes about 20 us each
 MAX_SCHEMAS = 100  # of one topic, oldest to newest
 
 

@@ -155,6 +155,16 @@ def test_rows_over_blocks():
     assert 0 < len(seen) < 100
 
 
+def test_block_before_a_mistake_is_given_out():
+    """However soon the mistake is met, what stands before its block is whole."""
+    text = "id\n" + "12345678\n" * 10 + "x\n"
+    seen = []
+    with pytest.raises(InvalidRequestError, match="row 12, column 'id'"):
+        for _, numbers in parts(RIDES, text, block_bytes=45):
+            seen += numbers
+    assert seen == list(range(2, 12))
+
+
 def test_row_that_is_too_large():
     """A row beyond all Messages, or a quote that does not end, is refused in bounded memory."""
     text = "id,city\n1,a\n2," + '"' + "x" * 10_000
