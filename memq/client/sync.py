@@ -6,19 +6,24 @@ arguments, result, errors and docstring are the twin's.
 The thread is a daemon, and whatever is still open when the interpreter exits is closed by an exit
 handler, so that forgetting `close()` neither hangs a program nor kills the thread in mid-call.
 Threads do not survive a fork: in a child process every call is a `ClosedError` that says so.
+
+A Ctrl-C may fall between any two steps of a thread that waits, also between the taking of a lock
+and the block that gives it back: a `threading.Condition` or `Event` then stays locked for ever, and
+with it the event loop that wants to wake the thread. So threads wait for a `SimpleQueue` here,
+whose steps are C, and each either happens or does not.
 """
 
 from __future__ import annotations
 
 import asyncio
 import atexit
-import concurrent.futures
 import os
 import threading
 import warnings
 from collections import deque
 from contextlib import AbstractAsyncContextManager, suppress
-from functools import wraps
+from functools import partial, wraps
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from memq.errors import ClosedError, InvalidRequestError, MemqError, RequestTimeoutError
@@ -42,23 +47,27 @@ class EventLoopThread:
 
     Args:
         name: of the thread, as debuggers show it.
+
+    Attributes:
+        name: the same.
     """
 
     def __init__(self, name: str) -> None:
+        self.name = name
         self._loop = asyncio.new_event_loop()
         self._pid = os.getpid()
         self._closed = False
         self._lock = threading.Lock()
         # A task that waits for what only it refers to is garbage to Python, asyncio's own set of
-        # tasks being weak: what was submitted is kept here until it ends.
-        self._submitted: set[concurrent.futures.Future[Any]] = set()
+        # tasks being weak: calls are kept here until they end.
+        self._calls: set[Call[Any]] = set()
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._thread.start()
         atexit.register(self.close)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "running"
-        return f"<EventLoopThread {self._thread.name} {state}>"
+        return f"<EventLoopThread {self.name} {state}>"
 
     @property
     def is_current(self) -> bool:
@@ -79,36 +88,23 @@ class EventLoopThread:
             ClosedError: the loop is closed, was closed meanwhile, or belongs to a parent process.
             InvalidRequestError: called on the loop's own thread, where waiting would never end.
         """
-        return self.result(self.submit(work))
+        return self.submit(work).result()
 
-    def result(self, future: concurrent.futures.Future[T]) -> T:
-        """Wait for what `submit` returned, as `run` does."""
-        try:
-            return future.result()
-        except concurrent.futures.CancelledError as exc:
-            raise ClosedError(f"{self._thread.name} was closed during the call") from exc
-        finally:
-            future.cancel()
-
-    def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+    def submit(self, work: Coroutine[Any, Any, T]) -> Call[T]:
         """Start a coroutine on the loop, for another thread to wait for.
 
         Raises:
             ClosedError: the loop is closed or belongs to a parent process.
             InvalidRequestError: called on the loop's own thread, where waiting would never end.
         """
+        call = Call(self, work)
         try:
             self._check_thread()
-            self._check_process()
-            with self._lock:
-                self._check_open()
-                future = asyncio.run_coroutine_threadsafe(work, self._loop)
+            self.call(call.start, self._calls)
         except (ClosedError, InvalidRequestError):
             work.close()
             raise
-        self._submitted.add(future)
-        future.add_done_callback(self._submitted.discard)
-        return future
+        return call
 
     def call(self, function: Callable[..., object], *args: object) -> None:
         """Have the loop call a function soon; nobody waits for it.
@@ -139,7 +135,7 @@ class EventLoopThread:
             return
         self._thread.join(timeout_s)
         if self._thread.is_alive():
-            raise RequestTimeoutError(f"{self._thread.name} did not end within {timeout_s} s")
+            raise RequestTimeoutError(f"{self.name} did not end within {timeout_s} s")
 
     def _check_thread(self) -> None:
         if self.is_current:
@@ -151,24 +147,26 @@ class EventLoopThread:
         # Before the lock is touched: a fork may have copied it in its locked state.
         if self.inherited:
             raise ClosedError(
-                f"{self._thread.name} was made before a fork; make the client in the child process"
+                f"{self.name} was made before a fork; make the client in the child process"
             )
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ClosedError(f"{self._thread.name} is closed")
+            raise ClosedError(f"{self.name} is closed")
 
     def _main(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_forever()
         finally:
-            self._closed = True  # a task may have raised SystemExit, which ends the loop as well
+            with self._lock:
+                self._closed = True  # a task may have raised SystemExit, which ends the loop too
             _finish(self._loop)
 
 
 def _finish(loop: asyncio.AbstractEventLoop) -> None:
     """Cancel the tasks of a stopped loop, let them end, and close it."""
+    loop.run_until_complete(asyncio.sleep(0))  # what was submitted last is a task then
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
         task.cancel()
@@ -181,6 +179,77 @@ def _finish(loop: asyncio.AbstractEventLoop) -> None:
             )
     loop.run_until_complete(loop.shutdown_asyncgens())
     loop.close()
+
+
+class Call(Generic[T]):
+    """A coroutine on an event loop, and the thread that waits for it.
+
+    Args:
+        loop: where it runs.
+        work: the coroutine.
+
+    Attributes:
+        done: whether it has ended.
+    """
+
+    _task: asyncio.Task[T] | None = None
+    _value: T
+    _error: BaseException | None = None
+
+    def __init__(self, loop: EventLoopThread, work: Coroutine[Any, Any, T]) -> None:
+        self.done = False
+        self._loop = loop
+        self._work = work
+        self._woken: SimpleQueue[None] = SimpleQueue()
+
+    def result(self, meanwhile: Callable[[], bool] = lambda: False) -> T:
+        """Wait for what the coroutine returns or raises; cancels it when the wait is interrupted.
+
+        Args:
+            meanwhile: called whenever the thread was woken, until there is no more to do.
+
+        Raises:
+            ClosedError: the loop was closed meanwhile.
+        """
+        try:
+            while not self.done:
+                if not meanwhile():
+                    self._woken.get()
+        except BaseException:
+            with suppress(ClosedError):  # then it is cancelled already
+                self._loop.call(self._cancel)
+            raise
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def wake(self) -> None:
+        """Make the thread that waits look whether there is something to do meanwhile."""
+        self._woken.put(None)
+
+    def start(self, calls: set[Call[Any]]) -> None:
+        """On the loop: run it, as one of its calls."""
+        calls.add(self)
+        self._task = asyncio.get_running_loop().create_task(self._work)
+        self._task.add_done_callback(partial(self._end, calls))
+
+    def _end(self, calls: set[Call[Any]], task: asyncio.Task[T]) -> None:
+        calls.discard(self)
+        if task.cancelled():
+            self._error = ClosedError(f"{self._loop.name} was closed during the call")
+        elif (error := task.exception()) is not None:
+            self._error = error
+        else:
+            self._value = task.result()
+        # The task is to die here: its end calls Python, where the waiting thread's interrupt,
+        # should it come then, would be ignored.
+        self._task = None
+        self.done = True
+        self.wake()
+
+    def _cancel(self) -> None:
+        if self._task is not None:  # else it has ended, or was interrupted before its start
+            self._task.cancel()
 
 
 class Callbacks:
@@ -197,50 +266,46 @@ class Callbacks:
 
     def __init__(self, loop: EventLoopThread) -> None:
         self._loop = loop
-        self._changed = threading.Condition()
         # One at a time: the client awaits each callback before it goes on.
-        self._calls: deque[Callable[[], None]] = deque()
+        self._turns: deque[Callable[[], None]] = deque()
+        self._waiting: set[Call[Any]] = set()
 
     async def call(self, callback: Callable[[A], object], argument: A) -> None:
         """On the loop: have the waiting thread call it, and await the outcome."""
         outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        with self._changed:
-            self._calls.append(lambda: self._call(callback, argument, outcome))
-            self._changed.notify_all()
+        self._turns.append(lambda: self._call(callback, argument, outcome))
+        for call in tuple(self._waiting):
+            call.wake()
         await outcome
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop, and meanwhile the callbacks here."""
-        future = self._loop.submit(work)
-        future.add_done_callback(lambda _: self._notify())
+        call = self._loop.submit(work)
         try:
-            while (call := self._next_call(future.done)) is not None:
-                call()
-        except BaseException:
-            future.cancel()
-            raise
-        return self._loop.result(future)
+            self._waiting.add(call)
+            return call.result(self._take_turn)
+        finally:
+            self._waiting.discard(call)
 
-    def _next_call(self, done: Callable[[], bool]) -> Callable[[], None] | None:
-        """Wait for a callback; None when the work is done first."""
-        with self._changed:
-            while not self._calls and not done():
-                self._changed.wait()
-            return None if done() else self._calls.popleft()
-
-    def _notify(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
+    def _take_turn(self) -> bool:
+        """Run a callback; whether there was one."""
+        try:
+            turn = self._turns.popleft()
+        except IndexError:
+            return False
+        turn()
+        return True
 
     def _call(
         self, callback: Callable[[A], object], argument: A, outcome: asyncio.Future[None]
     ) -> None:
+        error: Exception | None = None
         try:
             callback(argument)
         except Exception as exc:  # noqa: BLE001 - raised where the loop awaits the callback
-            self._loop.call(_settle, outcome, exc)
-        else:
-            self._loop.call(_settle, outcome, None)
+            error = exc
+        finally:  # an interrupt is this thread's, and the client can go on
+            self._loop.call(_settle, outcome, error)
 
 
 def _settle(outcome: asyncio.Future[None], exc: Exception | None) -> None:

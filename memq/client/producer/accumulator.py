@@ -23,6 +23,11 @@ Rule 4. `tick` seals a Message that has been open for the linger time, unless wh
     way each time.
 Rule 5. Where nobody knows how long a Message stays open, and where several accumulators hand over
     to one state machine, its deadline counts from when it was sealed. Deadlines come in order then.
+Rule 6. A signal's handler may raise between any two calls in here, and the program may go on. The
+    record that is being written is then written whole or not at all, others are not touched, and
+    the Message that is being sealed is settled. So a record counts from when its value is appended,
+    after its other columns, and a Message is open from when `_room` is set, after all else. The
+    budget alone may be wrong by that one Message.
 """
 
 from __future__ import annotations
@@ -221,8 +226,12 @@ class Accumulator:
                     room = self._room - len(value) - len(key) - RECORD_BYTES
                     if room >= 0 and len(self._keys) == len(self._values):
                         self._room = room
-                        self._values.append(value)
-                        self._keys.append(key)
+                        try:
+                            self._keys.append(key)
+                            self._values.append(value)
+                        except BaseException:
+                            self._cut_back()
+                            raise
                         return self._delivery
         return self._add(check_record(value, key, headers, timestamp))
 
@@ -245,17 +254,27 @@ class Accumulator:
 
     def _append(self, record: Record) -> None:
         count = len(self._values)
-        if record.key is not None:
-            _pad(self._keys, count)
-            self._keys.append(record.key)
-        if record.headers is not None:
-            _pad(self._headers, count)
-            self._headers.append(record.headers)
-        if record.timestamp_us is not None:
-            self._fill_timestamps(count)
-            self._timestamps.append(record.timestamp_us)
-        self._values.append(record.value)
-        self._room -= record.size_bytes
+        try:
+            if record.key is not None:
+                _pad(self._keys, count)
+                self._keys.append(record.key)
+            if record.headers is not None:
+                _pad(self._headers, count)
+                self._headers.append(record.headers)
+            if record.timestamp_us is not None:
+                self._fill_timestamps(count)
+                self._timestamps.append(record.timestamp_us)
+            self._room -= record.size_bytes
+            self._values.append(record.value)
+        except BaseException:
+            self._cut_back()
+            raise
+
+    def _cut_back(self) -> None:
+        """Forget a record that has no value yet: an interrupt fell into its writing."""
+        count = len(self._values)
+        for column in (self._keys, self._headers, self._timestamps):
+            del column[count:]
 
     # -- rows that are Arrow already --------------------------------------------------------
 
@@ -336,12 +355,16 @@ class Accumulator:
         reserved = max(record_bytes + ENVELOPE_BYTES, self._message_bytes)
         if not self._budget.take(reserved):
             return False
+        try:
+            self._opened_s = self._clock()
+            self._delivery = Delivery(self.seal if self._linger_s is None else None)
+            self._sample()
+            self._wake()
+        except BaseException:
+            self._budget.give(reserved)
+            raise
         self._reserved = reserved
         self._room = reserved - ENVELOPE_BYTES
-        self._opened_s = self._clock()
-        self._delivery = Delivery(self.seal if self._linger_s is None else None)
-        self._sample()
-        self._wake()
         return True
 
     def _seal(self) -> None:
@@ -355,10 +378,15 @@ class Accumulator:
         columns = (self._keys or None, self._values, self._headers or None, self._timestamps)
         delivery, reserved = self._delivery, self._reserved
         written_s = self._clock() if self._from_sealing else self._opened_s
-        self._start_empty()
-        delivery.sealed()
         rows = partial(encode_records, *columns)
-        self._hand_over(rows, self._schema_id or "", delivery, written_s, reserved)
+        self._start_empty()
+        # Nothing between these two: until it is handed over an interrupt would lose the Message.
+        try:
+            delivery.sealed()
+            self._hand_over(rows, self._schema_id or "", delivery, written_s, reserved)
+        except BaseException as exc:
+            delivery.settle(_failure(exc))
+            raise
 
     def _hand_over(
         self,
@@ -388,7 +416,7 @@ class Accumulator:
             self._on_sealed(message)
         except BaseException as exc:
             self._budget.give(reserved)
-            delivery.settle(exc if isinstance(exc, MemqError) else MemqError(f"not sent: {exc!r}"))
+            delivery.settle(_failure(exc))
             raise
 
     # -- inside, with the lock held ---------------------------------------------------------
@@ -430,8 +458,8 @@ class Accumulator:
 
     def _wake(self) -> None:
         if not self._ticking:
-            self._ticking = True
             self._on_wake()
+            self._ticking = True
 
     def _sample(self) -> None:
         self._sampled_at = len(self._values)
@@ -443,6 +471,15 @@ class Accumulator:
         for end, (_, sample_us) in zip(ends, self._samples, strict=True):
             missing = min(end, count) - len(self._timestamps)
             self._timestamps.extend([sample_us] * missing)
+
+
+def _failure(exc: BaseException) -> MemqError:
+    """What becomes of a Message that was not handed over, or not for certain."""
+    if isinstance(exc, MemqError):
+        return exc
+    if isinstance(exc, Exception):
+        return MemqError(f"not sent: {exc!r}")
+    return MemqError(f"it may not have been sent: {exc!r} came while it was handed over")
 
 
 def _pad(column: list[Any], count: int) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple
 
 from memq.core.units import counted
@@ -142,18 +143,15 @@ class Delivery:
     def _wait(self, timeout_s: float | None) -> None:
         if self.done():
             return
-        event = threading.Event()
-
-        def wake(_: Delivery) -> None:
-            event.set()
-
+        settled: SimpleQueue[Delivery] = SimpleQueue()  # never left locked: see `memq.client.sync`
         self._seal()
-        self._watch(wake)
+        self._watch(settled.put)
         try:
-            if not event.wait(timeout_s):
-                raise RequestTimeoutError(f"the Message is not settled after {timeout_s:g} s")
+            settled.get(timeout=None if timeout_s is None else max(0.0, timeout_s))
+        except Empty as exc:
+            raise RequestTimeoutError(f"the Message is not settled after {timeout_s:g} s") from exc
         finally:
-            self._unwatch(wake)
+            self._unwatch(settled.put)
 
     def _outcome(self) -> StoredAt:
         self.seen = True

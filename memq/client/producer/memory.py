@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, TypeVar
 
 from memq.errors import BufferFullError
@@ -116,11 +118,15 @@ class MemoryWait:
             MemqError: as `write`.
         """
         while True:
-            freed = threading.Event()
-            self._budget.when_free(self._budget.refused_bytes, freed.set)
-            if not freed.wait(self._left_s()):
-                self._budget.forget(freed.set)
-                raise self._full()
+            freed: SimpleQueue[None] = SimpleQueue()  # never left locked: see `memq.client.sync`
+            wake = partial(freed.put, None)
+            self._budget.when_free(self._budget.refused_bytes, wake)
+            try:
+                freed.get(timeout=self._left_s())
+            except Empty as exc:
+                raise self._full() from exc
+            finally:
+                self._budget.forget(wake)
             if (written := write()) is not None:
                 return written
 

@@ -28,6 +28,7 @@ from memq.errors import (
     MessageTooLargeError,
     SchemaMismatchError,
 )
+from tests.unit.client.interrupts import interrupted
 
 MESSAGE_BYTES = 4_096
 
@@ -431,3 +432,47 @@ def test_any_mix_of_records_comes_out_as_it_went_in(steps, linger_s, compression
         assert stamp == timestamp if timestamp is not None else stamp <= round(now * 1e6)
     assert all(message.size_bytes <= 1_500 for message in rig.sealed)
     assert rig.budget.used_bytes == sum(message.size_bytes for message in rig.sealed)
+
+
+def write_some(rig, written):
+    """Write records that tell their keys, headers and times, in all ways, over several Messages."""
+    for number in range(8):
+        text = str(number).encode()
+        value = text * 600 if number % 3 else text
+        with_headers = {"headers": {"h": text}, "timestamp": number} if number in {1, 6} else {}
+        key = None if number in {2, 5} else text
+        written.append((number, rig.write(value, key, **with_headers)))
+    rig.accumulator.seal()
+
+
+@pytest.mark.parametrize("linger_s", [0.01, None])
+def test_interrupt_anywhere(linger_s):
+    """Wherever in a write a Ctrl-C falls: no record is damaged, and none is lost in silence."""
+    steps = 0
+    interrupt = True
+    while interrupt:
+        steps += 1
+        rig, first, second = Rig(linger_s=linger_s, message_bytes=1_500), [], []
+        interrupt = interrupted(lambda: write_some(rig, first), steps)  # noqa: B023 - called now
+        write_some(rig, second)
+
+        where = f"interrupted at step {steps}"
+        delivered = []
+        for message in rig.sealed:
+            for row in rows_of(message):
+                number = int(row["value"][:1])
+                text = str(number).encode()
+                assert row["key"] == (None if number in {2, 5} else text), where
+                assert row["headers"] == ([("h", text)] if number in {1, 6} else None), where
+                time_us = number if number in {1, 6} else round(rig.now * 1e6)
+                assert micros(row["timestamp"]) == time_us, where
+                delivered.append((number, id(message.delivery)))
+        assert len(delivered) - len(set(delivered)) <= interrupt, where
+        for number, delivery in [*first, *second]:
+            failed = delivery.done() and delivery.exception() is not None
+            assert failed or (number, id(delivery)) in delivered, where
+        assert [delivery.done() for _, delivery in second] == [False] * 8, where
+        kept = rig.budget.used_bytes - sum(message.size_bytes for message in rig.sealed)
+        assert abs(kept) <= MESSAGE_BYTES, where
+        assert rig.woken or linger_s is None, where
+    assert steps > 100

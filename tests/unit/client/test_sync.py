@@ -13,6 +13,8 @@ from functools import partial
 import pytest
 
 from memq.client.admin import AdminClient, AsyncAdminClient
+from memq.client.producer.delivery import Delivery
+from memq.client.producer.memory import ByteBudget, MemoryWait
 from memq.client.sync import (
     Callbacks,
     EventLoopThread,
@@ -23,6 +25,7 @@ from memq.client.sync import (
     sync_iter,
 )
 from memq.errors import ClosedError, InvalidRequestError
+from tests.unit.client.interrupts import interrupted
 
 
 @pytest.fixture
@@ -63,25 +66,76 @@ def test_errors_come_back(loop):
 
 def test_interrupted_wait_cancels(loop):
     """A wait that is interrupted, by Ctrl-C for instance, cancels the coroutine."""
-    cancelled = threading.Event()
+    begun, cancelled = threading.Event(), threading.Event()
 
     async def forever():
+        begun.set()
         try:
             await asyncio.Event().wait()
         finally:
             cancelled.set()
 
-    future = loop.submit(forever())
-    wait = future.result
-
-    def interrupted_wait():
+    def interrupt():
+        assert begun.wait(5)
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-        return wait()
+        return False
 
-    future.result = interrupted_wait
+    call = loop.submit(forever())
     with pytest.raises(KeyboardInterrupt):
-        loop.result(future)
+        call.result(meanwhile=interrupt)
     assert cancelled.wait(5)
+
+
+def wait_for_delivery(loop):
+    """A delivery that fails once somebody waits for it."""
+    delivery = Delivery()
+    loop.call(once, lambda: delivery._callbacks, delivery.settle, InvalidRequestError("refused"))
+    assert isinstance(delivery.exception(), InvalidRequestError)
+
+
+def wait_for_memory(loop):
+    """A write that finds room once it waits for it."""
+    budget = ByteBudget(1)
+    budget.take(1)
+    loop.call(once, lambda: budget._waiting, budget.give, 1)
+    MemoryWait(budget, 5.0, time.monotonic).block(lambda: budget.take(1) or None)
+
+
+def once(ready, function, argument):
+    """On the loop: call a function when it is time."""
+    if ready():
+        function(argument)
+    else:
+        asyncio.get_running_loop().call_soon(once, ready, function, argument)
+
+
+WAITS = {
+    "run": lambda loop: loop.run(value(1)),
+    "run with callbacks": lambda loop: Callbacks(loop).run(value(1)),
+    "result of a delivery": wait_for_delivery,
+    "memory for a write": wait_for_memory,
+}
+"""Ways in which a thread waits for the loop."""
+
+
+@pytest.mark.filterwarnings("ignore:.*was never awaited", "ignore:.*<coroutine object value")
+@pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
+def test_interrupt_anywhere(wait):
+    """Wherever in a wait a Ctrl-C falls, the loop goes on, for the client to be closed with it."""
+    steps = 0
+    while True:
+        loop = EventLoopThread("memq-test")
+        steps += 1
+        done = not interrupted(lambda: wait(loop), steps)  # noqa: B023 - called at once
+        answers = []
+        asked = threading.Thread(target=lambda: answers.append(loop.run(value(2))), daemon=True)  # noqa: B023
+        asked.start()
+        asked.join(10)
+        assert answers == [2], f"interrupted at step {steps}"
+        loop.close()
+        if done:
+            break
+    assert steps > 10
 
 
 def test_close_ends_waiting_calls(loop):
@@ -346,6 +400,22 @@ def test_callback_runs_in_the_thread_that_calls():
         assert seen == [(threading.current_thread(), ["a"])]
         with pytest.raises(KeyError, match="bad"):
             echo.ask("bad")
+
+
+def test_callback_that_is_interrupted():
+    """A Ctrl-C in a callback ends the wait, and what awaits the callback on the loop as well."""
+
+    def on_call(value):
+        if value == "slow":
+            raise KeyboardInterrupt
+
+    client = AsyncEcho()
+    with Echo(client, on_call) as echo:
+        background = echo._loop.submit(client.ask("slow"))
+        with pytest.raises(KeyboardInterrupt):
+            echo.ask("quick")
+        background.result()
+        echo.ask("quick")
 
 
 def test_callbacks_refuse_the_loops_thread(loop):

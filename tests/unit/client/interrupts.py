@@ -1,0 +1,36 @@
+"""Calls that a Ctrl-C falls into."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+
+
+def interrupted(function, at):
+    """Call a function, interrupted at one of its steps; whether it had so many.
+
+    Python looks for signals where a function of its own begins, and after each call of one in C.
+    """
+    left = at
+
+    def step(_frame, event, _arg):
+        nonlocal left
+        if event not in {"call", "c_return"}:
+            return
+        left -= 1
+        if left == 0:
+            sys.setprofile(None)
+            time.sleep(0.002)  # the loop gets as far as it can, which only makes this harder
+            raise KeyboardInterrupt
+
+    gc.disable()  # what it calls would swallow the interrupt, as Python has it
+    sys.setprofile(step)
+    try:
+        function()
+    except (KeyboardInterrupt, RuntimeError):  # as `memq.cli.main` has it
+        pass
+    finally:
+        sys.setprofile(None)
+        gc.enable()
+    return left <= 0
