@@ -219,9 +219,12 @@ class Call(Generic[T]):
             with suppress(ClosedError):  # then it is cancelled already
                 self._loop.call(self._cancel)
             raise
-        if self._error is not None:
+        if self._error is None:
+            return self._value
+        try:
             raise self._error
-        return self._value
+        finally:
+            self._error = None  # whose traceback has this frame, and that has this call: a cycle
 
     def wake(self) -> None:
         """Make the thread that waits look whether there is something to do meanwhile."""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import multiprocessing
 import signal
@@ -8,6 +9,8 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -62,6 +65,28 @@ def test_errors_come_back(loop):
         loop.run(fail(KeyError("gone")))
     with pytest.raises(TimeoutError, match="own"):
         loop.run(fail(TimeoutError("own")))
+
+
+def test_errors_leave_no_cycle(loop):
+    """An error and all that its traceback holds go away with its handler, not with the next GC."""
+    seen = []
+
+    def make_error():
+        error = InvalidRequestError("gone")
+        seen.append(weakref.ref(error))
+        return error
+
+    async def fail():
+        raise make_error()
+
+    gc.disable()
+    try:
+        with suppress(InvalidRequestError):
+            loop.run(fail())
+        loop.run(value(1))  # the loop lets go of what it ran before
+        assert seen[0]() is None
+    finally:
+        gc.enable()
 
 
 def test_interrupted_wait_cancels(loop):
