@@ -53,6 +53,7 @@ def accumulator() -> Accumulator:
         compression=None,
         schema_id="default",
         on_sealed=lambda message: budget.give(message.size_bytes),
+        on_ready=lambda: None,
         on_wake=lambda: None,
     )
 

@@ -22,9 +22,9 @@ import threading
 import warnings
 from collections import deque
 from contextlib import AbstractAsyncContextManager, suppress
-from functools import partial, wraps
+from functools import wraps
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
 
 from memq.errors import ClosedError, InvalidRequestError, MemqError, RequestTimeoutError
 
@@ -50,17 +50,17 @@ class EventLoopThread:
 
     Attributes:
         name: the same.
+        calls: that run. A task that waits for what only it refers to is garbage to Python,
+            asyncio's own set of tasks being weak: these are kept until they end.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.calls: set[Call[Any]] = set()
         self._loop = asyncio.new_event_loop()
         self._pid = os.getpid()
         self._closed = False
         self._lock = threading.Lock()
-        # A task that waits for what only it refers to is garbage to Python, asyncio's own set of
-        # tasks being weak: calls are kept here until they end.
-        self._calls: set[Call[Any]] = set()
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._thread.start()
         atexit.register(self.close)
@@ -88,23 +88,7 @@ class EventLoopThread:
             ClosedError: the loop is closed, was closed meanwhile, or belongs to a parent process.
             InvalidRequestError: called on the loop's own thread, where waiting would never end.
         """
-        return self.submit(work).result()
-
-    def submit(self, work: Coroutine[Any, Any, T]) -> Call[T]:
-        """Start a coroutine on the loop, for another thread to wait for.
-
-        Raises:
-            ClosedError: the loop is closed or belongs to a parent process.
-            InvalidRequestError: called on the loop's own thread, where waiting would never end.
-        """
-        call = Call(self, work)
-        try:
-            self._check_thread()
-            self.call(call.start, self._calls)
-        except (ClosedError, InvalidRequestError):
-            work.close()
-            raise
-        return call
+        return Call(self, work).result()
 
     def call(self, function: Callable[..., object], *args: object) -> None:
         """Have the loop call a function soon; nobody waits for it.
@@ -126,10 +110,9 @@ class EventLoopThread:
         if self.inherited:  # the thread is the parent's to end
             return
         with self._lock:
-            if self._closed:
-                return
             self._closed = True
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            if not self._loop.is_closed():  # also when an interrupt fell into an earlier call
+                self._loop.call_soon_threadsafe(self._loop.stop)
         atexit.unregister(self.close)
         if self.is_current:
             return
@@ -137,7 +120,12 @@ class EventLoopThread:
         if self._thread.is_alive():
             raise RequestTimeoutError(f"{self.name} did not end within {timeout_s} s")
 
-    def _check_thread(self) -> None:
+    def check_thread(self) -> None:
+        """Refuse to wait on the loop's own thread, where waiting would never end.
+
+        Raises:
+            InvalidRequestError: this is that thread.
+        """
         if self.is_current:
             raise InvalidRequestError(
                 "a sync client was called from its own callback; use the async client there"
@@ -166,19 +154,30 @@ class EventLoopThread:
 
 def _finish(loop: asyncio.AbstractEventLoop) -> None:
     """Cancel the tasks of a stopped loop, let them end, and close it."""
-    loop.run_until_complete(asyncio.sleep(0))  # what was submitted last is a task then
-    tasks = asyncio.all_tasks(loop)
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        loop.run_until_complete(asyncio.wait(tasks))
-    for task in tasks:
-        if not task.cancelled() and task.exception() is not None:
-            loop.call_exception_handler(
-                {"message": "error while a task was cancelled", "exception": task.exception()}
-            )
-    loop.run_until_complete(loop.shutdown_asyncgens())
+    _run(loop, asyncio.sleep(0))  # what was handed over last is a task then
+    while tasks := asyncio.all_tasks(loop):
+        for task in tasks:
+            task.cancel()
+        _run(loop, asyncio.wait(tasks))
+        for task in tasks:
+            if task.done() and not task.cancelled() and task.exception() is not None:
+                loop.call_exception_handler(
+                    {"message": "error while a task was cancelled", "exception": task.exception()}
+                )
+    _run(loop, loop.shutdown_asyncgens())
     loop.close()
+
+
+def _run(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, object]) -> None:
+    """Run a loop until a coroutine has ended, or something wants the loop to end, as it does."""
+    try:
+        loop.run_until_complete(work)
+    except (SystemExit, KeyboardInterrupt):
+        pass  # raised by a task, whose `Call` has it
+    except RuntimeError:
+        if loop.is_closed():
+            raise
+        # `stop` came twice.
 
 
 class Call(Generic[T]):
@@ -197,21 +196,25 @@ class Call(Generic[T]):
     _error: BaseException | None = None
 
     def __init__(self, loop: EventLoopThread, work: Coroutine[Any, Any, T]) -> None:
+        if not asyncio.iscoroutine(work):
+            raise TypeError(f"a coroutine is required, and {work!r} is none")
         self.done = False
         self._loop = loop
         self._work = work
         self._woken: SimpleQueue[None] = SimpleQueue()
 
     def result(self, meanwhile: Callable[[], bool] = lambda: False) -> T:
-        """Wait for what the coroutine returns or raises; cancels it when the wait is interrupted.
+        """Run it and wait for what it returns or raises; cancels it when the wait is interrupted.
 
         Args:
             meanwhile: called whenever the thread was woken, until there is no more to do.
 
         Raises:
-            ClosedError: the loop was closed meanwhile.
+            ClosedError: the loop is closed, was closed meanwhile, or belongs to a parent process.
+            InvalidRequestError: called on the loop's own thread, where waiting would never end.
         """
         try:
+            self._begin()
             while not self.done:
                 if not meanwhile():
                     self._woken.get()
@@ -230,14 +233,26 @@ class Call(Generic[T]):
         """Make the thread that waits look whether there is something to do meanwhile."""
         self._woken.put(None)
 
-    def start(self, calls: set[Call[Any]]) -> None:
-        """On the loop: run it, as one of its calls."""
-        calls.add(self)
-        self._task = asyncio.get_running_loop().create_task(self._work)
-        self._task.add_done_callback(partial(self._end, calls))
+    async def ended(self) -> None:
+        """On the loop: wait until it has ended."""
+        if self._task is not None:
+            await asyncio.wait({self._task})
 
-    def _end(self, calls: set[Call[Any]], task: asyncio.Task[T]) -> None:
-        calls.discard(self)
+    def _begin(self) -> None:
+        try:
+            self._loop.check_thread()
+            self._loop.call(self._start)
+        except (ClosedError, InvalidRequestError):
+            self._work.close()
+            raise
+
+    def _start(self) -> None:
+        self._loop.calls.add(self)
+        self._task = asyncio.get_running_loop().create_task(self._work)
+        self._task.add_done_callback(self._end)
+
+    def _end(self, task: asyncio.Task[T]) -> None:
+        self._loop.calls.discard(self)
         if task.cancelled():
             self._error = ClosedError(f"{self._loop.name} was closed during the call")
         elif (error := task.exception()) is not None:
@@ -251,8 +266,18 @@ class Call(Generic[T]):
         self.wake()
 
     def _cancel(self) -> None:
-        if self._task is not None:  # else it has ended, or was interrupted before its start
+        if self._task is not None:
             self._task.cancel()
+        else:
+            self._work.close()  # it has ended, or an interrupt kept it from being begun
+
+
+class _Turn(NamedTuple):
+    """A callback that waits for its thread."""
+
+    callback: Callable[[Any], object]
+    argument: object
+    outcome: asyncio.Future[None]
 
 
 class Callbacks:
@@ -269,50 +294,58 @@ class Callbacks:
 
     def __init__(self, loop: EventLoopThread) -> None:
         self._loop = loop
-        # One at a time: the client awaits each callback before it goes on.
-        self._turns: deque[Callable[[], None]] = deque()
+        self._turns: deque[_Turn] = deque()
+        self._unsettled: set[asyncio.Future[None]] = set()  # their outcomes; only for the loop
         self._waiting: set[Call[Any]] = set()
 
     async def call(self, callback: Callable[[A], object], argument: A) -> None:
         """On the loop: have the waiting thread call it, and await the outcome."""
         outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._turns.append(lambda: self._call(callback, argument, outcome))
+        self._unsettled.add(outcome)
+        outcome.add_done_callback(self._unsettled.discard)
+        self._turns.append(_Turn(callback, argument, outcome))
         for call in tuple(self._waiting):
             call.wake()
         await outcome
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop, and meanwhile the callbacks here."""
-        call = self._loop.submit(work)
+        call = Call(self._loop, work)
         try:
             self._waiting.add(call)
             return call.result(self._take_turn)
+        except Exception:
+            raise
+        except BaseException:  # an interrupt ends what this thread has begun
+            with suppress(ClosedError):
+                self._loop.call(self._settle_taken)
+            raise
         finally:
             self._waiting.discard(call)
 
     def _take_turn(self) -> bool:
         """Run a callback; whether there was one."""
         try:
-            turn = self._turns.popleft()
+            callback, argument, outcome = self._turns.popleft()
         except IndexError:
             return False
-        turn()
-        return True
-
-    def _call(
-        self, callback: Callable[[A], object], argument: A, outcome: asyncio.Future[None]
-    ) -> None:
         error: Exception | None = None
         try:
             callback(argument)
         except Exception as exc:  # noqa: BLE001 - raised where the loop awaits the callback
             error = exc
-        finally:  # an interrupt is this thread's, and the client can go on
+        with suppress(ClosedError):  # then nobody awaits it
             self._loop.call(_settle, outcome, error)
+        return True
+
+    def _settle_taken(self) -> None:
+        """On the loop: no thread runs these callbacks any more."""
+        for outcome in self._unsettled - {turn.outcome for turn in tuple(self._turns)}:
+            _settle(outcome, None)
 
 
 def _settle(outcome: asyncio.Future[None], exc: Exception | None) -> None:
-    if outcome.cancelled():
+    if outcome.done():
         return
     if exc is None:
         outcome.set_result(None)
@@ -417,12 +450,16 @@ def sync_iter(
         self: SyncClient[C], /, *args: P.args, **kwargs: P.kwargs
     ) -> Generator[T, None, None]:
         items = method(self._client, *args, **kwargs)
+        step = None
         try:
-            while (item := self._loop.run(_next(items))) is not _END:
+            while True:
+                step = Call(self._loop, _next(items))
+                if (item := step.result()) is _END:
+                    break
                 yield item
         finally:
             with suppress(ClosedError):  # then the loop has closed it
-                self._loop.run(items.aclose())
+                self._loop.run(_close(items, step))
 
     return iterate
 
@@ -432,6 +469,13 @@ _END: Any = object()
 
 async def _next(items: AsyncGenerator[T, None]) -> T:
     return await anext(items, _END)
+
+
+async def _close(items: AsyncGenerator[T, None], step: Call[T] | None) -> None:
+    """Close what yields, once its last step, which may have been interrupted, has ended."""
+    if step is not None:
+        await step.ended()
+    await items.aclose()
 
 
 def documented_by(twin: object) -> Callable[[F], F]:

@@ -24,10 +24,11 @@ Rule 4. `tick` seals a Message that has been open for the linger time, unless wh
 Rule 5. Where nobody knows how long a Message stays open, and where several accumulators hand over
     to one state machine, its deadline counts from when it was sealed. Deadlines come in order then.
 Rule 6. A signal's handler may raise between any two calls in here, and the program may go on. The
-    record that is being written is then written whole or not at all, others are not touched, and
-    the Message that is being sealed is settled. So a record counts from when its value is appended,
-    after its other columns, and a Message is open from when `_room` is set, after all else. The
-    budget alone may be wrong by that one Message.
+    record that is being written is then written whole or not at all, and no other is lost. So a
+    record counts from when its value is appended, after its other columns; a Message is open from
+    when `_room` is set, after all else; and it is sealed by one call, when all that can be
+    interrupted before is undone or may be done again. The budget alone may be wrong by that one
+    Message.
 """
 
 from __future__ import annotations
@@ -38,7 +39,6 @@ import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -132,7 +132,9 @@ class Accumulator:
         compression: of Messages: None, "zstd" or "lz4".
         schema_id: of the default schema, told with each Message of records; None for a topic with
             a schema of its own, which takes tables only.
-        on_sealed: takes a sealed Message. Called under the lock: it must not call back.
+        on_sealed: takes a sealed Message, in one step that no signal divides, as `deque.append`.
+            Called under the lock: it must not call back.
+        on_ready: says that it did. Called under the lock, likewise.
         on_wake: asks for `tick` in `first_tick_s` seconds. Called under the lock, likewise.
         clock: monotonic seconds.
         wall_us: microseconds since 1970 UTC.
@@ -156,6 +158,7 @@ class Accumulator:
         compression: str | None,
         schema_id: str | None,
         on_sealed: Callable[[SealedMessage], object],
+        on_ready: Callable[[], object],
         on_wake: Callable[[], object],
         clock: Callable[[], float] = SYSTEM.mono_s,
         wall_us: Callable[[], int] = SYSTEM.wall_us,
@@ -169,6 +172,7 @@ class Accumulator:
         self._compression = compression
         self._schema_id = schema_id
         self._on_sealed = on_sealed
+        self._on_ready = on_ready
         self._on_wake = on_wake
         self._clock = clock
         self._wall_us = wall_us
@@ -290,9 +294,14 @@ class Accumulator:
             self._seal()
             if not self._budget.take(reserved):
                 return None
-            delivery = Delivery()
-            self._hand_over(lambda: batch, schema_id, delivery, self._clock(), reserved)
-            return delivery
+            try:
+                message = self._encode(batch, schema_id, Delivery(), self._clock())
+            except BaseException:
+                self._budget.give(reserved)
+                raise
+            self._on_sealed(message)
+            self._sealed(message, reserved)
+            return message.delivery
 
     # -- sealing ----------------------------------------------------------------------------
 
@@ -312,6 +321,7 @@ class Accumulator:
         """
         with self._lock:
             if not self._values:
+                self._seal()
                 self._ticking = False
                 return None
             left_s = self._linger_left_s(may_seal)
@@ -329,11 +339,11 @@ class Accumulator:
     def drop_open(self, error: MemqError) -> None:
         """Give up the Message that is not sealed yet, if there is one: its delivery fails so."""
         with self._lock:
-            if self._values:
-                delivery, reserved = self._delivery, self._reserved
-                self._start_empty()
-                self._budget.give(reserved)
-                delivery.settle(error)
+            if not self._values:
+                return
+            delivery = self._delivery
+            self._discard()
+        delivery.settle(error)  # whose callbacks may write again
 
     def end(self, error: MemqError) -> None:
         """Seal what is open, then refuse everything with this error, or an earlier one."""
@@ -370,54 +380,59 @@ class Accumulator:
     def _seal(self) -> None:
         count = len(self._values)
         if not count:
+            self._discard()  # opened for a record that an interrupt has kept away
             return
         for column in (self._keys, self._headers):
             if column:
                 _pad(column, count)
         self._fill_timestamps(count)
-        columns = (self._keys or None, self._values, self._headers or None, self._timestamps)
         delivery, reserved = self._delivery, self._reserved
         written_s = self._clock() if self._from_sealing else self._opened_s
-        rows = partial(encode_records, *columns)
-        self._start_empty()
-        # Nothing between these two: until it is handed over an interrupt would lose the Message.
         try:
-            delivery.sealed()
-            self._hand_over(rows, self._schema_id or "", delivery, written_s, reserved)
-        except BaseException as exc:
-            delivery.settle(_failure(exc))
+            rows = encode_records(
+                self._keys or None, self._values, self._headers or None, self._timestamps
+            )
+            message = self._encode(rows, self._schema_id or "", delivery, written_s)
+        except Exception as exc:
+            self._discard()
+            delivery.settle(exc if isinstance(exc, MemqError) else MemqError(f"not sent: {exc!r}"))
+            raise
+        self._start_empty()  # calls nothing, so that these two are one step
+        self._on_sealed(message)
+        self._sealed(message, reserved)
+
+    def _encode(
+        self, rows: pa.RecordBatch, schema_id: str, delivery: Delivery, written_s: float
+    ) -> SealedMessage:
+        body = encode_message(rows, self._compression)
+        least, greatest = timestamp_range_us(rows)
+        return SealedMessage(
+            body,
+            crc32c(body),
+            schema_id,
+            rows.num_rows,
+            least,
+            greatest,
+            written_s,
+            delivery,
+            self._write_partition,
+        )
+
+    def _sealed(self, message: SealedMessage, reserved: int) -> None:
+        message.delivery.sealed()
+        self._budget.give(reserved - message.size_bytes)
+        try:
+            self._on_ready()
+        except MemqError as exc:  # the event loop is gone
+            self._budget.give(message.size_bytes)
+            message.delivery.settle(exc)
             raise
 
-    def _hand_over(
-        self,
-        rows: Callable[[], pa.RecordBatch],
-        schema_id: str,
-        delivery: Delivery,
-        written_s: float,
-        reserved: int,
-    ) -> None:
-        try:
-            batch = rows()
-            body = encode_message(batch, self._compression)
-            least, greatest = timestamp_range_us(batch)
-            message = SealedMessage(
-                body,
-                crc32c(body),
-                schema_id,
-                batch.num_rows,
-                least,
-                greatest,
-                written_s,
-                delivery,
-                self._write_partition,
-            )
-            self._budget.give(reserved - len(body))
-            reserved = len(body)
-            self._on_sealed(message)
-        except BaseException as exc:
-            self._budget.give(reserved)
-            delivery.settle(_failure(exc))
-            raise
+    def _discard(self) -> None:
+        """Forget the open Message, if there is one."""
+        reserved = self._reserved
+        self._start_empty()
+        self._budget.give(reserved)
 
     # -- inside, with the lock held ---------------------------------------------------------
 
@@ -452,9 +467,9 @@ class Accumulator:
 
     def _unpark(self) -> None:
         if self._parked_room:
-            self._room, self._parked_room = self._parked_room, 0
             self._sample()
             self._wake()
+            self._room, self._parked_room = self._parked_room, 0
 
     def _wake(self) -> None:
         if not self._ticking:
@@ -471,15 +486,6 @@ class Accumulator:
         for end, (_, sample_us) in zip(ends, self._samples, strict=True):
             missing = min(end, count) - len(self._timestamps)
             self._timestamps.extend([sample_us] * missing)
-
-
-def _failure(exc: BaseException) -> MemqError:
-    """What becomes of a Message that was not handed over, or not for certain."""
-    if isinstance(exc, MemqError):
-        return exc
-    if isinstance(exc, Exception):
-        return MemqError(f"not sent: {exc!r}")
-    return MemqError(f"it may not have been sent: {exc!r} came while it was handed over")
 
 
 def _pad(column: list[Any], count: int) -> None:

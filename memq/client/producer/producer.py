@@ -30,6 +30,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections import deque
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
@@ -129,6 +130,7 @@ class AsyncProducer:
         self._options = ProducerOptions.parse(topic=topic, **options)
         self._hand_over: Callable[..., object] | None = None  # None: all who write are on the loop
         self._budget = ByteBudget(self._options.buffer_bytes)
+        self._sealed: deque[SealedMessage] = deque()  # and not submitted; bounded by the budget
         self._outcomes = Outcomes()
         self._connections: dict[str, BrokerConnection] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -221,7 +223,8 @@ class AsyncProducer:
                 linger_s=options.linger_s,
                 compression=options.compression,
                 schema_id=topic.schema_id if self._schema.equals(DEFAULT_SCHEMA) else None,
-                on_sealed=partial(hand_over, self._submit),
+                on_sealed=self._sealed.append,
+                on_ready=partial(hand_over, self._submit),
                 on_wake=partial(hand_over, self._arm_ticker),
                 clock=runtime.mono_s,
                 wall_us=runtime.wall_us,
@@ -450,7 +453,7 @@ class AsyncProducer:
             RequestTimeoutError: it takes longer than `timeout_s` (None: than the deadline).
             MemqError: the first failure of a Message that nobody has seen.
         """
-        await asyncio.sleep(0)  # what was sealed is handed over first
+        self._submit()
         unsettled = self._state_machine.unsettled()
         try:
             async with asyncio.timeout(timeout_s):
@@ -482,8 +485,9 @@ class AsyncProducer:
     # -- events -----------------------------------------------------------------------------
 
     @_ends_producer
-    def _submit(self, message: SealedMessage) -> None:
-        self._state_machine.submit(message)
+    def _submit(self) -> None:
+        while self._sealed:
+            self._state_machine.submit(self._sealed.popleft())
         self._poll_soon()
 
     def _submitted(self, message: NamedMessage) -> None:
@@ -620,6 +624,8 @@ class AsyncProducer:
     def _tick(self) -> None:
         self._ticker = None
         next_s = self._accumulator.tick(may_seal=self._state_machine.unsent == 0)
+        if self._sealed:  # an interrupt may have kept `on_ready` away
+            self._submit()
         if next_s is not None:
             self._ticker = self._loop.call_later(next_s, self._tick)
 

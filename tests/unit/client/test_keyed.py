@@ -41,6 +41,7 @@ class Rig:
                 compression=None,
                 schema_id="default",
                 on_sealed=self.sealed.append,
+                on_ready=lambda: None,
                 on_wake=lambda: None,
                 clock=lambda: self.now,
                 wall_us=lambda: round(self.now * 1e6),

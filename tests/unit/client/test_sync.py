@@ -19,6 +19,7 @@ from memq.client.admin import AdminClient, AsyncAdminClient
 from memq.client.producer.delivery import Delivery
 from memq.client.producer.memory import ByteBudget, MemoryWait
 from memq.client.sync import (
+    Call,
     Callbacks,
     EventLoopThread,
     SyncClient,
@@ -89,6 +90,12 @@ def test_errors_leave_no_cycle(loop):
         gc.enable()
 
 
+def test_work_must_be_a_coroutine(loop):
+    """What cannot be run is refused at once; waiting for it would never end."""
+    with pytest.raises(TypeError, match="coroutine"):
+        loop.run(7)
+
+
 def test_interrupted_wait_cancels(loop):
     """A wait that is interrupted, by Ctrl-C for instance, cancels the coroutine."""
     begun, cancelled = threading.Event(), threading.Event()
@@ -105,9 +112,8 @@ def test_interrupted_wait_cancels(loop):
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
         return False
 
-    call = loop.submit(forever())
     with pytest.raises(KeyboardInterrupt):
-        call.result(meanwhile=interrupt)
+        Call(loop, forever()).result(meanwhile=interrupt)
     assert cancelled.wait(5)
 
 
@@ -160,6 +166,20 @@ def test_interrupt_anywhere(wait):
         loop.close()
         if done:
             break
+    assert steps > 10
+
+
+def test_close_that_is_interrupted():
+    """Wherever in a close a Ctrl-C falls, closing again ends the thread."""
+    steps = 0
+    interrupt = True
+    while interrupt:
+        steps += 1
+        loop = EventLoopThread("memq-test")
+        interrupt = interrupted(loop.close, steps)
+        loop.close()
+        assert repr(loop) == "<EventLoopThread memq-test closed>"
+        assert not loop._thread.is_alive(), f"interrupted at step {steps}"
     assert steps > 10
 
 
@@ -269,14 +289,14 @@ def test_interpreter_exit_without_close():
     """A program that forgets to close ends at once, cleanly, and its tasks are told."""
     program = """
 import asyncio, gc
-from memq.client.sync import EventLoopThread
+from memq.client.sync import Call, EventLoopThread
 loop = EventLoopThread("forgotten")
 async def forever():
     try:
         await asyncio.Event().wait()
     finally:
         print("told", flush=True)
-loop.submit(forever())
+loop.call(Call(loop, forever())._start)
 async def tick():
     pass
 loop.run(tick())
@@ -289,6 +309,31 @@ gc.collect()  # nobody refers to the task that waits, and it is not destroyed
     assert done.stdout == "told\n"
     assert done.stderr == ""
     assert time.monotonic() - began < 10
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_loop_that_two_tasks_ended(loop):
+    """Also when several tasks end the loop at once nobody waits for ever."""
+    outcomes = []
+
+    async def end(*others):
+        for other in others:
+            asyncio.get_running_loop().create_task(other)
+        raise SystemExit
+
+    def wait(work):
+        try:
+            loop.run(work)
+        except (ClosedError, SystemExit) as exc:
+            outcomes.append(type(exc))
+
+    waiter = threading.Thread(target=wait, args=[asyncio.Event().wait()])
+    waiter.start()
+    while not loop.calls:
+        loop.run(value(1))
+    wait(end(end(), end()))
+    waiter.join(10)
+    assert sorted(outcomes, key=str) == [SystemExit, ClosedError]
 
 
 class AsyncEcho:
@@ -434,13 +479,60 @@ def test_callback_that_is_interrupted():
         if value == "slow":
             raise KeyboardInterrupt
 
+    async def in_background():
+        return asyncio.get_running_loop().create_task(client.ask("slow"))
+
+    async def ended(task):
+        await task
+
     client = AsyncEcho()
     with Echo(client, on_call) as echo:
-        background = echo._loop.submit(client.ask("slow"))
+        task = echo._loop.run(in_background())
         with pytest.raises(KeyboardInterrupt):
             echo.ask("quick")
-        background.result()
+        echo._loop.run(ended(task))
         echo.ask("quick")
+
+
+def test_exit_in_a_callback_that_closes():
+    """A callback may close the client and end the program: its exit is what comes out."""
+
+    def on_call(_):
+        echo.close()
+        sys.exit(3)
+
+    with Echo(AsyncEcho(), on_call) as echo, pytest.raises(SystemExit, match="3"):
+        echo.ask("a")
+
+
+def test_interrupted_iteration():
+    """A Ctrl-C in an iteration is raised as it is, also while the item is still being made."""
+    waiting, left = threading.Event(), []
+
+    class Slow(AsyncEcho):
+        async def count(self):
+            try:
+                waiting.set()
+                await asyncio.Event().wait()
+                yield 1
+            finally:
+                await asyncio.sleep(0)
+                left.append(True)
+
+    class SlowEcho(Echo):
+        count = sync_iter(Slow.count)
+
+    def interrupt():
+        waiting.wait()
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    with SlowEcho(Slow()) as echo:
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            next(echo.count())
+        thread.join()
+    assert left == [True]
 
 
 def test_callbacks_refuse_the_loops_thread(loop):
