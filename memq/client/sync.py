@@ -22,7 +22,7 @@ import threading
 import warnings
 from collections import deque
 from contextlib import AbstractAsyncContextManager, suppress
-from functools import wraps
+from functools import partial, wraps
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
 
@@ -59,7 +59,7 @@ class EventLoopThread:
         self.calls: set[Call[Any]] = set()
         self._loop = asyncio.new_event_loop()
         self._pid = os.getpid()
-        self._closed = False
+        self._closed = self._stopped = False  # to calls, and the loop itself
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._thread.start()
@@ -111,8 +111,9 @@ class EventLoopThread:
             return
         with self._lock:
             self._closed = True
-            if not self._loop.is_closed():  # also when an interrupt fell into an earlier call
+            if not self._stopped:
                 self._loop.call_soon_threadsafe(self._loop.stop)
+                self._stopped = True
         atexit.unregister(self.close)
         if self.is_current:
             return
@@ -148,7 +149,8 @@ class EventLoopThread:
             self._loop.run_forever()
         finally:
             with self._lock:
-                self._closed = True  # a task may have raised SystemExit, which ends the loop too
+                # Also when nobody closed it: a task may have raised SystemExit.
+                self._closed = self._stopped = True
             _finish(self._loop)
 
 
@@ -266,10 +268,10 @@ class Call(Generic[T]):
         self.wake()
 
     def _cancel(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-        else:
+        if self._task is None:
             self._work.close()  # it has ended, or an interrupt kept it from being begun
+        else:  # after its first step, so that what closes a client can see to its end
+            asyncio.get_running_loop().call_soon(self._task.cancel)
 
 
 class _Turn(NamedTuple):
@@ -295,14 +297,11 @@ class Callbacks:
     def __init__(self, loop: EventLoopThread) -> None:
         self._loop = loop
         self._turns: deque[_Turn] = deque()
-        self._unsettled: set[asyncio.Future[None]] = set()  # their outcomes; only for the loop
         self._waiting: set[Call[Any]] = set()
 
     async def call(self, callback: Callable[[A], object], argument: A) -> None:
         """On the loop: have the waiting thread call it, and await the outcome."""
         outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._unsettled.add(outcome)
-        outcome.add_done_callback(self._unsettled.discard)
         self._turns.append(_Turn(callback, argument, outcome))
         for call in tuple(self._waiting):
             call.wake()
@@ -311,37 +310,35 @@ class Callbacks:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop, and meanwhile the callbacks here."""
         call = Call(self._loop, work)
+        taken: list[asyncio.Future[None]] = []
         try:
             self._waiting.add(call)
-            return call.result(self._take_turn)
-        except Exception:
-            raise
-        except BaseException:  # an interrupt ends what this thread has begun
-            with suppress(ClosedError):
-                self._loop.call(self._settle_taken)
+            return call.result(partial(self._take_turn, taken))
+        except BaseException:
+            for outcome in taken:  # an interrupt may have ended what this thread had begun
+                self._settle(outcome, None)
             raise
         finally:
             self._waiting.discard(call)
 
-    def _take_turn(self) -> bool:
+    def _take_turn(self, taken: list[asyncio.Future[None]]) -> bool:
         """Run a callback; whether there was one."""
         try:
             callback, argument, outcome = self._turns.popleft()
         except IndexError:
             return False
+        taken.append(outcome)
         error: Exception | None = None
         try:
             callback(argument)
         except Exception as exc:  # noqa: BLE001 - raised where the loop awaits the callback
             error = exc
-        with suppress(ClosedError):  # then nobody awaits it
-            self._loop.call(_settle, outcome, error)
+        self._settle(outcome, error)
         return True
 
-    def _settle_taken(self) -> None:
-        """On the loop: no thread runs these callbacks any more."""
-        for outcome in self._unsettled - {turn.outcome for turn in tuple(self._turns)}:
-            _settle(outcome, None)
+    def _settle(self, outcome: asyncio.Future[None], error: Exception | None) -> None:
+        with suppress(ClosedError):  # then nobody awaits it
+            self._loop.call(_settle, outcome, error)
 
 
 def _settle(outcome: asyncio.Future[None], exc: Exception | None) -> None:
@@ -401,7 +398,10 @@ class SyncClient(Generic[C]):
             warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
 
     def _end(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        if self._closed or self._loop.inherited:
+        if self._loop.inherited:
+            return
+        if self._closed:
+            self._loop.close()  # once more: an interrupt may have fallen into the first close
             return
         self._closed = True
         try:

@@ -299,8 +299,13 @@ class Accumulator:
             except BaseException:
                 self._budget.give(reserved)
                 raise
-            self._on_sealed(message)
-            self._sealed(message, reserved)
+            size_bytes = message.size_bytes
+            try:
+                self._on_sealed(message)
+                self._leave(message.delivery, reserved, size_bytes)
+            except BaseException:
+                self._on_ready()
+                raise
             return message.delivery
 
     # -- sealing ----------------------------------------------------------------------------
@@ -388,18 +393,33 @@ class Accumulator:
         self._fill_timestamps(count)
         delivery, reserved = self._delivery, self._reserved
         written_s = self._clock() if self._from_sealing else self._opened_s
+        interrupt = None
         try:
-            rows = encode_records(
-                self._keys or None, self._values, self._headers or None, self._timestamps
-            )
-            message = self._encode(rows, self._schema_id or "", delivery, written_s)
-        except Exception as exc:
-            self._discard()
-            delivery.settle(exc if isinstance(exc, MemqError) else MemqError(f"not sent: {exc!r}"))
+            message = self._encode_open(delivery, written_s)
+        except Exception as exc:  # noqa: BLE001 - raised below
+            interrupt = exc
+            try:  # again: a signal's handler may have raised it
+                message = self._encode_open(delivery, written_s)
+            except Exception:
+                self._discard()
+                delivery.settle(_not_sent(exc))
+                raise
+        size_bytes = message.size_bytes  # none once it is acked, which may be at any time
+        self._start_empty()  # calls nothing: no signal comes between this and the next call
+        try:
+            self._on_sealed(message)
+            self._leave(delivery, reserved, size_bytes)
+        except BaseException:
+            self._on_ready()  # an interrupt may have kept it away
             raise
-        self._start_empty()  # calls nothing, so that these two are one step
-        self._on_sealed(message)
-        self._sealed(message, reserved)
+        if interrupt is not None:
+            raise interrupt
+
+    def _encode_open(self, delivery: Delivery, written_s: float) -> SealedMessage:
+        rows = encode_records(
+            self._keys or None, self._values, self._headers or None, self._timestamps
+        )
+        return self._encode(rows, self._schema_id or "", delivery, written_s)
 
     def _encode(
         self, rows: pa.RecordBatch, schema_id: str, delivery: Delivery, written_s: float
@@ -418,14 +438,14 @@ class Accumulator:
             self._write_partition,
         )
 
-    def _sealed(self, message: SealedMessage, reserved: int) -> None:
-        message.delivery.sealed()
-        self._budget.give(reserved - message.size_bytes)
+    def _leave(self, delivery: Delivery, reserved: int, size_bytes: int) -> None:
+        delivery.sealed()
+        self._budget.give(reserved - size_bytes)
         try:
             self._on_ready()
-        except MemqError as exc:  # the event loop is gone
-            self._budget.give(message.size_bytes)
-            message.delivery.settle(exc)
+        except (MemqError, RuntimeError) as exc:  # the event loop is gone
+            self._budget.give(size_bytes)
+            delivery.settle(_not_sent(exc))
             raise
 
     def _discard(self) -> None:
@@ -486,6 +506,10 @@ class Accumulator:
         for end, (_, sample_us) in zip(ends, self._samples, strict=True):
             missing = min(end, count) - len(self._timestamps)
             self._timestamps.extend([sample_us] * missing)
+
+
+def _not_sent(exc: Exception) -> MemqError:
+    return exc if isinstance(exc, MemqError) else MemqError(f"not sent: {exc!r}")
 
 
 def _pad(column: list[Any], count: int) -> None:

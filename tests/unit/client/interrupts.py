@@ -6,8 +6,10 @@ import gc
 import sys
 import time
 
+from memq.errors import MemqError
 
-def interrupted(function, at):
+
+def interrupted(function, at, error=KeyboardInterrupt):
     """Call a function, interrupted at one of its steps; whether it had so many.
 
     Python looks for signals where a function of its own begins, and after each call of one in C
@@ -23,13 +25,18 @@ def interrupted(function, at):
         if left == 0:
             sys.setprofile(None)
             time.sleep(0.002)  # the loop gets as far as it can, which only makes this harder
-            raise KeyboardInterrupt
+            raise error
 
     gc.disable()  # what it calls would swallow the interrupt, as Python has it
     sys.setprofile(step)
     try:
         function()
-    except KeyboardInterrupt:
+    except error:
+        return True
+    except (
+        MemqError
+    ) as exc:  # what is no interrupt to Python may come as the cause of another error
+        assert isinstance(exc.__context__, error)
         return True
     finally:
         sys.setprofile(None)

@@ -535,6 +535,21 @@ def test_interrupted_iteration():
     assert left == [True]
 
 
+@pytest.mark.filterwarnings("ignore:.*was never awaited", "ignore:.*<coroutine object AsyncEcho")
+def test_client_whose_close_is_interrupted():
+    """Wherever in a client's close a Ctrl-C falls, closing again ends its thread."""
+    steps = 0
+    interrupt = True
+    while interrupt:
+        steps += 1
+        echo = Echo(AsyncEcho())
+        interrupt = interrupted(echo.close, steps)
+        echo.close()
+        where = f"interrupted at step {steps}"
+        assert not echo._loop._thread.is_alive(), where
+    assert steps > 30
+
+
 def test_callbacks_refuse_the_loops_thread(loop):
     """On the loop's own thread a call that waits for callbacks is refused like any other."""
 
