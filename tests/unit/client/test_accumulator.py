@@ -308,6 +308,21 @@ def test_message_that_cannot_be_handed_over_fails():
     assert rig.budget.used_bytes == 0
 
 
+def test_message_that_is_acked_at_once():
+    """However soon a Message is acked and let go of, its memory is given back once."""
+    rig = Rig()
+
+    def ack(message):
+        rig.budget.give(message.size_bytes)
+        message.body = b""
+
+    rig.accumulator._on_sealed = ack
+    rig.write(b"a")
+    rig.accumulator.seal()
+    rig.accumulator.write_batch(pa.record_batch({"value": [b"b"]}), "other")
+    assert rig.budget.used_bytes == 0
+
+
 def test_typed_topic_takes_tables_only():
     """Where the topic has its own schema `write` says what to use."""
     rig = Rig(schema_id=None)
