@@ -87,7 +87,7 @@ def remove(uri: str, aws_conn_id: str | None = DEFAULT_AWS_CONN_ID) -> None:
 
 
 def _read_object(uri: str, aws_conn_id: str | None) -> bytes | None:
-    from botocore.exceptions import ClientError  # type: ignore[import-untyped]  # noqa: PLC0415
+    from botocore.exceptions import ClientError  # noqa: PLC0415
 
     bucket, key = _parts(uri)
     try:

@@ -13,6 +13,7 @@ import msgspec
 from memq.core.defaults import DEFAULT_ADMIN_PORT, DEFAULT_HOST, DEFAULT_PORT
 from memq.core.log_format import LOG_FORMAT, LogFormat
 from memq.core.options import Option, defaults, options_of, parse_options
+from memq.core.storage.options import StorageOptions, parse_storage_options
 from memq.core.topic import TopicConfig, check_topic_name
 from memq.core.units import DAY_MS, GIB, KIB, MIB, MINUTE_MS
 from memq.errors import ConfigError, InvalidRequestError
@@ -47,8 +48,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         data_dir: Where topics, notifications and Batches are kept.
-        storage: URI of the storage that Batches go to, such as file:///mnt/memq; empty for the
-            folder objects in data_dir.
+        storage: URI of the storage that Batches go to, such as file:///mnt/memq, s3://bucket/prefix,
+            gs://bucket/prefix or az://container/prefix; empty for the folder objects in data_dir.
+        storage_options: Options of an object store, as region=eu-west-1,profile=logs or as a table:
+            see the guide to object storage. What is not given comes from the environment.
         cluster_id: Name of the cluster; it is part of every object's key.
         broker_id: Name of this broker, unique in the cluster.
         host: Address to listen on; 0.0.0.0 for every interface.
@@ -79,6 +82,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     data_dir: Annotated[str, Option("text", "./memq-data")]
     storage: Annotated[str, Option("text", "")]
+    storage_options: Annotated[StorageOptions, Option("text", "", read=parse_storage_options)]
     cluster_id: Annotated[str, Option("text", "memq")]
     broker_id: Annotated[str, Option("text", "broker-1")]
     host: Annotated[str, Option("text", DEFAULT_HOST)]

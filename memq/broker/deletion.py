@@ -8,6 +8,7 @@ incarnation; so it never meets what belongs to a later topic of the same name.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BACKOFF = Backoff(base_s=2.0, cap_s=60.0)  # nobody waits for it
+DELETE_AT_ONCE = 1_000  # objects; as many as S3 removes by one request
 
 
 class Deletions:
@@ -108,8 +110,9 @@ class Deletions:
 
     def _delete_objects(self, topic: Topic) -> int:
         storage, cluster_id = self._context.storage, self._context.config.cluster_id
+        objects = topic_objects(storage, cluster_id, topic.name, topic.incarnation)
         count = 0
-        for info in topic_objects(storage, cluster_id, topic.name, topic.incarnation):
-            storage.delete(info.key)
-            count += 1
+        while keys := [info.key for info in itertools.islice(objects, DELETE_AT_ONCE)]:
+            storage.delete(*keys)
+            count += len(keys)
         return count

@@ -174,6 +174,13 @@ async def _delete(keys: list[str], context: BrokerContext) -> None:
 
 
 def _delete_now(keys: list[str], storage: StorageHandler) -> None:
+    try:
+        storage.delete(*keys)  # in one request, where the storage can
+    except MemqError:
+        _delete_one_by_one(keys, storage)
+
+
+def _delete_one_by_one(keys: list[str], storage: StorageHandler) -> None:
     for key in keys:
         try:
             storage.delete(key)

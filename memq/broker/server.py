@@ -127,12 +127,15 @@ class Broker:
             check_nothing_missing(self._directory, objects)
             queue = await self._open_queue()
             folders.append(self._directory / "queue")
+        if storage is None:
+            loop = asyncio.get_running_loop()
+            storage = await loop.run_in_executor(None, self._open_storage)
         saved = await queue.times()
         clock = BrokerClock(self._runtime.mono_s, self._runtime.wall_ms, saved)
         fatal_errors = FatalErrors()
         self.context = BrokerContext(
             config=self.config,
-            storage=storage or self._open_storage(),
+            storage=storage,
             queue=queue,
             memory=BodyMemory(self.config.memory_bytes, guard=fatal_errors.guarded),
             scheduler=FairScheduler(int(self.config.memory_bytes * ANSWERS_SHARE)),
@@ -214,7 +217,7 @@ class Broker:
         )
 
     def _open_storage(self) -> StorageHandler:
-        return open_storage(self._storage_uri, self._runtime)
+        return open_storage(self._storage_uri, self.config.storage_options, self._runtime)
 
     async def _listen(self) -> asyncio.Server:
         """Claim the port, without accepting."""

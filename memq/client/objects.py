@@ -274,8 +274,12 @@ class BatchSource:
         return await run(self._executor, decode, data, published, self._order)
 
     def _read_storage(self, published: PublishedBatch) -> FetchedBatch:
-        storage, key = open_uri(published.notification.uri)
-        return decode(storage.get(key), published, self._order)
+        it = published.notification
+        try:
+            data = read_storage(it.uri, 0, it.size_bytes)
+        except CorruptDataError as exc:
+            raise _damaged(published, str(exc)) from exc
+        return decode(data, published, self._order)
 
     async def _present(self, published: PublishedBatch) -> PublishedBatch:
         """The Batch as the broker names it now: its object may have been moved meanwhile.

@@ -61,6 +61,11 @@ class FaultyStorage:
         self._sleep = sleep
         self._crash = crash
 
+    @property
+    def hedged(self) -> bool:
+        """As the storage has it."""
+        return self._inner.hedged
+
     def __repr__(self) -> str:
         return f"<FaultyStorage {self.faults!r} around {self._inner!r}>"
 
@@ -88,9 +93,9 @@ class FaultyStorage:
         """As the storage does, or as planned."""
         return self._call("list", prefix, lambda strike: self._listing(prefix, strike))
 
-    def delete(self, key: str) -> None:
+    def delete(self, *keys: str) -> None:
         """As the storage does, or as planned."""
-        self._call("delete", key, lambda _: self._inner.delete(key))
+        self._call("delete", ", ".join(keys), lambda _: self._inner.delete(*keys))
 
     def uri(self, key: str) -> str:
         """As the storage does; there is nothing in it that could fail."""

@@ -27,6 +27,8 @@ class InMemoryStorage:
         clock_ms: milliseconds since 1970 UTC, for `ObjectInfo.modified_ms`.
     """
 
+    hedged = False  # no put waits
+
     def __init__(self, *, clock_ms: Callable[[], int] = _wall_clock_ms) -> None:
         self._clock_ms = clock_ms
         self._lock = threading.Lock()
@@ -90,14 +92,15 @@ class InMemoryStorage:
             ]
         return iter(found)
 
-    def delete(self, key: str) -> None:
-        """Remove an object; one that is not there is fine.
+    def delete(self, *keys: str) -> None:
+        """Remove objects; those that are not there are fine.
 
         Raises:
-            InvalidRequestError: the key is not valid.
+            InvalidRequestError: a key is not valid; nothing was removed.
         """
         with self._lock:
-            self._objects.pop(check_key(key), None)
+            for key in [check_key(key) for key in keys]:
+                self._objects.pop(key, None)
 
     def uri(self, key: str) -> str:
         """`memory:///<key>`; only this instance can read it.

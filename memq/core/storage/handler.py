@@ -30,7 +30,13 @@ class StorageHandler(Protocol):
 
     Keys are relative, with '/' between parts, and never contain '..'. Every method may raise
     `StorageError` (retriable).
+
+    Attributes:
+        hedged: whether a second put of an object may be quicker (`memq.core.hedging`).
     """
+
+    @property
+    def hedged(self) -> bool: ...  # noqa: D102 - above
 
     def put(self, key: str, buffers: Sequence[Buffer], *, timeout_s: float) -> None:
         """Write one object from buffers in order; durable when it returns.
@@ -56,8 +62,8 @@ class StorageHandler(Protocol):
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """The objects whose key starts with `prefix`, in no promised order."""
 
-    def delete(self, key: str) -> None:
-        """Remove an object, durably; one that is not there is fine."""
+    def delete(self, *keys: str) -> None:
+        """Remove objects, durably; those that are not there are fine. An error may leave some."""
 
     def uri(self, key: str) -> str:
         """The complete URI of a key, which `open_uri` understands anywhere."""

@@ -34,6 +34,7 @@ MAX_RUNNING_MS = (1 << 48) - 1  # 12 hex digits: 8,900 years
 TEMPORARY_FOLDER = ".tmp"
 """First part of keys that no object may have: unfinished writes of a file system live there."""
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")  # object stores refuse them, or answer with others
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _BATCH_KEY = re.compile(
     r"(?P<hh>[0-9a-f]{2})/(?P<cluster>[^/]+)/topics/(?P<topic>[^/]+)/(?P<incarnation>[0-9a-f]{16})/"
@@ -143,7 +144,7 @@ def check_key(key: str) -> str:
 
     Raises:
         InvalidRequestError: it is empty, absolute, too long, or has an empty, '.', '..', reserved
-            or overlong part, a NUL, or characters that UTF-8 cannot carry.
+            or overlong part, a control character, or characters that UTF-8 cannot carry.
     """
     _check_parts(key, key.split("/"))
     return key
@@ -171,10 +172,10 @@ def _check_parts(key: str, parts: list[str]) -> None:
             f"key {key[:80]!r}… of {size} bytes is too long: at most {MAX_KEY_BYTES} bytes, and "
             f"{MAX_PART_BYTES} between two '/'"
         )
-    if "\0" in key or not {"", ".", ".."}.isdisjoint(parts):
+    if _CONTROL.search(key) or not {"", ".", ".."}.isdisjoint(parts):
         raise InvalidRequestError(
-            f"key {key!r} is not valid: it is relative, and has no NUL and no empty, '.' or '..' "
-            "part"
+            f"key {key!r} is not valid: it is relative, and has no control character and no empty, "
+            "'.' or '..' part"
         )
     if parts and parts[0] == TEMPORARY_FOLDER:
         raise InvalidRequestError(f"key {key!r} is not valid: {TEMPORARY_FOLDER!r} is reserved")

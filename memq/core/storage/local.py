@@ -57,6 +57,8 @@ class LocalStorage:
         runtime: the clock for the deadline of a put, and names for temporary files.
     """
 
+    hedged = False  # both would wait for the same disk
+
     def __init__(self, root: Path, *, runtime: Runtime = SYSTEM) -> None:
         # resolve() would write the target of a symbolic link into URIs, which outlive it.
         self._root = Path(os.path.abspath(root))  # noqa: PTH100
@@ -129,21 +131,21 @@ class LocalStorage:
         """
         return self._walk(check_prefix(prefix))
 
-    def delete(self, key: str) -> None:
-        """Remove an object, durably; one that is not there is fine. Its folder stays.
+    def delete(self, *keys: str) -> None:
+        """Remove objects, durably; those that are not there are fine. Their folders stay.
 
         Raises:
-            InvalidRequestError: the key is not valid.
-            StorageError: the disk refused.
+            InvalidRequestError: a key is not valid; nothing was removed.
+            StorageError: the disk refused; objects before the one that it names are removed.
         """
-        path = self._path(key)
-        with (
-            self._errors("delete", key),
-            contextlib.suppress(FileNotFoundError, NotADirectoryError),
-        ):
-            self._removing.add(path.parent)
-            path.unlink()
-            self._sync_removed(path.parent)
+        for key, path in [(key, self._path(key)) for key in keys]:
+            with (
+                self._errors("delete", key),
+                contextlib.suppress(FileNotFoundError, NotADirectoryError),
+            ):
+                self._removing.add(path.parent)
+                path.unlink()
+                self._sync_removed(path.parent)
 
     def link(self, key: str, to: str) -> None:
         """Give an object a second key, durably and without another copy; doing it again is fine.

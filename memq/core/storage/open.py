@@ -5,20 +5,27 @@ A scheme is one row of `_SCHEMES`; nothing else knows which kinds of storage the
 
 from __future__ import annotations
 
+import logging
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from memq.core.runtime import SYSTEM, Runtime
 from memq.core.storage.local import LocalStorage
-from memq.errors import ConfigError
+from memq.core.storage.options import NO_OPTIONS, StorageOptions
+from memq.errors import ConfigError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from memq.core.storage.handler import StorageHandler
+    from memq.core.storage.object_store import ObjectStorage
+
+log = logging.getLogger(__name__)
 
 CLEAN_TEMPORARY_MS = 3_600_000  # unfinished writes this old are nobody's
+MAX_CONTAINERS = 32  # that are kept open to read from, with their connections
 
 
 class _Scheme(NamedTuple):
@@ -30,25 +37,29 @@ class _Scheme(NamedTuple):
         folder: where on this machine a root is; None for a service.
     """
 
-    root: Callable[[str, Runtime], StorageHandler]
-    locate: Callable[[str], tuple[StorageHandler, str]]
+    root: Callable[[str, StorageOptions, Runtime], StorageHandler]
+    locate: Callable[[str, StorageOptions], tuple[StorageHandler, str]]
     folder: Callable[[str], Path | None]
 
 
-def open_storage(root_uri: str, runtime: Runtime = SYSTEM) -> StorageHandler:
+def open_storage(
+    root_uri: str, options: StorageOptions = NO_OPTIONS, runtime: Runtime = SYSTEM
+) -> StorageHandler:
     """The storage whose root is `root_uri`, such as `file:///var/lib/memq/objects`, to write to it.
 
     What earlier writers left unfinished is removed when it is nobody's any more.
 
     Args:
         root_uri: of the storage.
+        options: of an object store (`memq.core.storage.object_store_client`).
         runtime: its clocks and chance.
 
     Raises:
-        ConfigError: the URI is malformed or its scheme is not known.
-        StorageError: the storage refused.
+        ConfigError: the URI is malformed, its scheme or an option is not known, or an object store
+            has no such bucket or does not let us in. One that is away may come back.
+        StorageError: a file system refused.
     """
-    return _scheme(root_uri).root(root_uri, runtime)
+    return _scheme(root_uri).root(root_uri, options, runtime)
 
 
 def local_folder(root_uri: str) -> Path | None:
@@ -60,16 +71,16 @@ def local_folder(root_uri: str) -> Path | None:
     return _scheme(root_uri).folder(root_uri)
 
 
-def open_uri(uri: str) -> tuple[StorageHandler, str]:
+def open_uri(uri: str, options: StorageOptions = NO_OPTIONS) -> tuple[StorageHandler, str]:
     """The storage that holds the object `uri`, and the object's key in it.
 
     The storage is the widest one of the scheme: for files its root is '/', so the key is the whole
     path. A reader needs no configuration to follow the URI of a Notification.
 
     Raises:
-        ConfigError: the URI is malformed or its scheme is not known.
+        ConfigError: the URI is malformed, its scheme is not known, or an option is not.
     """
-    return _scheme(uri).locate(uri)
+    return _scheme(uri).locate(uri, options)
 
 
 def _scheme(uri: str) -> _Scheme:
@@ -92,14 +103,64 @@ def _local_path(uri: str) -> Path:
     return path
 
 
-def _local_root(uri: str, runtime: Runtime) -> LocalStorage:
+def _local_root(uri: str, options: StorageOptions, runtime: Runtime) -> LocalStorage:
+    _refuse_options(uri, options)
     storage = LocalStorage(_local_path(uri), runtime=runtime)
     storage.clean_temporary(older_than_ms=CLEAN_TEMPORARY_MS, now_ms=runtime.wall_ms())
     return storage
 
 
-def _locate_local(uri: str) -> tuple[LocalStorage, str]:
+def _locate_local(uri: str, options: StorageOptions) -> tuple[LocalStorage, str]:
+    _refuse_options(uri, options)
     return LocalStorage(Path("/")), str(_local_path(uri)).lstrip("/")
 
 
-_SCHEMES = {"file": _Scheme(_local_root, _locate_local, _local_path)}
+def _refuse_options(uri: str, options: StorageOptions) -> None:
+    if options:
+        raise ConfigError(f"storage_options are for object stores, and {uri!r} is a folder")
+
+
+def _store_root(uri: str, options: StorageOptions, runtime: Runtime) -> ObjectStorage:
+    container, root = _store_place(uri)
+    storage = _object_storage()(container, root, dict(options), runtime=runtime)
+    try:
+        storage.check()
+    except StorageError as exc:
+        log.warning("the storage is away, and is tried again when it is needed: %s", exc)
+    return storage
+
+
+def _locate_in_store(uri: str, options: StorageOptions) -> tuple[StorageHandler, str]:
+    container, key = _store_place(uri)
+    return _container(container, options), key
+
+
+@lru_cache(MAX_CONTAINERS)
+def _container(container: str, options: StorageOptions) -> ObjectStorage:
+    return _object_storage()(container, "", dict(options))
+
+
+def _store_place(uri: str) -> tuple[str, str]:
+    """Container and key, or root, of a URI such as `s3://logs/some/key`."""
+    parts = urlsplit(uri)
+    if not parts.netloc or parts.query or parts.fragment:
+        raise ConfigError(f"storage URI {uri!r} must be {parts.scheme}://bucket/prefix")
+    return f"{parts.scheme}://{parts.netloc}", unquote(parts.path).strip("/")
+
+
+def _object_storage() -> type[ObjectStorage]:
+    try:
+        from memq.core.storage.object_store import ObjectStorage  # noqa: PLC0415 - optional
+    except ImportError as exc:
+        raise ConfigError(f"object stores need obstore: pip install 'memq[s3]' ({exc})") from exc
+    return ObjectStorage
+
+
+_STORE = _Scheme(_store_root, _locate_in_store, lambda _: None)
+_SCHEMES = {
+    "file": _Scheme(_local_root, _locate_local, _local_path),
+    "s3": _STORE,
+    "gs": _STORE,
+    "az": _STORE,
+    "abfss": _STORE,
+}

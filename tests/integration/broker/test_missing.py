@@ -109,7 +109,7 @@ async def test_a_storage_that_brokers_share_is_recovered_topic_by_topic(tmp_path
     assert [each for each in kept if each.exists()] == kept
 
 
-@pytest.mark.parametrize("storage", ["s3://bucket/memq", "/var/lib/memq", "file://host/memq"])
+@pytest.mark.parametrize("storage", ["hdfs://bucket/memq", "/var/lib/memq", "file://host/memq"])
 async def test_a_storage_that_is_not_known_is_refused(tmp_path, storage):
     """A broker does not start with a storage that it cannot open, and says which it can."""
     with pytest.raises(ConfigError, match="file://"):

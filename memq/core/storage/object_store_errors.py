@@ -1,0 +1,61 @@
+"""What an object store says when it refuses, from the text that obstore makes of it.
+
+obstore has one type for most errors, so status and code are found in its text.
+"""
+
+from __future__ import annotations
+
+import re
+from http import HTTPStatus
+
+from obstore.exceptions import NotSupportedError
+
+MAX_WORDS = 300  # characters of what a store says, in one of our messages
+
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>([^<]+)</Code>")
+_MESSAGE = re.compile(r"<Message>([^<]+)</Message>")
+_NO_CONTAINER = re.compile("NoSuchBucket|ContainerNotFound|specified bucket does not exist")
+_DEBUG = "\n\nDebug source"
+
+
+def status_of(exc: BaseException) -> int:
+    """HTTP status of the store's answer; 0 when there was none."""
+    found = _STATUS.search(str(exc))
+    return int(found[1]) if found else 0
+
+
+def is_past_the_end(exc: BaseException) -> bool:
+    """Whether an object ends before the range that was asked for."""
+    return status_of(exc) == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
+
+
+def is_not_implemented(exc: BaseException) -> bool:
+    """Whether the store does not know what was asked of it, such as a conditional put."""
+    return isinstance(exc, NotSupportedError) or status_of(exc) == HTTPStatus.NOT_IMPLEMENTED
+
+
+def is_no_container(exc: BaseException) -> bool:
+    """Whether there is no such bucket: then nothing is known of its objects."""
+    return _NO_CONTAINER.search(str(exc)) is not None
+
+
+def is_refusal(exc: BaseException) -> bool:
+    """Whether the store answered with an error that does not pass by itself."""
+    status = status_of(exc)
+    passing = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS)
+    return is_no_container(exc) or (
+        HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.INTERNAL_SERVER_ERROR
+        and status not in passing
+    )
+
+
+def explain(exc: BaseException) -> str:
+    """The store's own words, in one line and without those of the libraries around them."""
+    text = str(exc).partition(_DEBUG)[0]
+    code, message = _CODE.search(text), _MESSAGE.search(text)
+    if code is not None:
+        words = f"{status_of(exc)} {code[1]}" + (f": {message[1]}" if message else "")
+    else:
+        words = text.rpartition(" - ")[2]
+    return " ".join(words.split())[:MAX_WORDS] or type(exc).__name__
