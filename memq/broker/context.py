@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from memq.broker.data_dir import DiskSpace
 from memq.broker.metrics import Metrics
 from memq.broker.object_root import ObjectRoot, Presence
+from memq.core.hedging import Hedging
 from memq.core.notification.notification import decode_notification
 from memq.core.runtime import SYSTEM, Runtime
 
@@ -70,6 +71,7 @@ class BrokerContext:
         times: running time and wall time, and what is kept of them for the next life.
         runtime: clocks, chance and threads.
         disk: room on the disks of storage and queue.
+        hedging: tells when an upload is attempted a second time.
         metrics: counters.
         listens_at: `host:port` of its socket; also while it drains, when it listens no more.
         ready: it serves, and does not stop.
@@ -89,6 +91,7 @@ class BrokerContext:
     times: Timekeeper
     runtime: Runtime = SYSTEM
     disk: DiskSpace = field(default_factory=DiskSpace)
+    hedging: Hedging = field(default_factory=Hedging)
     metrics: Metrics = field(default_factory=Metrics)
     listens_at: str = ""
     ready: bool = False

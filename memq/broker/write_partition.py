@@ -12,15 +12,16 @@ import asyncio
 import itertools
 import logging
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
-from memq.core.retry import STORAGE_BACKOFF, Retry
+from memq.broker.upload import Upload
+from memq.core.retry import STORAGE_BACKOFF
 from memq.core.wire.messages import WriteAnswer
 from memq.core.write_partition import ACKS_ALL
 from memq.core.write_partition_effects import (
     AnswerWrite,
     BatchEnded,
-    BatchState,
     Duplicate,
     PublishBatches,
     ReleaseBodies,
@@ -31,7 +32,6 @@ from memq.errors import (
     MemqError,
     PublishUncertainError,
     SequenceGapError,
-    StorageError,
     UnavailableError,
 )
 
@@ -158,7 +158,7 @@ class WritePartition:
         self._parked: deque[_Parked] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self._in_thread: dict[RingBatch, Future[None]] = {}
+        self._uploads: dict[RingBatch, Upload] = {}
         self._closing = False
         self._settled = asyncio.Event()
 
@@ -172,7 +172,7 @@ class WritePartition:
 
     def uploads(self) -> list[Future[None]]:
         """Attempts to store a Batch that a thread has not ended."""
-        return [thread for thread in self._in_thread.values() if not thread.done()]
+        return [thread for upload in self._uploads.values() for thread in upload.running()]
 
     def configure(self, config: TopicConfig, schemas: Mapping[str, bytes], written_ms: int) -> None:
         """Take over an altered configuration, for the open Batch as well."""
@@ -353,88 +353,28 @@ class WritePartition:
             metrics.batches_failed.labels(self.processor.config.name).inc()
 
     def _release(self, batch: RingBatch) -> None:
-        thread = self._in_thread.get(batch)
-        if thread is None or thread.done():
+        upload = self._uploads.get(batch)
+        if upload is None:  # it was never sealed
             self._let_go(batch)
         else:  # a put that hangs past its deadline holds the memory, and may still store the object
-            self._let_go_after(thread, batch)
-
-    def _let_go_after(self, thread: Future[None], batch: RingBatch) -> None:
-        loop = asyncio.get_running_loop()
-
-        def ended(_: Future[None]) -> None:  # called by the thread
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(self._let_go, batch)
-
-        thread.add_done_callback(self._context.fatal_errors.guarded(self._name, ended))
+            upload.when_over(partial(self._let_go, batch))
 
     def _let_go(self, batch: RingBatch) -> None:
-        self._in_thread.pop(batch, None)
+        self._uploads.pop(batch, None)
         for write in batch.tickets:
             write.release()
         batch.tickets.clear()
 
     async def _upload(self, batch: RingBatch) -> None:
+        self._uploads[batch] = upload = Upload(batch, self._context)
         try:
-            await self._put_until_deadline(batch)
+            await upload.run()
         except MemqError as exc:
             log.error("%s: Batch %s was not stored: %s", self._name, batch.batch_id, exc)  # noqa: TRY400
             self.processor.failed(batch, exc)
         else:
             self.processor.stored(batch)
         self._perform()
-
-    async def _put_until_deadline(self, batch: RingBatch) -> None:
-        """Put the Batch's object, again and again while the error is retriable and time is left.
-
-        Every attempt puts the same bytes under the same key, so a success whose answer was lost is
-        recognised by the next one.
-
-        Raises:
-            MemqError: why the last attempt failed.
-        """
-        retry = Retry(self._left_s(batch), self._context.runtime, STORAGE_BACKOFF)
-        while True:
-            try:
-                await self._put(batch)
-            except MemqError as exc:
-                self._context.disk.failed(exc, self._context.now().mono_ms)
-                delay_s = retry.after(exc)
-                log.warning("Batch %s: attempt %d failed: %s", batch.batch_id, retry.failures, exc)
-                await asyncio.sleep(delay_s)
-                if batch.state is BatchState.FAILED:  # a Batch before this one took it along
-                    raise
-            else:
-                return
-
-    async def _put(self, batch: RingBatch) -> None:
-        sealed, left_s = batch.sealed, self._left_s(batch)
-        assert sealed is not None  # noqa: S101 - only sealed Batches are uploaded
-        thread = self._context.executor.submit(
-            self._context.storage.put, batch.key, sealed.buffers, timeout_s=left_s
-        )
-        self._in_thread[batch] = thread
-        try:
-            async with asyncio.timeout(left_s):
-                await asyncio.wrap_future(thread)
-        except MemqError:
-            raise
-        except Exception as exc:
-            if not thread.done() and not thread.cancel():
-                raise StorageError(
-                    f"{batch.key}: not stored within its deadline; the attempt still hangs"
-                ) from exc
-            if thread.cancelled():
-                raise StorageError(
-                    f"{batch.key}: no worker thread came free within its deadline"
-                ) from exc
-            raise StorageError(f"{batch.key}: {type(exc).__name__}: {exc}") from exc
-        finally:
-            if thread.done():
-                self._in_thread.pop(batch, None)  # one that hangs stays: a deletion waits for it
-
-    def _left_s(self, batch: RingBatch) -> float:
-        return (batch.deadline_mono_ms - self._context.now().mono_ms) / 1000
 
     async def _publish(self, effect: PublishBatches) -> None:
         context, processor = self._context, self.processor

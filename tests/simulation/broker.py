@@ -170,15 +170,16 @@ class WatchedStorage:
         self._run = run
         self._inner = inner
         self.get, self.get_range, self.list = inner.get, inner.get_range, inner.list
-        self.uri = inner.uri
+        self.uri, self.hedged = inner.uri, inner.hedged
 
     def put(self, key, buffers, *, timeout_s):
         self._inner.put(key, buffers, timeout_s=timeout_s)
         self._run.written.setdefault(key, self._run.now_us)
 
-    def delete(self, key):
-        self._inner.delete(key)
-        self._run.deleted(key)
+    def delete(self, *keys):
+        self._inner.delete(*keys)
+        for key in keys:
+            self._run.deleted(key)
 
 
 def split(queue_topic: str) -> tuple[str, str]:

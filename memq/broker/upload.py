@@ -1,0 +1,154 @@
+"""Upload: storing the object of one Batch, again and again until its deadline.
+
+Every attempt puts the same bytes under the same key, in a worker thread. So a success whose answer
+was lost is recognised by the next attempt, and two attempts at a time do no harm: one that takes
+long is made a second time where that helps (`memq.core.hedging`), and the first to succeed ends the
+upload. A thread cannot be interrupted: an attempt that hangs goes on, and holds the Batch's memory,
+after the upload has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from memq.core.retry import STORAGE_BACKOFF, Retry
+from memq.core.write_partition_effects import BatchState
+from memq.errors import MemqError, StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+    from memq.broker.context import BrokerContext
+    from memq.core.hedging import Put
+    from memq.core.write_partition_effects import RingBatch
+
+log = logging.getLogger(__name__)
+
+
+class Upload:
+    """The upload of one sealed Batch.
+
+    Args:
+        batch: the Batch.
+        context: of the broker.
+    """
+
+    def __init__(self, batch: RingBatch, context: BrokerContext) -> None:
+        assert batch.sealed is not None  # noqa: S101 - only sealed Batches are uploaded
+        self._batch = batch
+        self._sealed = batch.sealed
+        self._context = context
+        self._threads: list[Future[None]] = []
+
+    def __repr__(self) -> str:
+        return f"<Upload of {self._batch.batch_id} [{len(self.running())} attempts under way]>"
+
+    def running(self) -> list[Future[None]]:
+        """Attempts that a thread has not ended."""
+        return [thread for thread in self._threads if not thread.done()]
+
+    def when_over(self, then: Callable[[], None]) -> None:
+        """Call `then` on the event loop once no attempt is under way; it may be called at once."""
+        running = self.running()
+        if not running:
+            then()
+            return
+        loop = asyncio.get_running_loop()
+
+        def ended(_: Future[None]) -> None:  # called by the thread
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(self.when_over, then)
+
+        running[0].add_done_callback(self._context.fatal_errors.guarded("upload", ended))
+
+    async def run(self) -> None:
+        """Store the object, trying again while the error is retriable and time is left.
+
+        Raises:
+            MemqError: why the last attempt failed.
+        """
+        retry = Retry(self._left_s(), self._context.runtime, STORAGE_BACKOFF)
+        while True:
+            try:
+                await self._put()
+            except MemqError as exc:
+                self._context.disk.failed(exc, self._context.now().mono_ms)
+                delay_s = retry.after(exc)
+                log.warning(
+                    "Batch %s: attempt %d failed: %s", self._batch.batch_id, retry.failures, exc
+                )
+                await asyncio.sleep(delay_s)
+                if self._batch.state is BatchState.FAILED:  # one before this one took it along
+                    raise
+            else:
+                return
+
+    # -- one put, with its hedge --------------------------------------------------------------
+
+    async def _put(self) -> None:
+        began_s, stored = self._context.runtime.mono_s(), False
+        hedging = self._context.hedging
+        put = hedging.began(self._sealed.size_bytes)
+        self._threads = self.running()
+        before = len(self._threads)
+        try:
+            async with asyncio.timeout(self._left_s()):
+                await self._first_success(put)
+            stored = True
+        except MemqError:
+            raise
+        except Exception as exc:
+            raise self._not_stored(self._threads[before:], exc) from exc
+        finally:
+            hedging.ended(put, self._context.runtime.mono_s() - began_s, stored=stored)
+            for thread in self._threads[before:]:
+                thread.cancel()  # what no thread has begun yet
+
+    async def _first_success(self, put: Put) -> None:
+        """Attempt it, and once more beside that when it is overdue."""
+        attempts = [self._attempt()]
+        may_hedge = self._context.storage.hedged and put.delay_s is not None
+        while True:
+            waited_s = put.delay_s if may_hedge else None
+            pending = [attempt for attempt in attempts if not attempt.done()]
+            await asyncio.wait(pending, timeout=waited_s, return_when=asyncio.FIRST_COMPLETED)
+            for attempt in attempts:
+                if attempt.done() and attempt.exception() is None:
+                    return
+            if all(attempt.done() for attempt in attempts):
+                await attempts[-1]
+            if may_hedge and len(attempts) == 1 and self._context.hedging.overdue(put):
+                attempts.append(self._attempt())
+                may_hedge = False
+
+    def _attempt(self) -> asyncio.Future[None]:
+        thread = self._context.executor.submit(
+            self._context.storage.put,
+            self._batch.key,
+            self._sealed.buffers,
+            timeout_s=self._left_s(),
+        )
+        self._threads.append(thread)
+        attempt = asyncio.wrap_future(thread)
+        attempt.add_done_callback(_heed)
+        return attempt
+
+    def _not_stored(self, threads: list[Future[None]], exc: Exception) -> StorageError:
+        key = self._batch.key
+        if not all(thread.cancel() or thread.done() for thread in threads):
+            return StorageError(f"{key}: not stored within its deadline; the attempt still hangs")
+        if all(thread.cancelled() for thread in threads):
+            return StorageError(f"{key}: no worker thread came free within its deadline")
+        return StorageError(f"{key}: {type(exc).__name__}: {exc}")
+
+    def _left_s(self) -> float:
+        return (self._batch.deadline_mono_ms - self._context.now().mono_ms) / 1000
+
+
+def _heed(attempt: asyncio.Future[None]) -> None:
+    """Take note of an error that nobody waits for any more: another attempt has succeeded."""
+    if not attempt.cancelled():
+        attempt.exception()

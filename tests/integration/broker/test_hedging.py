@@ -1,0 +1,126 @@
+"""Uploads that are made twice at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+
+import pytest
+
+from memq.core.hedging import MIN_KNOWN
+from memq.core.wire import messages as m
+from memq.errors import StorageError
+from memq.testing.storage import InMemoryStorage
+from tests.integration.broker.support import TIMEOUT_S, broker, client, until
+
+
+class StallingStorage(InMemoryStorage):
+    """A storage one attempt of which stalls, once it is told to.
+
+    Attributes:
+        stalls: set while the next attempt is to stall.
+        stalled: set once it does.
+        gate: lets it go on.
+        fails: it fails then.
+    """
+
+    hedged = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attempts: Counter[str] = Counter()
+        self.stalls, self.stalled, self.gate = (threading.Event() for _ in range(3))
+        self.fails = self.hedge_fails = False
+
+    def put(self, key, buffers, *, timeout_s):
+        self.attempts[key] += 1
+        if self.stalls.is_set():
+            self.stalls.clear()
+            self.stalled.set()
+            assert self.gate.wait(TIMEOUT_S), "the test left it waiting"
+            if self.fails:
+                raise StorageError("it stalled, and failed")
+        elif self.hedge_fails and self.attempts[key] == 2:
+            raise StorageError("the hedge failed")
+        super().put(key, buffers, timeout_s=timeout_s)
+
+
+async def usual(c, count=MIN_KNOWN + 1, first=0):
+    """So many Batches that nothing happens to."""
+    for sequence in range(first, first + count):
+        await c.write(sequence)
+    return first + count
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_put_that_stalls_is_made_again_beside_it(tmp_path, fails):
+    """The ack comes by the second attempt; what the first one comes to changes nothing."""
+    storage = StallingStorage()
+    storage.fails = fails
+    async with broker(tmp_path, storage=storage) as b, client(b) as c:
+        await c.create(batch_messages=1)
+        following = await usual(c)
+        storage.stalls.set()
+        stalled = await c.write(following)
+        assert storage.stalled.is_set()
+        assert not storage.gate.is_set()
+        assert (b.context.hedging.hedges, max(storage.attempts.values())) == (1, 2)
+        assert b.context.memory.used_bytes > 0, "the first attempt still has the buffers"
+        assert (await c.write(following + 1)).offset == stalled.offset + 1
+        storage.gate.set()
+        await until(lambda: b.context.memory.used_bytes == 0)
+        assert len(list(storage.list(""))) == following + 2
+        repeated = await c.write(following)
+        assert (repeated.duplicate, repeated.offset) == (True, stalled.offset)
+        assert not b.context.fatal_errors.failure.done()
+
+
+async def test_a_hedge_that_fails_waits_for_the_first_attempt(tmp_path):
+    """An upload has failed only when each of its attempts has."""
+    storage = StallingStorage()
+    storage.hedge_fails = True
+    async with broker(tmp_path, storage=storage) as b, client(b) as c:
+        await c.create(batch_messages=1)
+        following = await usual(c)
+        storage.stalls.set()
+        write = asyncio.ensure_future(c.write(following))
+        await until(lambda: b.context.hedging.hedges == 1)
+        await until(lambda: max(storage.attempts.values()) == 2)
+        storage.gate.set()
+        assert (await write).offset == following
+        assert max(storage.attempts.values()) == 2
+
+
+async def test_a_storage_on_a_disk_is_not_hedged(tmp_path):
+    """Where both attempts would wait for the same disk there is only one."""
+    storage = StallingStorage()
+    storage.hedged = False
+    async with broker(tmp_path, storage=storage) as b, client(b) as c:
+        await c.create(batch_messages=1)
+        following = await usual(c)
+        storage.stalls.set()
+        write = asyncio.ensure_future(c.write(following))
+        await until(storage.stalled.is_set)
+        others = [asyncio.ensure_future(c.write(following + 1 + n)) for n in range(5)]
+        await until(lambda: len(storage.attempts) == following + 6)
+        assert (b.context.hedging.hedges, max(storage.attempts.values())) == (0, 1)
+        storage.gate.set()
+        await asyncio.gather(write, *others)
+        assert b.context.hedging.hedges == 0
+
+
+async def test_a_topic_is_deleted_after_both_attempts(tmp_path):
+    """What a stalled attempt stores after its topic was deleted is removed as well."""
+    storage = StallingStorage()
+    async with broker(tmp_path, storage=storage) as b, client(b) as c:
+        await c.create(batch_messages=1)
+        following = await usual(c)
+        storage.stalls.set()
+        await c.write(following)
+        (attempt,) = b.topics.get("t").uploads()
+        await c.ask(m.DeleteTopic(topic="t"))
+        assert not attempt.done()
+        assert any("/t/" in info.key for info in storage.list(""))
+        storage.gate.set()
+        await until(lambda: not any("/t/" in info.key for info in storage.list("")))

@@ -1,0 +1,202 @@
+"""When a put is made a second time beside the first."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from typing import NamedTuple
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memq.core.hedging import (
+    EXTRA_SHARE,
+    MAX_SAVED,
+    MIN_KNOWN,
+    RECENT,
+    WINDOW,
+    Hedging,
+)
+
+MIB = 1 << 20
+
+
+def fed(hedging, seconds, size_bytes=8 * MIB, *, stored=True):
+    """Let puts of so many seconds end, one after the other."""
+    for each in seconds:
+        hedging.ended(hedging.began(size_bytes), each, stored=stored)
+
+
+def known(count=400, seed=1):
+    """A rule that has seen puts of 100 to 200 ms."""
+    hedging, rng = Hedging(), random.Random(seed)
+    fed(hedging, [rng.uniform(0.1, 0.2) for _ in range(count)])
+    return hedging
+
+
+class Outcome(NamedTuple):
+    """What a simulated store and the rule made of some puts."""
+
+    latencies: list[float]
+    hedged_share: float
+
+
+def simulate(count, a_second, latency, *, seed=1, hedge=True):
+    """Puts that come at random to a store that answers each after `latency(rng, now_s)`."""
+    rng, hedging = random.Random(seed), Hedging()
+    events, open_puts, latencies, at = [], {}, [], 0.0
+    for number in range(count):
+        at += rng.expovariate(a_second)
+        heapq.heappush(events, (at, "begin", number))
+    while events:
+        now, what, number = heapq.heappop(events)
+        if what == "begin":
+            put = hedging.began(8 * MIB)
+            open_puts[number] = now, put
+            heapq.heappush(events, (now + latency(rng, now), "end", number))
+            if put.delay_s is not None and hedge:
+                heapq.heappush(events, (now + put.delay_s, "overdue", number))
+        elif number not in open_puts:
+            continue
+        elif what == "end":
+            began, put = open_puts.pop(number)
+            latencies.append(now - began)
+            hedging.ended(put, now - began, stored=True)
+        elif hedging.overdue(open_puts[number][1]):
+            heapq.heappush(events, (now + latency(rng, now), "end", number))
+        else:
+            again = now + open_puts[number][1].delay_s
+            heapq.heappush(events, (again, "overdue", number))
+    return Outcome(sorted(latencies), hedging.hedges / hedging.puts)
+
+
+def usual(rng, _now):
+    """S3 as it is published: half within 160 ms at 8 MiB, 1 in 100 above 400, 1 in 1,000 stalls."""
+    return rng.uniform(1, 10) if rng.random() < 0.001 else 0.16 * 2.7183 ** rng.gauss(0, 0.38)
+
+
+def test_nothing_is_hedged_before_enough_is_known():
+    """The first puts have no delay after which they would be overdue."""
+    hedging = Hedging()
+    for _ in range(MIN_KNOWN):
+        assert hedging.began(8 * MIB).delay_s is None
+        hedging.ended(hedging.began(8 * MIB), 0.1, stored=True)
+    assert hedging.began(8 * MIB).delay_s == 0.1
+
+
+def test_a_put_is_overdue_above_95_of_100_of_its_size():
+    """The delay is the 95th percentile of the latest puts, of each size by itself."""
+    hedging = Hedging()
+    rng = random.Random(3)
+    large = [rng.uniform(0.1, 0.5) for _ in range(WINDOW)]
+    fed(hedging, large)
+    fed(hedging, [0.01] * WINDOW, 64 << 10)
+    delay = hedging.began(8 * MIB).delay_s
+    assert 0.94 <= sum(each < delay for each in large) / WINDOW <= 0.96
+    assert hedging.began(64 << 10).delay_s == 0.01
+
+
+def test_a_batch_that_is_full_and_one_that_is_a_little_more_are_of_one_size():
+    """Sizes around the usual limits of Batches are not divided between two classes."""
+    hedging = Hedging()
+    fed(hedging, [0.1] * MIN_KNOWN, 8 * MIB + 5_000)
+    assert hedging.began(8 * MIB - 5_000).delay_s == 0.1
+
+
+def test_the_delay_follows_a_store_that_has_become_slower():
+    """A store that is slower for good is the usual one before long."""
+    hedging = known()
+    fed(hedging, [0.8] * (WINDOW // 10))
+    assert hedging.began(8 * MIB).delay_s == 0.8
+
+
+def test_hedges_are_a_twentieth_of_all_puts_whatever_happens():
+    """However many puts are overdue, there is one hedge in twenty, and a few that were saved."""
+    hedging = known()
+    hedged = 0
+    for _ in range(1_000):
+        put = hedging.began(8 * MIB)
+        hedged += hedging.overdue(put)
+        hedging.ended(put, 0.19, stored=True)
+    assert hedging.hedges == hedged
+    assert hedging.hedges <= EXTRA_SHARE * hedging.puts
+
+
+def test_saved_hedges_are_few():
+    """After a long time without any there are not more than a few at once."""
+    hedging = known(20_000)
+    puts = [hedging.began(8 * MIB) for _ in range(200)]
+    assert sum(hedging.overdue(put) for put in puts[:20]) <= MAX_SAVED + EXTRA_SHARE * len(puts)
+
+
+def test_there_is_no_hedge_while_the_store_slows_down():
+    """When many of the puts under way are overdue, none of the others is hedged."""
+    hedging = known(2_000)
+    puts = [hedging.began(8 * MIB) for _ in range(12)]
+    answers = [hedging.overdue(put) for put in puts]
+    assert answers[0]
+    assert not any(answers[8:])
+
+
+def test_there_is_no_hedge_while_puts_fail():
+    """A store that refuses is not asked twice."""
+    hedging = known(2_000)
+    fed(hedging, [0.01] * (RECENT // 4), stored=False)
+    assert not hedging.overdue(hedging.began(8 * MIB))
+    fed(hedging, [0.15] * RECENT)
+    assert hedging.overdue(hedging.began(8 * MIB))
+
+
+def test_what_was_denied_a_hedge_may_have_one_later():
+    """A put that is still under way asks again, and counts as overdue once."""
+    hedging = Hedging()
+    fed(hedging, [0.1] * 19)
+    fed(hedging, [0.1])
+    first, second = hedging.began(8 * MIB), hedging.began(8 * MIB)
+    assert hedging.overdue(first)
+    assert not hedging.overdue(second)
+    hedging.ended(first, 0.2, stored=True)
+    fed(hedging, [0.1] * 20)
+    assert hedging.overdue(second)
+    assert "1 of 1 under way overdue" in repr(hedging)
+    hedging.ended(second, 1.0, stored=True)
+    assert "0 of 0 under way overdue" in repr(hedging)
+
+
+def test_hedging_cuts_the_tail_for_a_twentieth_more_puts():
+    """With a stall in a thousand puts, p99.9 at 8 MiB falls below 700 ms, at most 5 % more puts."""
+    plain = simulate(50_000, 10, usual, hedge=False)
+    hedged = simulate(50_000, 10, usual)
+    assert plain.latencies[int(0.9995 * 50_000)] > 3
+    assert hedged.latencies[int(0.999 * 50_000)] < 0.7
+    assert hedged.latencies[int(0.9999 * 50_000)] < 1.5
+    assert hedged.hedged_share <= EXTRA_SHARE
+
+
+def test_a_store_that_slows_down_for_a_while_is_not_hedged_more():
+    """While everything takes four times as long there are no more hedges than before."""
+
+    def slower(rng, now):
+        return usual(rng, now) * (4 if 100 < now < 200 else 1)
+
+    assert simulate(20_000, 70, slower).hedged_share <= EXTRA_SHARE
+
+
+@given(st.lists(st.tuples(st.sampled_from(["begin", "overdue", "ok", "bad"]), st.integers(0, 9))))
+def test_counts_never_go_astray(steps):
+    """Whatever happens in whatever order: counts fit what is under way, and the share is kept."""
+    hedging, puts, hedged = Hedging(), [], set()
+    fed(hedging, [0.1] * MIN_KNOWN)
+    for what, number in steps:
+        if what == "begin":
+            puts.append(hedging.began(8 * MIB))
+        elif puts:
+            put = puts[number % len(puts)]
+            if what == "overdue" and id(put) not in hedged:
+                hedged |= {id(put)} if hedging.overdue(put) else set()
+            elif what in ("ok", "bad"):
+                puts.remove(put)
+                hedging.ended(put, 0.1, stored=what == "ok")
+    assert f"of {len(puts)} under way" in repr(hedging)
+    assert f"| {sum(put.overdue for put in puts)} of" in repr(hedging)
+    assert hedging.hedges <= EXTRA_SHARE * hedging.puts
