@@ -88,5 +88,5 @@ docs: $(INSTALLED) ## Write the reference pages that are generated from the code
 	$(BIN)/python -m docs.generate.protocol docs/protocol.md
 
 clean: ## Remove .venv, caches and build output; data in memq-data stays
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .services build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -2,8 +2,8 @@
 
 Airflow waits most of the time, for schedules, looks and time-outs. So its tests run beside all the
 others, and after them as many as make both processes end at about the same time. What they print is
-shown at the end; the last lines name each test that failed in either process, for a reader who sees
-the end of a log only.
+shown at the end; the last lines name each test that failed in either process, and the services for
+want of which tests were skipped, for a reader who sees the end of a log only.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 from xml.etree import ElementTree as ET
+
+from tests.harness.services.missing import PROPERTY, Missing
 
 ROOT = Path(__file__).parents[1]
 BESIDE = ["tests/system/airflow", "tests/integration/cli", "tests/unit"]
@@ -28,6 +30,9 @@ def main() -> int:
         for code, report in zip(codes, reports, strict=True):
             if code:
                 print("\n".join(_failures(code, report)), flush=True)
+        missing = _missing(*reports)
+        if missing:
+            print(missing.line(), flush=True)
     return int(any(codes))
 
 
@@ -65,6 +70,17 @@ def _failures(code: int, report: Path) -> list[str]:
         for problem in case
         if problem.tag in ("failure", "error")
     ] or [f"FAILED: pytest ended with {code}, and no test failed"]
+
+
+def _missing(*reports: Path) -> Missing:
+    """Count the tests that both processes have skipped for want of a service."""
+    missing = Missing()
+    for report in reports:
+        if report.exists():
+            for each in ET.parse(report).iter("property"):  # noqa: S314 - pytest wrote it
+                if each.get("name") == PROPERTY:
+                    missing.add(each.get("value", ""))
+    return missing
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ from hypothesis import settings
 
 from memq.testing.broker import BrokerProcess
 
+pytest_plugins = ["tests.harness.services.fixtures"]
+
 # No deadline: a busy machine is not a failing test. `--hypothesis-profile=thorough` looks longer.
 settings.register_profile("default", max_examples=50, deadline=None, print_blob=True)
 settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=5_000)

@@ -1,0 +1,64 @@
+"""A pytest plugin: real services for tests, each started on first use.
+
+A test that needs a service which this machine cannot run is skipped, and the last line that pytest
+prints says so. With `MEMQ_REQUIRE_SERVICES=1` in the environment it fails.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.harness.services.errors import ServiceUnavailableError
+from tests.harness.services.jars import Jars
+from tests.harness.services.missing import PROPERTY, Missing
+from tests.harness.services.s3proxy import S3Proxy
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+REQUIRED = "MEMQ_REQUIRE_SERVICES"
+MISSING = pytest.StashKey[Missing]()
+
+
+@pytest.fixture(scope="session")
+def service_jars() -> Jars:
+    """The jars that all services of these tests run."""
+    return Jars()
+
+
+@pytest.fixture(scope="session")
+def s3_server(service_jars: Jars, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Proxy]:
+    """An S3-compatible server for all tests; each makes a bucket of its own."""
+    with S3Proxy(tmp_path_factory.mktemp("s3"), jars=service_jars) as server:
+        yield server
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Begin to count."""
+    config.stash[MISSING] = Missing()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    """Turn the error of a service that this machine cannot run into a skip."""
+    error = call.excinfo.value if call.excinfo else None
+    if not isinstance(error, ServiceUnavailableError) or os.environ.get(REQUIRED) == "1":
+        return
+    skipped = pytest.CallInfo.from_call(lambda: pytest.skip(str(error)), call.when)
+    call.excinfo = skipped.excinfo
+    why = f"{error.service}: {error.reason}"
+    item.user_properties.append((PROPERTY, why))
+    item.config.stash[MISSING].add(why)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> Generator[None]:
+    """After all that pytest says, say what was skipped."""
+    yield
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    missing = session.config.stash[MISSING]
+    if missing and reporter is not None:
+        reporter.write_line(missing.line(), red=True, bold=True)

@@ -1,0 +1,143 @@
+"""What the tests do on a machine that cannot run a service."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.harness.services.errors import JarError, ServiceUnavailableError
+from tests.harness.services.jars import S3PROXY, Artifact, Jars
+
+ROOT = Path(__file__).parents[3]
+
+NOWHERE = """\
+<ivysettings>
+  <settings defaultResolver="nowhere"/>
+  <resolvers>
+    <filesystem name="nowhere"><artifact pattern="/nonexistent/[artifact].[ext]"/></filesystem>
+  </resolvers>
+</ivysettings>
+"""
+"""Ivy settings of a machine that reaches no registry."""
+
+CONFTEST = """\
+from pathlib import Path
+import pytest
+from tests.harness.services.jars import Jars
+
+pytest_plugins = ["tests.harness.services.fixtures"]
+
+@pytest.fixture(scope="session")
+def service_jars():
+    here = Path(__file__).parent
+    return Jars(here / "services", ivy_settings=here / "nowhere.xml")
+"""
+TESTS = """\
+def test_one(s3_server): ...
+def test_two(s3_server): ...
+def test_without(): ...
+"""
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A folder with three tests, of which two need a service that cannot be had."""
+    (tmp_path / "nowhere.xml").write_text(NOWHERE)
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "test_project.py").write_text(TESTS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    return tmp_path
+
+
+def run(project, required):
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-ra", "--junitxml=report.xml"],
+        cwd=project,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "MEMQ_REQUIRE_SERVICES": required},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_tests_without_their_service_are_skipped_loudly(project):
+    """Tests without their service are skipped, and the last line says how many and why."""
+    done = run(project, "")
+    assert done.returncode == 0, done.stdout
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("!!! TESTS WERE SKIPPED: 2 for want of s3proxy: Ivy could not fetch it")
+    assert "1 passed, 2 skipped" in done.stdout
+
+
+def test_required_services_are_not_skipped(project):
+    """Where the environment requires services, a test without its service fails."""
+    done = run(project, "1")
+    assert done.returncode == 1, done.stdout
+    assert "1 passed, 2 errors" in done.stdout
+    assert "TESTS WERE SKIPPED" not in done.stdout
+
+
+def test_make_test_ends_with_what_was_skipped(project):
+    """The two processes of `make test` have one line for what both have skipped."""
+    run(project, "")
+    report = project / "report.xml"
+    code = "from pathlib import Path; from tests.__main__ import _missing as m; import sys; "
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}print(m(*map(Path, sys.argv[1:])).line())", report, report],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.startswith("!!! TESTS WERE SKIPPED: 4 for want of s3proxy: Ivy")
+
+
+def test_a_machine_without_java_says_so(tmp_path):
+    """Without the command `java` the error names what is missing."""
+    jars = Jars(tmp_path, java="no-such-java")
+    with pytest.raises(ServiceUnavailableError, match="there is no command 'no-such-java'"):
+        jars.get(S3PROXY)
+
+
+def test_a_failed_fetch_leaves_nothing_and_is_not_tried_again(tmp_path):
+    """What could not be fetched leaves no folder, and the next call fails at once alike."""
+    settings = tmp_path / "nowhere.xml"
+    settings.write_text(NOWHERE)
+    jars = Jars(tmp_path / "jars", ivy_settings=settings)
+    with pytest.raises(ServiceUnavailableError, match=r"org\.gaul#s3proxy;4\.1\.0: not found"):
+        jars.get(S3PROXY)
+    settings.unlink()
+    with pytest.raises(ServiceUnavailableError, match=r"org\.gaul#s3proxy;4\.1\.0: not found"):
+        jars.get(S3PROXY)
+    assert [path.name for path in jars.folder.iterdir()] == ["s3proxy-4.1.0.lock"]
+
+
+SMALL = Artifact(
+    "small",
+    "1",
+    """\
+    <dependency org="org.example" name="small" rev="1" conf="default->default"/>""",
+)
+
+
+@pytest.fixture
+def registry(tmp_path):
+    """Ivy settings of a registry that has one small artifact."""
+    (tmp_path / "small.jar").write_bytes(b"not the pinned bytes")
+    settings = tmp_path / "settings.xml"
+    settings.write_text(NOWHERE.replace("/nonexistent", str(tmp_path)))
+    return settings
+
+
+def test_a_jar_that_is_not_the_pinned_one_is_refused(tmp_path, registry):
+    """A fetched jar with another SHA-256 is an error that names it, and is not kept."""
+    pins = tmp_path / "pins"
+    pins.write_text(f"{'0' * 64}  small-1/small-1.jar\n")
+    jars = Jars(tmp_path / "jars", pins=pins, ivy_settings=registry)
+    with pytest.raises(JarError, match=r"small-1\.jar has SHA-256 \w{64}, pinned is 0000"):
+        jars.get(SMALL)
+    assert [path.name for path in jars.folder.iterdir()] == ["small-1.lock"]
