@@ -15,6 +15,7 @@ from tests.harness.services.errors import ServiceUnavailableError
 from tests.harness.services.jars import Jars
 from tests.harness.services.missing import PROPERTY, Missing
 from tests.harness.services.s3proxy import S3Proxy
+from tests.harness.services.zookeeper import ZooKeeper
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -33,6 +34,15 @@ def service_jars() -> Jars:
 def s3_server(service_jars: Jars, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Proxy]:
     """An S3-compatible server for all tests; each makes a bucket of its own."""
     with S3Proxy(tmp_path_factory.mktemp("s3"), jars=service_jars) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def zookeeper_server(
+    service_jars: Jars, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ZooKeeper]:
+    """A ZooKeeper server for all tests; each has a node of its own for its root."""
+    with ZooKeeper(tmp_path_factory.mktemp("zookeeper"), jars=service_jars) as server:
         yield server
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 import secrets
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from tests.harness.services.jars import S3PROXY
 from tests.harness.services.process import JavaService
@@ -37,7 +37,7 @@ class S3Proxy(JavaService):
         secret_key: of that.
     """
 
-    name = "s3proxy"
+    name: ClassVar[str] = "s3proxy"
 
     def __init__(
         self,
