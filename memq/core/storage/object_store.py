@@ -216,7 +216,7 @@ class ObjectStorage:
         try:
             await self._put_once(name, content)
         except AlreadyExistsError as exc:
-            if not await self._holds(name, views, size_bytes):
+            if not await self._holds(name, key, views, size_bytes):
                 raise StorageError(
                     f"cannot write {key!r} in {self._container}: the key holds other bytes, and an "
                     "object is never rewritten"
@@ -237,9 +237,16 @@ class ObjectStorage:
             tags=self._tags,
         )
 
-    async def _holds(self, name: str, views: Sequence[memoryview], size_bytes: int) -> bool:
+    async def _holds(
+        self, name: str, key: str, views: Sequence[memoryview], size_bytes: int
+    ) -> bool:
         """Whether the object that is there has these bytes."""
-        found = memoryview(await self._range(name, 0, size_bytes + 1))
+        try:
+            found = memoryview(await self._range(name, 0, size_bytes + 1)).cast("B")
+        except FileNotFoundError as exc:  # the store calls it a conflict, and has no object yet
+            raise StorageError(
+                f"cannot write {key!r} in {self._container}: another put of it has not ended"
+            ) from exc
         if found.nbytes != size_bytes:
             return False
         start = 0
@@ -276,11 +283,11 @@ class ObjectStorage:
             first: what is known already, from `start` on.
         """
         whole = pa.allocate_buffer(length)
-        view, slots = memoryview(whole), asyncio.Semaphore(PARTS_AT_A_TIME)
+        view, slots = memoryview(whole).cast("B"), asyncio.Semaphore(PARTS_AT_A_TIME)
 
         def put(at: int, part: _Part) -> int:
             end = at + len(part.content)
-            view[at - start : end - start] = part.content
+            view[at - start : end - start] = memoryview(part.content).cast("B")
             return end
 
         async def fetch(at: int, size: int) -> int:
@@ -378,7 +385,7 @@ class ObjectStorage:
         where = f"{key!r} in {self._container}" if key else self._container
         try:
             yield
-        except (FileNotFoundError, BaseError, ValueError) as exc:
+        except (FileNotFoundError, BaseError) as exc:
             if is_no_container(exc):
                 raise StorageError(
                     f"cannot {doing} {where}: there is no {self._container}; make it, or set "

@@ -1,0 +1,279 @@
+"""What an object store's faults come to, through a proxy before a real server."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import time
+from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
+
+import pytest
+
+from memq.core.storage import object_store
+from memq.core.storage.object_store import PART_ATTEMPTS, PART_BYTES, ObjectStorage
+from memq.core.storage.open import open_storage, open_uri
+from memq.errors import ConfigError, ObjectNotFoundError, StorageError
+from tests.advice import follows
+from tests.harness.services.http_faults import (
+    SLOW_DOWN,
+    CutBody,
+    Hang,
+    LoseAnswer,
+    Reset,
+    Rule,
+    Status,
+    s3_error,
+)
+
+NOT_IMPLEMENTED = Status(
+    HTTPStatus.NOT_IMPLEMENTED, s3_error("NotImplemented", "A header is not implemented.")
+)
+CONFLICT = Status(HTTPStatus.CONFLICT, s3_error("ConditionalRequestConflict", "Try again."))
+
+
+def put(storage, key, content, timeout_s=30.0):
+    storage.put(key, [content], timeout_s=timeout_s)
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Stalls are noticed sooner, for tests that wait for one."""
+    monkeypatch.setattr(object_store, "STALL_S", 0.3)
+    monkeypatch.setattr(object_store, "SLOW_BYTES_S", 1 << 40)
+
+
+# -- puts --------------------------------------------------------------------------------------
+
+
+def test_a_lost_answer_is_recognised_by_the_next_attempt(faulty, faults):
+    """An object whose answer was lost is stored once, and the attempt after it succeeds."""
+    lost = faults.add(Rule(LoseAnswer(), method="PUT"))
+    with pytest.raises(StorageError, match="'k'"):
+        put(faulty, "k", b"abc")
+    assert faults.struck[lost] == 1
+    put(faulty, "k", b"abc")
+    assert bytes(faulty.get("k")) == b"abc"
+    with pytest.raises(StorageError, match="other bytes"):
+        put(faulty, "k", b"abd")
+
+
+@pytest.mark.parametrize("action", [SLOW_DOWN, Reset(), Reset(after_body=True)])
+def test_a_put_is_tried_once(faulty, faults, action):
+    """What fails is told at once: who puts has the deadline and the back-off."""
+    faults.add(Rule(action, method="PUT"))
+    with pytest.raises(StorageError) as caught:
+        put(faulty, "k", b"abc")
+    assert caught.value.retriable
+    assert faults.counts.requests["PUT"] == faulty.requests["put"] == 1
+    put(faulty, "k", b"abc")
+
+
+def test_an_error_says_what_the_store_said(faulty, faults):
+    """Status, code and message of the store stand in the error, in one line."""
+    faults.add(Rule(SLOW_DOWN, method="PUT"))
+    with pytest.raises(StorageError) as caught:
+        put(faulty, "k", b"abc")
+    assert str(caught.value).startswith("cannot write 'k' in s3://test-")
+    assert str(caught.value).endswith(": 503 SlowDown: Please reduce your request rate.")
+
+
+def test_a_put_that_hangs_ends_by_its_deadline(faulty, faults):
+    """When the store does not answer, the deadline of the put ends it and its connection."""
+    hang = faults.add(Rule(Hang(), method="PUT"))
+    with pytest.raises(StorageError, match="did not answer in time"):
+        put(faulty, "k", b"abc", timeout_s=0.2)
+    assert faults.struck[hang] == 1
+    put(faulty, "k", b"abc")
+    faults.release()
+
+
+def test_a_put_that_stalls_leaves_time_for_another(faulty, faults, quick):
+    """A put that takes far longer than its size explains is given up before its deadline."""
+    faults.add(Rule(Hang(), method="PUT"))
+    began = time.monotonic()
+    with pytest.raises(StorageError, match="did not answer in time"):
+        put(faulty, "k", b"abc", timeout_s=60)
+    assert time.monotonic() - began < 30
+
+
+def test_a_store_without_conditional_puts_is_put_to_all_the_same(faulty, faults):
+    """A store that refuses If-None-Match is not asked again with it."""
+    refused = faults.add(Rule(NOT_IMPLEMENTED, method="PUT"))
+    put(faulty, "k", b"abc")
+    put(faulty, "l", b"abc")
+    assert faults.struck[refused] == 1
+    assert faults.counts.requests["PUT"] == 3
+    assert bytes(faulty.get("k")) == b"abc"
+
+
+def test_two_puts_at_a_time_that_the_store_refuses_as_a_conflict_may_be_tried_again(faulty, faults):
+    """A conflict with a put that has not ended is no proof that the object is there."""
+    faults.add(Rule(CONFLICT, method="PUT"))
+    with pytest.raises(StorageError) as caught:
+        put(faulty, "k", b"abc")
+    assert caught.value.retriable
+    put(faulty, "k", b"abc")
+
+
+# -- reads -------------------------------------------------------------------------------------
+
+
+def large(storage, size=3 * PART_BYTES + 12_345):
+    content = random.Random(5).randbytes(size)
+    put(storage, "large", content)
+    return content
+
+
+def test_a_large_object_is_read_by_several_requests(faulty, faults):
+    """A large object and a large range come back whole, in requests of about one part."""
+    content = large(faulty)
+    assert bytes(faulty.get("large")) == content
+    assert faults.counts.requests["GET"] == 3
+    start, end = 1_000, len(content) + 5
+    assert bytes(faulty.get_range("large", start, end)) == content[start:]
+    assert bytes(faulty.get_range("large", len(content) - 3, 9 * PART_BYTES)) == content[-3:]
+    assert bytes(faulty.get_range("large", len(content) + 1, 9 * PART_BYTES)) == b""
+
+
+@pytest.mark.parametrize("action", [CutBody(1_000), SLOW_DOWN, Reset(after_body=True)])
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_a_part_that_fails_is_read_again(faulty, faults, action, after):
+    """An answer that is cut short, refused or lost costs one more request, and nobody sees it."""
+    content = large(faulty)
+    struck = faults.add(Rule(action, method="GET", after=after))
+    assert bytes(faulty.get("large")) == content
+    assert faults.struck[struck] == 1
+    assert faults.counts.requests["GET"] == 4
+
+
+def test_a_part_that_hangs_is_read_again(faulty, faults, quick):
+    """A request for a part that stalls is given up, and made again."""
+    put(faulty, "k", b"abc")
+    faults.add(Rule(Hang(), method="GET"))
+    assert bytes(faulty.get("k")) == b"abc"
+
+
+def test_a_read_that_keeps_failing_is_an_error(faulty, faults):
+    """After a few attempts the error is that of the last, and retriable."""
+    put(faulty, "k", b"abc")
+    faults.add(Rule(SLOW_DOWN, method="GET", times=None))
+    with pytest.raises(StorageError, match="503 SlowDown") as caught:
+        faulty.get("k")
+    assert not isinstance(caught.value, ObjectNotFoundError)
+    assert faults.counts.requests["GET"] == PART_ATTEMPTS
+
+
+def test_an_object_that_is_not_there_is_not_asked_for_again(faulty, faults):
+    """Missing is an answer."""
+    with pytest.raises(ObjectNotFoundError, match="'k'"):
+        faulty.get("k")
+    assert faults.counts.requests["GET"] == 1
+
+
+# -- listings, deletions -----------------------------------------------------------------------
+
+
+def test_a_listing_goes_on_where_a_page_failed(faulty, faults, monkeypatch):
+    """A page that fails is asked for again, and every key is listed once."""
+    monkeypatch.setattr(object_store, "PAGE_KEYS", 1_000)
+    names = [f"a/{number:05d}" for number in range(2_100)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda name: put(faulty, name, b"x"), names))
+    for after in (0, 2, 4):
+        faults.add(Rule(SLOW_DOWN, method="GET", after=after))
+    assert [info.key for info in faulty.list("a/")] == names
+
+
+def test_deletions_take_one_request(faulty, faults):
+    """A hundred objects are removed by one request, whether they are there or not."""
+    for number in range(5):
+        put(faulty, f"a/{number}", b"x")
+    faulty.delete(*(f"a/{number}" for number in range(100)))
+    assert list(faulty.list("")) == []
+    assert faults.counts.requests["POST"] == 1
+
+
+def test_nothing_to_delete_is_no_request(faulty, faults):
+    """No keys are no request."""
+    faulty.delete()
+    assert faults.counts.requests.total() == 0
+
+
+# -- a store that is away, or not there --------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["refuse", "reset"])
+def test_a_broker_starts_while_the_store_is_away(bucket, faults, caplog, kind):
+    """A store that does not answer may come back: a warning says that it is away."""
+    faults.outage(kind)
+    options = frozenset({("endpoint", f"http://{faults.address}")})
+    storage = open_storage(f"s3://{bucket}/root", options)
+    assert "is away" in caplog.text
+    faults.restore()
+    put(storage, "k", b"abc")
+
+
+@follows("make it, or set `storage` to another one")
+@follows("A broker lists, reads, writes and deletes there")
+def test_a_bucket_that_is_not_there_is_named_at_the_start(s3_server):
+    """A start without its bucket says so; when it was made, it goes on."""
+    with pytest.raises(ConfigError, match="there is no s3://not-yet; make it") as caught:
+        open_storage("s3://not-yet/root")
+    assert "lists, reads, writes and deletes there" in str(caught.value)
+    s3_server.make_bucket("not-yet")
+    put(open_storage("s3://not-yet/root"), "k", b"abc")
+
+
+def test_objects_of_a_bucket_that_is_not_there_are_not_called_missing():
+    """Nothing is known of objects when their bucket is not there: that is no data loss."""
+    storage = ObjectStorage("s3://nowhere")
+    for call in (lambda: storage.get("k"), lambda: storage.get_range("k", 0, 1)):
+        with pytest.raises(StorageError, match="there is no s3://nowhere") as caught:
+            call()
+        assert not isinstance(caught.value, ObjectNotFoundError)
+
+
+def test_wrong_credentials_are_told_at_the_start(bucket, monkeypatch):
+    """A start whose credentials are refused says what the store said."""
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")
+    with pytest.raises(ConfigError, match="403 SignatureDoesNotMatch"):
+        open_storage(f"s3://{bucket}/root")
+
+
+# -- what is not there -------------------------------------------------------------------------
+
+
+def test_a_uri_is_read_with_what_the_environment_says(storage):
+    """Whoever has the URI of an object and the usual environment can read it."""
+    put(storage, "a/b c", b"abc")
+    found, key = open_uri(storage.uri("a/b c"))
+    assert bytes(found.get(key)) == b"abc"
+
+
+def _read_in_child(uri, answers):
+    found, key = open_uri(uri)
+    try:
+        answers.put(bytes(found.get(key)))
+    except StorageError as exc:
+        answers.put(str(exc))
+
+
+@follows("start it as a new process (multiprocessing: spawn)")
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_forked_process_is_told_that_it_cannot_read(storage, method):
+    """A child whose parent has read before gets an error, and no deadlock; a new process reads."""
+    put(storage, "k", b"abc")
+    context = multiprocessing.get_context(method)
+    answers = context.SimpleQueue()
+    child = context.Process(target=_read_in_child, args=(storage.uri("k"), answers))
+    child.start()
+    answer = answers.get()
+    child.join()
+    if method == "spawn":
+        assert answer == b"abc"
+    else:
+        assert "was forked" in answer
+    assert child.exitcode == 0
+    assert os.getpid() != child.pid
