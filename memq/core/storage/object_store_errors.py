@@ -16,6 +16,8 @@ _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([^<]+)</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]+)</Message>")
 _NO_CONTAINER = re.compile("NoSuchBucket|ContainerNotFound|specified bucket does not exist")
+_CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(\w+)")
+_CAUSE = re.compile(r'"([^"\n]+)"')
 _DEBUG = "\n\nDebug source"
 
 
@@ -52,10 +54,15 @@ def is_refusal(exc: BaseException) -> bool:
 
 def explain(exc: BaseException) -> str:
     """The store's own words, in one line and without those of the libraries around them."""
-    text = str(exc).partition(_DEBUG)[0]
+    text, _, debug = str(exc).partition(_DEBUG)
     code, message = _CODE.search(text), _MESSAGE.search(text)
+    certificate, causes = _CERTIFICATE.search(debug), _CAUSE.findall(debug.partition("inner:")[2])
     if code is not None:
         words = f"{status_of(exc)} {code[1]}" + (f": {message[1]}" if message else "")
+    elif certificate is not None:
+        words = f"its certificate is not trusted ({certificate[1]})"
+    elif causes and not status_of(exc):  # "error sending request" says less than why
+        words = ": ".join(causes)
     else:
         words = text.rpartition(" - ")[2]
     return " ".join(words.split())[:MAX_WORDS] or type(exc).__name__

@@ -79,6 +79,16 @@ def test_an_error_says_what_the_store_said(faulty, faults):
     assert str(caught.value).endswith(": 503 SlowDown: Please reduce your request rate.")
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "words"),
+    [("http://127.0.0.1:1", "Connection refused"), ("http://no.invalid", "dns error: ")],
+)
+def test_an_error_says_why_there_was_no_answer(endpoint, words):
+    """A store that cannot be reached is told from a name that means nothing."""
+    with pytest.raises(StorageError, match=words):
+        put(ObjectStorage("s3://bucket", "", {"endpoint": endpoint}), "k", b"abc")
+
+
 def test_a_put_that_hangs_ends_by_its_deadline(faulty, faults):
     """When the store does not answer, the deadline of the put ends it and its connection."""
     hang = faults.add(Rule(Hang(), method="PUT"))

@@ -1,0 +1,169 @@
+"""How the client of an object store is made: options, credentials, certificates."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from memq.core.storage.object_store import ObjectStorage
+from memq.core.storage.open import open_uri
+from memq.core.storage.options import parse_storage_options
+from memq.errors import ConfigError, StorageError
+from tests.harness.services.s3proxy import S3Proxy
+
+
+def put(storage, key="k"):
+    storage.put(key, [b"abc"], timeout_s=30)
+
+
+class Recorder(BaseHTTPRequestHandler):
+    """Takes every PUT, and keeps its headers."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_PUT(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.headers.append(dict(self.headers))
+        self.send_response(200)
+        self.send_header("ETag", '"x"')
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_):
+        """Say nothing."""
+
+
+@pytest.fixture
+def recorder():
+    """A server that takes everything."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Recorder) as server:
+        server.headers = []
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_options_reach_the_store(recorder):
+    """Encryption, storage class, tags and an unsigned payload stand in the headers of a put."""
+    options = {
+        "endpoint": f"http://127.0.0.1:{recorder.server_port}",
+        "server_side_encryption": "aws:kms",
+        "sse_kms_key_id": "some-key",
+        "storage_class": "INTELLIGENT_TIERING",
+        "tag.team": "logs & more",
+        "unsigned_payload": "true",
+    }
+    put(ObjectStorage("s3://bucket", "root", options))
+    (headers,) = recorder.headers
+    found = {name.lower(): value for name, value in headers.items()}
+    assert found["x-amz-server-side-encryption"] == "aws:kms"
+    assert found["x-amz-server-side-encryption-aws-kms-key-id"] == "some-key"
+    assert found["x-amz-storage-class"] == "INTELLIGENT_TIERING"
+    assert found["x-amz-tagging"] == "team=logs+%26+more"
+    assert found["x-amz-content-sha256"] == "UNSIGNED-PAYLOAD"
+    assert found["if-none-match"] == "*"
+
+
+def test_payloads_are_signed_unless_told_otherwise(recorder):
+    """A store can check what it got against the signature."""
+    put(ObjectStorage("s3://b", "", {"endpoint": f"http://127.0.0.1:{recorder.server_port}"}))
+    (headers,) = recorder.headers
+    sha256 = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # of abc
+    assert {name.lower(): value for name, value in headers.items()}[
+        "x-amz-content-sha256"
+    ] == sha256
+
+
+def test_an_unknown_option_is_named():
+    """A misspelt option is refused, and does not mean nothing."""
+    with pytest.raises(ConfigError, match=r"'regoin'.*Known are"):
+        ObjectStorage("s3://bucket", "", {"regoin": "x"})
+
+
+@pytest.fixture
+def profile(s3_server, tmp_path, monkeypatch):
+    """A profile of the AWS files that has the keys, which the environment does not have."""
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    path = tmp_path / "credentials"
+    path.write_text(
+        "[logs]\n"
+        f"aws_access_key_id = {s3_server.access_key}\n"
+        f"aws_secret_access_key = {s3_server.secret_key}\n"
+    )
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(path))
+    return path
+
+
+def test_keys_of_a_profile(bucket, profile, monkeypatch):
+    """A profile of the AWS files is used when an option or AWS_PROFILE names it."""
+    put(ObjectStorage(f"s3://{bucket}", "", {"profile": "logs"}))
+    monkeypatch.setenv("AWS_PROFILE", "logs")
+    put(ObjectStorage(f"s3://{bucket}"))
+
+
+def test_keys_of_the_default_profile(bucket, profile):
+    """Without a name it is the default profile, as for the AWS command line."""
+    profile.write_text(profile.read_text().replace("[logs]", "[default]"))
+    put(ObjectStorage(f"s3://{bucket}"))
+
+
+def test_a_profile_that_is_not_there_is_named(profile):
+    """A profile that no file has is refused by name."""
+    with pytest.raises(ConfigError, match="'elsewhere'"):
+        ObjectStorage("s3://bucket", "", {"profile": "elsewhere"})
+
+
+def test_readers_may_have_options_as_well(storage, bucket, monkeypatch, s3_server):
+    """What the environment does not say can be given with the URI."""
+    put(storage)
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    options = parse_storage_options({"endpoint": s3_server.endpoint})
+    found, key = open_uri(storage.uri("k"), options)
+    assert bytes(found.get(key)) == b"abc"
+    assert open_uri(storage.uri("l"), options)[0] is found
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory, service_jars):
+    """A server with a certificate of a private authority, and the file with that."""
+    folder = tmp_path_factory.mktemp("tls")
+    keystore, pem = folder / "keystore.p12", folder / "ca.pem"
+    keytool = ["keytool", "-keystore", str(keystore), "-storepass", "password", "-alias", "s3"]
+    subprocess.run(
+        [*keytool, "-genkeypair", "-keyalg", "RSA", "-storetype", "PKCS12",
+         "-dname", "CN=127.0.0.1", "-ext", "san=ip:127.0.0.1"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    exported = subprocess.run([*keytool, "-exportcert", "-rfc"], check=True, capture_output=True)
+    pem.write_bytes(exported.stdout)
+    with S3Proxy(
+        folder / "s3", keystore=keystore, keystore_password="password", jars=service_jars
+    ) as server:
+        server.make_bucket("private")
+        yield server, pem
+
+
+def test_a_certificate_of_a_private_authority(tls, monkeypatch):
+    """It is trusted when an option or AWS_CA_BUNDLE names its file, and not otherwise."""
+    server, pem = tls
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    put(ObjectStorage("s3://private", "", {"ca_certificate": str(pem)}))
+    with pytest.raises(StorageError, match=r"certificate is not trusted \(UnknownIssuer\)"):
+        put(ObjectStorage("s3://private"), "l")
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(pem))
+    put(ObjectStorage("s3://private"), "m")
+
+
+def test_a_certificate_that_cannot_be_read_is_named(tmp_path):
+    """A wrong path is an error of the configuration."""
+    with pytest.raises(ConfigError, match="ca_certificate"):
+        ObjectStorage("s3://bucket", "", {"ca_certificate": str(tmp_path / "none.pem")})

@@ -1,0 +1,58 @@
+"""Options of an object store as people write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from memq.broker.config import BrokerConfig
+from memq.core.storage.open import open_storage, open_uri
+from memq.core.storage.options import NO_OPTIONS, parse_storage_options
+from memq.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("", {}),
+        ("region=eu-west-1", {"region": "eu-west-1"}),
+        (" region = eu-west-1 , tag.team=a=b ", {"region": "eu-west-1", "tag.team": "a=b"}),
+        ({"a": True, "b": 5, "c": "x"}, {"a": "true", "b": "5", "c": "x"}),
+    ],
+)  # fmt: skip
+def test_options_are_read(given, expected):
+    """They are pairs in one text, or a table as TOML has it."""
+    assert dict(parse_storage_options(given)) == expected
+
+
+@pytest.mark.parametrize(
+    "given", ["region", "=x", "a=b,region", 5, ["a=b"], {"a": None}, {"a": {}}]
+)
+def test_what_is_none_is_refused(given):
+    """Anything else is refused with what was expected."""
+    with pytest.raises(ConfigError, match="storage_options"):
+        parse_storage_options(given)
+
+
+def test_they_are_an_option_of_the_broker():
+    """A broker has them from its file, its environment or a flag."""
+    assert BrokerConfig.create().storage_options == NO_OPTIONS
+    config = BrokerConfig.create({"storage_options": {"region": "eu-west-1"}})
+    assert (
+        config.storage_options
+        == BrokerConfig.create(storage_options="region=eu-west-1").storage_options
+    )
+
+
+def test_a_folder_has_none(tmp_path):
+    """Options that would mean nothing are refused."""
+    for call in (open_storage, open_uri):
+        with pytest.raises(ConfigError, match="are for object stores"):
+            call(tmp_path.as_uri(), parse_storage_options("region=x"))
+
+
+@pytest.mark.parametrize("uri", ["s3://", "s3:///a", "gs://b?x=1", "az://c#x"])
+def test_a_uri_without_a_bucket_is_refused(uri):
+    """An object store is named by its bucket, and at most a prefix."""
+    for call in (open_storage, open_uri):
+        with pytest.raises(ConfigError, match="bucket/prefix"):
+            call(uri)
