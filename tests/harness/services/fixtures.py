@@ -13,6 +13,7 @@ import pytest
 
 from tests.harness.services.errors import ServiceUnavailableError
 from tests.harness.services.jars import Jars
+from tests.harness.services.kafka import Kafka
 from tests.harness.services.missing import PROPERTY, Missing
 from tests.harness.services.s3proxy import S3Proxy
 from tests.harness.services.zookeeper import ZooKeeper
@@ -43,6 +44,13 @@ def zookeeper_server(
 ) -> Iterator[ZooKeeper]:
     """A ZooKeeper server for all tests; each has a node of its own for its root."""
     with ZooKeeper(tmp_path_factory.mktemp("zookeeper"), jars=service_jars) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kafka_server(service_jars: Jars, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    """A Kafka for all tests; each makes topics of its own."""
+    with Kafka(tmp_path_factory.mktemp("kafka"), jars=service_jars) as server:
         yield server
 
 

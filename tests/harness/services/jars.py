@@ -69,12 +69,14 @@ class Artifact:
 
 
 # kafka-tools-api is asked for, but was never published; a server runs without it. The configuration
-# `default` has the jar of the module itself, which `runtime` lacks.
+# `default` has the jar of the module itself, which `runtime` lacks. Without a logger, a Kafka that
+# ends would not say why.
 KAFKA = Artifact(
     "kafka",
     "4.4.0",
     """\
     <dependency org="org.apache.kafka" name="kafka_2.13" rev="{version}" conf="default->default"/>
+    <dependency org="org.slf4j" name="slf4j-simple" rev="1.7.36" conf="default->default"/>
     <exclude org="org.apache.kafka" module="kafka-tools-api"/>""",
 )
 # One jar with all in it: its 151 dependencies, one by one, take minutes.
@@ -130,10 +132,11 @@ class Jars:
         Raises:
             ServiceUnavailableError: this machine lacks it.
         """
-        for command in (*DIES_WITH_PARENT[:1], self._java):
-            if shutil.which(command) is None:
-                raise ServiceUnavailableError(service, f"there is no command {command!r}")
-        return [*DIES_WITH_PARENT, self._java]
+        return [
+            _command(service, DIES_WITH_PARENT[0]),
+            *DIES_WITH_PARENT[1:],
+            str(Path(_command(service, self._java)).resolve()),
+        ]
 
     def get(self, artifact: Artifact) -> Path:
         """The folder with the jars of a service; they are fetched when they are not there.
@@ -270,6 +273,13 @@ def digests(folder: Path) -> dict[str, str]:
         with path.open("rb") as file:
             found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
     return found
+
+
+def _command(service: str, name: str) -> str:
+    path = shutil.which(name)
+    if path is None:
+        raise ServiceUnavailableError(service, f"there is no command {name!r}")
+    return path
 
 
 def pyspark_jars(service: str) -> Path:

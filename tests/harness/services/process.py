@@ -76,8 +76,12 @@ class JavaService(ABC):
         self.stop()
 
     @abstractmethod
+    def _prepare(self) -> None:
+        """Write its settings, and whatever else a start needs."""
+
+    @abstractmethod
     def _arguments(self) -> list[str]:
-        """What Java is started with; its settings are written here."""
+        """What Java is started with."""
 
     @abstractmethod
     def _answers(self) -> bool:
@@ -163,6 +167,7 @@ class JavaService(ABC):
         return self._process
 
     def _start(self, timeout_s: float) -> None:
+        self._prepare()
         with self.log_path.open("ab") as log:
             self._process = self._spawn([*self.jars.java(self.name), *self._arguments()], log)
         try:

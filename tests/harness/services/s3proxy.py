@@ -55,6 +55,7 @@ class S3Proxy(JavaService):
         self._keystore = keystore
         self._keystore_password = keystore_password
         self._buckets = self.folder / "buckets"
+        self._settings_path = self.folder / "s3proxy.properties"
 
     @property
     def endpoint(self) -> str:
@@ -76,20 +77,20 @@ class S3Proxy(JavaService):
         """Make an empty bucket: S3Proxy takes each folder for one."""
         (self._buckets / name).mkdir()
 
-    def _arguments(self) -> list[str]:
+    def _prepare(self) -> None:
         self._buckets.mkdir(exist_ok=True)
-        settings = self.folder / "s3proxy.properties"
         lines = (f"{name}={value}\n" for name, value in self._settings().items())
-        settings.write_text("".join(lines))
-        jars = self.jars.get(S3PROXY)
+        self._settings_path.write_text("".join(lines))
+
+    def _arguments(self) -> list[str]:
         return [
             f"-Xmx{HEAP_MIB}m",
             "-XX:+UseSerialGC",
             "-cp",
-            f"{jars}/*",
+            f"{self.jars.get(S3PROXY)}/*",
             "org.gaul.s3proxy.Main",
             "--properties",
-            str(settings),
+            str(self._settings_path),
         ]
 
     def _settings(self) -> dict[str, object]:

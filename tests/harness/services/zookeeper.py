@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import socket
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from tests.harness.services.jars import pyspark_jars
 from tests.harness.services.process import JavaService
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 TICK_MS = 500  # sessions end at a tick; by default none is shorter than 2 ticks or longer than 20
 MAX_SESSION_MS = 60_000
@@ -33,6 +36,10 @@ class ZooKeeper(JavaService):
     name: ClassVar[str] = "zookeeper"
 
     @property
+    def _settings_path(self) -> Path:
+        return self.folder / "zoo.cfg"
+
+    @property
     def class_path(self) -> str:
         """Class path of its jars, which have the programs of ZooKeeper too."""
         folder = pyspark_jars(self.name)
@@ -45,9 +52,8 @@ class ZooKeeper(JavaService):
             with connection.makefile("rb") as answer:
                 return answer.read().decode()
 
-    def _arguments(self) -> list[str]:
-        settings = self.folder / "zoo.cfg"
-        settings.write_text(
+    def _prepare(self) -> None:
+        self._settings_path.write_text(
             f"dataDir={self.folder / 'data'}\n"
             f"clientPort={self.port}\n"
             "clientPortAddress=127.0.0.1\n"
@@ -57,6 +63,8 @@ class ZooKeeper(JavaService):
             "admin.enableServer=false\n"
             "4lw.commands.whitelist=ruok,srvr,mntr\n"
         )
+
+    def _arguments(self) -> list[str]:
         return [
             "-Xmx128m",
             "-XX:+UseSerialGC",
@@ -64,7 +72,7 @@ class ZooKeeper(JavaService):
             "-cp",
             self.class_path,
             "org.apache.zookeeper.server.quorum.QuorumPeerMain",
-            str(settings),
+            str(self._settings_path),
         ]
 
     def _answers(self) -> bool:

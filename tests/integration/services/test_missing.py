@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -127,10 +129,22 @@ SMALL = Artifact(
 @pytest.fixture
 def registry(tmp_path):
     """Ivy settings of a registry that has one small artifact."""
-    (tmp_path / "small.jar").write_bytes(b"not the pinned bytes")
+    (tmp_path / "small.jar").write_bytes(b"the bytes of a jar")
     settings = tmp_path / "settings.xml"
     settings.write_text(NOWHERE.replace("/nonexistent", str(tmp_path)))
     return settings
+
+
+def test_one_of_two_processes_fetches(tmp_path, registry):
+    """Who wants the same jars at the same time waits, and both have them."""
+    digest = hashlib.sha256((tmp_path / "small.jar").read_bytes()).hexdigest()
+    pins = tmp_path / "pins"
+    pins.write_text(f"{digest}  small-1/small-1.jar\n")
+    both = [Jars(tmp_path / "jars", pins=pins, ivy_settings=registry) for _ in range(2)]
+    with ThreadPoolExecutor() as threads:
+        folders = list(threads.map(Jars.get, both, [SMALL, SMALL]))
+    assert folders == [tmp_path / "jars" / "small-1"] * 2
+    assert [path.name for path in folders[0].iterdir()] == ["small-1.jar"]
 
 
 def test_a_jar_that_is_not_the_pinned_one_is_refused(tmp_path, registry):

@@ -1,0 +1,155 @@
+"""A real Kafka on this machine: one node, which is broker and controller (KRaft)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import uuid
+import zlib
+from base64 import urlsafe_b64encode
+from pathlib import Path
+from typing import ClassVar
+
+from tests.harness.services.errors import ServiceError
+from tests.harness.services.jars import KAFKA
+from tests.harness.services.process import SHOWN_CHARACTERS, STOP_TIMEOUT_S, JavaService
+
+FORMAT_TIMEOUT_S = 60.0  # takes 1 to 2 s
+ANSWER_TIMEOUT_S = 5.0
+API_VERSIONS = struct.Struct(">hhih")  # key, version, correlation id, no client id
+
+SETTINGS = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller_port}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+inter.broker.listener.name=PLAINTEXT
+log.dirs={data}
+auto.create.topics.enable=false
+
+# One node has one replica of everything, and few partitions are made sooner.
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+share.coordinator.state.topic.num.partitions=1
+
+# Members of a group have their partitions at once.
+group.initial.rebalance.delay.ms=0
+group.consumer.min.heartbeat.interval.ms=1000
+
+# After a kill -9 the controller takes no start for the same broker before its last session is over.
+broker.session.timeout.ms=3000
+broker.heartbeat.interval.ms=500
+
+# A third of the heap by default.
+log.cleaner.dedupe.buffer.size=4194304
+"""
+
+
+class Kafka(JavaService):
+    """A Kafka of one node, without authentication; topics are made by those who want them.
+
+    The first that is stopped in time leaves an archive of its classes beside the jars, with which
+    all others start in a third of the time. It is for the same Java, and the same files, alone.
+    """
+
+    name: ClassVar[str] = "kafka"
+    port_count: ClassVar[int] = 2
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """End it with SIGTERM, and with SIGKILL if it does not end in time. May be called again."""
+        super().stop(timeout_s)
+        if self._new_archive.exists():
+            part = self._archive.with_suffix(f".{os.getpid()}")
+            shutil.copyfile(self._new_archive, part)  # the folder may be on another disk
+            self._new_archive.unlink()
+            for old in self.jars.folder.glob(f"{KAFKA.folder}-*.jsa"):
+                old.unlink(missing_ok=True)
+            part.replace(self._archive)
+
+    @property
+    def _settings_path(self) -> Path:
+        return self.folder / "server.properties"
+
+    @property
+    def _archive(self) -> Path:
+        files = [Path(self.jars.java(self.name)[-1]), *self._jars()]
+        state = repr([(str(path), path.stat().st_mtime_ns) for path in files])
+        return self.jars.folder / f"{KAFKA.folder}-{zlib.crc32(state.encode()):08x}.jsa"
+
+    @property
+    def _new_archive(self) -> Path:
+        return self.folder / "classes.jsa"
+
+    def _prepare(self) -> None:
+        port, controller_port = self._ports
+        data = self.folder / "data"
+        self._settings_path.write_text(
+            SETTINGS.format(port=port, controller_port=controller_port, data=data)
+        )
+        if not (data / "meta.properties").exists():
+            self._format()
+
+    def _format(self) -> None:
+        """Make the empty log of a new cluster."""
+        cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        main = ["kafka.tools.StorageTool", "format", "--cluster-id", cluster_id, "--config"]
+        done = subprocess.run(
+            [
+                *self.jars.java(self.name),
+                *self._shared_archive(),
+                *self._options(),
+                *main,
+                str(self._settings_path),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=FORMAT_TIMEOUT_S,
+            check=False,
+        )
+        if done.returncode != 0:
+            end = done.stdout[-SHOWN_CHARACTERS:]
+            raise ServiceError(f"kafka's format ended with {done.returncode}:\n{end}")
+
+    def _arguments(self) -> list[str]:
+        archive = self._shared_archive() or [f"-XX:ArchiveClassesAtExit={self._new_archive}"]
+        return [*archive, *self._options(), "kafka.Kafka", str(self._settings_path)]
+
+    def _shared_archive(self) -> list[str]:
+        return [f"-XX:SharedArchiveFile={self._archive}"] if self._archive.exists() else []
+
+    def _options(self) -> list[str]:
+        """Options of Java, with the class path."""
+        return [
+            "-Xmx384m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",  # it starts sooner, and is slower for long
+            "-Xlog:cds=off",
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+            "-cp",
+            ":".join(map(str, self._jars())),
+        ]
+
+    def _jars(self) -> list[Path]:
+        """Its jars in the order of the class path, which is that of the archive as well."""
+        return sorted(self.jars.get(KAFKA).iterdir())
+
+    def _answers(self) -> bool:
+        """Whether it answers an ApiVersions request; it takes none before all of it serves."""
+        request = API_VERSIONS.pack(18, 0, 1, -1)
+        with socket.create_connection(("127.0.0.1", self.port), ANSWER_TIMEOUT_S) as connection:
+            connection.sendall(struct.pack(">i", len(request)) + request)
+            with connection.makefile("rb") as answer:
+                head = answer.read(10)  # size, correlation id, error code
+        return head[4:] == struct.pack(">ih", 1, 0)
