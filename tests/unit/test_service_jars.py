@@ -6,8 +6,8 @@ import hashlib
 
 import pytest
 
-from tests.harness.services.errors import JarError
-from tests.harness.services.jars import ARTIFACTS, PINS, check, read_pins
+from tests.harness.services.errors import JarError, ServiceUnavailableError
+from tests.harness.services.jars import ARTIFACTS, PINS, S3PROXY, Jars, check, read_pins
 
 
 def pins(**files):
@@ -48,3 +48,10 @@ def test_other_jars_are_refused(pinned, problem, tmp_path):
     (tmp_path / "a.jar").write_bytes(b"a")
     with pytest.raises(JarError, match=problem):
         check(tmp_path, pins(**pinned))
+
+
+def test_a_machine_without_java_says_so(tmp_path):
+    """Without the command `java` the error names what is missing."""
+    jars = Jars(tmp_path, java="no-such-java")
+    with pytest.raises(ServiceUnavailableError, match="there is no command 'no-such-java'"):
+        jars.get(S3PROXY)

@@ -67,7 +67,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         return
     skipped = pytest.CallInfo.from_call(lambda: pytest.skip(str(error)), call.when)
     call.excinfo = skipped.excinfo
-    why = f"{error.service}: {error.reason}"
+    why = f"{error.service}: {error.reason.splitlines()[0]}"
     item.user_properties.append((PROPERTY, why))
     item.config.stash[MISSING].add(why)
 

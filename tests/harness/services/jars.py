@@ -31,6 +31,7 @@ PINS = Path(__file__).with_name("jars.sha256")
 FOLDER = Path(__file__).parents[3] / ".services"
 FETCH_TIMEOUT_S = 120.0  # takes half a minute; with a wait for the lock still within a test's limit
 SHOWN_LINES = 12  # of what Ivy says last
+HINT = "USE VERBOSE OR DEBUG MESSAGE LEVEL FOR MORE DETAILS"  # which ends it
 
 IVY_FILE = """\
 <ivy-module version="2.0" xmlns:m="maven">
@@ -215,9 +216,10 @@ class Jars:
             reason = f"Ivy did not fetch it within {FETCH_TIMEOUT_S:g} s"
             raise ServiceUnavailableError(service, reason) from exc
         if done.returncode != 0:
-            lines = [line.strip() for line in done.stdout.splitlines() if line.strip(" \t:")]
-            last = "\n".join(lines[-SHOWN_LINES:])
-            raise ServiceUnavailableError(service, f"Ivy could not fetch it:\n{last}")
+            lines = [line.strip(" \t:") for line in done.stdout.splitlines()]
+            *before, last = [each for each in lines if each and each != HINT][-SHOWN_LINES:] or [""]
+            reason = "\n".join([f"Ivy could not fetch it: {last}", "Before that it said:", *before])
+            raise ServiceUnavailableError(service, reason)
 
     @contextmanager
     def _locked(self, artifact: Artifact) -> Iterator[None]:

@@ -8,7 +8,7 @@ from collections import Counter
 PROPERTY = "skipped for want of"
 """Name of the JUnit property of such a test; its value is `service: reason`."""
 
-SHOWN_CHARACTERS = 300  # of each reason, so that the line stays one
+SHOWN_CHARACTERS = 200  # of each reason, so that all are one line
 
 
 class Missing:

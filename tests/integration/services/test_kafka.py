@@ -9,10 +9,18 @@ import subprocess
 import pytest
 
 from tests.harness.services.errors import ServiceError
+from tests.harness.services.jars import KAFKA
 from tests.harness.services.kafka import Kafka
 
 CREATE_TOPICS = 19
 NO_ERROR, UNKNOWN_TOPIC, TOPIC_ALREADY_EXISTS = 0, 3, 36
+
+
+@pytest.fixture(autouse=True)
+def available(service_jars):
+    """Kafka can run here; if not, all these tests are skipped."""
+    service_jars.java(Kafka.name)
+    service_jars.get(KAFKA)
 
 
 def text(value):

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.services.errors import ServiceError
+from tests.harness.services.jars import S3PROXY
 from tests.harness.services.s3proxy import S3Proxy
 
 ROOT = Path(__file__).parents[3]
@@ -27,6 +28,13 @@ server.start()
 print(server.port, flush=True)
 time.sleep(600)
 """
+
+
+@pytest.fixture(autouse=True)
+def available(service_jars):
+    """The server can run here; if not, all these tests are skipped."""
+    service_jars.java(S3Proxy.name)
+    service_jars.get(S3PROXY)
 
 
 class Unlucky(S3Proxy):

@@ -10,7 +10,15 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
+from tests.harness.services.jars import S3PROXY
 from tests.harness.services.s3proxy import REGION, S3Proxy
+
+
+@pytest.fixture(autouse=True)
+def available(service_jars):
+    """The server can run here; if not, all these tests are skipped."""
+    service_jars.java(S3Proxy.name)
+    service_jars.get(S3PROXY)
 
 
 def client(server, **options):
