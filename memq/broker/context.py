@@ -12,9 +12,11 @@ from memq.broker.object_root import ObjectRoot, Presence
 from memq.core.hedging import Hedging
 from memq.core.notification.notification import decode_notification
 from memq.core.runtime import SYSTEM, Runtime
+from memq.core.storage.keys import topic_objects
+from memq.errors import ClosedError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
     from concurrent.futures import Executor
 
     from memq.broker.config import BrokerConfig
@@ -22,9 +24,10 @@ if TYPE_CHECKING:
     from memq.broker.fatal_errors import FatalErrors
     from memq.broker.memory import BodyMemory
     from memq.core.clock import ClockReading, Timekeeper
+    from memq.core.governor.catalog import Topic
     from memq.core.notification.notification import Notification
     from memq.core.notification.queue import NotificationQueue, QueueEntry
-    from memq.core.storage.handler import StorageHandler
+    from memq.core.storage.handler import ObjectInfo, StorageHandler
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +78,7 @@ class BrokerContext:
         metrics: counters.
         listens_at: `host:port` of its socket; also while it drains, when it listens no more.
         ready: it serves, and does not stop.
+        stopping: it stops, and waits for the threads of `executor`.
         presence: what was found of its objects when they were looked for last.
         root: below which the storage has its objects.
         now: the broker's clock.
@@ -95,6 +99,7 @@ class BrokerContext:
     metrics: Metrics = field(default_factory=Metrics)
     listens_at: str = ""
     ready: bool = False
+    stopping: bool = False
     presence: Presence = field(default_factory=Presence)
     root: ObjectRoot = field(init=False)
     now: Callable[[], ClockReading] = field(init=False)
@@ -115,6 +120,30 @@ class BrokerContext:
         if not self.ready:
             return ["it starts or stops"]
         return [*self.disk.reasons(self.now().mono_ms), *self.presence.reasons()]
+
+    def check_not_stopping(self) -> None:
+        """To be called now and then by what takes long in a thread.
+
+        Raises:
+            ClosedError: the broker stops, and waits for the thread.
+        """
+        if self.stopping:
+            raise ClosedError("the broker is stopping; the next start goes on with it")
+
+    def objects_of(self, topic: Topic) -> Iterator[ObjectInfo]:
+        """Every object of a topic, listed as the iteration goes. It blocks.
+
+        Raises:
+            ClosedError: the broker stops.
+            StorageError: a listing failed; what came before is valid.
+        """
+        yield from topic_objects(
+            self.storage,
+            self.config.cluster_id,
+            topic.name,
+            topic.incarnation,
+            self.check_not_stopping,
+        )
 
     async def entries(
         self,

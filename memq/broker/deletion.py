@@ -13,7 +13,6 @@ import logging
 from typing import TYPE_CHECKING
 
 from memq.core.retry import Backoff
-from memq.core.storage.keys import topic_objects
 from memq.core.units import counted
 from memq.errors import MemqError
 
@@ -109,10 +108,9 @@ class Deletions:
         return done
 
     def _delete_objects(self, topic: Topic) -> int:
-        storage, cluster_id = self._context.storage, self._context.config.cluster_id
-        objects = topic_objects(storage, cluster_id, topic.name, topic.incarnation)
+        objects = self._context.objects_of(topic)
         count = 0
         while keys := [info.key for info in itertools.islice(objects, DELETE_AT_ONCE)]:
-            storage.delete(*keys)
+            self._context.storage.delete(*keys)
             count += len(keys)
         return count

@@ -24,14 +24,13 @@ import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from memq.core.notification.notification import decode_notification
-from memq.core.storage.keys import key_of_uri, parse_object_key, topic_objects
+from memq.core.storage.keys import key_of_uri, parse_object_key
 from memq.core.units import counted
 from memq.errors import CorruptDataError, MemqError
 
 if TYPE_CHECKING:
     from memq.broker.context import BrokerContext
     from memq.broker.topics import HostedTopic
-    from memq.core.storage.handler import StorageHandler
 
 log = logging.getLogger(__name__)
 
@@ -146,10 +145,7 @@ def _list_objects(hosted: HostedTopic, context: BrokerContext) -> list[_Object]:
     was listed and is not named then is not named at all.
     """
     found = []
-    topic = hosted.topic
-    for info in topic_objects(
-        context.storage, context.config.cluster_id, topic.name, topic.incarnation
-    ):
+    for info in context.objects_of(hosted.topic):
         parsed = parse_object_key(info.key)
         if parsed is not None:
             found.append(_Object(info.key, info.size_bytes, parsed.batch_id, parsed.running_ms))
@@ -170,19 +166,20 @@ async def _delete(keys: list[str], context: BrokerContext) -> None:
     loop = asyncio.get_running_loop()
     for start in range(0, len(keys), DELETE_AT_ONCE):
         part = keys[start : start + DELETE_AT_ONCE]
-        await loop.run_in_executor(context.executor, _delete_now, part, context.storage)
+        await loop.run_in_executor(context.executor, _delete_now, part, context)
 
 
-def _delete_now(keys: list[str], storage: StorageHandler) -> None:
+def _delete_now(keys: list[str], context: BrokerContext) -> None:
     try:
-        storage.delete(*keys)  # in one request, where the storage can
+        context.storage.delete(*keys)  # in one request, where the storage can
     except MemqError:
-        _delete_one_by_one(keys, storage)
+        _delete_one_by_one(keys, context)
 
 
-def _delete_one_by_one(keys: list[str], storage: StorageHandler) -> None:
+def _delete_one_by_one(keys: list[str], context: BrokerContext) -> None:
     for key in keys:
+        context.check_not_stopping()
         try:
-            storage.delete(key)
+            context.storage.delete(key)
         except MemqError as exc:
             log.warning("%s is left, as an orphan: %s", key, exc)

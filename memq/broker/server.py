@@ -176,7 +176,7 @@ class Broker:
             True when everything that was accepted is stored and acked.
         """
         context = self.context
-        context.ready = False
+        context.ready, context.stopping = False, True
         if self._server is not None:
             self._server.close()
         drained = await self.topics.stop(self.config.drain_timeout_ms / 1000)
@@ -191,6 +191,7 @@ class Broker:
         except MemqError as exc:
             log.warning("the time was not saved, the next start goes on from before: %s", exc)
         await context.queue.close()
+        context.storage.close()
         context.executor.shutdown(wait=drained, cancel_futures=True)
         self._locks.close()
         context.fatal_errors.unwatch()

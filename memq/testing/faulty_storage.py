@@ -97,6 +97,11 @@ class FaultyStorage:
         """As the storage does, or as planned."""
         self._call("delete", ", ".join(keys), lambda _: self._inner.delete(*keys))
 
+    def close(self) -> None:
+        """As the storage does; and calls that hang go on."""
+        self.release()
+        self._inner.close()
+
     def uri(self, key: str) -> str:
         """As the storage does; there is nothing in it that could fail."""
         return self._inner.uri(key)

@@ -102,6 +102,9 @@ class InMemoryStorage:
             for key in [check_key(key) for key in keys]:
                 self._objects.pop(key, None)
 
+    def close(self) -> None:
+        """Nothing is ever under way."""
+
     def uri(self, key: str) -> str:
         """`memory:///<key>`; only this instance can read it.
 

@@ -1,6 +1,7 @@
 """Chaos: brokers are killed again and again while producers write, and then everything is checked.
 
     python -m tests.system.chaos --runs 200 --seed 7
+    python -m tests.system.chaos --runs 100 --storage s3
 
 One *run* is one data directory, some producers and topics, and several lives of the broker. Each
 life ends at an exact step of the protocol (see `memq.testing.crashing`), or by SIGKILL at a random
@@ -18,15 +19,22 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import random
 import shutil
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from tests.system.object_store import in_store, store
 from tests.system.plan import Plan, draw, draw_retention, folder_of
 from tests.system.runs import Report, run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 RETENTION_EVERY = 50  # one run in so many outlives its first Batches, which takes some 20 s
 MAX_SHOWN = 12  # violations shown of a run
@@ -39,8 +47,17 @@ def plan_of(seed: str) -> Plan:
     return draw_retention(seed) if number % RETENTION_EVERY == RETENTION_EVERY - 1 else draw(seed)
 
 
-async def run_many(seeds: list[str], jobs: int, root: Path) -> tuple[Report, list[str]]:
-    """Carry out the runs, some at a time; all their figures, and the seeds of those that failed."""
+async def run_many(
+    seeds: list[str], jobs: int, root: Path, placed: Callable[[Plan], Plan]
+) -> tuple[Report, list[str]]:
+    """Carry out the runs, some at a time; all their figures, and the seeds of those that failed.
+
+    Args:
+        seeds: of the runs.
+        jobs: runs at a time.
+        root: folder for their data.
+        placed: gives a plan the storage that it is to have.
+    """
     total, failed = Report(runs=0), []
     slots = asyncio.Semaphore(jobs)
 
@@ -51,7 +68,7 @@ async def run_many(seeds: list[str], jobs: int, root: Path) -> tuple[Report, lis
             directory = folder_of(root, seed)
             shutil.rmtree(directory, ignore_errors=True)
             directory.mkdir(parents=True)
-            report = await run(plan_of(seed), directory)
+            report = await run(placed(plan_of(seed)), directory)
         total.add(report)
         if report.violations:
             failed.append(seed)
@@ -74,6 +91,10 @@ def _show(seed: str, directory: Path, report: Report) -> None:
     print(f"  replay: python -m tests.system.chaos --replay {seed}", file=sys.stderr, flush=True)
 
 
+def _no_change(plan: Plan) -> Plan:
+    return plan
+
+
 def main() -> int:
     """The command; see the module."""
     parser = argparse.ArgumentParser(prog="tests.system.chaos")
@@ -82,6 +103,9 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=6, help="runs at a time")
     parser.add_argument("--replay", action="append", metavar="SEED/N", help="only this run")
     parser.add_argument("--times", type=int, default=1, help="how often to replay it")
+    parser.add_argument(
+        "--storage", choices=("files", "s3"), default="files", help="where the Batches are"
+    )
     given = parser.parse_args()
     seeds = [f"{given.seed}/{number}" for number in range(given.runs)]
     if given.replay:
@@ -91,10 +115,14 @@ def main() -> int:
     root = Path(tempfile.mkdtemp(prefix="memq-chaos-"))
     started_s = time.monotonic()
     total, failed = Report(runs=0), []
-    for _ in range(given.times):
-        report, wrong = asyncio.run(run_many(seeds, given.jobs, root))
-        total.add(report)
-        failed += wrong
+    with contextlib.ExitStack() as stack:
+        placed = _no_change
+        if given.storage == "s3":
+            placed = partial(in_store, proxy=stack.enter_context(store(root)))
+        for _ in range(given.times):
+            report, wrong = asyncio.run(run_many(seeds, given.jobs, root, placed))
+            total.add(report)
+            failed += wrong
     verdict = f"{len(failed)} FAILED" if failed else "ok"
     print(
         f"chaos: {verdict}: seed {given.seed}, {total.runs} runs in "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,8 +12,12 @@ from memq.testing.crashing import CrashPoint
 from tests.system import faults
 from tests.system.ledger import Name, name_in, row_of
 from tests.system.lives import Life, Seams
+from tests.system.object_store import in_store, store
 from tests.system.plan import Plan, ProducerPlan, draw, draw_retention
 from tests.system.runs import Report, run
+
+if TYPE_CHECKING:
+    from tests.harness.services.http_faults import HttpFaultProxy
 
 AT_A_TIME = 8  # runs mostly wait; so many share two cores well
 RETENTION_SEED = "fixed/retention"
@@ -32,6 +37,9 @@ PLANTED = {
     "commit lost": (Seams(queue=faults.ForgettingCommits), {"commit lost"}),
 }
 """Seams with a bug, and the kinds of violation by which it must be found."""
+
+IN_STORE = [f"s3/{number}" for number in range(6)]
+"""Seeds of runs with their Batches in an object store that fails."""
 
 CHANCES = 5  # runs for a planted bug: where the machine is slow, a run may not come to its mistake
 
@@ -64,6 +72,27 @@ def reports(tmp_path_factory) -> dict[str, Report]:
 def test_nothing_acked_is_lost_doubled_or_damaged_by_kills(reports, seed) -> None:
     """Whatever step the broker is killed at, what was acked is there once, as it was sent."""
     report = reports[seed]
+    assert report.violations == []
+    assert report.ends.total() >= 3
+
+
+@pytest.fixture(scope="module")
+def reports_in_store(tmp_path_factory, service_jars) -> dict[str, Report]:
+    """The reports of runs in an object store, by seed."""
+
+    async def run_all(proxy: HttpFaultProxy) -> list[Report]:
+        plans = [in_store(draw(seed), proxy) for seed in IN_STORE]
+        folders = [tmp_path_factory.mktemp("chaos") for _ in plans]
+        return await asyncio.gather(*map(run, plans, folders))
+
+    with store(tmp_path_factory.mktemp("store"), service_jars) as proxy:
+        return dict(zip(IN_STORE, asyncio.run(run_all(proxy)), strict=True))
+
+
+@pytest.mark.parametrize("seed", IN_STORE)
+def test_nothing_acked_is_lost_in_an_object_store_that_fails(reports_in_store, seed) -> None:
+    """Refusals, lost answers, stalls and cut answers change nothing about what was acked."""
+    report = reports_in_store[seed]
     assert report.violations == []
     assert report.ends.total() >= 3
 

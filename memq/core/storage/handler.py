@@ -65,5 +65,8 @@ class StorageHandler(Protocol):
     def delete(self, *keys: str) -> None:
         """Remove objects, durably; those that are not there are fine. An error may leave some."""
 
+    def close(self) -> None:
+        """Give up what is under way in other threads, which raises `ClosedError` there."""
+
     def uri(self, key: str) -> str:
         """The complete URI of a key, which `open_uri` understands anywhere."""

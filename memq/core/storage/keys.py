@@ -24,7 +24,7 @@ from memq.core.topic import check_incarnation, check_topic_name
 from memq.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from memq.core.storage.handler import ObjectInfo, StorageHandler
 
@@ -128,14 +128,27 @@ def topic_prefixes(cluster_id: str, topic: str, incarnation: str) -> list[str]:
 
 
 def topic_objects(
-    storage: StorageHandler, cluster_id: str, topic: str, incarnation: str
+    storage: StorageHandler,
+    cluster_id: str,
+    topic: str,
+    incarnation: str,
+    check: Callable[[], None] = lambda: None,
 ) -> Iterator[ObjectInfo]:
     """Every object of one incarnation of a topic, prefix by prefix, listed as the iteration goes.
+
+    Args:
+        storage: that has them.
+        cluster_id: of the topic.
+        topic: its name.
+        incarnation: of it.
+        check: called before each prefix; it raises to give up. An object store takes seconds for
+            all of them.
 
     Raises:
         StorageError: a listing failed; what came before is valid.
     """
     for prefix in topic_prefixes(cluster_id, topic, incarnation):
+        check()
         yield from storage.list(prefix)
 
 

@@ -164,6 +164,9 @@ class LocalStorage:
                     raise
             sync_folder(second.parent)
 
+    def close(self) -> None:
+        """Nothing: a system call cannot be given up."""
+
     def uri(self, key: str) -> str:
         """The complete `file://` URI of a key.
 

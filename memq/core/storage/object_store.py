@@ -26,6 +26,7 @@ import asyncio
 import os
 import threading
 from collections import Counter
+from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from functools import cache
 from itertools import pairwise
@@ -51,10 +52,18 @@ from memq.core.storage.object_store_errors import (
     is_refusal,
 )
 from memq.core.units import MIB
-from memq.errors import ConfigError, InvalidRequestError, ObjectNotFoundError, StorageError
+from memq.errors import (
+    ClosedError,
+    ConfigError,
+    InvalidRequestError,
+    MemqError,
+    ObjectNotFoundError,
+    StorageError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator, Mapping, Sequence
+    from concurrent.futures import Future
 
     from obstore import GetOptions, ListStream, ObjectMeta
 
@@ -107,6 +116,7 @@ class ObjectStorage:
         self._runtime = runtime
         self._store, self._attributes, self._tags = open_store(container, options or {})
         self._conditional = True
+        self._waits = _Waits()
         self.requests: Counter[str] = Counter()
 
     def __repr__(self) -> str:
@@ -127,7 +137,7 @@ class ObjectStorage:
         size_bytes = sum(view.nbytes for view in views)
         with self._errors("write", key):
             limit_s = min(timeout_s, STALL_S + size_bytes / SLOW_BYTES_S)
-            _wait(self._put(name, key, views, size_bytes), limit_s)
+            self._waits.until_done(self._put(name, key, views, size_bytes), limit_s)
 
     def get(self, key: str) -> Buffer:
         """The whole object.
@@ -139,7 +149,7 @@ class ObjectStorage:
         """
         name = self._name(key)
         with self._errors("read", key):
-            return _wait(self._whole(name))
+            return self._waits.until_done(self._whole(name))
 
     def get_range(self, key: str, start: int, length: int) -> Buffer:
         """`length` bytes from `start`; fewer where the object ends sooner.
@@ -155,7 +165,7 @@ class ObjectStorage:
                 f"range of {length} bytes from {start} of {key!r} is negative"
             )
         with self._errors("read", key):
-            return _wait(self._range(name, start, length))
+            return self._waits.until_done(self._range(name, start, length))
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """The objects whose key starts with `prefix`, page by page as the iteration goes.
@@ -178,7 +188,11 @@ class ObjectStorage:
             return
         shown = keys[0] if len(keys) == 1 else f"{keys[0]}, …"
         with self._errors("delete", shown):
-            _wait(self._delete(names), STALL_S + LIST_TIMEOUT_S)
+            self._waits.until_done(self._delete(names), STALL_S + LIST_TIMEOUT_S)
+
+    def close(self) -> None:
+        """Give up the requests under way, and make no more: they raise `ClosedError`."""
+        self._waits.close()
 
     def uri(self, key: str) -> str:
         """The complete URI of a key, such as `s3://logs/a/b`.
@@ -198,7 +212,9 @@ class ObjectStorage:
         try:
             with self._errors("list", ""):
                 self.requests["list"] += 1
-                _wait(_next_page(self._store.list(self._prefix or None, chunk_size=1)), STALL_S)
+                self._waits.until_done(
+                    _next_page(self._store.list(self._prefix or None, chunk_size=1)), STALL_S
+                )
         except StorageError as exc:
             if exc.__cause__ is not None and is_refusal(exc.__cause__):
                 raise ConfigError(
@@ -347,10 +363,10 @@ class ObjectStorage:
                     if stream is None:
                         stream = self._store.list(folder, offset=last, chunk_size=PAGE_KEYS)
                     self.requests["list"] += 1
-                    page = _wait(_next_page(stream), 2 * STALL_S)
+                    page = self._waits.until_done(_next_page(stream), 2 * STALL_S)
             except StorageError as exc:
                 stream, delay_s = None, retry.after(exc)
-                _wait(asyncio.sleep(delay_s))
+                self._waits.until_done(asyncio.sleep(delay_s))
                 continue
             if not page:
                 return
@@ -460,23 +476,56 @@ def _requests_loop() -> tuple[asyncio.AbstractEventLoop, int]:
     return loop, os.getpid()
 
 
-def _wait(work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-    """Do work on the loop and wait for it; it is cancelled when the time or the wait ends."""
+class _Waits:
+    """Threads that wait for requests."""
 
-    async def in_time() -> T:
-        async with asyncio.timeout(timeout_s):
-            return await work
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards both
+        self._under_way: set[Future[Any]] = set()
+        self._closed = False
 
-    loop, process_id = _requests_loop()
-    if process_id != os.getpid():
-        work.close()
-        raise StorageError(
+    def close(self) -> None:
+        """Give up what is waited for, and wait for no more."""
+        with self._lock:
+            self._closed = True
+            under_way = list(self._under_way)
+        for future in under_way:
+            future.cancel()
+
+    def until_done(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
+        """Do work on the loop; it is cancelled when the time is up, or its wait is interrupted.
+
+        Raises:
+            ClosedError: `close` was called.
+            StorageError: this process was forked.
+            TimeoutError: the time is up.
+        """
+
+        async def in_time() -> T:
+            async with asyncio.timeout(timeout_s):
+                return await work
+
+        loop, process_id = _requests_loop()
+        with self._lock:
+            if self._closed or process_id != os.getpid():
+                work.close()
+                raise self._refusal()
+            future = asyncio.run_coroutine_threadsafe(in_time(), loop)
+            self._under_way.add(future)
+        try:
+            return future.result()
+        except CancelledError as exc:
+            raise self._refusal() from exc
+        except BaseException:
+            future.cancel()
+            raise
+        finally:
+            self._under_way.discard(future)
+
+    def _refusal(self) -> MemqError:
+        if self._closed:
+            return ClosedError("the storage was closed")
+        return StorageError(
             "this process was forked from one that used an object store, whose threads are not "
             "here; start it as a new process (multiprocessing: spawn)"
         )
-    future = asyncio.run_coroutine_threadsafe(in_time(), loop)
-    try:
-        return future.result()
-    except BaseException:
-        future.cancel()
-        raise

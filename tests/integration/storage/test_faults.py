@@ -14,7 +14,7 @@ import pytest
 from memq.core.storage import object_store
 from memq.core.storage.object_store import PART_ATTEMPTS, PART_BYTES, ObjectStorage
 from memq.core.storage.open import open_storage, open_uri
-from memq.errors import ConfigError, ObjectNotFoundError, StorageError
+from memq.errors import ClosedError, ConfigError, ObjectNotFoundError, StorageError
 from tests.advice import follows
 from tests.harness.services.http_faults import (
     SLOW_DOWN,
@@ -287,3 +287,30 @@ def test_a_forked_process_is_told_that_it_cannot_read(storage, method):
         assert "was forked" in answer
     assert child.exitcode == 0
     assert os.getpid() != child.pid
+
+
+# -- closing -----------------------------------------------------------------------------------
+
+
+def test_closing_gives_up_what_is_under_way(faulty, faults):
+    """A thread that waits for the store is told that it was closed, and so is a later one."""
+    hang = faults.add(Rule(Hang(), method="PUT"))
+    with ThreadPoolExecutor(1) as pool:
+        under_way = pool.submit(put, faulty, "k", b"abc")
+        faults.wait_struck(hang)
+        faulty.close()
+        with pytest.raises(ClosedError):
+            under_way.result()
+    with pytest.raises(ClosedError):
+        faulty.get("k")
+
+
+def test_closing_ends_a_listing_that_is_tried_again(faulty, faults):
+    """A listing that waits between two attempts ends as well."""
+    refused = faults.add(Rule(SLOW_DOWN, method="GET", times=None))
+    with ThreadPoolExecutor(1) as pool:
+        under_way = pool.submit(list, faulty.list(""))
+        faults.wait_struck(refused, 2)
+        faulty.close()
+        with pytest.raises(ClosedError):
+            under_way.result()

@@ -1,0 +1,76 @@
+"""An object store for chaos: a real S3-compatible server behind a proxy that makes it fail."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from memq.core.storage.object_store import ObjectStorage
+from tests.harness.services.http_faults import (
+    SLOW_DOWN,
+    CutBody,
+    HttpFaultProxy,
+    Latency,
+    LoseAnswer,
+    Reset,
+    Rule,
+)
+from tests.harness.services.s3proxy import S3Proxy
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.harness.services.jars import Jars
+    from tests.system.plan import Plan
+
+BUCKET = "chaos"
+
+
+def _latency_s(chance: random.Random) -> float:
+    """A few milliseconds, and a stall now and then."""
+    return chance.uniform(0.3, 3.0) if chance.random() < 0.01 else chance.expovariate(100)
+
+
+def rules() -> list[Rule]:
+    """How the store fails: often enough that each run meets most of it."""
+    return [
+        Rule(Latency(_latency_s), times=None),
+        Rule(SLOW_DOWN, times=None, probability=0.1),
+        Rule(LoseAnswer(), method="PUT", times=None, probability=0.05),
+        Rule(Reset(), times=None, probability=0.02),
+        Rule(Reset(after_body=True), method="PUT", times=None, probability=0.02),
+        Rule(CutBody(100), method="GET", times=None, probability=0.1),
+    ]
+
+
+@contextmanager
+def store(folder: Path, jars: Jars | None = None) -> Iterator[HttpFaultProxy]:
+    """An S3-compatible server that fails for brokers, and not for this process, which checks."""
+    with (
+        S3Proxy(folder / "s3", jars=jars) as server,
+        HttpFaultProxy("127.0.0.1", server.port) as proxy,
+        pytest.MonkeyPatch.context() as environment,
+    ):
+        server.make_bucket(BUCKET)
+        for name, value in server.environment.items():
+            environment.setenv(name, value)
+        for rule in rules():
+            proxy.add(rule)
+        yield proxy
+
+
+def in_store(plan: Plan, proxy: HttpFaultProxy) -> Plan:
+    """The same run with its Batches in the store."""
+    options = {"endpoint": f"http://{proxy.address}"}
+    return replace(plan, seams=plan.seams._replace(storage=partial(storage_of, options)))
+
+
+def storage_of(options: dict[str, str], folder: Path) -> ObjectStorage:
+    """The storage of a broker, in place of a folder."""
+    return ObjectStorage(f"s3://{BUCKET}", str(folder).strip("/"), options)
