@@ -209,7 +209,7 @@ def _progress(total: Done, elapsed_s: float) -> None:
 def _show_counts(counts: Counter[str], *, everything: bool) -> list[str]:
     """Print how often what happened; with `everything`, the kinds that never did."""
     print("  " + ", ".join(f"{name} {many}" for name, many in sorted(counts.items())))
-    missing = [kind for kind in (*FAULTS, *DEEDS, "stall") if not counts[kind]]
+    missing = [kind for kind in (*FAULTS, *DEEDS, "stall", "hedge") if not counts[kind]]
     if everything and missing:
         print(f"VIOLATION these never happened: {', '.join(missing)}")
     return missing if everything else []

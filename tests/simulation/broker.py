@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 from memq.broker import server
 from memq.broker.config import BrokerConfig
 from memq.broker.server import Broker
+from memq.core import hedging
 from memq.core.notification.embedded import EmbeddedQueue
 from memq.core.notification.notification import decode_notification
 from memq.testing import Fault, FaultyQueue, FaultyStorage
 from tests.simulation.history import Durable, Removal
+from tests.simulation.object_store import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,10 +63,17 @@ class SimBroker(Broker):
             park_timeout=run.plan.park,
             auto_create_topics=False,
             drain_timeout="10s",
+            storage=ROOT if run.plan.store else "",
         )
         super().__init__(config, runtime=process.runtime, admin_http=False)
         for name, usual_s in LOOKS_S.items():
             setattr(server, name, max(usual_s, run.plan.idle_s))
+        # A run has tens of Batches: what a store does in thousands is to be met in these.
+        hedging.MIN_KNOWN, hedging.EXTRA_SHARE = 3, 0.5
+
+    async def start(self):
+        await super().start()
+        self.context.hedging = WatchedHedging(self._run)
 
     async def _open_queue(self):
         run, runtime = self._run, self._process.runtime
@@ -163,6 +172,20 @@ class WatchedQueue(EmbeddedQueue):
                 run.history.add(Removal(run.now_us, "notification", *at, found.time_us))
 
 
+class WatchedHedging(hedging.Hedging):
+    """The rule; it says when a put is made a second time."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__()
+        self._run = run
+
+    def overdue(self, put):
+        hedge = super().overdue(put)
+        if hedge:
+            self._run.world.happened("hedge")
+        return hedge
+
+
 class WatchedStorage:
     """A storage that says what was put and deleted."""
 
@@ -174,7 +197,8 @@ class WatchedStorage:
 
     def put(self, key, buffers, *, timeout_s):
         self._inner.put(key, buffers, timeout_s=timeout_s)
-        self._run.written.setdefault(key, self._run.now_us)
+        if self._run.store is None:  # which says so itself, at the moment when it is true
+            self._run.written.setdefault(key, self._run.now_us)
 
     def delete(self, *keys):
         self._inner.delete(*keys)

@@ -384,6 +384,7 @@ class _Job(Future):
         super().__init__()
         self.work = work
         self.outcome: tuple[bool, Any] | None = None  # once it is carried out
+        self.takes_us = 0  # longer than any job
 
 
 class Threads(Executor):
@@ -450,7 +451,7 @@ class Threads(Executor):
             return
         timeline = self._loop.timeline
         timeline.trace.add(f"{timeline.now_us} {self._loop.name} {self.name}")
-        _working.append(self._loop)
+        _working.append((self._loop, job))
         try:
             self._loop.carry_out(partial(_run, job))
         except ProcessDiedError:
@@ -458,7 +459,7 @@ class Threads(Executor):
         finally:
             _working.pop()
         if self._loop.alive:
-            timeline.after(self._delay_us(), self._end, job)
+            timeline.after(self._delay_us() + job.takes_us, self._end, job)
 
     def _end(self, job: _Job) -> None:
         if not self._loop.alive:
@@ -498,13 +499,24 @@ def _settle(job: _Job) -> None:
         job.set_exception(value)
 
 
-_working: list[ProcessLoop] = []  # whose threads work now; those before the last one wait
+_working: list[tuple[ProcessLoop, _Job]] = []  # who works now; those before the last one wait
+
+
+def takes(seconds: float) -> None:
+    """Let the job that is being carried out end so much later; other threads go on meanwhile."""
+    if _working:
+        _working[-1][1].takes_us += int(seconds * 1e6)
+
+
+def worker() -> ProcessLoop:
+    """The process whose thread works now."""
+    return _working[-1][0]
 
 
 def _result(future: Future, timeout: float | None = None) -> Any:
     """In place of `Future.result`: while a thread waits, the simulation goes on."""
     if _working and not future.done():
-        loop, timeline = _working[-1], _working[-1].timeline
+        loop, timeline = _working[-1][0], _working[-1][0].timeline
         deadline_us = None if timeout is None else timeline.now_us + int(timeout * 1e6)
         timeline.run(lambda: future.done() or not loop.alive, deadline_us=deadline_us)
         if not loop.alive:

@@ -38,6 +38,11 @@ FAULTS = (
     "step_clock",
     "kill_client",
     "freeze_client",
+    "store_slow",
+    "store_stalls",
+    "store_storm",
+    "store_loses",
+    "store_away",
 )
 """Kinds of faults; each must have happened in a campaign."""
 
@@ -46,6 +51,8 @@ DEEDS = ("create_again", "alter", "create", "range", "observe", "ask", "audit", 
 
 
 BUSY = 12
+IN_STORE = 0.4  # of all runs
+OF_STORE = tuple(kind for kind in FAULTS if kind.startswith("store_"))
 
 
 class Topic(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,6 +133,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         idle_s: between two looks of the broker at timeouts, disks and groups, which are most of
             what an idle one does; 0 for as often as it does.
         park: how long a Message waits for a place in its write partition.
+        store: Batches are in an object store, and not on the disk of the broker.
     """
 
     seed: int
@@ -137,6 +145,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     retention_s: float = 5.0
     idle_s: float = 0.0
     park: str = "10s"
+    store: bool = False
 
 
 def draw(seed: int, *, seconds: float | None = None) -> Plan:
@@ -153,15 +162,21 @@ def draw(seed: int, *, seconds: float | None = None) -> Plan:
     )
     producers = tuple(_keyed(random.Random(f"{seed}/keys"), producers, topics))
     readers = tuple(_readers(rng, names, seconds, busy=busy))
+    deeds = _deeds(rng, topics, producers, readers, seconds)
+    of_store = random.Random(f"{seed}/store")
+    store = of_store.random() < IN_STORE
+    if store:
+        deeds = sorted([*deeds, *_of_store(of_store, seconds)], key=lambda deed: deed.at_s)
     return Plan(
         seed=seed,
         seconds=seconds,
         topics=topics,
         producers=producers,
         readers=readers,
-        deeds=tuple(_deeds(rng, topics, producers, readers, seconds)),
+        deeds=tuple(deeds),
         retention_s=rng.choice((1.0, 5.0)),
         park=rng.choice(("50ms", "500ms", "10s")),
+        store=store,
     )
 
 
@@ -239,7 +254,7 @@ def _deeds(
 ) -> list[Deed]:
     found: list[Deed] = []
     clients = [each.name for each in (*producers, *readers)]
-    kinds = [kind for kind in FAULTS if rng.random() < 0.3]
+    kinds = [kind for kind in FAULTS if kind not in OF_STORE and rng.random() < 0.3]
     # A Message that the network holds back for longer than its topic remembers is a new one.
     longest_cut_s = 8.0 if any(topic.brief for topic in topics) else 60.0
     for kind in kinds:
@@ -267,6 +282,14 @@ def _deeds(
     return sorted(found, key=lambda deed: deed.at_s)
 
 
+def _of_store(rng: random.Random, seconds: float) -> Iterator[Deed]:
+    for kind in OF_STORE:
+        if rng.random() < 0.4:
+            for _ in range(rng.choice((1, 1, 2))):
+                amount = rng.choice(_AMOUNTS[kind])
+                yield Deed(at_s=rng.uniform(0.2, seconds), what=kind, amount=amount)
+
+
 _OF_CLIENTS = frozenset({"kill_client", "freeze_client", "cut_network", "reset"})
 
 
@@ -288,6 +311,13 @@ _AMOUNTS: dict[str, tuple[float, ...]] = {
     # times slower
     "slow_network": (3.0, 10.0, 40.0),
     "slow_disk": (3.0, 10.0, 40.0),
+    # times slower, for a while
+    "store_slow": (3.0, 10.0, 40.0),
+    # seconds that it lasts
+    "store_stalls": (1.0, 4.0, 8.0),
+    "store_storm": (1.0, 4.0, 8.0),
+    "store_loses": (1.0, 4.0, 8.0),
+    "store_away": (0.5, 0.6, 2.0, 2.1, 6.0, 6.1),
     # calls that fail
     "disk_fails": (1, 1, 2, 5),
     # seconds, forwards or back

@@ -8,23 +8,27 @@ judged.
 
 from __future__ import annotations
 
+import contextlib
 import gc
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
 
 from memq.core.audit.result import Verdict
+from memq.core.files import sync_folder
 from memq.core.storage.keys import parse_object_key
+from memq.core.storage.open import open_uri
 from memq.errors import MemqError, OffsetOutOfRangeError
 from tests.simulation import history as h
 from tests.simulation import workload
 from tests.simulation.broker import serve, split
 from tests.simulation.checkers import check
 from tests.simulation.disk import PowerCut
+from tests.simulation.object_store import ObjectStoreModel
 from tests.simulation.plan import FAULTS, Reader
 from tests.simulation.world import MAX_DRIFT, World
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from memq.client.producer.delivery import Delivery
     from memq.core.audit.result import AuditResult
     from memq.core.notification.notification import Notification
@@ -88,6 +92,7 @@ class Run:
         self.quiet = self.over = False
         self.faulty_queue = any(deed.what == "queue_faults" for deed in plan.deeds)
         self.faulty_storage = any(deed.what == "storage_faults" for deed in plan.deeds)
+        self.store = ObjectStoreModel(world, self._stored) if plan.store else None
         self.open_sends: dict[Delivery, h.Send] = {}
         self.open_calls: dict[Promised, None] = {}
         self.open_commits: dict[h.Commit, None] = {}
@@ -159,9 +164,28 @@ class Run:
         here = (process.name, start_us, self.now_us, h.OK, result.topic, incarnation)
         self.history.add(h.Audit(*here, verdict=verdict, lost=tuple(lost), wrong=wrong))
 
-    def undisturbed(self) -> AbstractContextManager[None]:
-        """What is done to the broker's disk meanwhile meets nothing that is planned."""
-        return self._machine.disk.undisturbed()
+    def object_at(self, uri: str) -> bytes:
+        """What the storage holds under a URI, by no request of anybody.
+
+        Raises:
+            ObjectNotFoundError: nothing.
+        """
+        if self.store is not None:
+            return self.store.held(uri)
+        storage, key = open_uri(uri)
+        return bytes(storage.get(key))
+
+    def destroy(self, uri: str) -> bool:
+        """Take an object away behind the system's back; False when there is none."""
+        if self.store is not None:
+            return self.store.destroy(uri)
+        path = Path(urlsplit(uri).path)
+        with self._machine.disk.undisturbed():  # nothing that is planned meets this
+            if not path.exists():
+                return False
+            path.unlink()
+            sync_folder(path.parent)
+        return True
 
     def faulty(self, faults: Faults, kind: str) -> None:
         """Faults of a life of the broker, to be counted."""
@@ -197,6 +221,9 @@ class Run:
     def _power_was_cut(self) -> None:
         self.world.happened("cut_power_inside")
         self.world.timeline.after(int(self._restart_s * 1e6), self.start_broker)
+
+    def _stored(self, key: str) -> None:
+        self.written.setdefault(key, self.now_us)
 
     # -- clients ----------------------------------------------------------------------------
 
@@ -319,6 +346,28 @@ class Run:
     def _queue_faults(self, deed: Deed) -> None:
         """Likewise."""
 
+    def _store_slow(self, deed: Deed) -> None:
+        self._store_has(deed, "slowness", deed.amount, 1.0, 4.0)
+
+    def _store_stalls(self, deed: Deed) -> None:
+        self._store_has(deed, "stalls", 0.2, 0.0, deed.amount)
+
+    def _store_storm(self, deed: Deed) -> None:
+        self._store_has(deed, "refuses", 0.5, 0.0, deed.amount)
+
+    def _store_loses(self, deed: Deed) -> None:
+        self._store_has(deed, "loses", 0.3, 0.0, deed.amount)
+
+    def _store_away(self, deed: Deed) -> None:
+        kind = "silent" if int(deed.amount * 10) % 2 else "refuse"
+        self._store_has(deed, "away", kind, "", deed.amount)
+
+    def _store_has(self, deed: Deed, name: str, value: Any, usual: Any, seconds: float) -> None:
+        """Let the store be so for a while."""
+        self.world.happened(deed.what)
+        setattr(self.store, name, value)
+        self.world.timeline.after(int(seconds * 1e6), setattr, self.store, name, usual)
+
     def _step_clock(self, deed: Deed) -> None:
         self.world.happened("step_clock")
         self._machine.wall_offset_us += int(deed.amount * 1e6)
@@ -340,6 +389,8 @@ class Run:
             faults._plan = ()
         self.faulty_queue = self.faulty_storage = False
         self._machine.disk.mend()
+        if self.store is not None:
+            self.store.mend()
         self._machine.disk.cut_after(None)
         for machine in world.machines.values():
             if machine.up:
@@ -464,10 +515,9 @@ class Run:
         """Write down all objects and all folders of the queue that are there in the end."""
         folder = self._machine.folder
         held = {each.batch_id for each in self.history.batches}
-        for path in sorted(folder.glob("objects/*/*/topics/**/*")):
-            key = str(path.relative_to(folder / "objects"))
+        for key in self._all_keys():
             parsed = parse_object_key(key)
-            if not path.is_file() or parsed is None:
+            if parsed is None:
                 continue
             named = parsed.batch_id in held
             # It is old enough to go only at the next look for orphans.
@@ -478,6 +528,14 @@ class Run:
             name, incarnation = split(path.name)
             self.history.add(h.Left(self.now_us, "queue", path.name, name, incarnation, 0, True))
 
+    def _all_keys(self) -> list[str]:
+        """Keys of all objects that there are, and of whatever else lies among them."""
+        if self.store is not None:
+            return sorted(self.store.objects)
+        folder = self._machine.folder / "objects"
+        found = folder.glob("*/*/topics/**/*")
+        return sorted(str(path.relative_to(folder)) for path in found if path.is_file())
+
 
 def run(plan: Plan, *, keep_trace: bool = False) -> Result:
     """Carry out a plan in a world of its own."""
@@ -487,7 +545,8 @@ def run(plan: Plan, *, keep_trace: bool = False) -> Result:
         with World(plan.seed, keep_trace=keep_trace) as world:
             this = Run(plan, world)
             try:
-                this.carry_out()
+                with contextlib.nullcontext() if this.store is None else this.store.entered():
+                    this.carry_out()
             except Exception as exc:  # noqa: BLE001 - the simulation's own end is a finding as well
                 this.wrong(f"the run ended by {type(exc).__name__}: {exc}")
             this.violations += judge(this.history)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from contextlib import aclosing
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 
@@ -18,9 +16,7 @@ from memq.client.objects import BatchSource
 from memq.client.read_plan import Selection, plan_read
 from memq.client.read_range import read_batches
 from memq.client.topic import TopicClient
-from memq.core.files import sync_folder
 from memq.core.notification.notification import decode_notification
-from memq.core.storage.open import open_uri
 from memq.core.wire.messages import FetchWatermark
 from memq.errors import (
     CorruptDataError,
@@ -332,9 +328,8 @@ async def lose(run: Run, process: Process, topic: str) -> None:
     if not found or not run.topics[topic].options.get("audited", True) or run.topics[topic].brief:
         return
     durable, notification = rng.choice(found)
-    with run.undisturbed():
-        if not _destroy(Path(urlsplit(notification.uri).path)):
-            return
+    if not run.destroy(notification.uri):
+        return
     names = tuple(
         h.Name(notification.write_partition, each.producer_id, each.epoch, sequence)
         for each in notification.producers
@@ -342,14 +337,6 @@ async def lose(run: Run, process: Process, topic: str) -> None:
     )
     run.history.add(h.Loss(run.now_us, *durable[1:], names))
     run.world.happened("lose")
-
-
-def _destroy(path: Path) -> bool:
-    if not path.exists():
-        return False
-    path.unlink()
-    sync_folder(path.parent)
-    return True
 
 
 async def create_again(run: Run, process: Process, topic: str) -> None:
@@ -479,8 +466,7 @@ async def _found(run: Run, queue: TopicClient, entry: Any) -> None:
     notification = decode_notification(entry.payload)
     digest, findings = b"", ()
     try:
-        storage, key = open_uri(notification.uri)
-        data = storage.get(key)
+        data = run.object_at(notification.uri)
         payload = entry.payload.replace(str(run.world.folder).encode(), b"")  # another in each run
         digest = hashlib.sha256(payload + bytes(data)).digest()
     except ObjectNotFoundError:
