@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 SCHEME = "sim"
 ROOT = "sim://store/root"
 LIST_S = 0.05
-"""After so long a listing is given up. A topic is listed by hundreds of requests, all of which are
-one job, whose time is known when it begins: it must not go on for minutes after the store is mended.
+"""A listing is given up after so long. A topic is listed by hundreds of requests, which are one job,
+whose time is known when it begins: it must not go on for minutes after the store is mended.
 """
 
 

@@ -87,6 +87,8 @@ async def test_a_hedge_that_fails_waits_for_the_first_attempt(tmp_path):
         write = asyncio.ensure_future(c.write(following))
         await until(lambda: b.context.hedging.hedges == 1)
         await until(lambda: max(storage.attempts.values()) == 2)
+        await until(lambda: len(b.topics.get("t").uploads()) == 1)
+        await c.ask(m.FetchOffsets(topic="t"))  # by its answer the failure has had its effect
         storage.gate.set()
         assert (await write).offset == following
         assert max(storage.attempts.values()) == 2

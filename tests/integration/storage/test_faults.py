@@ -30,6 +30,16 @@ from tests.harness.services.http_faults import (
 NOT_IMPLEMENTED = Status(
     HTTPStatus.NOT_IMPLEMENTED, s3_error("NotImplemented", "A header is not implemented.")
 )
+SHORT = Status(
+    HTTPStatus.PARTIAL_CONTENT,
+    bytes(100),
+    (
+        ("Content-Range", f"bytes 0-{PART_BYTES - 1}/{3 * PART_BYTES + 12_345}"),
+        ("Last-Modified", "Mon, 23 Nov 2026 12:00:00 GMT"),
+        ("ETag", '"x"'),
+    ),
+)
+"""An answer that is whole as an answer, and not what was asked for."""
 CONFLICT = Status(HTTPStatus.CONFLICT, s3_error("ConditionalRequestConflict", "Try again."))
 
 
@@ -147,7 +157,7 @@ def test_a_large_object_is_read_by_several_requests(faulty, faults):
     assert bytes(faulty.get_range("large", len(content) + 1, 9 * PART_BYTES)) == b""
 
 
-@pytest.mark.parametrize("action", [CutBody(1_000), SLOW_DOWN, Reset(after_body=True)])
+@pytest.mark.parametrize("action", [CutBody(1_000), SLOW_DOWN, Reset(after_body=True), SHORT])
 @pytest.mark.parametrize("after", [0, 1, 2])
 def test_a_part_that_fails_is_read_again(faulty, faults, action, after):
     """An answer that is cut short, refused or lost costs one more request, and nobody sees it."""

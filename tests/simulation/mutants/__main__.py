@@ -30,6 +30,7 @@ ROOT = PATCHES.parents[2]
 PARTS = (
     "memq", "airflow_provider_memq", "pyspark_memq", "spark_apps", "dags", "tests", "pyproject.toml"
 )  # fmt: skip
+SERVICES = ROOT / ".services"
 AT_ONCE = 2  # as many as there are cores; more only make every wait too short
 UNSIMULATED = (
     "airflow_provider_memq/",
@@ -37,6 +38,7 @@ UNSIMULATED = (
     "pyspark_memq/",
     "spark_apps/",
     "memq/cli/",
+    "memq/core/storage/object_store",
     "memq/spark/",
 )
 SEEDS = 30  # of the simulation, for each mutant
@@ -104,6 +106,8 @@ def try_mutant(mutant: Mutant, seeds: int) -> Verdict:
                 )
             else:
                 shutil.copy(source, copy / part)
+        SERVICES.mkdir(exist_ok=True)
+        (copy / SERVICES.name).symlink_to(SERVICES)  # no mutant fetches their jars anew
         plant(mutant, copy)
         caught, ran, output = False, 0, ""
         if seeds and mutant.simulated:
