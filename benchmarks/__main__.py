@@ -22,6 +22,7 @@ NAMES = (
     "consumer",
     "bigqueue",
     "storage",
+    "object_store",
     "notification",
     "format",
     "wire",

@@ -54,16 +54,18 @@ class Loader:
         count = self.socket.recv_into(self.reader.get_buffer())
         return [self.wire.receive(frame) for frame in self.reader.buffer_updated(count)]
 
-    def create(self) -> str:
+    def create(self, batch_age: str = "1s", batch_bytes: str = BATCH_BYTES) -> str:
         """Make the topic; its schema id."""
-        config = TopicConfig.create(TOPIC, batch_age="1s", batch_bytes=BATCH_BYTES, audited=False)
+        config = TopicConfig.create(
+            TOPIC, batch_age=batch_age, batch_bytes=batch_bytes, audited=False
+        )
         self.socket.sendall(b"".join(self.wire.request(CreateTopic(config=config))[1]))
         answer = self.receive()[0]
         assert isinstance(answer, Answer), answer
         assert isinstance(answer.header, TopicAnswer)
         return answer.header.topic.schema_id
 
-    def write(self, body: bytes, count: int, schema_id: str) -> float:
+    def write(self, body: bytes, count: int, schema_id: str, acks: int = 1) -> float:
         """Send `count` Messages; seconds until the last is acked."""
         crc = crc32c(body)
         records = check_message(body, DEFAULT_SCHEMA, max_decoded_bytes=1 << 26)
@@ -78,7 +80,7 @@ class Loader:
                 epoch=0,
                 sequence=sequence,
                 first_unsettled=0,
-                acks=1,
+                acks=acks,
                 schema_id=schema_id,
                 records=records,
                 min_timestamp_us=1,
