@@ -23,6 +23,7 @@ NAMES = (
     "bigqueue",
     "storage",
     "object_store",
+    "store_latency",
     "notification",
     "format",
     "wire",

@@ -29,6 +29,10 @@ INDEX_PAGE_ITEMS = 128
 
 LOOKS_S = {name: getattr(server, name) for name in ("SWEEP_S", "DISK_S", "TIDY_GROUPS_S")}
 
+HEDGING = (3, 0.5)
+"""Puts before the first hedge, and hedges for each put. A run has tens of Batches: what a store
+does in thousands is to be met in these."""
+
 STORAGE_FAULTS = (
     Fault("put", "fail", times=None, probability=0.1),
     Fault("put", "lose_answer", times=None, probability=0.1),
@@ -68,8 +72,7 @@ class SimBroker(Broker):
         super().__init__(config, runtime=process.runtime, admin_http=False)
         for name, usual_s in LOOKS_S.items():
             setattr(server, name, max(usual_s, run.plan.idle_s))
-        # A run has tens of Batches: what a store does in thousands is to be met in these.
-        hedging.MIN_KNOWN, hedging.EXTRA_SHARE = 3, 0.5
+        hedging.MIN_KNOWN, hedging.EXTRA_SHARE = HEDGING
 
     async def start(self):
         await super().start()

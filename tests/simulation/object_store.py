@@ -25,6 +25,7 @@ from memq.errors import ObjectNotFoundError, StorageError
 from tests.simulation.loop import takes, worker
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Callable, Iterator
 
     from tests.simulation.world import World
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 SCHEME = "sim"
 ROOT = "sim://store/root"
 LIST_S = 0.05
-"""A listing is given up after so long. A topic is listed by hundreds of requests, which are one job,
-whose time is known when it begins: it must not go on for minutes after the store is mended.
+"""A listing is given up after so long. A topic is listed by hundreds of requests, which are one
+job, whose time is known when it begins: it must not go on for minutes once the store is mended.
 """
 
 
@@ -46,19 +47,23 @@ class ObjectStoreModel:
 
     Attributes:
         objects: content and time of each, by key.
+        puts: how many were asked for.
         slowness: how many times longer everything takes.
         refuses: how likely a request is refused (503).
         stalls: how likely one takes seconds.
         loses: how likely an answer is lost.
         away: nobody is answered; "refuse" at once, "silent" not at all.
+        latency_s: how long a request takes that does not stall, before `slowness`.
     """
 
     def __init__(self, world: World, on_stored: Callable[[str], None]) -> None:
         self.world = world
         self.objects: dict[str, tuple[bytes, int]] = {}
+        self.puts = 0
         self.slowness = 1.0
         self.refuses = self.stalls = self.loses = 0.0
         self.away = ""
+        self.latency_s: Callable[[random.Random], float] = lambda rng: rng.uniform(0.002, 0.04)
         self._on_stored = on_stored
         self._rng = world.rng("store")
 
@@ -135,7 +140,7 @@ class ObjectStoreModel:
         rng = self._rng
         if rng.random() < self.stalls:
             return rng.uniform(1.0, 12.0)
-        return rng.uniform(0.002, 0.04) * self.slowness
+        return self.latency_s(rng) * self.slowness
 
 
 class StoreView:
@@ -158,6 +163,7 @@ class StoreView:
     def put(self, key, buffers, *, timeout_s):
         content = b"".join(buffers)
         model = self._model
+        model.puts += 1
         check_key(key)
         model.request(
             f"write {key!r}",

@@ -337,7 +337,7 @@ def speed(seed: int) -> Plan:
         Producer(name=f"p{number}", topic="t0", burst=2, pause_s=2.0) for number in range(4)
     ]
     readers = [Reader(name="r0", topic="t0"), Reader(name="g0", topic="t0", group="g", auto=True)]
-    return _calm(seed, 300.0, topic, producers, readers)
+    return calm(seed, 300.0, topic, producers, readers)
 
 
 def year(seed: int) -> Plan:
@@ -361,16 +361,17 @@ def year(seed: int) -> Plan:
         for what in ("observe", "ask", "audit", "range")
     ]
     return msgspec.structs.replace(
-        _calm(seed, seconds, topic, producers, []),
+        calm(seed, seconds, topic, producers, []),
         deeds=tuple(sorted(deeds, key=lambda deed: deed.at_s)),
         retention_s=3_600.0,
         idle_s=60.0,
     )
 
 
-def _calm(
+def calm(
     seed: int, seconds: float, topic: Topic, producers: list[Producer], readers: list[Reader]
 ) -> Plan:
+    """A run in which nothing goes wrong."""
     return Plan(
         seed=seed,
         seconds=seconds,
