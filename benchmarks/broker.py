@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 class DiscardingStorage:
     """Forgets what it is given, at once: what is left is the cost of the broker itself."""
 
+    hedged = False
+
     def put(self, key: str, buffers: Sequence[Any], *, timeout_s: float) -> None:
         """Forget it."""
 
@@ -45,7 +47,10 @@ class DiscardingStorage:
         """There is nothing."""
         return iter(())
 
-    def delete(self, key: str) -> None:
+    def delete(self, *keys: str) -> None:
+        """There is nothing."""
+
+    def close(self) -> None:
         """There is nothing."""
 
     def uri(self, key: str) -> str:

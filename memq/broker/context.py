@@ -16,6 +16,7 @@ from memq.core.storage.keys import topic_objects
 from memq.errors import ClosedError
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import AsyncIterator, Callable, Iterator
     from concurrent.futures import Executor
 
@@ -69,7 +70,9 @@ class BrokerContext:
         queue: where notifications go.
         memory: bounds and lends the memory of bodies.
         scheduler: admits requests, and bounds what their answers take.
-        executor: worker threads for storage.
+        uploads: worker threads for uploads; as many more as there are `upload_slots`, for hedges.
+        upload_slots: uploads at a time.
+        reads: worker threads for all else that is asked of the storage.
         fatal_errors: errors that no part of the broker expected; the first one stops it.
         times: running time and wall time, and what is kept of them for the next life.
         runtime: clocks, chance and threads.
@@ -78,7 +81,7 @@ class BrokerContext:
         metrics: counters.
         listens_at: `host:port` of its socket; also while it drains, when it listens no more.
         ready: it serves, and does not stop.
-        stopping: it stops, and waits for the threads of `executor`.
+        stopping: it stops, and waits for its threads.
         presence: what was found of its objects when they were looked for last.
         root: below which the storage has its objects.
         now: the broker's clock.
@@ -90,7 +93,9 @@ class BrokerContext:
     queue: NotificationQueue
     memory: BodyMemory
     scheduler: FairScheduler
-    executor: Executor
+    uploads: Executor
+    upload_slots: asyncio.Semaphore
+    reads: Executor
     fatal_errors: FatalErrors
     times: Timekeeper
     runtime: Runtime = SYSTEM

@@ -94,7 +94,7 @@ class Deletions:
                 self._catalog.withdraw(topic)
                 await self._context.queue.delete_topic(topic.queue_topic)
                 count = await asyncio.get_running_loop().run_in_executor(
-                    self._context.executor, self._delete_objects, topic
+                    self._context.reads, self._delete_objects, topic
                 )
                 self._catalog.forget(topic)
             except MemqError as exc:

@@ -110,7 +110,7 @@ class DuplicateChecker:
         index = self._indexes.get(notification.batch_id)
         if index is None:
             index = await asyncio.get_running_loop().run_in_executor(
-                self._context.executor, _read_crcs, notification, self._context.storage
+                self._context.reads, _read_crcs, notification, self._context.storage
             )
             self._indexes[notification.batch_id] = index
             if len(self._indexes) > MAX_INDEXES:

@@ -379,7 +379,7 @@ class Handlers:
         if parsed is None or (parsed.topic, parsed.incarnation) != (topic.name, topic.incarnation):
             raise InvalidRequestError(f"{request.uri!r} is no Batch of topic {request.topic!r}")
         return await asyncio.get_running_loop().run_in_executor(
-            self._context.executor, storage.get_range, key, request.start, request.length
+            self._context.reads, storage.get_range, key, request.start, request.length
         )
 
     # -- groups -----------------------------------------------------------------------------

@@ -105,8 +105,16 @@ class ObjectRoot:
         return _encode(fields)
 
     def are_there(self, keys: list[str]) -> list[bool | None]:
-        """Whether each object is there; None when the storage cannot tell. It blocks."""
-        return [self._is_there(key) for key in keys]
+        """Whether each object is there; None when the storage cannot tell. It blocks.
+
+        A storage that cannot tell of one is not asked about those after it: each could take long.
+        """
+        found: list[bool | None] = []
+        for key in keys:
+            found.append(self._is_there(key))
+            if found[-1] is None:
+                break
+        return found + [None] * (len(keys) - len(found))
 
     def _is_there(self, key: str) -> bool | None:
         try:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+MAX_FAILURES = 3  # of deletions one by one, until the storage is left alone
 DELETE_AT_ONCE = 100  # objects deleted per trip to a worker thread, so that uploads get their turn
 
 
@@ -109,7 +110,7 @@ async def scan_orphans(hosted: HostedTopic, context: BrokerContext) -> OrphanRep
     """Compare the objects of a topic with its notifications; report what nothing names."""
     config = hosted.topic.config
     listed = await asyncio.get_running_loop().run_in_executor(
-        context.executor, _list_objects, hosted, context
+        context.reads, _list_objects, hosted, context
     )
     named = await _named(hosted, context)
     for partition in hosted.partitions:
@@ -166,7 +167,7 @@ async def _delete(keys: list[str], context: BrokerContext) -> None:
     loop = asyncio.get_running_loop()
     for start in range(0, len(keys), DELETE_AT_ONCE):
         part = keys[start : start + DELETE_AT_ONCE]
-        await loop.run_in_executor(context.executor, _delete_now, part, context)
+        await loop.run_in_executor(context.reads, _delete_now, part, context)
 
 
 def _delete_now(keys: list[str], context: BrokerContext) -> None:
@@ -177,9 +178,15 @@ def _delete_now(keys: list[str], context: BrokerContext) -> None:
 
 
 def _delete_one_by_one(keys: list[str], context: BrokerContext) -> None:
-    for key in keys:
+    failures = 0
+    for number, key in enumerate(keys):
         context.check_not_stopping()
         try:
             context.storage.delete(key)
         except MemqError as exc:
+            failures += 1
             log.warning("%s is left, as an orphan: %s", key, exc)
+            if failures == MAX_FAILURES:
+                left = counted(len(keys) - number - 1, "more object")
+                log.warning("%s are left, as orphans: the storage fails", left)
+                return

@@ -58,6 +58,7 @@ QUEUE_BYTES = PAGE_BYTES + (1 << 20)  # a data page of the queue, an index page,
 TIDY_MS = 2_000  # memory that no body needed for so long, or twice as long, is freed
 TIDY_GROUPS_S = 1.0  # a group that has ended is stored as ended so much later
 LISTEN_BACKLOG = 4_096
+READ_THREADS = 8  # what clients read through the broker, and retention; none takes one of uploads
 
 
 class Broker:
@@ -85,6 +86,7 @@ class Broker:
         self._directory = Path(config.data_dir).absolute()
         self._storage_uri = config.storage or (self._directory / "objects").as_uri()
         self._given = (storage, queue)
+        self._storage = storage
         self._admin_http = admin_http
         self._server: asyncio.Server | None = None
         self._background: list[asyncio.Task[None]] = []
@@ -129,7 +131,7 @@ class Broker:
             folders.append(self._directory / "queue")
         if storage is None:
             loop = asyncio.get_running_loop()
-            storage = await loop.run_in_executor(None, self._open_storage)
+            storage = self._storage = await loop.run_in_executor(None, self._open_storage)
         saved = await queue.times()
         clock = BrokerClock(self._runtime.mono_s, self._runtime.wall_ms, saved)
         fatal_errors = FatalErrors()
@@ -139,7 +141,9 @@ class Broker:
             queue=queue,
             memory=BodyMemory(self.config.memory_bytes, guard=fatal_errors.guarded),
             scheduler=FairScheduler(int(self.config.memory_bytes * ANSWERS_SHARE)),
-            executor=self._runtime.threads(self.config.upload_threads, "memq-storage"),
+            uploads=self._runtime.threads(2 * self.config.upload_threads, "memq-upload"),
+            upload_slots=asyncio.Semaphore(self.config.upload_threads),
+            reads=self._runtime.threads(READ_THREADS, "memq-read"),
             fatal_errors=fatal_errors,
             times=Timekeeper(clock, saved, queue.save_times),
             runtime=self._runtime,
@@ -192,11 +196,17 @@ class Broker:
             log.warning("the time was not saved, the next start goes on from before: %s", exc)
         await context.queue.close()
         context.storage.close()
-        context.executor.shutdown(wait=drained, cancel_futures=True)
+        for threads in (context.uploads, context.reads):
+            threads.shutdown(wait=drained, cancel_futures=True)
         self._locks.close()
         context.fatal_errors.unwatch()
         log.info("broker %s stopped%s", self.config.broker_id, "" if drained else ", not drained")
         return drained
+
+    def abandon(self) -> None:
+        """Give up a start that did not end, and what it asks of the storage: nobody waits for it."""
+        if self._storage is not None:
+            self._storage.close()
 
     async def failed(self) -> BaseException:
         """Wait for an error that nothing expected."""
@@ -243,7 +253,7 @@ class Broker:
         context, before = self.context, self.context.presence
         topics = [hosted.topic for hosted in self.topics.hosted()]
         topics.sort(key=lambda topic: topic.name == AUDIT_TOPIC)  # no example that users know
-        found = await look_for_objects(context.root, topics, context.queue, context.executor)
+        found = await look_for_objects(context.root, topics, context.queue, context.reads)
         if found.unknown and not found.missing:
             log.warning(
                 "the storage does not say what is there of %s", counted(found.unknown, "object")
@@ -346,9 +356,14 @@ async def serve(broker: Broker, on_ready: Callable[[Broker], None] | None) -> in
     if not starting.done():  # nothing was accepted, and a start may be parted anywhere
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)
+        broker.abandon()
         log.info("broker %s stopped before it was ready", broker.config.broker_id)
         return 0
-    await starting
+    try:
+        await starting
+    except BaseException:
+        broker.abandon()
+        raise
     if on_ready is not None:
         on_ready(broker)
     failing = loop.create_task(broker.failed())

@@ -39,7 +39,9 @@ class Upload:
     def __init__(self, batch: RingBatch, context: BrokerContext) -> None:
         assert batch.sealed is not None  # noqa: S101 - only sealed Batches are uploaded
         self._batch = batch
-        self._sealed = batch.sealed
+        self._size_bytes = batch.sealed.size_bytes
+        # Its own: the Batch forgets them once it is stored, and a thread may only begin to read.
+        self._buffers = tuple(batch.sealed.buffers)
         self._context = context
         self._threads: list[Future[None]] = []
 
@@ -89,23 +91,27 @@ class Upload:
     # -- one put, with its hedge --------------------------------------------------------------
 
     async def _put(self) -> None:
-        began_s, stored = self._context.runtime.mono_s(), False
-        hedging = self._context.hedging
-        put = hedging.began(self._sealed.size_bytes)
         self._threads = self.running()
         before = len(self._threads)
         try:
-            async with asyncio.timeout(self._left_s()):
-                await self._first_success(put)
-            stored = True
+            async with asyncio.timeout(self._left_s()), self._context.upload_slots:
+                await self._put_now()
         except MemqError:
             raise
         except Exception as exc:
             raise self._not_stored(self._threads[before:], exc) from exc
         finally:
-            hedging.ended(put, self._context.runtime.mono_s() - began_s, stored=stored)
             for thread in self._threads[before:]:
                 thread.cancel()  # what no thread has begun yet
+
+    async def _put_now(self) -> None:
+        hedging, clock_s = self._context.hedging, self._context.runtime.mono_s
+        put, began_s, stored = hedging.began(self._size_bytes), clock_s(), False
+        try:
+            await self._first_success(put)
+            stored = True
+        finally:
+            hedging.ended(put, clock_s() - began_s, stored=stored)
 
     async def _first_success(self, put: Put) -> None:
         """Attempt it, and once more beside that when it is overdue."""
@@ -125,10 +131,10 @@ class Upload:
                 may_hedge = False
 
     def _attempt(self) -> asyncio.Future[None]:
-        thread = self._context.executor.submit(
+        thread = self._context.uploads.submit(
             self._context.storage.put,
             self._batch.key,
-            self._sealed.buffers,
+            self._buffers,
             timeout_s=self._left_s(),
         )
         self._threads.append(thread)
@@ -141,7 +147,7 @@ class Upload:
         if not all(thread.cancel() or thread.done() for thread in threads):
             return StorageError(f"{key}: not stored within its deadline; the attempt still hangs")
         if all(thread.cancelled() for thread in threads):
-            return StorageError(f"{key}: no worker thread came free within its deadline")
+            return StorageError(f"{key}: its turn did not come within its deadline")
         return StorageError(f"{key}: {type(exc).__name__}: {exc}")
 
     def _left_s(self) -> float:

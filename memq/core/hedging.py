@@ -5,7 +5,7 @@ seconds: a connection or a server of many has stalled, and a second request meet
 ends first counts; both write the same bytes under the same key. The rule, after Dean and Barroso,
 *The Tail at Scale* (Communications of the ACM 56:2, 2013):
 
-- A put is *overdue* when it takes longer than 95 in 100 of the latest puts of about its size did.
+- A put is *overdue* when it takes longer than 97 in 100 of the latest puts of about its size did.
   Only then is it hedged, so hedges are rare by themselves.
 - They are bounded all the same: each put earns a twentieth of a hedge, and a few can be saved up.
 - While the store slows down as a whole, a hedge meets the same queue and makes it longer. So there
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections import deque
 
-QUANTILE = 0.95
+QUANTILE = 0.97  # so that ordinary puts leave some of the hedges for those that stall
 EXTRA_SHARE = 0.05  # of all puts; what hedging may cost
 MAX_SAVED = 5.0  # hedges that may follow upon each other at once
 WINDOW = 256  # latest puts of a size class, of which the quantile is taken

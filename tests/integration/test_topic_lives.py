@@ -52,9 +52,9 @@ class GatedDeletes(GatedStorage):
     def put(self, key, buffers, *, timeout_s):
         InMemoryStorage.put(self, key, buffers, timeout_s=timeout_s)
 
-    def delete(self, key):
+    def delete(self, *keys):
         assert self.gate.wait(20)
-        super().delete(key)
+        super().delete(*keys)
 
 
 async def test_what_is_deleted_late_is_of_the_topic_that_was_deleted(tmp_path):

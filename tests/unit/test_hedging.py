@@ -84,15 +84,15 @@ def test_nothing_is_hedged_before_enough_is_known():
     assert hedging.began(8 * MIB).delay_s == 0.1
 
 
-def test_a_put_is_overdue_above_95_of_100_of_its_size():
-    """The delay is the 95th percentile of the latest puts, of each size by itself."""
+def test_a_put_is_overdue_above_97_of_100_of_its_size():
+    """The delay is the 97th percentile of the latest puts, of each size by itself."""
     hedging = Hedging()
     rng = random.Random(3)
     large = [rng.uniform(0.1, 0.5) for _ in range(WINDOW)]
     fed(hedging, large)
     fed(hedging, [0.01] * WINDOW, 64 << 10)
     delay = hedging.began(8 * MIB).delay_s
-    assert 0.94 <= sum(each < delay for each in large) / WINDOW <= 0.96
+    assert 0.96 <= sum(each < delay for each in large) / WINDOW <= 0.98
     assert hedging.began(64 << 10).delay_s == 0.01
 
 
@@ -164,12 +164,12 @@ def test_what_was_denied_a_hedge_may_have_one_later():
 
 
 def test_hedging_cuts_the_tail_for_a_twentieth_more_puts():
-    """With a stall in a thousand puts, p99.9 at 8 MiB falls below 700 ms, at most 5 % more puts."""
+    """With a stall in a thousand puts none takes long, for at most 5 % more puts."""
     plain = simulate(50_000, 10, usual, hedge=False)
     hedged = simulate(50_000, 10, usual)
     assert plain.latencies[int(0.9995 * 50_000)] > 3
     assert hedged.latencies[int(0.999 * 50_000)] < 0.7
-    assert hedged.latencies[int(0.9999 * 50_000)] < 1.5
+    assert hedged.latencies[-1] < 1.5
     assert hedged.hedged_share <= EXTRA_SHARE
 
 

@@ -23,11 +23,12 @@ forked after its first request: the threads that make requests are not there.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 from collections import Counter
 from concurrent.futures import CancelledError
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
@@ -43,7 +44,7 @@ from memq.core.retry import STORAGE_BACKOFF, Retry
 from memq.core.runtime import SYSTEM, Runtime
 from memq.core.storage.handler import ObjectInfo
 from memq.core.storage.keys import check_key, check_prefix
-from memq.core.storage.object_store_client import open_store
+from memq.core.storage.object_store_client import is_directory_bucket, open_store
 from memq.core.storage.object_store_errors import (
     explain,
     is_no_container,
@@ -56,13 +57,12 @@ from memq.errors import (
     ClosedError,
     ConfigError,
     InvalidRequestError,
-    MemqError,
     ObjectNotFoundError,
     StorageError,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
     from obstore import GetOptions, ListStream, ObjectMeta
@@ -71,16 +71,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+log = logging.getLogger(__name__)
+
 PART_BYTES = 8 * MIB  # about, of one ranged request: S3 sends some 90 MB/s on each connection
 PARTS_AT_A_TIME = 8  # of one read
 PART_ATTEMPTS = 3  # of each part; whoever reads tries the whole again for longer
 STALL_S = 5.0  # a request for nothing that takes longer has stalled: S3's p99.9 is below 0.5 s
-SLOW_BYTES_S = 2 * MIB  # what carries bytes more slowly than this has stalled as well
+SLOW_BYTES_S = 2 * MIB  # where all requests together are slower than this, they have stalled
 LIST_TIMEOUT_S = 60.0  # of one page, with all its attempts
 PAGE_KEYS = 1_000  # S3 gives no more at a time
 JOIN_BELOW_BYTES = 32 << 10  # smaller buffers cost less to copy than to hand over one by one
 JOINED_BYTES = 1 * MIB
 
+_CLOSED = "the storage was closed"
 URI_SAFE = "/~!$&'()*+,;=:@"  # what the path of a URI may have as it is
 
 
@@ -115,7 +118,11 @@ class ObjectStorage:
         self._prefix = f"{root}/" if root else ""
         self._runtime = runtime
         self._store, self._attributes, self._tags = open_store(container, options or {})
+        # A read that stalls is noticed by its silence; a put is silent until it is done.
+        self._reads = open_store(container, options or {}, silence_s=STALL_S).store
+        self._is_ordered = not is_directory_bucket(container)
         self._conditional = True
+        self._bytes_under_way = 0  # changed on the event loop only
         self._waits = _Waits()
         self.requests: Counter[str] = Counter()
 
@@ -136,8 +143,10 @@ class ObjectStorage:
         views = [view for buffer in buffers if (view := memoryview(buffer).cast("B")).nbytes]
         size_bytes = sum(view.nbytes for view in views)
         with self._errors("write", key):
-            limit_s = min(timeout_s, STALL_S + size_bytes / SLOW_BYTES_S)
-            self._waits.until_done(self._put(name, key, views, size_bytes), limit_s)
+            try:
+                self._waits.until_done(self._put(name, _joined(views), size_bytes), timeout_s)
+            except AlreadyExistsError as exc:
+                self._accept_retry(key, views, size_bytes, exc)
 
     def get(self, key: str) -> Buffer:
         """The whole object.
@@ -203,7 +212,7 @@ class ObjectStorage:
         return f"{self._container}/{quote(self._prefix + check_key(key), safe=URI_SAFE)}"
 
     def check(self) -> None:
-        """Ask the store for one key, to see that it is there and lets us in.
+        """List one key that may be ours, to see that the store is there and lets us in.
 
         Raises:
             ConfigError: there is no such bucket, or it does not let us in.
@@ -213,7 +222,7 @@ class ObjectStorage:
             with self._errors("list", ""):
                 self.requests["list"] += 1
                 self._waits.until_done(
-                    _next_page(self._store.list(self._prefix or None, chunk_size=1)), STALL_S
+                    _next_page(self._reads.list(f"{self._prefix}00", chunk_size=1)), STALL_S
                 )
         except StorageError as exc:
             if exc.__cause__ is not None and is_refusal(exc.__cause__):
@@ -225,53 +234,64 @@ class ObjectStorage:
 
     # -- requests ---------------------------------------------------------------------------
 
-    async def _put(self, name: str, key: str, views: Sequence[memoryview], size_bytes: int) -> None:
+    async def _put(self, name: str, content: Sequence[Buffer], size_bytes: int) -> None:
+        conditional = self._conditional
+        try:
+            await self._put_once(name, content, size_bytes, conditional=conditional)
+        except (BaseError, NotImplementedError) as exc:
+            if not (conditional and is_not_implemented(exc)):
+                raise
+            await self._put_once(name, content, size_bytes, conditional=False)
+            self._conditional = False
+            log.warning(
+                "%s knows no conditional put, and is not asked for one any more: %s",
+                self._container,
+                explain(exc),
+            )
+
+    async def _put_once(
+        self, name: str, content: Sequence[Buffer], size_bytes: int, *, conditional: bool
+    ) -> None:
         self.requests["put"] += 1
         self.requests["put_bytes"] += size_bytes
-        content = _joined(views)
-        try:
-            await self._put_once(name, content)
-        except AlreadyExistsError as exc:
-            if not await self._holds(name, key, views, size_bytes):
-                raise StorageError(
-                    f"cannot write {key!r} in {self._container}: the key holds other bytes, and an "
-                    "object is never rewritten"
-                ) from exc
-        except BaseError as exc:  # a store that knows no conditional put
-            if not (self._conditional and is_not_implemented(exc)):
-                raise
-            self._conditional = False
-            await self._put_once(name, content)
+        async with self._in_time(size_bytes):
+            await self._store.put_async(
+                name,
+                content,
+                mode="create" if conditional else "overwrite",
+                use_multipart=False,
+                attributes=cast("Any", self._attributes),
+                tags=self._tags,
+            )
 
-    async def _put_once(self, name: str, content: Sequence[Buffer]) -> None:
-        await self._store.put_async(
-            name,
-            content,
-            mode="create" if self._conditional else "overwrite",
-            use_multipart=False,
-            attributes=cast("Any", self._attributes),
-            tags=self._tags,
-        )
-
-    async def _holds(
-        self, name: str, key: str, views: Sequence[memoryview], size_bytes: int
-    ) -> bool:
-        """Whether the object that is there has these bytes."""
+    def _accept_retry(
+        self, key: str, views: Sequence[memoryview], size_bytes: int, exc: AlreadyExistsError
+    ) -> None:
+        """Take the object that is there for our own, if it has the same bytes."""
         try:
-            found = memoryview(await self._range(name, 0, size_bytes + 1)).cast("B")
-        except FileNotFoundError as exc:  # the store calls it a conflict, and has no object yet
+            found = self.get_range(key, 0, size_bytes + 1)
+        except ObjectNotFoundError:  # the store calls it a conflict, and has no object yet
             raise StorageError(
                 f"cannot write {key!r} in {self._container}: another put of it has not ended"
             ) from exc
-        if found.nbytes != size_bytes:
-            return False
-        start = 0
-        for view in views:
-            piece = pa.py_buffer(found[start : start + view.nbytes])
-            if not piece.equals(pa.py_buffer(view)):
-                return False
-            start += view.nbytes
-        return True
+        if not _same_bytes(memoryview(found).cast("B"), views, size_bytes):
+            raise StorageError(
+                f"cannot write {key!r} in {self._container}: the key holds other bytes, and an "
+                "object is never rewritten"
+            ) from exc
+
+    @asynccontextmanager
+    async def _in_time(self, size_bytes: int) -> AsyncIterator[None]:
+        """Give up a request of so many bytes that has stalled.
+
+        All requests share one way to the store: each may take as long as all that are under way.
+        """
+        self._bytes_under_way += size_bytes
+        try:
+            async with asyncio.timeout(STALL_S + self._bytes_under_way / SLOW_BYTES_S):
+                yield
+        finally:
+            self._bytes_under_way -= size_bytes
 
     async def _whole(self, name: str) -> Buffer:
         first = await self._part(name, 0, PART_BYTES + PART_BYTES // 2)
@@ -325,7 +345,7 @@ class ObjectStorage:
         failures = 0
         while True:
             try:
-                async with asyncio.timeout(STALL_S + length / SLOW_BYTES_S):
+                async with self._in_time(length):
                     return await self._try_part(name, start, length)
             except (BaseError, TimeoutError, StorageError):
                 failures += 1
@@ -336,10 +356,10 @@ class ObjectStorage:
     async def _try_part(self, name: str, start: int, length: int) -> _Part:
         self.requests["get"] += 1
         if length == 0:
-            return _Part(b"", (await self._store.head_async(name))["size"])
+            return _Part(b"", (await self._reads.head_async(name))["size"])
         try:
             asked: GetOptions = {"range": (start, start + length)}
-            result = await self._store.get_async(name, options=asked)
+            result = await self._reads.get_async(name, options=asked)
         except BaseError as exc:
             if is_past_the_end(exc):
                 return _Part(b"", 0)
@@ -353,15 +373,20 @@ class ObjectStorage:
         return _Part(content, size_bytes)
 
     def _pages(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Page by page; where a request fails, a new listing goes on after the last key."""
+        """Page by page. Where a request fails, a new listing goes on after the last key.
+
+        A directory bucket (S3 Express One Zone) lists keys in no order: there it begins anew, and
+        leaves out what was there before.
+        """
         folder = (self._prefix + prefix).rpartition("/")[0] or None
         last: str | None = None
+        listed: set[str] = set()
         stream, retry = None, self._list_retry()
         while True:
             try:
                 with self._errors("list", prefix):
                     if stream is None:
-                        stream = self._store.list(folder, offset=last, chunk_size=PAGE_KEYS)
+                        stream = self._reads.list(folder, offset=last, chunk_size=PAGE_KEYS)
                     self.requests["list"] += 1
                     page = self._waits.until_done(_next_page(stream), 2 * STALL_S)
             except StorageError as exc:
@@ -371,8 +396,12 @@ class ObjectStorage:
             if not page:
                 return
             retry = self._list_retry()
-            last = page[-1]["path"]
-            for meta in page:
+            new = [meta for meta in page if meta["path"] not in listed]
+            if self._is_ordered:
+                last = page[-1]["path"]
+            else:
+                listed.update(meta["path"] for meta in new)
+            for meta in new:
                 if meta["path"].startswith(self._prefix + prefix):
                     yield _info(meta, self._prefix)
 
@@ -401,7 +430,7 @@ class ObjectStorage:
         where = f"{key!r} in {self._container}" if key else self._container
         try:
             yield
-        except (FileNotFoundError, BaseError) as exc:
+        except (FileNotFoundError, NotImplementedError, BaseError) as exc:
             if is_no_container(exc):
                 raise StorageError(
                     f"cannot {doing} {where}: there is no {self._container}; make it, or set "
@@ -460,6 +489,19 @@ async def _next_page(stream: ListStream[Sequence[ObjectMeta]]) -> Sequence[Objec
         return ()
 
 
+def _same_bytes(found: memoryview, views: Sequence[memoryview], size_bytes: int) -> bool:
+    """Whether an object has just the bytes of some buffers."""
+    if found.nbytes != size_bytes:
+        return False
+    start = 0
+    for view in views:
+        piece = pa.py_buffer(found[start : start + view.nbytes])
+        if not piece.equals(pa.py_buffer(view)):
+            return False
+        start += view.nbytes
+    return True
+
+
 def _info(meta: ObjectMeta, prefix: str) -> ObjectInfo:
     modified_ms = int(meta["last_modified"].timestamp() * 1000)
     return ObjectInfo(meta["path"].removeprefix(prefix), meta["size"], modified_ms)
@@ -506,26 +548,28 @@ class _Waits:
                 return await work
 
         loop, process_id = _requests_loop()
+        if process_id != os.getpid():  # whose locks may be held by threads that are not here
+            work.close()
+            raise _forked()
         with self._lock:
-            if self._closed or process_id != os.getpid():
+            if self._closed:
                 work.close()
-                raise self._refusal()
+                raise ClosedError(_CLOSED)
             future = asyncio.run_coroutine_threadsafe(in_time(), loop)
             self._under_way.add(future)
         try:
             return future.result()
         except CancelledError as exc:
-            raise self._refusal() from exc
+            raise ClosedError(_CLOSED) from exc
         except BaseException:
             future.cancel()
             raise
         finally:
             self._under_way.discard(future)
 
-    def _refusal(self) -> MemqError:
-        if self._closed:
-            return ClosedError("the storage was closed")
-        return StorageError(
-            "this process was forked from one that used an object store, whose threads are not "
-            "here; start it as a new process (multiprocessing: spawn)"
-        )
+
+def _forked() -> StorageError:
+    return StorageError(
+        "this process was forked from one that used an object store, whose threads are not here; "
+        "start it as a new process (multiprocessing: spawn)"
+    )

@@ -38,8 +38,11 @@ if TYPE_CHECKING:
 
 TAG_PREFIX = "tag."
 _OWN_OPTIONS = ("storage_class", "ca_certificate", "profile")
-CONNECT_TIMEOUT = "3s"
-REQUEST_TIMEOUT = "1h"  # above any of ours: obstore's own is 30 s, whatever the size
+CLIENT_DEFAULTS = {
+    "connect_timeout": "3s",
+    "timeout": "1h",  # above any of ours: obstore's own is 30 s, whatever the size
+    "pool_idle_timeout": "15s",  # a firewall may forget what is idle, and answers nothing then
+}
 
 _CLIENT_OPTIONS = frozenset(
     ("allow_http", "allow_invalid_certificates", "connect_timeout", "http1_only", "http2_only",
@@ -70,12 +73,20 @@ class OpenedStore(NamedTuple):
     tags: dict[str, str]
 
 
-def open_store(container: str, options: Mapping[str, str]) -> OpenedStore:
+def is_directory_bucket(container: str) -> bool:
+    """Whether a bucket is one of S3 Express One Zone."""
+    return container.startswith("s3://") and container.endswith("--x-s3")
+
+
+def open_store(
+    container: str, options: Mapping[str, str], *, silence_s: float | None = None
+) -> OpenedStore:
     """Open a bucket or container; no request is made.
 
     Args:
         container: its URI, such as `s3://logs`.
         options: see above.
+        silence_s: a request that nothing comes of for so long fails; None for no such limit.
 
     Raises:
         ConfigError: an option is unknown or malformed.
@@ -99,19 +110,19 @@ def open_store(container: str, options: Mapping[str, str]) -> OpenedStore:
     if container.startswith("s3://"):
         certificate = certificate or os.environ.get("AWS_CA_BUNDLE", "")
         credentials = _aws_credentials(options)
-        if container.endswith("--x-s3"):  # a directory bucket: S3 Express One Zone
+        if is_directory_bucket(container):
             config.setdefault("s3_express", "true")
         if _is_plain_http(options):
             client.setdefault("allow_http", "true")
     if certificate:
         client["root_certificate"] = _text_of(certificate)
+    if silence_s is not None:
+        client["read_timeout"] = f"{int(silence_s * 1000)}ms"
     try:
         store: Any = from_url(
             container,
             config=cast("Any", config),
-            client_options=cast(
-                "Any", {"connect_timeout": CONNECT_TIMEOUT, "timeout": REQUEST_TIMEOUT} | client
-            ),
+            client_options=cast("Any", CLIENT_DEFAULTS | client),
             retry_config={"max_retries": 0},
             **credentials,
         )

@@ -15,7 +15,13 @@ MAX_WORDS = 300  # characters of what a store says, in one of our messages
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([^<]+)</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]+)</Message>")
-_NO_CONTAINER = re.compile("NoSuchBucket|ContainerNotFound|specified bucket does not exist")
+_NO_CONTAINER = re.compile(
+    "<Code>(NoSuchBucket|ContainerNotFound)</Code>|>The specified bucket does not exist"
+)
+_HOST = re.compile(r"https?://[^/ ]+")
+_PASSING = frozenset(
+    ("RequestTimeout", "RequestTimeTooSkewed", "ExpiredToken", "OperationAborted", "SlowDown")
+)
 _CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(\w+)")
 _CAUSE = re.compile(r'"([^"\n]+)"')
 _DEBUG = "\n\nDebug source"
@@ -34,7 +40,10 @@ def is_past_the_end(exc: BaseException) -> bool:
 
 def is_not_implemented(exc: BaseException) -> bool:
     """Whether the store does not know what was asked of it, such as a conditional put."""
-    return isinstance(exc, NotSupportedError) or status_of(exc) == HTTPStatus.NOT_IMPLEMENTED
+    return (
+        isinstance(exc, NotSupportedError | NotImplementedError)
+        or status_of(exc) == HTTPStatus.NOT_IMPLEMENTED
+    )
 
 
 def is_no_container(exc: BaseException) -> bool:
@@ -44,11 +53,15 @@ def is_no_container(exc: BaseException) -> bool:
 
 def is_refusal(exc: BaseException) -> bool:
     """Whether the store answered with an error that does not pass by itself."""
-    status = status_of(exc)
+    text, status = str(exc), status_of(exc)
+    if is_no_container(exc) or "Received redirect" in text:  # as for a bucket of another region
+        return True
+    code = _CODE.search(text)
     passing = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS)
-    return is_no_container(exc) or (
+    return (
         HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.INTERNAL_SERVER_ERROR
         and status not in passing
+        and (code is None or code[1] not in _PASSING)
     )
 
 
@@ -61,8 +74,16 @@ def explain(exc: BaseException) -> str:
         words = f"{status_of(exc)} {code[1]}" + (f": {message[1]}" if message else "")
     elif certificate is not None:
         words = f"its certificate is not trusted ({certificate[1]})"
+    elif "TimedOut" in debug:
+        words = f"{_host(text)} did not answer in time"
     elif causes and not status_of(exc):  # "error sending request" says less than why
-        words = ": ".join(causes)
+        words = f"{': '.join(causes)} ({_host(text)})"
     else:
         words = text.rpartition(" - ")[2]
     return " ".join(words.split())[:MAX_WORDS] or type(exc).__name__
+
+
+def _host(text: str) -> str:
+    """Whom the request was made to: the store, or who gives credentials for it."""
+    found = _HOST.search(text)
+    return found[0] if found else "the store"

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from memq.core.runtime import SYSTEM, Runtime
+from memq.core.storage.keys import check_prefix
 from memq.core.storage.local import LocalStorage
 from memq.core.storage.options import NO_OPTIONS, StorageOptions
-from memq.errors import ConfigError, StorageError
+from memq.errors import ConfigError, InvalidRequestError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -143,9 +144,14 @@ def _container(container: str, options: StorageOptions) -> ObjectStorage:
 def _store_place(uri: str) -> tuple[str, str]:
     """Container and key, or root, of a URI such as `s3://logs/some/key`."""
     parts = urlsplit(uri)
+    path = unquote(parts.path).strip("/")
+    try:
+        check_prefix(f"{path}/" if path else "")
+    except InvalidRequestError as exc:
+        raise ConfigError(f"storage URI {uri!r}: {exc}") from exc
     if not parts.netloc or parts.query or parts.fragment:
         raise ConfigError(f"storage URI {uri!r} must be {parts.scheme}://bucket/prefix")
-    return f"{parts.scheme}://{parts.netloc}", unquote(parts.path).strip("/")
+    return f"{parts.scheme}://{parts.netloc}", path
 
 
 def _object_storage() -> type[ObjectStorage]:

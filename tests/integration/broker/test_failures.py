@@ -70,7 +70,7 @@ async def test_a_put_that_hangs_past_its_deadline_keeps_its_memory_until_it_ends
         outcomes = await asyncio.gather(*writes, return_exceptions=True)
         assert [type(each) for each in outcomes] == [StorageError, StorageError]
         assert "the attempt still hangs" in str(outcomes[0])
-        assert "no worker thread came free" in str(outcomes[1])
+        assert "its turn did not come within its deadline" in str(outcomes[1])
         _, body = c.message(0)
         assert b.context.memory.used_bytes == len(body), "of the second nobody has the bytes"
         storage.gate.set()

@@ -94,6 +94,49 @@ async def test_a_hedge_that_fails_waits_for_the_first_attempt(tmp_path):
         assert max(storage.attempts.values()) == 2
 
 
+class LateStorage(StallingStorage):
+    """A storage that knows no conditional put; a hedge reads its buffers once the gate is open."""
+
+    def put(self, key, buffers, *, timeout_s):
+        self.attempts[key] += 1
+        if self.stalls.is_set() and self.attempts[key] == 2:
+            self.stalls.clear()
+            self.stalled.set()
+            assert self.gate.wait(TIMEOUT_S), "the test left it waiting"
+        elif self.stalls.is_set():
+            assert self.stalled.wait(TIMEOUT_S), "there was no hedge"
+        with self._lock:
+            self._objects[key] = b"".join(buffers), 0
+
+
+async def test_a_hedge_that_comes_late_writes_the_same_bytes(tmp_path):
+    """A hedge that reads its buffers after the ack does not replace the object by anything else."""
+    storage = LateStorage()
+    async with broker(tmp_path, storage=storage) as b, client(b) as c:
+        await c.create(batch_messages=1)
+        following = await usual(c)
+        storage.stalls.set()
+        await c.write(following)
+        (key,) = [key for key, attempts in storage.attempts.items() if attempts == 2]
+        stored = storage.get(key)
+        storage.gate.set()
+        await until(lambda: not b.topics.get("t").uploads())
+        assert len(stored) > 0
+        assert storage.get(key) == stored
+
+
+async def test_a_hedge_finds_a_thread_where_all_uploads_stall(tmp_path):
+    """As many uploads as there may be at a time do not keep a hedge from being made."""
+    storage = StallingStorage()
+    async with broker(tmp_path, storage=storage, upload_threads=1) as b, client(b) as c:
+        await c.create(batch_messages=1)
+        following = await usual(c)
+        storage.stalls.set()
+        await c.write(following)
+        assert not storage.gate.is_set()
+        storage.gate.set()
+
+
 async def test_a_storage_on_a_disk_is_not_hedged(tmp_path):
     """Where both attempts would wait for the same disk there is only one."""
     storage = StallingStorage()

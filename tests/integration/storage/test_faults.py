@@ -9,6 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 
+import boto3
 import pytest
 
 from memq.core.storage import object_store
@@ -109,7 +110,7 @@ def test_a_put_that_hangs_ends_by_its_deadline(faulty, faults):
     faults.release()
 
 
-def test_a_put_that_stalls_leaves_time_for_another(faulty, faults, quick):
+def test_a_put_that_stalls_leaves_time_for_another(quick, faulty, faults):
     """A put that takes far longer than its size explains is given up before its deadline."""
     faults.add(Rule(Hang(), method="PUT"))
     began = time.monotonic()
@@ -126,6 +127,24 @@ def test_a_store_without_conditional_puts_is_put_to_all_the_same(faulty, faults)
     assert faults.struck[refused] == 1
     assert faults.counts.requests["PUT"] == 3
     assert bytes(faulty.get("k")) == b"abc"
+
+
+def test_a_store_that_is_configured_without_conditional_puts(bucket):
+    """Conditional puts can be switched off by an option of the store."""
+    storage = ObjectStorage(f"s3://{bucket}", "", {"conditional_put": "disabled"})
+    put(storage, "k", b"abc")
+    put(storage, "k", b"abc")
+    assert bytes(storage.get("k")) == b"abc"
+
+
+def test_a_refusal_that_passes_does_not_end_conditional_puts(faulty, faults):
+    """Where the put without a condition is refused as well, the next one has it again."""
+    faults.add(Rule(NOT_IMPLEMENTED, method="PUT", times=2))
+    with pytest.raises(StorageError, match="501"):
+        put(faulty, "k", b"abc")
+    put(faulty, "k", b"abc")
+    with pytest.raises(StorageError, match="other bytes"):
+        put(faulty, "k", b"abd")
 
 
 def test_two_puts_at_a_time_that_the_store_refuses_as_a_conflict_may_be_tried_again(faulty, faults):
@@ -168,7 +187,7 @@ def test_a_part_that_fails_is_read_again(faulty, faults, action, after):
     assert faults.counts.requests["GET"] == 4
 
 
-def test_a_part_that_hangs_is_read_again(faulty, faults, quick):
+def test_a_part_that_hangs_is_read_again(quick, faulty, faults):
     """A request for a part that stalls is given up, and made again."""
     put(faulty, "k", b"abc")
     faults.add(Rule(Hang(), method="GET"))
@@ -204,6 +223,19 @@ def test_a_listing_goes_on_where_a_page_failed(faulty, faults, monkeypatch):
     for after in (0, 2, 4):
         faults.add(Rule(SLOW_DOWN, method="GET", after=after))
     assert [info.key for info in faulty.list("a/")] == names
+
+
+def test_an_unordered_listing_begins_anew(faulty, faults, monkeypatch):
+    """A directory bucket lists in no order: after a failure nothing is left out or listed twice."""
+    monkeypatch.setattr(object_store, "PAGE_KEYS", 1_000)
+    monkeypatch.setattr(faulty, "_is_ordered", False)
+    names = [f"a/{number:05d}" for number in range(1_100)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda name: put(faulty, name, b"x"), names))
+    faults.add(Rule(SLOW_DOWN, method="GET", after=1))
+    before = faults.counts.requests["GET"]
+    assert sorted(info.key for info in faulty.list("a/")) == names
+    assert faults.counts.requests["GET"] - before >= 4
 
 
 def test_deletions_take_one_request(faulty, faults):
@@ -253,6 +285,40 @@ def test_objects_of_a_bucket_that_is_not_there_are_not_called_missing():
         with pytest.raises(StorageError, match="there is no s3://nowhere") as caught:
             call()
         assert not isinstance(caught.value, ObjectNotFoundError)
+
+
+@pytest.mark.parametrize("name", ["NoSuchBucket", "ContainerNotFound"])
+def test_an_object_may_be_called_like_an_error(storage, name):
+    """A key that has the name of an error in it is missing as any other."""
+    with pytest.raises(ObjectNotFoundError):
+        storage.get(f"topics/{name}/x")
+
+
+REGION = Status(HTTPStatus.MOVED_PERMANENTLY, s3_error("PermanentRedirect", "Another region."))
+LATE = Status(HTTPStatus.BAD_REQUEST, s3_error("RequestTimeout", "Not read in time."))
+
+
+@pytest.mark.parametrize(("answer", "starts"), [(REGION, False), (LATE, True), (SLOW_DOWN, True)])
+def test_a_start_tells_what_passes_from_what_does_not(bucket, faults, answer, starts):
+    """A bucket of another region is an error of the configuration, a store that is late is not."""
+    faults.add(Rule(answer, method="GET"))
+    options = frozenset({("endpoint", f"http://{faults.address}")})
+    if starts:
+        put(open_storage(f"s3://{bucket}", options), "k", b"abc")
+    else:
+        with pytest.raises(ConfigError, match="region"):
+            open_storage(f"s3://{bucket}", options)
+
+
+def test_foreign_keys_do_not_keep_a_broker_from_its_bucket(bucket, s3_server):
+    """A bucket may hold keys that are none of ours, whatever they are called."""
+    boto3.client(
+        "s3",
+        endpoint_url=s3_server.endpoint,
+        aws_access_key_id=s3_server.access_key,
+        aws_secret_access_key=s3_server.secret_key,
+    ).put_object(Bucket=bucket, Key="a file with spaces.gz", Body=b"x")
+    put(open_storage(f"s3://{bucket}"), "k", b"abc")
 
 
 def test_wrong_credentials_are_told_at_the_start(bucket, monkeypatch):

@@ -50,9 +50,12 @@ def test_a_folder_has_none(tmp_path):
             call(tmp_path.as_uri(), parse_storage_options("region=x"))
 
 
-@pytest.mark.parametrize("uri", ["s3://", "s3:///a", "gs://b?x=1", "az://c#x"])
-def test_a_uri_without_a_bucket_is_refused(uri):
-    """An object store is named by its bucket, and at most a prefix."""
+@pytest.mark.parametrize(
+    "uri",
+    ["s3://", "s3:///a", "gs://b?x=1", "az://c#x", "s3://b/a//b", "s3://b/../c", "s3://b/%0a"],
+)
+def test_a_uri_that_names_no_place_is_refused(uri):
+    """An object store is named by its bucket, and at most a prefix that keys can have."""
     for call in (open_storage, open_uri):
-        with pytest.raises(ConfigError, match="bucket/prefix"):
+        with pytest.raises(ConfigError, match="storage URI"):
             call(uri)
