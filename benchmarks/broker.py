@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class DiscardingStorage:
     """Forgets what it is given, at once: what is left is the cost of the broker itself."""
 
-    hedged = False
+    remote = False
 
     def put(self, key: str, buffers: Sequence[Any], *, timeout_s: float) -> None:
         """Forget it."""

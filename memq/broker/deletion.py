@@ -3,6 +3,9 @@
 It goes by the catalog's list of doomed topics, so it goes on after a crash and after an error of
 queue or storage, again and again until nothing is left. Everything it removes is named by topic and
 incarnation; so it never meets what belongs to a later topic of the same name.
+
+An object store may carry out a put that its client has given up, some time later. So its objects
+are looked for once more, `LANDING_S` after they were removed, before the topic is forgotten.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BACKOFF = Backoff(base_s=2.0, cap_s=60.0)  # nobody waits for it
+LANDING_S = 60.0  # after which no put lands any more that was given up
 DELETE_AT_ONCE = 1_000  # objects; as many as S3 removes by one request
 
 
@@ -40,7 +44,8 @@ class Deletions:
     def __init__(self, catalog: Catalog, context: BrokerContext) -> None:
         self._catalog = catalog
         self._context = context
-        self._uploads: dict[str, Sequence[Future[None]]] = {}  # by incarnation
+        self._uploads: dict[str, Sequence[Future[None]]] = {}  # by incarnation, as is the next
+        self._removed_s: dict[str, float] = {}  # when the objects were removed the first time
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -87,7 +92,7 @@ class Deletions:
         done = True
         for topic in self._catalog.doomed():
             uploads = self._uploads.get(topic.incarnation, ())
-            if not all(upload.done() for upload in uploads):
+            if self._may_land(topic) or not all(upload.done() for upload in uploads):
                 done = False
                 continue
             try:
@@ -96,16 +101,27 @@ class Deletions:
                 count = await asyncio.get_running_loop().run_in_executor(
                     self._context.reads, self._delete_objects, topic
                 )
-                self._catalog.forget(topic)
+                self._removed_s.setdefault(topic.incarnation, self._context.runtime.mono_s())
+                if self._may_land(topic):
+                    done = False
+                else:
+                    self._catalog.forget(topic)
+                    self._uploads.pop(topic.incarnation, None)
+                    self._removed_s.pop(topic.incarnation, None)
             except MemqError as exc:
                 done = False
                 log.warning("deleted topic %s is not removed yet: %s", topic.queue_topic, exc)
             else:
-                self._uploads.pop(topic.incarnation, None)
-                log.info(
-                    "deleted topic %s is removed, %s", topic.queue_topic, counted(count, "object")
-                )
+                removed = counted(count, "object")
+                log.info("deleted topic %s is removed, %s", topic.queue_topic, removed)
         return done
+
+    def _may_land(self, topic: Topic) -> bool:
+        """Whether its objects were removed, and a put of it may be carried out all the same."""
+        removed_s = self._removed_s.get(topic.incarnation)
+        if removed_s is None or not self._context.storage.remote:
+            return False
+        return self._context.runtime.mono_s() < removed_s + LANDING_S
 
     def _delete_objects(self, topic: Topic) -> int:
         objects = self._context.objects_of(topic)

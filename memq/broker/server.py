@@ -204,7 +204,7 @@ class Broker:
         return drained
 
     def abandon(self) -> None:
-        """Give up a start that did not end, and what it asks of the storage: nobody waits for it."""
+        """Give up a start that did not end: nobody waits for what it asks of the storage."""
         if self._storage is not None:
             self._storage.close()
 

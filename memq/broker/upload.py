@@ -116,7 +116,7 @@ class Upload:
     async def _first_success(self, put: Put) -> None:
         """Attempt it, and once more beside that when it is overdue."""
         attempts = [self._attempt()]
-        may_hedge = self._context.storage.hedged and put.delay_s is not None
+        may_hedge = self._context.storage.remote and put.delay_s is not None
         while True:
             waited_s = put.delay_s if may_hedge else None
             pending = [attempt for attempt in attempts if not attempt.done()]

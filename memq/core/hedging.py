@@ -14,7 +14,7 @@ ends first counts; both write the same bytes under the same key. The rule, after
 What is measured of a put whose hedge came first is a lower bound of what it would have taken. It is
 above the delay, so the share of puts above the delay stays true, which is all that is asked.
 
-It holds for storages whose puts meet different servers (`StorageHandler.hedged`); one disk is only
+It holds for storages whose puts meet different servers (`StorageHandler.remote`); one disk is only
 made slower.
 """
 

@@ -62,9 +62,9 @@ class FaultyStorage:
         self._crash = crash
 
     @property
-    def hedged(self) -> bool:
+    def remote(self) -> bool:
         """As the storage has it."""
-        return self._inner.hedged
+        return self._inner.remote
 
     def __repr__(self) -> str:
         return f"<FaultyStorage {self.faults!r} around {self._inner!r}>"

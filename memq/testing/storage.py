@@ -27,7 +27,7 @@ class InMemoryStorage:
         clock_ms: milliseconds since 1970 UTC, for `ObjectInfo.modified_ms`.
     """
 
-    hedged = False  # no put waits
+    remote = False
 
     def __init__(self, *, clock_ms: Callable[[], int] = _wall_clock_ms) -> None:
         self._clock_ms = clock_ms

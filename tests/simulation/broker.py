@@ -196,7 +196,7 @@ class WatchedStorage:
         self._run = run
         self._inner = inner
         self.get, self.get_range, self.list = inner.get, inner.get_range, inner.list
-        self.uri, self.hedged, self.close = inner.uri, inner.hedged, inner.close
+        self.uri, self.remote, self.close = inner.uri, inner.remote, inner.close
 
     def put(self, key, buffers, *, timeout_s):
         self._inner.put(key, buffers, timeout_s=timeout_s)

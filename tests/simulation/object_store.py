@@ -151,7 +151,7 @@ class StoreView:
         prefix: of its keys; the root is not written down, as there is one.
     """
 
-    hedged = True
+    remote = True
 
     def __init__(self, model: ObjectStoreModel, prefix: str) -> None:
         assert not prefix

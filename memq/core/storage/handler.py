@@ -32,11 +32,12 @@ class StorageHandler(Protocol):
     `StorageError` (retriable).
 
     Attributes:
-        hedged: whether a second put of an object may be quicker (`memq.core.hedging`).
+        remote: requests go over a network. A second put of an object may be quicker
+            (`memq.core.hedging`), and one that was given up may be carried out later.
     """
 
     @property
-    def hedged(self) -> bool: ...  # noqa: D102 - above
+    def remote(self) -> bool: ...  # noqa: D102 - above
 
     def put(self, key: str, buffers: Sequence[Buffer], *, timeout_s: float) -> None:
         """Write one object from buffers in order; durable when it returns.

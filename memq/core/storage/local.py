@@ -57,7 +57,7 @@ class LocalStorage:
         runtime: the clock for the deadline of a put, and names for temporary files.
     """
 
-    hedged = False  # both would wait for the same disk
+    remote = False
 
     def __init__(self, root: Path, *, runtime: Runtime = SYSTEM) -> None:
         # resolve() would write the target of a symbolic link into URIs, which outlive it.

@@ -104,7 +104,7 @@ class ObjectStorage:
         ConfigError: an option is unknown or malformed.
     """
 
-    hedged = True  # requests meet different servers
+    remote = True
 
     def __init__(
         self,

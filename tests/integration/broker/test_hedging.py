@@ -25,7 +25,7 @@ class StallingStorage(InMemoryStorage):
         fails: it fails then.
     """
 
-    hedged = True
+    remote = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ async def test_a_hedge_finds_a_thread_where_all_uploads_stall(tmp_path):
 async def test_a_storage_on_a_disk_is_not_hedged(tmp_path):
     """Where both attempts would wait for the same disk there is only one."""
     storage = StallingStorage()
-    storage.hedged = False
+    storage.remote = False
     async with broker(tmp_path, storage=storage) as b, client(b) as c:
         await c.create(batch_messages=1)
         following = await usual(c)
