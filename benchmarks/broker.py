@@ -90,7 +90,7 @@ def broker_process(storage: str, data_dir: Path, **options: str) -> Iterator[tup
     """Address and pid of a broker process.
 
     Args:
-        storage: "local", "discard", "slow", or "narrow:" and bytes a second.
+        storage: "discard", "slow", "narrow:" and bytes a second; else it is as configured.
         data_dir: of the broker.
         **options: broker options.
     """

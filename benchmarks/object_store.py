@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 import obstore
 
+from benchmarks.broker import broker_process
 from benchmarks.ingest import Loader, body_of
 from memq.core.storage import object_store
 from memq.core.storage.object_store import ObjectStorage
 from memq.core.storage.object_store_client import open_store
-from memq.testing.broker import BrokerProcess
 from tests.harness.services.s3proxy import S3Proxy
 
 if TYPE_CHECKING:
@@ -126,10 +126,9 @@ def ingest(folder: Path, pool: ThreadPoolExecutor) -> Figures:
     bare = open_store(BUCKET, OPTIONS).store
     objects = INGEST_BYTES // (len(BUFFERS) * MIB)
     body = body_of(MESSAGE_BYTES)
-    with BrokerProcess(
-        folder / "broker", storage=f"{BUCKET}/ingest", storage_options="unsigned_payload=true"
-    ) as broker:
-        loader = Loader(broker.address)
+    options = {"storage": f"{BUCKET}/ingest", "storage_options": "unsigned_payload=true"}
+    with broker_process("configured", folder / "broker", **options) as (address, _):
+        loader = Loader(address)
         # The last Batch waits for its age; while Messages come they are sealed by their size.
         schema_id = loader.create(batch_bytes="8MiB", batch_age="50ms")
         rates = median_rates(

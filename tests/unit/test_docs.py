@@ -206,6 +206,15 @@ NAME = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)+|[a-z]+(?:[A-Z][a-z]*)+")
 PRODUCT = ("memq", "airflow_provider_memq", "pyspark_memq", "spark_apps", "dags")
 
 OTHERS = {
+    "kafka_server": "a fixture of the tests",
+    "object_store": "the crate behind obstore",
+    "s3_server": "a fixture of the tests",
+    "server_side_encryption": "an option of obstore",
+    "sse_bucket_key_enabled": "an option of obstore",
+    "sse_kms_key_id": "an option of obstore",
+    "unsigned_payload": "an option of obstore",
+    "virtual_hosted_style_request": "an option of obstore",
+    "zookeeper_server": "a fixture of the tests",
     "asset_event": "a table of Airflow",
     "current_timestamp": "a function of Spark",
     "offsets_for_times": "a method of confluent-kafka's consumer",
@@ -272,6 +281,7 @@ PLAIN_NAME = re.compile(r"(?<![\w/.])[a-z][a-z0-9]*(?:_[a-z0-9]+)+(?![\w/.(])")
 OPTION = re.compile(r"`([a-z_]+) ?= ?[^`]*`|\boptions? `(\w+)`|`(\w+)` option\b")
 
 OTHERS_OPTIONS = {
+    "profile": "one of the storage_options",
     "conf": "an argument of Airflow's SparkSubmitOperator",
     "max_active_runs": "an argument of Airflow's DAG",
     "max_active_tis_per_dag": "an argument of Airflow's operators",
