@@ -6,10 +6,12 @@ import asyncio
 
 import pytest
 
+from memq.broker import deletion
 from memq.client.admin import AsyncAdminClient
 from memq.client.consumer.consumer import AsyncConsumer
 from memq.client.producer.producer import AsyncProducer
 from memq.core.governor.catalog import Catalog
+from memq.core.retry import Backoff
 from memq.core.topic import TopicConfig
 from memq.core.wire import messages as m
 from memq.errors import (
@@ -76,6 +78,24 @@ async def test_what_is_deleted_late_is_of_the_topic_that_was_deleted(tmp_path):
         )
         assert old.incarnation != new.incarnation
         assert await read_all(b.address, 50) == list(range(100, 150))
+
+
+async def test_what_lands_after_a_deletion_is_removed_as_well(tmp_path, monkeypatch):
+    """An object store may carry out a put that was given up after its topic was deleted."""
+    monkeypatch.setattr(deletion, "LANDING_S", 3.0)
+    monkeypatch.setattr(deletion, "BACKOFF", Backoff(0.1, 0.1))
+    storage = InMemoryStorage()
+    storage.remote = True
+    async with broker(tmp_path, storage=storage) as b, AsyncAdminClient(b.address) as admin:
+        old = await admin.create_topic("t", **FAST)
+        await write_some(b.address, 0, 5)
+        key = next(info.key for info in storage.list("") if old.incarnation in info.key)
+        content = storage.get(key)
+        await admin.delete_topic("t")
+        await until(lambda: not any(old.incarnation in info.key for info in storage.list("")))
+        storage.put(key, [content], timeout_s=1)
+        await until(lambda: not any(old.incarnation in info.key for info in storage.list("")))
+        await until(lambda: not b.topics._catalog.doomed())
 
 
 async def test_a_deletion_deletes_no_later_topic(tmp_path):
