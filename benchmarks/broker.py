@@ -14,7 +14,7 @@ import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from memq.broker.config import ALLOCATOR, BrokerConfig
 from memq.broker.server import Broker, serve
@@ -31,6 +31,7 @@ class DiscardingStorage:
     """Forgets what it is given, at once: what is left is the cost of the broker itself."""
 
     remote = False
+    requests: ClassVar[dict[str, int]] = {}
 
     def put(self, key: str, buffers: Sequence[Any], *, timeout_s: float) -> None:
         """Forget it."""

@@ -2,8 +2,8 @@
 
 The real broker, producer and consumer, in the simulated time of `tests/simulation`, so that
 thousands of Batches take seconds. The store answers a put of 8 MiB as S3 is published to (half
-within 160 ms, 1 in 100 above 400 ms), and one in a thousand stalls for 1 to 10 s. Beside it stands
-the same without hedging.
+within 160 ms, 1 in 100 above 400 ms; a read within 63 ms), and one request in a thousand stalls for
+1 to 10 s. Beside it stands the same without hedging.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ Figures = list[tuple[str, str, str]]
 SECONDS = 600.0
 STALLS = 0.001
 SPREAD = 0.38  # of the logarithm: p99 is 2.4 times the median
-MEDIAN_S = 0.16
+PUT_S, READ_S = 0.16, 0.063  # medians
 PRODUCERS = 8
 PAUSE_S = 0.5  # of each between two Messages, on average; each Message is a Batch, mostly
 USUAL = hedging.MIN_KNOWN, hedging.EXTRA_SHARE  # the simulation has others
 STORM_S = 60.0  # in which one request in ten is refused, from the start on
 
 
-def put_s(rng: random.Random) -> float:
-    """How long a put takes."""
+def answer_s(rng: random.Random, median_s: float) -> float:
+    """How long an answer takes."""
     if rng.random() < STALLS:
         return rng.uniform(1.0, 10.0)
-    return MEDIAN_S * rng.lognormvariate(0.0, SPREAD)
+    return median_s * rng.lognormvariate(0.0, SPREAD)
 
 
 def latencies(
@@ -60,7 +60,8 @@ def latencies(
         store = run.store
         assert store is not None
         # What comes after is no measurement, and need not take long.
-        store.latency_s = lambda rng: 0.001 if run.quiet else put_s(rng)
+        store.put_s = lambda rng: 0.001 if run.quiet else answer_s(rng, PUT_S)
+        store.read_s = lambda rng: 0.001 if run.quiet else answer_s(rng, READ_S)
         if storm:
             store.refuses = 0.1
             world.timeline.after(int(STORM_S * 1e6), setattr, store, "refuses", 0.0)

@@ -112,6 +112,8 @@ class BrokerContext:
 
     def __post_init__(self) -> None:
         self.root = ObjectRoot(self.storage)
+        self.metrics.storage.counts = self.storage.requests
+        self.metrics.storage.hedges = lambda: self.hedging.hedges
         self.now = self.times.clock
         self.warn = RateLimitedLog(log, self.runtime.mono_s)
 

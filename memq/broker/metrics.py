@@ -12,11 +12,11 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from memq.core.clock import ClockReading
     from memq.core.wire.messages import PartitionLag
@@ -82,6 +82,35 @@ class LagGauges(Collector):
         )
 
 
+class StorageRequests(Collector):
+    """What was asked of an object store, which bills it.
+
+    Attributes:
+        counts: as the storage has them (`StorageHandler.requests`).
+        hedges: uploads that were made a second time.
+    """
+
+    def __init__(self) -> None:
+        self.counts: Mapping[str, int] = {}
+        self.hedges: Callable[[], int] = lambda: 0
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """The counters, as Prometheus wants them."""
+        requests = CounterMetricFamily(
+            "memq_storage_requests", "Requests to an object store.", labels=["kind"]
+        )
+        carried = CounterMetricFamily(
+            "memq_storage_bytes", "Bytes of objects in these.", labels=["kind"]
+        )
+        for kind, count in sorted(self.counts.items()):
+            name = kind.removesuffix("_bytes")
+            (requests if name == kind else carried).add_metric([name], count)
+        yield from (requests, carried)
+        yield CounterMetricFamily(
+            "memq_uploads_hedged", "Uploads made a second time beside the first.", self.hedges()
+        )
+
+
 class Metrics:
     """Counters of one broker, in a registry of their own."""
 
@@ -124,7 +153,9 @@ class Metrics:
             buckets=_LATENCY_BUCKETS_S,
         )
         self.lag = LagGauges()
-        self.registry.register(self.lag)
+        self.storage = StorageRequests()
+        for collector in (self.lag, self.storage):
+            self.registry.register(collector)
 
     def published(self, topic: str, batch: RingBatch, now: ClockReading) -> None:
         """Count a Batch that was published."""

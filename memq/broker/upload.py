@@ -13,6 +13,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from memq.core.hedging import first_success
 from memq.core.retry import STORAGE_BACKOFF, Retry
 from memq.core.write_partition_effects import BatchState
 from memq.errors import MemqError, StorageError
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from memq.broker.context import BrokerContext
-    from memq.core.hedging import Put
     from memq.core.write_partition_effects import RingBatch
 
 log = logging.getLogger(__name__)
@@ -95,7 +95,13 @@ class Upload:
         before = len(self._threads)
         try:
             async with asyncio.timeout(self._left_s()), self._context.upload_slots:
-                await self._put_now()
+                await first_success(
+                    self._attempt,
+                    self._context.hedging,
+                    self._size_bytes,
+                    self._context.runtime.mono_s,
+                    may_hedge=self._context.storage.remote,
+                )
         except MemqError:
             raise
         except Exception as exc:
@@ -103,32 +109,6 @@ class Upload:
         finally:
             for thread in self._threads[before:]:
                 thread.cancel()  # what no thread has begun yet
-
-    async def _put_now(self) -> None:
-        hedging, clock_s = self._context.hedging, self._context.runtime.mono_s
-        put, began_s, stored = hedging.began(self._size_bytes), clock_s(), False
-        try:
-            await self._first_success(put)
-            stored = True
-        finally:
-            hedging.ended(put, clock_s() - began_s, stored=stored)
-
-    async def _first_success(self, put: Put) -> None:
-        """Attempt it, and once more beside that when it is overdue."""
-        attempts = [self._attempt()]
-        may_hedge = self._context.storage.remote and put.delay_s is not None
-        while True:
-            waited_s = put.delay_s if may_hedge else None
-            pending = [attempt for attempt in attempts if not attempt.done()]
-            await asyncio.wait(pending, timeout=waited_s, return_when=asyncio.FIRST_COMPLETED)
-            for attempt in attempts:
-                if attempt.done() and attempt.exception() is None:
-                    return
-            if all(attempt.done() for attempt in attempts):
-                await attempts[-1]
-            if may_hedge and len(attempts) == 1 and self._context.hedging.overdue(put):
-                attempts.append(self._attempt())
-                may_hedge = False
 
     def _attempt(self) -> asyncio.Future[None]:
         thread = self._context.uploads.submit(

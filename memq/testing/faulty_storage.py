@@ -10,7 +10,7 @@ from memq.errors import StorageError
 from memq.testing.faults import Faults, Strike, kill_this_process
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from memq.core.storage.handler import Buffer, ObjectInfo, StorageHandler
     from memq.testing.faults import Fault
@@ -65,6 +65,11 @@ class FaultyStorage:
     def remote(self) -> bool:
         """As the storage has it."""
         return self._inner.remote
+
+    @property
+    def requests(self) -> Mapping[str, int]:
+        """As the storage counts them."""
+        return self._inner.requests
 
     def __repr__(self) -> str:
         return f"<FaultyStorage {self.faults!r} around {self._inner!r}>"

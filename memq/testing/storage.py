@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from memq.core.storage.handler import ObjectInfo
@@ -11,7 +12,7 @@ from memq.core.storage.keys import check_key, check_prefix
 from memq.errors import InvalidRequestError, ObjectNotFoundError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from memq.core.storage.handler import Buffer
 
@@ -28,6 +29,7 @@ class InMemoryStorage:
     """
 
     remote = False
+    requests: Mapping[str, int] = MappingProxyType({})
 
     def __init__(self, *, clock_ms: Callable[[], int] = _wall_clock_ms) -> None:
         self._clock_ms = clock_ms

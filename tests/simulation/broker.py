@@ -182,8 +182,8 @@ class WatchedHedging(hedging.Hedging):
         super().__init__()
         self._run = run
 
-    def overdue(self, put):
-        hedge = super().overdue(put)
+    def overdue(self, request):
+        hedge = super().overdue(request)
         if hedge:
             self._run.world.happened("hedge")
         return hedge
@@ -197,6 +197,7 @@ class WatchedStorage:
         self._inner = inner
         self.get, self.get_range, self.list = inner.get, inner.get_range, inner.list
         self.uri, self.remote, self.close = inner.uri, inner.remote, inner.close
+        self.requests = inner.requests
 
     def put(self, key, buffers, *, timeout_s):
         self._inner.put(key, buffers, timeout_s=timeout_s)

@@ -15,8 +15,9 @@ while a run lasts; so brokers and readers find it as they find any storage.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
+from memq.core.hedging import Hedging
 from memq.core.storage import open as opening
 from memq.core.storage.handler import ObjectInfo
 from memq.core.storage.keys import check_key, check_prefix
@@ -53,7 +54,8 @@ class ObjectStoreModel:
         stalls: how likely one takes seconds.
         loses: how likely an answer is lost.
         away: nobody is answered; "refuse" at once, "silent" not at all.
-        latency_s: how long a request takes that does not stall, before `slowness`.
+        put_s: how long a put takes that does not stall, before `slowness`.
+        read_s: likewise, a read.
     """
 
     def __init__(self, world: World, on_stored: Callable[[str], None]) -> None:
@@ -63,9 +65,11 @@ class ObjectStoreModel:
         self.slowness = 1.0
         self.refuses = self.stalls = self.loses = 0.0
         self.away = ""
-        self.latency_s: Callable[[random.Random], float] = lambda rng: rng.uniform(0.002, 0.04)
+        self.put_s: Callable[[random.Random], float] = lambda rng: rng.uniform(0.002, 0.04)
+        self.read_s = self.put_s
         self._on_stored = on_stored
         self._rng = world.rng("store")
+        self._hedging = Hedging()
 
     def __repr__(self) -> str:
         return f"<ObjectStoreModel [{len(self.objects)} objects]>"
@@ -106,8 +110,17 @@ class ObjectStoreModel:
 
     # -- requests ---------------------------------------------------------------------------
 
-    def request(self, what: str, limit_s: float, effect: Callable[[], None] | None = None) -> None:
+    def request(
+        self,
+        what: str,
+        limit_s: float,
+        effect: Callable[[], None] | None = None,
+        *,
+        hedged: bool = False,
+    ) -> None:
         """Let a request take its time, and its effect at a moment of that, if it has any.
+
+        With `hedged` it is made a second time by the rule, as `ObjectStorage` reads.
 
         Raises:
             StorageError: it was refused, or its answer did not come.
@@ -119,7 +132,7 @@ class ObjectStoreModel:
         if rng.random() < self.refuses:
             takes(rng.uniform(0.001, 0.1))
             raise StorageError(f"cannot {what}: 503 SlowDown")
-        latency_s = self._latency_s()
+        latency_s = self._hedged_latency_s() if hedged else self._latency_s(self.put_s)
         if effect is not None:
             loop = worker()
             when_us = int(latency_s * rng.random() * 1e6)
@@ -136,11 +149,20 @@ class ObjectStoreModel:
             self.objects[key] = content, self.world.machine("b").wall_ns() // 1_000_000
             self._on_stored(key)
 
-    def _latency_s(self) -> float:
+    def _hedged_latency_s(self) -> float:
+        latency_s = self._latency_s(self.read_s)
+        request = self._hedging.began(1)
+        delay_s = request.delay_s
+        if delay_s is not None and latency_s > delay_s and self._hedging.overdue(request):
+            latency_s = min(latency_s, delay_s + self._latency_s(self.read_s))
+        self._hedging.ended(request, latency_s, succeeded=True)
+        return latency_s
+
+    def _latency_s(self, usual_s: Callable[[random.Random], float]) -> float:
         rng = self._rng
         if rng.random() < self.stalls:
             return rng.uniform(1.0, 12.0)
-        return self.latency_s(rng) * self.slowness
+        return usual_s(rng) * self.slowness
 
 
 class StoreView:
@@ -152,6 +174,7 @@ class StoreView:
     """
 
     remote = True
+    requests: ClassVar[dict[str, int]] = {}
 
     def __init__(self, model: ObjectStoreModel, prefix: str) -> None:
         assert not prefix
@@ -175,7 +198,7 @@ class StoreView:
             raise StorageError(f"cannot write {key!r}: the key holds other bytes")
 
     def get(self, key):
-        self._model.request(f"read {check_key(key)!r}", STALL_S)
+        self._model.request(f"read {check_key(key)!r}", STALL_S, hedged=True)
         held = self._model.objects.get(key)
         if held is None:
             raise ObjectNotFoundError(f"no object {key!r}")

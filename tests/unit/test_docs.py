@@ -207,6 +207,7 @@ PRODUCT = ("memq", "airflow_provider_memq", "pyspark_memq", "spark_apps", "dags"
 
 OTHERS = {
     "kafka_server": "a fixture of the tests",
+    "memq_uploads_hedged_total": "a counter, as Prometheus writes it",
     "object_store": "the crate behind obstore",
     "s3_server": "a fixture of the tests",
     "server_side_encryption": "an option of obstore",

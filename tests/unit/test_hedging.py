@@ -21,10 +21,10 @@ from memq.core.hedging import (
 MIB = 1 << 20
 
 
-def fed(hedging, seconds, size_bytes=8 * MIB, *, stored=True):
+def fed(hedging, seconds, size_bytes=8 * MIB, *, succeeded=True):
     """Let puts of so many seconds end, one after the other."""
     for each in seconds:
-        hedging.ended(hedging.began(size_bytes), each, stored=stored)
+        hedging.ended(hedging.began(size_bytes), each, succeeded=succeeded)
 
 
 def known(count=400, seed=1):
@@ -61,13 +61,13 @@ def simulate(count, a_second, latency, *, seed=1, hedge=True):
         elif what == "end":
             began, put = open_puts.pop(number)
             latencies.append(now - began)
-            hedging.ended(put, now - began, stored=True)
+            hedging.ended(put, now - began, succeeded=True)
         elif hedging.overdue(open_puts[number][1]):
             heapq.heappush(events, (now + latency(rng, now), "end", number))
         else:
             again = now + open_puts[number][1].delay_s
             heapq.heappush(events, (again, "overdue", number))
-    return Outcome(sorted(latencies), hedging.hedges / hedging.puts)
+    return Outcome(sorted(latencies), hedging.hedges / hedging.requests)
 
 
 def usual(rng, _now):
@@ -80,7 +80,7 @@ def test_nothing_is_hedged_before_enough_is_known():
     hedging = Hedging()
     for _ in range(MIN_KNOWN):
         assert hedging.began(8 * MIB).delay_s is None
-        hedging.ended(hedging.began(8 * MIB), 0.1, stored=True)
+        hedging.ended(hedging.began(8 * MIB), 0.1, succeeded=True)
     assert hedging.began(8 * MIB).delay_s == 0.1
 
 
@@ -117,9 +117,9 @@ def test_hedges_are_a_twentieth_of_all_puts_whatever_happens():
     for _ in range(1_000):
         put = hedging.began(8 * MIB)
         hedged += hedging.overdue(put)
-        hedging.ended(put, 0.19, stored=True)
+        hedging.ended(put, 0.19, succeeded=True)
     assert hedging.hedges == hedged
-    assert hedging.hedges <= EXTRA_SHARE * hedging.puts
+    assert hedging.hedges <= EXTRA_SHARE * hedging.requests
 
 
 def test_saved_hedges_are_few():
@@ -141,7 +141,7 @@ def test_there_is_no_hedge_while_the_store_slows_down():
 def test_there_is_no_hedge_while_puts_fail():
     """A store that refuses is not asked twice."""
     hedging = known(2_000)
-    fed(hedging, [0.01] * (RECENT // 4), stored=False)
+    fed(hedging, [0.01] * (RECENT // 4), succeeded=False)
     assert not hedging.overdue(hedging.began(8 * MIB))
     fed(hedging, [0.15] * RECENT)
     assert hedging.overdue(hedging.began(8 * MIB))
@@ -155,11 +155,11 @@ def test_what_was_denied_a_hedge_may_have_one_later():
     first, second = hedging.began(8 * MIB), hedging.began(8 * MIB)
     assert hedging.overdue(first)
     assert not hedging.overdue(second)
-    hedging.ended(first, 0.2, stored=True)
+    hedging.ended(first, 0.2, succeeded=True)
     fed(hedging, [0.1] * 20)
     assert hedging.overdue(second)
     assert "1 of 1 under way overdue" in repr(hedging)
-    hedging.ended(second, 1.0, stored=True)
+    hedging.ended(second, 1.0, succeeded=True)
     assert "0 of 0 under way overdue" in repr(hedging)
 
 
@@ -196,7 +196,7 @@ def test_counts_never_go_astray(steps):
                 hedged |= {id(put)} if hedging.overdue(put) else set()
             elif what in ("ok", "bad"):
                 puts.remove(put)
-                hedging.ended(put, 0.1, stored=what == "ok")
+                hedging.ended(put, 0.1, succeeded=what == "ok")
     assert f"of {len(puts)} under way" in repr(hedging)
     assert f"| {sum(put.overdue for put in puts)} of" in repr(hedging)
-    assert hedging.hedges <= EXTRA_SHARE * hedging.puts
+    assert hedging.hedges <= EXTRA_SHARE * hedging.requests

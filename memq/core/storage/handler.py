@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 Buffer = Any
 """Anything with the buffer protocol: bytes, memoryview, pyarrow.Buffer."""
@@ -34,10 +34,15 @@ class StorageHandler(Protocol):
     Attributes:
         remote: requests go over a network. A second put of an object may be quicker
             (`memq.core.hedging`), and one that was given up may be carried out later.
+        requests: how many were made of each kind ("put", "get", "list", "delete"), and the bytes of
+            objects that they carried ("put_bytes", "get_bytes"); nothing where none are billed.
     """
 
     @property
     def remote(self) -> bool: ...  # noqa: D102 - above
+
+    @property
+    def requests(self) -> Mapping[str, int]: ...  # noqa: D102 - above
 
     def put(self, key: str, buffers: Sequence[Buffer], *, timeout_s: float) -> None:
         """Write one object from buffers in order; durable when it returns.

@@ -25,6 +25,7 @@ import errno
 import os
 import stat
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from memq.core.files import (
@@ -42,7 +43,7 @@ from memq.core.storage.keys import TEMPORARY_FOLDER, check_key, check_prefix
 from memq.errors import InvalidRequestError, ObjectNotFoundError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from memq.core.storage.handler import Buffer
 
@@ -58,6 +59,7 @@ class LocalStorage:
     """
 
     remote = False
+    requests: Mapping[str, int] = MappingProxyType({})
 
     def __init__(self, root: Path, *, runtime: Runtime = SYSTEM) -> None:
         # resolve() would write the target of a symbolic link into URIs, which outlive it.

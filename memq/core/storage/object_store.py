@@ -12,8 +12,8 @@ obstore's own retries are off: who puts has a deadline, and the rule of when to 
 second time beside the first (`memq.core.hedging`). A request that takes longer than its size
 explains has stalled, and is given up, so that there is time for another one.
 
-Reads are made of ranges, several at a time, each tried a few times by itself. What a store sends is
-counted: an answer that was cut short is no object's end.
+Reads are made of ranges, several at a time, each hedged, and tried a few times, by itself. What a
+store sends is counted: an answer that was cut short is no object's end.
 
 Requests are made on an event loop in a thread of its own, because only there can they be cancelled:
 a cancelled request closes its connection at once. A storage cannot be used by a process that was
@@ -40,6 +40,7 @@ from obstore.exceptions import (
     BaseError,
 )
 
+from memq.core.hedging import Hedging, first_success
 from memq.core.retry import STORAGE_BACKOFF, Retry
 from memq.core.runtime import SYSTEM, Runtime
 from memq.core.storage.handler import ObjectInfo
@@ -123,6 +124,7 @@ class ObjectStorage:
         self._is_ordered = not is_directory_bucket(container)
         self._conditional = True
         self._bytes_under_way = 0  # changed on the event loop only
+        self._hedging = Hedging()  # of reads, likewise; puts are hedged by who makes them
         self._waits = _Waits()
         self.requests: Counter[str] = Counter()
 
@@ -345,15 +347,34 @@ class ObjectStorage:
         failures = 0
         while True:
             try:
-                async with self._in_time(length):
-                    return await self._try_part(name, start, length)
+                return await self._hedged_part(name, start, length)
             except (BaseError, TimeoutError, StorageError):
                 failures += 1
                 if failures == PART_ATTEMPTS:
                     raise
             await asyncio.sleep(STORAGE_BACKOFF.full_jitter_s(failures - 1, self._runtime.random))
 
+    async def _hedged_part(self, name: str, start: int, length: int) -> _Part:
+        """Some bytes of an object, asked for a second time when the answer takes long."""
+        attempts: list[asyncio.Task[_Part]] = []
+
+        def attempt() -> asyncio.Task[_Part]:
+            attempts.append(asyncio.create_task(self._try_part(name, start, length)))
+            return attempts[-1]
+
+        try:
+            clock_s = self._runtime.mono_s
+            return await first_success(attempt, self._hedging, length, clock_s)
+        finally:
+            for each in attempts:
+                each.cancel()
+            await asyncio.gather(*attempts, return_exceptions=True)
+
     async def _try_part(self, name: str, start: int, length: int) -> _Part:
+        async with self._in_time(length):
+            return await self._ask_for_part(name, start, length)
+
+    async def _ask_for_part(self, name: str, start: int, length: int) -> _Part:
         self.requests["get"] += 1
         if length == 0:
             return _Part(b"", (await self._reads.head_async(name))["size"])

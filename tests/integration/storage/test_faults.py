@@ -12,6 +12,7 @@ from http import HTTPStatus
 import boto3
 import pytest
 
+from memq.core.hedging import MIN_KNOWN
 from memq.core.storage import object_store
 from memq.core.storage.object_store import PART_ATTEMPTS, PART_BYTES, ObjectStorage
 from memq.core.storage.open import open_storage, open_uri
@@ -192,6 +193,17 @@ def test_a_part_that_hangs_is_read_again(quick, faulty, faults):
     put(faulty, "k", b"abc")
     faults.add(Rule(Hang(), method="GET"))
     assert bytes(faulty.get("k")) == b"abc"
+
+
+def test_a_read_that_stalls_is_made_again_beside_it(faulty, faults):
+    """Once it is known how long reads take, one that stalls is hedged, and its request given up."""
+    put(faulty, "k", b"abc")
+    for _ in range(MIN_KNOWN):
+        faulty.get("k")
+    hang = faults.add(Rule(Hang(), method="GET"))
+    assert bytes(faulty.get("k")) == b"abc"
+    assert faults.struck[hang] == 1
+    assert faulty.requests["get"] == MIN_KNOWN + 2
 
 
 def test_a_read_that_keeps_failing_is_an_error(faulty, faults):
