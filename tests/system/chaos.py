@@ -118,7 +118,7 @@ def main() -> int:
     with contextlib.ExitStack() as stack:
         placed = _no_change
         if given.storage == "s3":
-            placed = partial(in_store, proxy=stack.enter_context(store(root)))
+            placed = partial(in_store, options=stack.enter_context(store(root)))
         for _ in range(given.times):
             report, wrong = asyncio.run(run_many(seeds, given.jobs, root, placed))
             total.add(report)

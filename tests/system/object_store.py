@@ -19,7 +19,7 @@ from tests.harness.services.http_faults import (
     Reset,
     Rule,
 )
-from tests.harness.services.s3proxy import S3Proxy
+from tests.harness.services.s3proxy import REGION, S3Proxy
 
 if TYPE_CHECKING:
     import random
@@ -50,8 +50,12 @@ def rules() -> list[Rule]:
 
 
 @contextmanager
-def store(folder: Path, jars: Jars | None = None) -> Iterator[HttpFaultProxy]:
-    """An S3-compatible server that fails for brokers, and not for this process, which checks."""
+def store(folder: Path, jars: Jars | None = None) -> Iterator[dict[str, str]]:
+    """Options for brokers of an S3-compatible server that fails for them.
+
+    This process, which checks, has the server itself in its environment. Brokers have not: the
+    process that they are forked from may be older.
+    """
     with (
         S3Proxy(folder / "s3", jars=jars) as server,
         HttpFaultProxy("127.0.0.1", server.port) as proxy,
@@ -62,12 +66,16 @@ def store(folder: Path, jars: Jars | None = None) -> Iterator[HttpFaultProxy]:
             environment.setenv(name, value)
         for rule in rules():
             proxy.add(rule)
-        yield proxy
+        yield {
+            "endpoint": f"http://{proxy.address}",
+            "access_key_id": server.access_key,
+            "secret_access_key": server.secret_key,
+            "region": REGION,
+        }
 
 
-def in_store(plan: Plan, proxy: HttpFaultProxy) -> Plan:
+def in_store(plan: Plan, options: dict[str, str]) -> Plan:
     """The same run with its Batches in the store."""
-    options = {"endpoint": f"http://{proxy.address}"}
     return replace(plan, seams=plan.seams._replace(storage=partial(storage_of, options)))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,9 +14,6 @@ from tests.system.lives import Life, Seams
 from tests.system.object_store import in_store, store
 from tests.system.plan import Plan, ProducerPlan, draw, draw_retention
 from tests.system.runs import Report, run
-
-if TYPE_CHECKING:
-    from tests.harness.services.http_faults import HttpFaultProxy
 
 AT_A_TIME = 8  # runs mostly wait; so many share two cores well
 RETENTION_SEED = "fixed/retention"
@@ -80,13 +76,13 @@ def test_nothing_acked_is_lost_doubled_or_damaged_by_kills(reports, seed) -> Non
 def reports_in_store(tmp_path_factory, service_jars) -> dict[str, Report]:
     """The reports of runs in an object store, by seed."""
 
-    async def run_all(proxy: HttpFaultProxy) -> list[Report]:
-        plans = [in_store(draw(seed), proxy) for seed in IN_STORE]
+    async def run_all(options: dict[str, str]) -> list[Report]:
+        plans = [in_store(draw(seed), options) for seed in IN_STORE]
         folders = [tmp_path_factory.mktemp("chaos") for _ in plans]
         return await asyncio.gather(*map(run, plans, folders))
 
-    with store(tmp_path_factory.mktemp("store"), service_jars) as proxy:
-        return dict(zip(IN_STORE, asyncio.run(run_all(proxy)), strict=True))
+    with store(tmp_path_factory.mktemp("store"), service_jars) as options:
+        return dict(zip(IN_STORE, asyncio.run(run_all(options)), strict=True))
 
 
 @pytest.mark.parametrize("seed", IN_STORE)
