@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
@@ -402,3 +404,20 @@ def test_closing_ends_a_listing_that_is_tried_again(faulty, faults):
         faulty.close()
         with pytest.raises(ClosedError):
             under_way.result()
+
+
+READ_ONCE = """
+import sys
+from memq.core.storage.open import open_uri
+storage, key = open_uri(sys.argv[1])
+assert bytes(storage.get(key)) == b"abc"
+"""
+
+
+def test_processes_that_have_read_end_in_peace(storage):
+    """However soon after a request an interpreter ends, the client of the store aborts nothing."""
+    put(storage, "k", b"abc")
+    command = [sys.executable, "-c", READ_ONCE, storage.uri("k")]
+    with ThreadPoolExecutor(2) as pool:
+        ended = list(pool.map(lambda _: subprocess.run(command, check=False), range(16)))
+    assert [each.returncode for each in ended] == [0] * 16
