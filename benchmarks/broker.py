@@ -87,15 +87,15 @@ class NarrowStorage(DiscardingStorage):
 
 
 @contextmanager
-def broker_process(storage: str, data_dir: Path, **options: str) -> Iterator[tuple[str, int]]:
+def broker_process(kind: str, data_dir: Path, /, **options: str) -> Iterator[tuple[str, int]]:
     """Address and pid of a broker process.
 
     Args:
-        storage: "discard", "slow", "narrow:" and bytes a second; else it is as configured.
+        kind: of its storage: "discard", "slow", "narrow:" and bytes a second; else as configured.
         data_dir: of the broker.
         **options: broker options.
     """
-    command = [sys.executable, "-m", "benchmarks.broker", storage, str(data_dir)]
+    command = [sys.executable, "-m", "benchmarks.broker", kind, str(data_dir)]
     command += [f"{name}={value}" for name, value in options.items()]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env=ALLOCATOR | os.environ
