@@ -93,7 +93,7 @@ async def _expired(
     try:
         entries = context.entries(topic, partition, offsets.start, offsets.stop)
         async for entry in entries:  # one by one: what was read before the damage is kept
-            newest_ms = entry.timestamp_ms
+            newest_ms = max(newest_ms, entry.timestamp_ms)
             keys.append(key_of_uri(decode_notification(entry.payload).uri))
     except CorruptDataError as exc:
         log.warning(

@@ -44,8 +44,7 @@ async def take_over(
         MemqError: the queue cannot be fenced or read.
     """
     config, queue_topic = topic.config, topic.queue_topic
-    for write_partition in write_partitions:
-        await context.queue.fence(queue_topic, write_partition)
+    await context.queue.fence(queue_topic, *write_partitions)
     rebuilt = {number: Rebuilt(config.dedup_window_ms) for number in write_partitions}
     since_ms = context.now().mono_ms - config.dedup_window_ms
     published = _in_order(queue_topic, config.read_partitions, since_ms, context)

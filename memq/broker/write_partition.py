@@ -413,7 +413,8 @@ class WritePartition:
                 return
 
     async def _read_back(self, batches: list[RingBatch]) -> dict[str, int]:
-        await self._context.queue.fence(self._queue_topic, self.processor.write_partition)
+        queue, write_partition = self._context.queue, self.processor.write_partition
+        await queue.fence(self._queue_topic, write_partition, again=True)
         since_ms = min(batch.sealed_mono_ms for batch in batches)
         offsets: dict[str, int] = {}
         for partition in range(self.processor.config.read_partitions):

@@ -122,10 +122,11 @@ class FaultyQueue:
     holdings = _as_planned(NotificationQueue.holdings)
     holders = _as_planned(NotificationQueue.holders)
 
-    async def fence(self, topic: str, write_partition: int) -> None:
+    async def fence(self, topic: str, *write_partitions: int, again: bool = False) -> None:
         """As the queue does, or as planned."""
-        await self._call("fence", lambda: self._inner.fence(topic, write_partition))
-        self._uncertain.discard((topic, write_partition))
+        await self._call("fence", lambda: self._inner.fence(topic, *write_partitions, again=again))
+        for write_partition in write_partitions:
+            self._uncertain.discard((topic, write_partition))
 
     async def publish(
         self, topic: str, write_partition: int, publications: Sequence[Publication]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from memq.core.clock import SavedTimes
 from memq.core.group import check_group_name
 from memq.core.notification.queue import (
+    GROUPS,
     Holding,
     Publication,
     QueueEntry,
@@ -19,10 +20,11 @@ from memq.core.notification.queue import (
     check_partition_count,
     check_publications,
     check_queue_topic,
+    not_owned,
     out_of_range,
 )
 from memq.core.units import counted
-from memq.errors import ClosedError, FencedError, TopicExistsError, UnknownTopicError
+from memq.errors import ClosedError, TopicExistsError, UnknownTopicError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -121,9 +123,17 @@ class InMemoryQueue:
         self._check_open()
         return sorted(self._shared.topics)
 
-    async def fence(self, topic: str, write_partition: int) -> None:
-        """Make this process the only one that can publish for the write partition."""
-        self._topic(topic).owners[write_partition] = self
+    async def fence(self, topic: str, *write_partitions: int, again: bool = False) -> None:
+        """Make this process the only one that can publish for these write partitions.
+
+        Raises:
+            FencedError: `again`, and another process has fenced one of them since.
+        """
+        found = self._topic(topic)
+        for write_partition in write_partitions:
+            if again:
+                self._check_owner(topic, write_partition)
+            found.owners[write_partition] = self
 
     async def publish(
         self, topic: str, write_partition: int, publications: Sequence[Publication]
@@ -135,10 +145,7 @@ class InMemoryQueue:
         """
         found = self._topic(topic)
         check_publications(topic, publications, len(found.partitions))
-        if found.owners.get(write_partition) is not self:
-            raise FencedError(
-                f"write partition {write_partition} of {topic!r} is not owned here; fence it first"
-            )
+        self._check_owner(topic, write_partition)
         offsets = [found.partitions[each.partition].append(each) for each in publications]
         self._wake(topic)
         return offsets
@@ -229,10 +236,12 @@ class InMemoryQueue:
 
         Raises:
             InvalidRequestError: the group's name, a partition or an offset is not valid.
+            FencedError: this process has not fenced write partition 0, or another one has since.
         """
         check_group_name(group)
         found = self._topic(topic)
         check_group_offsets(topic, offsets, len(found.partitions))
+        self._check_owner(topic, GROUPS)
         if group not in found.groups:
             check_group_count(topic, group, len(found.groups))
         found.groups.setdefault(group, {}).update(offsets)
@@ -249,12 +258,14 @@ class InMemoryQueue:
     async def delete_group(self, group: str, topic: str) -> None:
         """Forget a group's stored offsets; an unknown group is fine."""
         check_group_name(group)
+        self._check_owner(topic, GROUPS)
         self._topic(topic).groups.pop(group, None)
 
     async def hold(self, group: str, topic: str, holdings: Mapping[str, Holding]) -> None:
         """Store what the members of a group may hold, in place of what was stored."""
         check_group_name(group)
         found = self._topic(topic)
+        self._check_owner(topic, GROUPS)
         found.holdings.pop(group, None)
         if holdings:
             found.holdings[group] = dict(holdings)
@@ -284,6 +295,10 @@ class InMemoryQueue:
         if topic not in self._shared.topics:
             raise UnknownTopicError(f"the queue has no topic {topic!r}: deleted, or never made")
         return self._shared.topics[topic]
+
+    def _check_owner(self, topic: str, write_partition: int) -> None:
+        if self._topic(topic).owners.get(write_partition) is not self:
+            raise not_owned(topic, write_partition)
 
     def _partition(self, topic: str, partition: int) -> _Partition:
         partitions = self._topic(topic).partitions

@@ -3,6 +3,8 @@
 A test module runs the suite for an implementation by importing everything here and defining two
 fixtures: `queue`, an open and empty one, and `next_process`, an async function that gives the same
 queue as the process sees it that takes over (the first one may be closed by that).
+
+Offsets grow, and may have gaps: no test counts on one but the first.
 """
 
 from __future__ import annotations
@@ -68,17 +70,29 @@ async def waiting(queue, topic, positions=None):
 
 
 async def test_fetch_gives_what_was_published(queue, topic):
-    """Entries come back at consecutive offsets from 0 with their time and their bytes."""
-    assert await publish(queue, topic, b"a", b"bb", timestamp_ms=5) == [0, 1]
-    assert await publish(queue, topic, b"", timestamp_ms=7) == [2]
-    assert await fetch(queue, topic) == [(0, 5, b"a", 0), (1, 5, b"bb", 0), (2, 7, b"", 0)]
-    assert await fetch(queue, topic, 2) == [(2, 7, b"", 0)]
+    """Entries come back at the offsets they were given, which grow, with time and bytes."""
+    first, second = await publish(queue, topic, b"a", b"bb", timestamp_ms=5)
+    (third,) = await publish(queue, topic, b"", timestamp_ms=7)
+    assert 0 == first < second < third
+    expected = [(first, 5, b"a", 0), (second, 5, b"bb", 0), (third, 7, b"", 0)]
+    assert await fetch(queue, topic) == expected
+    assert await fetch(queue, topic, third) == expected[2:]
+    assert await queue.offsets(topic, 0) == (0, third + 1)
+
+
+async def test_fetch_from_a_gap(queue, topic):
+    """From an offset between two entries one reads on with the later one."""
+    offsets = [(await publish(queue, topic, b"%d" % n))[0] for n in range(4)]
+    for offset in range(offsets[-1] + 1):
+        expected = [each for each in offsets if each >= offset]
+        assert [entry.offset for entry in await fetch(queue, topic, offset)] == expected
 
 
 async def test_a_publication_to_several_partitions(queue, topic):
     """One call may publish to several partitions; its offsets stand in the order of the call."""
     publications = [Publication(2, b"a", 1), Publication(0, b"b", 1), Publication(2, b"c", 1)]
-    assert await queue.publish(topic, 1, publications) == [0, 0, 1]
+    first, other, second = await queue.publish(topic, 1, publications)
+    assert 0 == first == other < second
     assert await payloads(queue, topic, partition=2) == [b"a", b"c"]
     assert await payloads(queue, topic, partition=0) == [b"b"]
     assert await payloads(queue, topic, partition=1) == []
@@ -93,18 +107,20 @@ async def test_publishing_nothing_is_fine(queue, topic):
 async def test_concurrent_publications_keep_the_order_of_the_calls(queue, topic):
     """Publications made before others have ended appear in the order of the calls, none lost."""
     calls = [publish(queue, topic, b"%d" % n, write_partition=n % 2) for n in range(200)]
-    offsets = await asyncio.gather(*calls)
-    assert offsets == [[n] for n in range(200)]
-    assert await payloads(queue, topic) == [b"%d" % n for n in range(200)]
+    offsets = [offset for (offset,) in await asyncio.gather(*calls)]
+    assert offsets == sorted({*offsets})
+    expected = [(offset, b"%d" % n) for n, offset in enumerate(offsets)]
+    assert [(each.offset, each.payload) for each in await fetch(queue, topic)] == expected
 
 
 async def test_concurrent_publications_to_several_partitions(queue, topic):
     """Each partition has its own offsets, and the order of its own calls."""
     calls = [publish(queue, topic, b"%d" % n, partition=n % 3) for n in range(60)]
-    assert await asyncio.gather(*calls) == [[n // 3] for n in range(60)]
+    offsets = [offset for (offset,) in await asyncio.gather(*calls)]
     for partition in range(3):
-        expected = [b"%d" % n for n in range(partition, 60, 3)]
-        assert await payloads(queue, topic, partition=partition) == expected
+        expected = [(offsets[n], b"%d" % n) for n in range(partition, 60, 3)]
+        found = await fetch(queue, topic, partition=partition)
+        assert [(each.offset, each.payload) for each in found] == expected
 
 
 async def test_topics_do_not_mix(queue, topic):
@@ -119,27 +135,28 @@ async def test_topics_do_not_mix(queue, topic):
 async def test_fetch_at_the_end_is_empty(queue, topic):
     """An offset equal to the end gives no entries and no error."""
     assert await fetch(queue, topic) == []
-    await publish(queue, topic, b"a")
-    assert await fetch(queue, topic, 1) == []
+    (offset,) = await publish(queue, topic, b"a")
+    assert await fetch(queue, topic, offset + 1) == []
 
 
-@pytest.mark.parametrize("offset", [-1, 3, 1 << 40])
-async def test_fetch_outside_the_partition_is_refused(queue, topic, offset):
+@pytest.mark.parametrize("beyond", [None, 2, 1 << 40])
+async def test_fetch_outside_the_partition_is_refused(queue, topic, beyond):
     """An offset before the start or after the end is an error that names the partition."""
-    await publish(queue, topic, b"a", b"b")
+    *_, last = await publish(queue, topic, b"a", b"b")
+    offset = -1 if beyond is None else last + beyond
     with pytest.raises(OffsetOutOfRangeError, match=f"{offset} of 'clicks'/0"):
         await fetch(queue, topic, offset)
 
 
 async def test_fetch_keeps_its_limits(queue, topic):
     """A fetch ends at `max_entries` and before `max_bytes`, but gives at least one entry."""
-    await publish(queue, topic, *[b"x" * 100] * 10)
+    *_, last = await publish(queue, topic, *[b"x" * 100] * 10)
     assert len(await fetch(queue, topic, max_entries=3)) == 3
     assert len(await fetch(queue, topic, max_bytes=350)) == 3
     assert len(await fetch(queue, topic, max_bytes=300)) == 3
     assert len(await fetch(queue, topic, max_bytes=299)) == 2
     assert len(await fetch(queue, topic, max_bytes=0)) == 1
-    assert len(await fetch(queue, topic, 9)) == 1
+    assert len(await fetch(queue, topic, last)) == 1
 
 
 @pytest.mark.parametrize(("max_entries", "max_bytes"), [(0, 1), (-1, 1), (1, -1)])
@@ -154,7 +171,7 @@ async def test_a_large_payload(queue, topic):
     await publish(queue, topic, b"x" * MAX_PAYLOAD_BYTES)
     with pytest.raises(MessageTooLargeError):
         await publish(queue, topic, b"small", b"x" * (MAX_PAYLOAD_BYTES + 1))
-    assert await publish(queue, topic, b"next") == [1]
+    await publish(queue, topic, b"next")
     assert [len(entry.payload) for entry in await fetch(queue, topic, max_bytes=1 << 30)] == [
         MAX_PAYLOAD_BYTES,
         4,
@@ -168,8 +185,8 @@ async def test_more_than_memory_pages(queue, topic):
         await publish(queue, topic, *expected[first : first + 500])
     found = []
     while len(found) < len(expected):
-        found += [entry.payload for entry in await fetch(queue, topic, len(found))]
-    assert found == expected
+        found += await fetch(queue, topic, found[-1].offset + 1 if found else 0)
+    assert [entry.payload for entry in found] == expected
 
 
 # -- time -----------------------------------------------------------------------------------
@@ -184,32 +201,46 @@ async def test_timestamps_never_decrease(queue, topic):
 
 async def test_publications_of_one_call_keep_their_own_times(queue, topic):
     """Times are kept for each publication, not for each call."""
-    await queue.publish(topic, 0, [Publication(0, b"a", 10), Publication(0, b"b", 20)])
+    _, second = await queue.publish(topic, 0, [Publication(0, b"a", 10), Publication(0, b"b", 20)])
     assert [entry.timestamp_ms for entry in await fetch(queue, topic)] == [10, 20]
-    assert await queue.offset_at(topic, 0, 15) == 1
+    assert await queue.offset_at(topic, 0, 15) == second
 
 
-@pytest.mark.parametrize(
-    ("timestamp_ms", "offset"), [(0, 0), (10, 0), (11, 1), (20, 1), (21, 4), (30, 4), (31, 5)]
-)
-async def test_offset_at(queue, topic, timestamp_ms, offset):
+async def test_offset_at(queue, topic):
     """The offset of a time is the first entry of that time or later, and the end past the last."""
-    for each_ms in (10, 20, 20, 20, 30):
-        await publish(queue, topic, b"", timestamp_ms=each_ms)
-    assert await queue.offset_at(topic, 0, timestamp_ms) == offset
+    offsets = [
+        (await publish(queue, topic, b"", timestamp_ms=each_ms))[0]
+        for each_ms in (10, 20, 20, 20, 30)
+    ]
+    expected = {0: 0, 10: 0, 11: 1, 20: 1, 21: 4, 30: 4}
+    found = {each: await queue.offset_at(topic, 0, each) for each in expected}
+    assert found == {each: offsets[number] for each, number in expected.items()}
+    assert await queue.offset_at(topic, 0, 31) == offsets[-1] + 1
 
 
-@pytest.mark.parametrize(
-    ("running_ms", "offset"), [(-5, 0), (0, 0), (70, 0), (71, 2), (90, 2), (91, 4)]
-)
-async def test_offset_since_goes_by_running_time_alone(queue, topic, running_ms, offset):
+async def test_offset_since_goes_by_running_time_alone(queue, topic):
     """What was published longer ago is found by running time, whatever the timestamps say."""
     times = [(900, 70), (100, 30), (2, 90), (1_000_000, 80)]  # neither ever goes back
     publications = [Publication(0, b"x", *each) for each in times]
-    await queue.publish(topic, 0, publications)
+    offsets = await queue.publish(topic, 0, publications)
     assert [entry.running_ms for entry in await fetch(queue, topic)] == [70, 70, 90, 90]
-    assert await queue.offset_since(topic, 0, running_ms) == offset
-    assert await queue.offset_since(topic, 1, running_ms) == 0
+    expected = {-5: 0, 0: 0, 70: 0, 71: 2, 90: 2}
+    found = {each: await queue.offset_since(topic, 0, each) for each in expected}
+    assert found == {each: offsets[number] for each, number in expected.items()}
+    assert await queue.offset_since(topic, 0, 91) == offsets[-1] + 1
+    assert await queue.offset_since(topic, 1, 70) == 0
+
+
+async def test_a_time_is_found_among_thousands_of_entries(queue, topic):
+    """A search by time finds any entry of many, also after the front was truncated."""
+    publications = [Publication(0, b"x", 2 * n + 2, 3 * n) for n in range(3000)]
+    offsets = await queue.publish(topic, 0, publications)
+    for number in (0, 1, 499, 500, 1501, 2998, 2999):
+        assert await queue.offset_at(topic, 0, 2 * number + 2) == offsets[number]
+        assert await queue.offset_since(topic, 0, 3 * number) == offsets[number]
+    await queue.truncate(topic, 0, offsets[1000])
+    assert await queue.offset_at(topic, 0, 7) == offsets[1000]
+    assert await queue.offset_at(topic, 0, 4003) == offsets[2001]
 
 
 async def test_times_of_the_life_before_are_past_every_entry(queue, topic, next_process):
@@ -227,9 +258,9 @@ async def test_times_of_the_life_before_are_past_every_entry(queue, topic, next_
 async def test_offset_at_of_an_empty_partition_is_its_end(queue, topic):
     """Where nothing is held, every time leads to the end."""
     assert await queue.offset_at(topic, 1, 5) == 0
-    await publish(queue, topic, b"a", b"b", timestamp_ms=9)
-    await queue.truncate(topic, 0, 2)
-    assert await queue.offset_at(topic, 0, 5) == 2
+    *_, last = await publish(queue, topic, b"a", b"b", timestamp_ms=9)
+    await queue.truncate(topic, 0, last + 1)
+    assert await queue.offset_at(topic, 0, 5) == last + 1
 
 
 async def test_a_time_before_1970_is_refused(queue, topic):
@@ -252,7 +283,10 @@ async def test_fencing_again_changes_nothing(queue, topic):
     """The owner may fence at any time."""
     await publish(queue, topic, b"a")
     await queue.fence(topic, 0)
-    assert await publish(queue, topic, b"b") == [1]
+    await publish(queue, topic, b"b")
+    await queue.fence(topic, 0, 1, again=True)
+    await publish(queue, topic, b"c")
+    assert await payloads(queue, topic) == [b"a", b"b", b"c"]
 
 
 async def test_the_next_owner_sees_all_and_the_earlier_one_is_out(queue, topic, next_process):
@@ -263,8 +297,35 @@ async def test_the_next_owner_sees_all_and_the_earlier_one_is_out(queue, topic, 
     with pytest.raises((FencedError, ClosedError)):
         await publish(queue, topic, b"late")
     assert await payloads(successor, topic) == [b"a", b"b"]
-    assert await publish(successor, topic, b"c") == [2]
+    await publish(successor, topic, b"c")
     assert await payloads(successor, topic) == [b"a", b"b", b"c"]
+
+
+async def test_who_was_fenced_does_not_fence_again(queue, topic, next_process):
+    """An owner that only wants what it still has leaves alone what another one has fenced."""
+    successor = await next_process()
+    await successor.fence(topic, 0)
+    with pytest.raises((FencedError, ClosedError)):
+        await queue.fence(topic, 0, again=True)
+    with pytest.raises((FencedError, ClosedError)):
+        await publish(queue, topic, b"late")
+    await publish(successor, topic, b"a")
+    assert await payloads(successor, topic) == [b"a"]
+
+
+async def test_fencing_one_write_partition_leaves_the_others(queue, topic, next_process):
+    """A write partition that nobody else has fenced stays with its owner, if that is alive."""
+    successor = await next_process()
+    await successor.fence(topic, 0)
+    try:
+        await queue.fence(topic, 1, again=True)
+    except ClosedError:
+        return
+    await publish(queue, topic, b"mine", write_partition=1)
+    await publish(successor, topic, b"theirs")
+    assert await payloads(successor, topic) == [b"mine", b"theirs"]
+    with pytest.raises(FencedError):
+        await publish(successor, topic, b"not theirs", write_partition=1)
 
 
 async def test_a_publish_made_before_a_fence_is_seen_after_it(queue, topic):
@@ -273,7 +334,8 @@ async def test_a_publish_made_before_a_fence_is_seen_after_it(queue, topic):
     await asyncio.sleep(0)
     await queue.fence(topic, 0)
     assert await payloads(queue, topic) == [b"0", b"1", b"2", b"3", b"4"]
-    assert await asyncio.gather(*on_their_way) == [[n] for n in range(5)]
+    offsets = [offset for (offset,) in await asyncio.gather(*on_their_way)]
+    assert [entry.offset for entry in await fetch(queue, topic)] == offsets
 
 
 # -- waiting --------------------------------------------------------------------------------
@@ -281,9 +343,9 @@ async def test_a_publish_made_before_a_fence_is_seen_after_it(queue, topic):
 
 async def test_wait_ends_at_once_when_there_is_an_entry(queue, topic):
     """An entry at or past one of the positions makes the wait True."""
-    await publish(queue, topic, b"a", b"b")
+    *_, last = await publish(queue, topic, b"a", b"b")
     assert await queue.wait(topic, {0: 0}, LONG_S)
-    assert await queue.wait(topic, {1: 0, 0: 1}, LONG_S)
+    assert await queue.wait(topic, {1: 0, 0: last}, LONG_S)
 
 
 async def test_wait_ends_when_something_is_published(queue, topic):
@@ -297,10 +359,10 @@ async def test_wait_is_not_ended_by_other_publications(queue, topic):
     """Other partitions and other topics do not end a wait; the time does, with False."""
     await queue.create_topic("other", 1)
     await queue.fence("other", 0)
-    waiter = asyncio.ensure_future(queue.wait(topic, {0: 1}, 0.05))
+    (offset,) = await publish(queue, topic, b"a", partition=0)
+    waiter = asyncio.ensure_future(queue.wait(topic, {0: offset + 1}, 0.2))
     await publish(queue, topic, b"a", partition=1)
     await publish(queue, "other", b"a")
-    await publish(queue, topic, b"a", partition=0)
     assert not await waiter
 
 
@@ -352,41 +414,44 @@ async def test_waiters_learn_that_the_queue_is_closed(queue, topic):
 
 async def test_truncate_forgets_the_front(queue, topic):
     """After truncation the start has moved, earlier offsets are refused, later entries stay."""
-    await publish(queue, topic, b"a", b"b", b"c")
-    await queue.truncate(topic, 0, 2)
-    assert await queue.offsets(topic, 0) == (2, 3)
-    assert await payloads(queue, topic, 2) == [b"c"]
-    with pytest.raises(OffsetOutOfRangeError, match="only offset 2"):
-        await fetch(queue, topic, 1)
+    _, second, third = await publish(queue, topic, b"a", b"b", b"c")
+    await queue.truncate(topic, 0, third)
+    assert await queue.offsets(topic, 0) == (third, third + 1)
+    assert await payloads(queue, topic, third) == [b"c"]
+    with pytest.raises(OffsetOutOfRangeError, match=f"only offset {third}"):
+        await fetch(queue, topic, second)
 
 
 async def test_truncating_everything_keeps_the_end(queue, topic, next_process):
-    """Offsets are not used again and times do not go back, even when nothing is left."""
-    await publish(queue, topic, b"a", b"b", b"c")
-    await queue.truncate(topic, 0, 3)
-    assert await queue.offsets(topic, 0) == (3, 3)
+    """Offsets are not used again, even when nothing is left."""
+    *_, last = await publish(queue, topic, b"a", b"b", b"c")
+    end = last + 1
+    await queue.truncate(topic, 0, end)
+    assert await queue.offsets(topic, 0) == (end, end)
     successor = await next_process()
     await successor.fence(topic, 0)
-    assert await successor.offsets(topic, 0) == (3, 3)
-    assert await publish(successor, topic, b"d", timestamp_ms=5) == [3]
-    assert await fetch(successor, topic, 3) == [(3, 1_000, b"d", 0)]
+    assert await successor.offsets(topic, 0) == (end, end)
+    assert await fetch(successor, topic, end) == []
+    (offset,) = await publish(successor, topic, b"d")
+    assert offset >= end
+    assert await fetch(successor, topic, end) == [(offset, 1_000, b"d", 0)]
 
 
 async def test_truncating_less_than_before_changes_nothing(queue, topic):
     """The start never moves back."""
-    await publish(queue, topic, b"a", b"b", b"c")
-    await queue.truncate(topic, 0, 2)
-    await queue.truncate(topic, 0, 1)
+    _, second, third = await publish(queue, topic, b"a", b"b", b"c")
+    await queue.truncate(topic, 0, third)
+    await queue.truncate(topic, 0, second)
     await queue.truncate(topic, 0, 0)
-    assert await queue.offsets(topic, 0) == (2, 3)
+    assert await queue.offsets(topic, 0) == (third, third + 1)
 
 
 async def test_truncating_past_the_end_is_refused(queue, topic):
     """What was never published cannot be forgotten."""
-    await publish(queue, topic, b"a")
+    (offset,) = await publish(queue, topic, b"a")
     with pytest.raises(OffsetOutOfRangeError):
-        await queue.truncate(topic, 0, 2)
-    assert await queue.offsets(topic, 0) == (0, 1)
+        await queue.truncate(topic, 0, offset + 2)
+    assert await queue.offsets(topic, 0) == (0, offset + 1)
 
 
 # -- topics ---------------------------------------------------------------------------------
@@ -543,6 +608,7 @@ async def test_what_members_hold_comes_back(queue, topic, next_process):
     assert await queue.holders(topic) == ["g", "h"]
     assert await queue.groups(topic) == []
     queue = await next_process()
+    await queue.fence(topic, 0)
     assert await queue.holdings("g", topic) == {"a": Holding(1_000, [1, 2])}
     assert await queue.holdings("h", topic) == both
     for group in ("g", "h", "nobody"):
@@ -558,6 +624,24 @@ async def test_commits_take_effect_in_the_order_of_the_calls(queue, topic):
     await asyncio.sleep(0)
     assert await queue.committed("g", topic) == {0: 19}
     await asyncio.gather(*calls)
+
+
+async def test_groups_belong_to_the_owner_of_write_partition_0(queue, topic, next_process):
+    """Who does not own it, or does no more, cannot move a group's offsets; reading is free."""
+    await queue.commit("g", topic, {0: 1})
+    successor = await next_process()
+    assert await successor.committed("g", topic) == {0: 1}
+    await successor.fence(topic, 0)
+    for call in (
+        queue.commit("g", topic, {0: 7}),
+        queue.hold("g", topic, {"m": Holding(1_000, [0])}),
+        queue.delete_group("g", topic),
+    ):
+        with pytest.raises((FencedError, ClosedError)):
+            await call
+    await successor.commit("g", topic, {1: 2})
+    assert await successor.committed("g", topic) == {0: 1, 1: 2}
+    assert await successor.holdings("g", topic) == {}
 
 
 async def test_groups_of_topics_do_not_mix(queue, topic):
@@ -596,19 +680,20 @@ async def test_bad_group_names_are_refused(queue, topic, group):
 
 async def test_the_next_process_finds_everything(queue, topic, next_process):
     """Topics, entries, times, starts, ends and groups outlive the process."""
-    await publish(queue, topic, b"a", b"b", b"c", timestamp_ms=10)
-    await publish(queue, topic, b"x", partition=2, timestamp_ms=20)
-    await queue.truncate(topic, 0, 1)
-    await queue.commit("g", topic, {0: 2})
+    _, b, c = await publish(queue, topic, b"a", b"b", b"c", timestamp_ms=10)
+    (x,) = await publish(queue, topic, b"x", partition=2, timestamp_ms=20)
+    await queue.truncate(topic, 0, b)
+    await queue.commit("g", topic, {0: c})
     successor = await next_process()
     assert await successor.topics() == [topic]
-    assert await fetch(successor, topic, 1) == [(1, 10, b"b", 0), (2, 10, b"c", 0)]
-    assert [await successor.offsets(topic, p) for p in range(3)] == [(1, 3), (0, 0), (0, 1)]
-    assert await successor.offset_at(topic, 2, 20) == 0
-    assert await successor.committed("g", topic) == {0: 2}
+    assert await fetch(successor, topic, b) == [(b, 10, b"b", 0), (c, 10, b"c", 0)]
+    bounds = [await successor.offsets(topic, p) for p in range(3)]
+    assert bounds == [(b, c + 1), (0, 0), (0, x + 1)]
+    assert await successor.offset_at(topic, 2, 20) == x
+    assert await successor.committed("g", topic) == {0: c}
     await successor.fence(topic, 0)
-    assert await publish(successor, topic, b"d", timestamp_ms=5) == [3]
-    assert await fetch(successor, topic, 3) == [(3, 10, b"d", 0)]
+    (d,) = await publish(successor, topic, b"d", timestamp_ms=5)
+    assert await fetch(successor, topic, c + 1) == [(d, 10, b"d", 0)]
 
 
 async def test_errors_are_typed(queue, topic):
@@ -616,7 +701,8 @@ async def test_errors_are_typed(queue, topic):
     for call in (fetch(queue, topic, 99), queue.create_topic("", 1), queue.offsets("no", 0)):
         with pytest.raises(MemqError):
             await call
-    assert await publish(queue, topic, b"a") == [0]
+    await publish(queue, topic, b"a")
+    assert await payloads(queue, topic) == [b"a"]
 
 
 async def test_repr_says_what_it_is(queue, topic):

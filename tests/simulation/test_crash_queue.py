@@ -126,10 +126,13 @@ class QueueUnderTest:
         del model[topic]
         self.owned.discard(topic)
 
-    async def _publish(self, queue, model, topic, payloads, _=0):
+    async def _own(self, queue, topic):
         if topic not in self.owned:
             await queue.fence(topic, 0)
             self.owned.add(topic)
+
+    async def _publish(self, queue, model, topic, payloads, _=0):
+        await self._own(queue, topic)
         offsets = await queue.publish(
             topic, 0, [Publication(p, data.encoded(), 1) for p, data in payloads]
         )
@@ -160,12 +163,14 @@ class QueueUnderTest:
         found["starts"][partition] = max(found["starts"][partition], offset)
 
     async def _commit(self, queue, model, topic, group, parts):
+        await self._own(queue, topic)
         offsets = offsets_at(model[topic], parts)
         await queue.commit(group, topic, offsets)
         held = model[topic]["groups"].setdefault(group, {})
         held.update(offsets)
 
     async def _delete_group(self, queue, model, topic, group):
+        await self._own(queue, topic)
         await queue.delete_group(group, topic)
         model[topic]["groups"].pop(group, None)
 

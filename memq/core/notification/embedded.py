@@ -40,6 +40,7 @@ from memq.core.group import check_group_name
 from memq.core.notification.folders import TopicFile, TopicFolders
 from memq.core.notification.group_commit import GroupCommit, Publish
 from memq.core.notification.queue import (
+    GROUPS,
     Waiters,
     check_fetch,
     check_group_offsets,
@@ -47,6 +48,7 @@ from memq.core.notification.queue import (
     check_partition_count,
     check_publications,
     check_queue_topic,
+    not_owned,
     out_of_range,
 )
 from memq.core.notification.read_partition import INDEX_PAGE_ITEMS, PAGE_BYTES, Partition
@@ -79,6 +81,7 @@ class _Topic:
     ) -> None:
         self.file = file
         self.owned: set[int] = set()
+        self.has_groups = False
         self.partitions = [
             Partition(
                 name,
@@ -187,8 +190,13 @@ class EmbeddedQueue:
 
     # -- publishing -------------------------------------------------------------------------
 
-    async def fence(self, topic: str, write_partition: int) -> None:
-        """Make this process the owner of the write partition, and what is published certain.
+    async def fence(
+        self,
+        topic: str,
+        *write_partitions: int,
+        again: bool = False,  # noqa: ARG002 - the directory is locked: nobody else can have them
+    ) -> None:
+        """Make this process the owner of write partitions, and what is published certain.
 
         Raises:
             QueueError: a partition whose last flush failed could not be opened again.
@@ -198,7 +206,8 @@ class EmbeddedQueue:
         def settle() -> None:
             for partition in found.partitions:
                 partition.settle()
-            found.owned.add(write_partition)
+            found.owned.update(write_partitions)
+            found.has_groups |= GROUPS in write_partitions
 
         await self._run(self._writer, settle)
         self._waiters.wake(topic)
@@ -315,9 +324,11 @@ class EmbeddedQueue:
             InvalidRequestError: the group's name, a partition or an offset is not valid.
             LimitReachedError: the group is new and there are as many as there may be.
             CorruptDataError: what the group had stored is damaged.
+            FencedError: write partition 0 was not fenced.
         """
         check_group_name(group)
         check_group_offsets(topic, offsets, len(self._topic(topic).partitions))
+        self._check_has_groups(topic)
         stored = dict(offsets)
         await self._run(self._committer, lambda: self._folders.store_offsets(topic, group, stored))
 
@@ -339,13 +350,13 @@ class EmbeddedQueue:
     async def delete_group(self, group: str, topic: str) -> None:
         """Forget a group's stored offsets; an unknown group is fine."""
         check_group_name(group)
-        self._topic(topic)
+        self._check_has_groups(topic)
         await self._run(self._committer, lambda: self._folders.remove_offsets(topic, group))
 
     async def hold(self, group: str, topic: str, holdings: Mapping[str, Holding]) -> None:
         """Store what the members of a group may hold, durably, in place of what was stored."""
         check_group_name(group)
-        self._topic(topic)
+        self._check_has_groups(topic)
         stored = dict(holdings)
         await self._run(self._committer, lambda: self._folders.store_holdings(topic, group, stored))
 
@@ -427,6 +438,10 @@ class EmbeddedQueue:
     def _check_open(self) -> None:
         if self._closing is not None:
             raise ClosedError(f"the queue in {self._directory} has been closed; open it again")
+
+    def _check_has_groups(self, topic: str) -> None:
+        if not self._topic(topic).has_groups:
+            raise not_owned(topic, GROUPS)
 
     def _topic(self, topic: str) -> _Topic:
         self._check_open()

@@ -14,7 +14,8 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from memq.errors import FencedError, MemqError, PublishUncertainError, QueueError
+from memq.core.notification.queue import not_owned
+from memq.errors import MemqError, PublishUncertainError, QueueError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -122,10 +123,7 @@ def commit(calls: Sequence[Publish]) -> None:
             for place, (partition, _) in enumerate(call.publications):
                 groups.setdefault(partition, []).append((call, place))
         else:
-            call.error = FencedError(
-                f"write partition {call.write_partition} of {call.topic!r} is not owned here; "
-                "fence it first"
-            )
+            call.error = not_owned(call.topic, call.write_partition)
     errors: dict[Publish, list[MemqError]] = {}
     for partition, members in groups.items():
         try:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from memq.core.ranges import retained_in_words
 from memq.errors import (
+    FencedError,
     InvalidRequestError,
     LimitReachedError,
     MemqError,
@@ -38,6 +39,10 @@ MAX_PAYLOAD_BYTES = 2 << 20
 """Largest payload: a Batch of 10,000 Messages, each from another producer, takes about 1 MiB."""
 
 
+GROUPS = 0
+"""The write partition of a topic whose owner has the topic's groups."""
+
+
 class Publication(NamedTuple):
     """One payload to publish.
 
@@ -58,10 +63,11 @@ class QueueEntry(NamedTuple):
     """One published payload at its offset.
 
     Attributes:
-        offset: in the read partition; offsets grow by one and are never reused.
-        timestamp_ms: of the publication; it never decreases along a partition.
+        offset: in the read partition; offsets grow, with gaps, and are never used again.
+        timestamp_ms: of the publication. It never decreases along what one process has published
+            to a partition; those of two are as different as their clocks.
         payload: the Notification's bytes.
-        running_ms: of the publication; it never decreases along what a partition holds.
+        running_ms: of the publication; the same goes for it.
     """
 
     offset: int
@@ -100,11 +106,19 @@ class NotificationQueue(Protocol):
     async def topics(self) -> list[str]:
         """The topics of this queue, sorted."""
 
-    async def fence(self, topic: str, write_partition: int) -> None:
-        """Make this process the only one that can publish for the write partition.
+    async def fence(self, topic: str, *write_partitions: int, again: bool = False) -> None:
+        """Make this process the only one that can publish for these write partitions.
 
         After it returns, a publish by any earlier owner fails, and everything an earlier owner
-        published is visible to `fetch`.
+        published is visible to `fetch`. The owner of write partition 0 has the topic's groups.
+
+        Args:
+            topic: the topic.
+            write_partitions: which of its write partitions.
+            again: this process has fenced them before, and wants them if it still has them.
+
+        Raises:
+            FencedError: `again`, and another process has fenced one of them since.
         """
 
     async def publish(
@@ -136,7 +150,10 @@ class NotificationQueue(Protocol):
         """
 
     async def offsets(self, topic: str, partition: int) -> tuple[int, int]:
-        """Start (first offset still retained) and end (one past the last) of a partition."""
+        """Start (first offset still retained) and end (one past the last entry) of a partition.
+
+        All that was published, by whichever process, before this was called is before the end.
+        """
 
     async def offset_at(self, topic: str, partition: int, timestamp_ms: int) -> int:
         """First offset whose entry has that timestamp or a later one; the end when none has."""
@@ -154,6 +171,9 @@ class NotificationQueue(Protocol):
         """Store a group's next offsets, durably; the caller has checked that none is past the end.
 
         What was committed is known to have been handed out: no offset before it is used again.
+
+        Raises:
+            FencedError: this process has not fenced write partition 0, or another one has since.
         """
 
     async def committed(self, group: str, topic: str) -> dict[int, int]:
@@ -310,6 +330,13 @@ def out_of_range(
     return OffsetOutOfRangeError(
         f"offset {offset} of {topic!r}/{partition} was removed by retention, or never published; "
         f"{retained_in_words(start, end)}"
+    )
+
+
+def not_owned(topic: str, write_partition: int) -> FencedError:
+    """The error for a write partition that this process has not fenced, or has lost."""
+    return FencedError(
+        f"write partition {write_partition} of {topic!r} is not owned here; fence it first"
     )
 
 

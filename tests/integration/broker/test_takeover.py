@@ -36,11 +36,11 @@ async def test_every_message_of_the_window_is_known(tmp_path, ordering) -> None:
 class Overtaken(InMemoryQueue):
     """The owner before publishes once more at the last moment, when it is about to be fenced."""
 
-    async def fence(self, topic, write_partition):
+    async def fence(self, topic, *write_partitions, again=False):
         late, self.late = self.late, None
         if late is not None:
             await late()
-        await super().fence(topic, write_partition)
+        await super().fence(topic, *write_partitions, again=again)
 
 
 async def test_what_is_published_up_to_the_fence_is_known(tmp_path) -> None:

@@ -33,11 +33,11 @@ class Outage(InMemoryQueue):
         self.down = True
         raise PublishUncertainError("who knows")
 
-    async def fence(self, topic, write_partition):
+    async def fence(self, topic, *write_partitions, again=False):
         if self.down:
             self.asked += 1
             raise QueueError("down")
-        await super().fence(topic, write_partition)
+        await super().fence(topic, *write_partitions, again=again)
 
 
 @pytest.mark.parametrize("published", [True, False])

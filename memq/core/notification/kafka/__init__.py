@@ -1,0 +1,1 @@
+"""Notifications in Kafka: `queue` has the theory, `confluent` alone knows Kafka's client."""

@@ -1,0 +1,592 @@
+"""The seam to Kafka through confluent-kafka, which is librdkafka.
+
+What of it blocks runs in threads of ours: one for each way of using Kafka, so that none waits for
+another. Records of followed partitions come by one consumer, whose thread hands them to the event
+loop. What was published longer ago is read by other consumers: to give a consumer another partition
+takes 2 ms, but up to `FOLLOW_WAIT_MS` while it waits for news of those that it has.
+
+Errors, as they were measured: whoever is locked out by a password or a certificate sees a timeout;
+a commit that timed out can be called again, and its transaction may be committed all the while; a
+producer whose transactional id has another one gets `_FENCED`, and takes nothing more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import confluent_kafka as ck
+from confluent_kafka import admin
+
+from memq.core.notification.kafka.client import Bounds, Place, Record
+from memq.core.notification.queue import MAX_PAYLOAD_BYTES
+from memq.errors import (
+    ConfigError,
+    FencedError,
+    MemqError,
+    OffsetOutOfRangeError,
+    PublishUncertainError,
+    QueueError,
+    QueueFailedError,
+    UnknownTopicError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    from concurrent.futures import Executor, Future
+
+    from memq.core.notification.kafka.client import NewRecord, Reader
+    from memq.core.runtime import Runtime
+
+log = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
+_Partition = tuple[str, int]
+_Change = tuple[Any, ck.TopicPartition]  # a method of the consumer, and what for
+
+REQUEST_S = 10.0  # of an ordinary request; Kafka answers in milliseconds, or is away
+COMMIT_S = 60.0  # a commit that is not answered is asked for again until then
+TRANSACTION_MS = 10_000  # after which Kafka ends what a producer that died has left open
+BEGIN_S = 60.0  # to be the one producer of an id; ends after the transaction of the one before
+FOLLOW_WAIT_MS = 100  # how long Kafka waits for news before it answers that there are none
+READERS = 2  # consumers that read what was published longer ago
+SETTLED_S = 30.0  # for a topic that was made or deleted to be so at every broker of Kafka
+LOOK_AGAIN_S = 0.05
+LOOK_S = 0.02  # within which the thread that follows sees that it is to follow others, or to end
+MAX_TOLD = 10_000  # topics that a consumer is known to know
+READ_AT_ONCE = 2_000  # records that a consumer hands over at a time
+
+TOPIC_PREFIX = "topic."  # of options that are of topics, not of connections
+_OURS = {
+    "bootstrap.servers": "it is the address in `queue`",
+    "transactional.id": "a broker makes one of its own",
+    "enable.idempotence": "transactions need it",
+    "acks": "transactions need all",
+    "isolation.level": "what is not committed must not be read",
+    "group.id": "groups are those of memq, and Kafka has none",
+    "enable.auto.commit": "offsets are committed to memq",
+    "enable.auto.offset.store": "offsets are committed to memq",
+    "enable.partition.eof": "it tells how far was read",
+    "auto.offset.reset": "what is gone must be told, not skipped",
+}
+
+_GONE = {
+    ck.KafkaError.UNKNOWN_TOPIC_OR_PART,
+    ck.KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001 - its public name
+    ck.KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
+}
+_OUT_OF_RANGE = {ck.KafkaError.OFFSET_OUT_OF_RANGE, ck.KafkaError._AUTO_OFFSET_RESET}  # noqa: SLF001
+_FENCED = {
+    ck.KafkaError._FENCED,  # noqa: SLF001
+    ck.KafkaError.PRODUCER_FENCED,
+    ck.KafkaError.INVALID_PRODUCER_EPOCH,
+}
+_REFUSED = {
+    ck.KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    ck.KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    ck.KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    ck.KafkaError.SASL_AUTHENTICATION_FAILED,
+    ck.KafkaError.UNSUPPORTED_VERSION,
+    ck.KafkaError.POLICY_VIOLATION,
+    ck.KafkaError.INVALID_CONFIG,
+    ck.KafkaError.INVALID_REPLICATION_FACTOR,
+}
+_EOF = ck.KafkaError._PARTITION_EOF  # noqa: SLF001
+
+_RUNNING = "running-ms"  # the header that has a record's running time
+
+
+class ConfluentClient:
+    """A `KafkaClient`. It belongs to the event loop that first uses it.
+
+    Args:
+        bootstrap: `host:port` of some brokers of Kafka, comma-separated.
+        options: settings of librdkafka, such as `security.protocol`; those that begin with
+            `topic.` are for the topics that are made, as `topic.min.insync.replicas`, and
+            `topic.replication.factor` says how many replicas they have.
+        runtime: threads.
+
+    Raises:
+        ConfigError: an option is not known to librdkafka, or is ours to set.
+    """
+
+    def __init__(self, bootstrap: str, options: Mapping[str, str], runtime: Runtime) -> None:
+        for name in options:
+            if name in _OURS:
+                raise ConfigError(f"queue_options: {name} cannot be set: {_OURS[name]}")
+        of_topics = {
+            name.removeprefix(TOPIC_PREFIX): value
+            for name, value in options.items()
+            if name.startswith(TOPIC_PREFIX)
+        }
+        self._replicas = _replicas(of_topics.pop("replication.factor", "-1"))
+        self._topic_settings = of_topics
+        self._settings: dict[str, Any] = {
+            name: value for name, value in options.items() if not name.startswith(TOPIC_PREFIX)
+        } | {"bootstrap.servers": bootstrap}
+        self._bootstrap = bootstrap
+        self._admin = self._made(admin.AdminClient, {})
+        self._following = threading.Event()
+        self._closed = threading.Event()
+        self._readers: dict[_Partition, Reader] = {}
+        self._tail = self._consumer({"fetch.wait.max.ms": FOLLOW_WAIT_MS})
+        self._looks_at_committed = self._consumer({})
+        self._looks_at_all = self._consumer({"isolation.level": "read_uncommitted"})
+        self._changes: queue.SimpleQueue[_Change] = queue.SimpleQueue()  # of what is followed
+        self._idle: queue.SimpleQueue[_Consumer] = queue.SimpleQueue()
+        for _ in range(READERS):
+            self._idle.put(self._consumer({"fetch.wait.max.ms": 0}))  # the end is told at once
+        self._publishing = runtime.threads(1, "memq-kafka-publish")
+        self._fencing = runtime.threads(4, "memq-kafka-fence")
+        self._reading = runtime.threads(READERS, "memq-kafka-read")
+        self._asking = runtime.threads(1, "memq-kafka-ask")
+        self._follower = runtime.threads(1, "memq-kafka-follow")
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def __repr__(self) -> str:
+        return f"<ConfluentClient {self._bootstrap} [{len(self._readers)} followed]>"
+
+    # -- topics -----------------------------------------------------------------------------
+
+    async def create_topic(self, name: str, partitions: int, settings: Mapping[str, str]) -> int:
+        """Make a topic, or find it there, and wait until each of its partitions serves."""
+        new = admin.NewTopic(  # type: ignore[attr-defined]
+            name, partitions, self._replicas, config=self._topic_settings | {**settings}
+        )
+        try:
+            await self._asked(self._admin.create_topics([new])[name], f"make topic {name}")
+        except _AlreadyThereError:
+            found = (await self.topics()).get(name)
+            if found is None:
+                raise QueueError(f"topic {name} of Kafka is being deleted; try again") from None
+            partitions = found
+        places = [Place(name, partition) for partition in range(partitions)]
+        await self._until(lambda: self._problem(places), f"topic {name} does not serve")
+        return partitions
+
+    async def delete_topic(self, name: str) -> None:
+        """Remove a topic and wait until no broker of Kafka answers for it."""
+        try:
+            await self._asked(self._admin.delete_topics([name])[name], f"delete topic {name}")
+        except UnknownTopicError:
+            return
+        await self._until(lambda: self._rest(name), f"topic {name} is not gone")
+
+    async def topics(self) -> dict[str, int]:
+        """The number of partitions of each topic there is."""
+        listing = partial(self._admin.list_topics, timeout=REQUEST_S)
+        found = await self._in(self._asking, "list topics", listing)
+        return {name: len(topic.partitions) for name, topic in found.topics.items()}
+
+    async def delete_records(self, place: Place, offset: int) -> None:
+        """Forget what is before an offset."""
+        where = ck.TopicPartition(*place, offset)
+        asked = self._admin.delete_records([where], request_timeout=REQUEST_S)[where]
+        await self._asked(asked, f"truncate {place}")
+
+    async def bounds(self, places: Sequence[Place]) -> list[Bounds]:
+        """What each of these partitions has now, as their leaders say."""
+        asking = partial(self._bounds, places)
+        return await self._in(self._asking, f"look up the offsets of {places[0]}", asking)
+
+    def _bounds(self, places: Sequence[Place]) -> list[Bounds]:
+        found = []
+        for place in places:
+            start, written = _watermarks(self._looks_at_all, place)
+            _, stable = _watermarks(self._looks_at_committed, place)
+            found.append(Bounds(start, stable, written))
+        return found
+
+    async def _problem(self, places: Sequence[Place]) -> str:
+        """Why these do not serve; empty when they do."""
+        try:
+            await self.bounds(places)
+        except (UnknownTopicError, QueueError) as exc:
+            return str(exc)
+        return ""
+
+    async def _rest(self, name: str) -> str:
+        """What there still is of a topic; empty when it is gone."""
+        if name in await self.topics():
+            return "it is listed"
+        try:
+            await self.bounds([Place(name, 0)])
+        except UnknownTopicError:
+            return ""
+        return "it has offsets"
+
+    async def _until(self, look: Callable[[], Awaitable[str]], what: str) -> None:
+        """Wait until a look finds no problem."""
+        problem = ""
+        for _ in range(int(SETTLED_S / LOOK_AGAIN_S)):
+            problem = await look()
+            if not problem:
+                return
+            await asyncio.sleep(LOOK_AGAIN_S)
+        raise QueueError(f"{what} after {SETTLED_S:g} s: {problem}; look at Kafka's log")
+
+    # -- reading ----------------------------------------------------------------------------
+
+    async def read(
+        self, place: Place, start: int, end: int, *, max_records: int, max_bytes: int
+    ) -> list[Record]:
+        """Committed records between two offsets, from the first on."""
+        if start >= end:
+            return []
+        reading = partial(self._read, place, start, end, max_records, max_bytes)
+        return await self._in(self._reading, f"read {place}", reading)
+
+    def _read(
+        self, place: Place, start: int, end: int, max_records: int, max_bytes: int
+    ) -> list[Record]:
+        consumer = self._idle.get()
+        try:
+            consumer.tell(place.topic)
+            consumer.incremental_assign([ck.TopicPartition(*place, start)])
+            try:
+                return _first_records(consumer, place, range(start, end), max_records, max_bytes)
+            finally:
+                consumer.incremental_unassign([ck.TopicPartition(*place)])
+        finally:
+            self._idle.put(consumer)
+
+    def follow(self, place: Place, offset: int, reader: Reader) -> None:
+        """From now on tell a reader of what is committed from an offset on."""
+        self._loop = asyncio.get_running_loop()
+        if self._readers.pop(place, None) is not None:
+            self._changes.put((self._tail.incremental_unassign, ck.TopicPartition(*place)))
+        self._readers[place] = reader
+        self._changes.put((self._tail.incremental_assign, ck.TopicPartition(*place, offset)))
+        if not self._following.is_set():
+            self._following.set()
+            self._loop.run_in_executor(self._follower, self._follow).add_done_callback(self._ended)
+
+    def unfollow(self, place: Place) -> None:
+        """Tell of it no more."""
+        if self._readers.pop(place, None) is not None:
+            self._changes.put((self._tail.incremental_unassign, ck.TopicPartition(*place)))
+
+    def _follow(self) -> None:
+        """Hand over what comes, until the end; in its own thread."""
+        assert self._loop is not None  # noqa: S101 - set before it is begun
+        while not self._closed.is_set():
+            while not self._changes.empty():  # a consumer that polls cannot be told by others
+                change, where = self._changes.get()
+                try:
+                    self._tail.tell(where.topic)
+                except ck.KafkaException as exc:
+                    log.debug("Kafka is slow to say what %s has: %s", where.topic, exc)
+                change([where])
+            try:
+                if messages := _polled(self._tail, LOOK_S):
+                    self._loop.call_soon_threadsafe(self._hand_over, messages)
+            except RuntimeError:  # the loop is closed
+                return
+
+    def _ended(self, following: asyncio.Future[None]) -> None:
+        """Tell everybody, should there be an end that nobody has asked for."""
+        if not following.cancelled() and (error := following.exception()) is not None:
+            log.error("Kafka is followed no more", exc_info=error)
+            while self._readers:
+                _, reader = self._readers.popitem()
+                reader.failed(QueueFailedError(f"Kafka is followed no more: {error}"))
+
+    def _hand_over(self, messages: Iterable[Any]) -> None:
+        """Tell each partition's reader what is new of it."""
+        news: dict[_Partition, tuple[list[Record], int]] = {}
+        for message in messages:
+            place, error = (message.topic(), message.partition()), message.error()
+            if error is None or error.code() == _EOF:
+                records, _ = news.get(place, ([], 0))
+                if error is None:
+                    records.append(_record(message))
+                news[place] = records, message.offset() + (error is None)
+            elif place in self._readers and not _is_passing(error):
+                self._readers.pop(place).failed(_translated(error, f"follow {Place(*place)}"))
+            else:
+                log.debug("Kafka: %s", error.str())
+        for place, (records, reached) in news.items():
+            if place in self._readers:
+                self._readers[place].read(records, reached)
+
+    # -- publishing -------------------------------------------------------------------------
+
+    async def transactions(self, transactional_id: str) -> ConfluentTransactions:
+        """A producer, the only one of its id from now on."""
+        settings = {
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": TRANSACTION_MS,
+            "linger.ms": 0,
+            "message.max.bytes": MAX_PAYLOAD_BYTES * 2,
+        }
+        producer: ck.Producer = self._made(ck.Producer, settings)
+        beginning = partial(producer.init_transactions, BEGIN_S)
+        await self._in(self._fencing, f"begin transactions of {transactional_id}", beginning)
+        return ConfluentTransactions(producer, transactional_id, self._publishing)
+
+    async def close(self) -> None:
+        """Let go of threads and connections."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        self._readers.clear()
+        threads = (
+            self._publishing,
+            self._fencing,
+            self._reading,
+            self._asking,
+            self._follower,
+        )
+        await asyncio.get_running_loop().run_in_executor(None, self._close, threads)
+
+    def _close(self, threads: Iterable[Executor]) -> None:
+        for each in threads:
+            each.shutdown(wait=each is self._follower, cancel_futures=True)
+        self._tail.close()
+        for consumer in (self._looks_at_committed, self._looks_at_all):
+            consumer.close()
+        while not self._idle.empty():
+            self._idle.get().close()
+
+    # -- inside -----------------------------------------------------------------------------
+
+    def _consumer(self, settings: Mapping[str, Any]) -> _Consumer:
+        ours = {
+            "group.id": "memq",  # asked for, and never used
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+        }
+        return self._made(_Consumer, ours | {**settings})
+
+    def _made(self, kind: Callable[..., _Result], settings: Mapping[str, Any]) -> _Result:
+        try:
+            return kind(self._settings | {**settings}, logger=log)
+        except ck.KafkaException as exc:
+            raise ConfigError(f"queue_options: {exc.args[0].str()}") from exc
+
+    async def _asked(self, asked: Future[_Result], doing: str) -> _Result:
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(asked), 2 * REQUEST_S)
+        except TimeoutError as exc:
+            raise QueueError(f"cannot {doing}: Kafka does not answer") from exc
+        except ck.KafkaException as exc:
+            raise _translated(exc.args[0], doing) from exc
+
+    async def _in(self, threads: Executor, doing: str, work: Callable[[], _Result]) -> _Result:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(threads, work)
+        except ck.KafkaException as exc:
+            raise _translated(exc.args[0], doing) from exc
+
+
+class ConfluentTransactions:
+    """The one producer of a transactional id; see `Transactions`.
+
+    Args:
+        producer: whose transactions have begun.
+        transactional_id: of the producer.
+        thread: that it publishes in.
+    """
+
+    def __init__(self, producer: ck.Producer, transactional_id: str, thread: Executor) -> None:
+        self._producer = producer
+        self._id = transactional_id
+        self._thread = thread
+        self.over = False
+
+    def __repr__(self) -> str:
+        return f"<ConfluentTransactions {self._id} [{'over' if self.over else 'open'}]>"
+
+    async def commit(self, records: Sequence[NewRecord]) -> list[int]:
+        """Write records in one transaction, in order and durably. Returns their offsets."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._commit, records)
+
+    def close(self) -> None:
+        """End without waiting: what the producer had to say was said, or is over."""
+        self.over = True
+        self._producer.purge()
+
+    def _commit(self, records: Sequence[NewRecord]) -> list[int]:
+        offsets = [-1] * len(records)
+        try:
+            self._producer.begin_transaction()
+            for number, record in enumerate(records):
+                self._produce(record, partial(_note, offsets, number))
+            self._producer.flush(REQUEST_S)  # nothing is committed by what fails up to here
+        except (ck.KafkaException, BufferError) as exc:
+            raise self._given_up(exc) from exc
+        except SystemError as exc:  # of `flush`, when the producer is fenced
+            raise self._given_up(exc.__cause__ or exc) from exc
+        self._end()
+        return offsets
+
+    def _produce(self, record: NewRecord, noted: Callable[[Any, Any], None]) -> None:
+        self._producer.produce(
+            record.place.topic,
+            record.value,
+            record.key,
+            record.place.partition,
+            on_delivery=noted,
+            timestamp=max(record.timestamp_ms, 1),  # 0 would be the present
+            headers=[(_RUNNING, b"%d" % record.running_ms)] if record.running_ms else None,
+        )
+
+    def _end(self) -> None:
+        """Commit; asked again while nobody answers, for that may take effect only once."""
+        for _ in range(int(COMMIT_S / REQUEST_S)):
+            if self.over:
+                raise self._uncertain("the queue was closed")
+            try:
+                self._producer.commit_transaction(REQUEST_S)
+            except ck.KafkaException as exc:
+                error = exc.args[0]
+                if error.txn_requires_abort():
+                    raise self._given_up(exc) from exc
+                if error.fatal() or not error.retriable():
+                    raise self._uncertain(error.str()) from exc
+                log.warning("Kafka has not answered a commit, which is repeated: %s", error.str())
+            else:
+                return
+        raise self._uncertain(f"Kafka has not answered for {COMMIT_S:g} s")
+
+    def _uncertain(self, why: str) -> PublishUncertainError:
+        self.over = True
+        return PublishUncertainError(f"a transaction may have been committed, or not: {why}")
+
+    def _given_up(self, cause: BaseException) -> MemqError:
+        """Abort; it is not committed, whatever becomes of that."""
+        error = cause.args[0] if isinstance(cause, ck.KafkaException) else None
+        try:
+            self._producer.abort_transaction(REQUEST_S)
+        except ck.KafkaException as exc:
+            log.warning("Kafka: a transaction is left to its time limit: %s", exc.args[0].str())
+            self.over = True
+        if error is None:
+            return QueueError(f"Kafka is slower than what is published: {cause}; try again")
+        if error.code() in _FENCED:
+            self.over = True
+            return FencedError(f"another producer has {self._id}: {error.str()}")
+        return _translated(error, "publish")
+
+
+class _AlreadyThereError(QueueError):
+    """There is a topic of that name."""
+
+
+def _note(offsets: list[int], number: int, error: Any, message: Any) -> None:
+    """Keep the offset of a record; an error shows in the commit."""
+    if error is None:
+        offsets[number] = message.offset()
+
+
+class _Consumer(ck.Consumer):
+    """A consumer that is told of a topic before it is asked about it.
+
+    It would look itself, but only once a second.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._told: dict[str, None] = {}
+
+    def tell(self, topic: str, *, anew: bool = False) -> None:
+        """Let it look which partitions a topic has."""
+        if anew or topic not in self._told:
+            self.list_topics(topic, REQUEST_S)
+            self._told[topic] = None
+            if len(self._told) > MAX_TOLD:
+                self._told.clear()
+
+
+def _watermarks(consumer: _Consumer, place: Place) -> tuple[int, int]:
+    """First offset retained, and one past the last that the consumer may read."""
+    where = ck.TopicPartition(*place)
+    try:
+        consumer.tell(place.topic)
+        found: tuple[int, int] = consumer.get_watermark_offsets(where, REQUEST_S)
+    except ck.KafkaException as exc:
+        if exc.args[0].code() not in _GONE:
+            raise
+        consumer.tell(place.topic, anew=True)
+        found = consumer.get_watermark_offsets(where, REQUEST_S)
+    return found
+
+
+def _first_records(
+    consumer: ck.Consumer, place: Place, offsets: range, max_records: int, max_bytes: int
+) -> list[Record]:
+    """Records at these offsets, from the first on, by a consumer that was given the partition."""
+    records: list[Record] = []
+    while messages := _polled(consumer, REQUEST_S):
+        for each in messages:
+            error = each.error()
+            if error is not None and error.code() != _EOF:
+                if not _is_passing(error):
+                    raise _translated(error, f"read {place} from offset {offsets.start} on")
+                continue
+            if (each.topic(), each.partition()) != place or each.offset() < offsets.start:
+                continue  # the rest of what was read before
+            if error is not None or each.offset() >= offsets.stop:
+                return records
+            record = _record(each)
+            max_bytes -= len(record.value or b"")
+            if records and max_bytes < 0:
+                return records
+            records.append(record)
+            if len(records) >= max_records:
+                return records
+    raise QueueError(f"{place} was not read within {REQUEST_S:g} s: Kafka is away; try again")
+
+
+def _polled(consumer: ck.Consumer, timeout_s: float) -> list[Any]:
+    """What there is, and after so many seconds nothing. (`consume` waits until it has them all.)"""
+    first = consumer.poll(timeout_s)
+    return [] if first is None else [first, *consumer.consume(READ_AT_ONCE, 0)]
+
+
+def _record(message: Any) -> Record:
+    running = next((value for name, value in message.headers() or () if name == _RUNNING), b"0")
+    return Record(
+        message.offset(), message.timestamp()[1], message.value(), message.key(), int(running)
+    )
+
+
+def _replicas(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ConfigError(
+            f"queue_options: {TOPIC_PREFIX}replication.factor = {text!r}: expected a number, or -1 "
+            "for what Kafka has as its default"
+        ) from None
+
+
+def _is_passing(error: ck.KafkaError) -> bool:
+    """Whether librdkafka goes on by itself."""
+    code = error.code()
+    return code not in _GONE and code not in _OUT_OF_RANGE and code not in _REFUSED
+
+
+def _translated(error: ck.KafkaError, doing: str) -> MemqError:
+    """What an error of Kafka means to a queue."""
+    code, text = error.code(), f"cannot {doing}: {error.str()}"
+    if code in _GONE:
+        return UnknownTopicError(text)
+    if code in _OUT_OF_RANGE:
+        return OffsetOutOfRangeError(text)
+    if code in _FENCED:
+        return FencedError(text)
+    if code == ck.KafkaError.TOPIC_ALREADY_EXISTS:
+        return _AlreadyThereError(text)
+    if code in _REFUSED:
+        return QueueFailedError(f"{text}; ask whoever runs Kafka")
+    if code in (ck.KafkaError._TIMED_OUT, ck.KafkaError._TRANSPORT):  # noqa: SLF001
+        text += " (a wrong password or certificate shows so, too)"
+    return QueueError(text)

@@ -1,0 +1,462 @@
+"""What a broker writes to Kafka: in turns, by transactions, for write partitions that it owns.
+
+`memq.core.notification.kafka.queue` has the theory of operation. One task does one thing at a time,
+in the order in which they were asked for: a transaction of all the calls that wait, a fence, or
+whatever else must come between what was asked for before and after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memq.core.clock import SavedTimes
+from memq.core.notification.kafka.state import times_record
+from memq.core.notification.queue import not_owned
+from memq.errors import (
+    ClosedError,
+    FencedError,
+    MemqError,
+    PublishUncertainError,
+    QueueError,
+    QueueFailedError,
+    UnknownTopicError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+    from memq.core.notification.kafka.client import KafkaClient, NewRecord, Transactions
+    from memq.core.notification.kafka.state_topic import StateTopic
+    from memq.core.runtime import Runtime
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS = 5  # to own what others want as well, or to write with another producer
+MAX_WAITING = 10_000  # calls that wait for a transaction; as in the embedded queue
+ROUND_BYTES = 16 << 20  # of one transaction, about
+MAX_FENCED = 10_000  # transactional ids that are known to be over
+
+Owner = tuple[str, int]
+"""Topic of the queue and write partition."""
+
+
+@dataclass(eq=False, slots=True)
+class _Call:
+    """Records that wait for a transaction.
+
+    Attributes:
+        records: to write.
+        done: their offsets, or why they are not written.
+        owner: the write partition that they are written for; None when nobody has to own one.
+        doubtful: they are notifications: when their outcome is not known, the write partition
+            takes no more of them.
+    """
+
+    records: Sequence[NewRecord]
+    done: asyncio.Future[list[int]]
+    owner: Owner | None
+    doubtful: bool
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(len(each.value or b"") + 100 for each in self.records)
+
+    def fail(self, error: MemqError) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)
+            self.done.exception()  # it may be that nobody waits any more
+
+
+@dataclass(eq=False, slots=True)
+class _Turn:
+    """Something else that waits for its turn among the transactions."""
+
+    work: Callable[[], Awaitable[None]]
+    done: asyncio.Future[None]
+
+    def fail(self, error: MemqError) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)
+            self.done.exception()  # it may be that nobody waits any more
+
+
+class Publisher:
+    """Writes for one broker.
+
+    Args:
+        client: of Kafka.
+        state_topic: in which claims are.
+        name: of the broker in its cluster; the beginning of its transactional ids.
+        broker_id: of the broker, under which its times are kept.
+        runtime: chance, for transactional ids.
+        see_topic: sees all that was published to a topic of the queue up to now.
+        on_written: told the records of each transaction, and their offsets.
+    """
+
+    def __init__(
+        self,
+        client: KafkaClient,
+        state_topic: StateTopic,
+        *,
+        name: str,
+        broker_id: str,
+        runtime: Runtime,
+        see_topic: Callable[[str], Awaitable[None]],
+        on_written: Callable[[Sequence[NewRecord], Sequence[int]], None],
+    ) -> None:
+        self._client = client
+        self._state_topic = state_topic
+        self._name = name
+        self._broker_id = broker_id
+        self._runtime = runtime
+        self._see_topic = see_topic
+        self._on_written = on_written
+        self._waiting: deque[_Call | _Turn] = deque()
+        self._taken: list[_Call | _Turn] = []  # what is being done
+        self._wanted = asyncio.Event()
+        self._broken: Exception | None = None
+        self._worker: asyncio.Task[None] | None = None
+        # Of the producer. Only turns use it, one after the other.
+        self._producer: Transactions | None = None
+        self._id = ""
+        self._ids: dict[str, None] = {}  # the producer's, and those before it that may have claims
+        self._loose: dict[str, None] = {}  # those before it that may have a transaction to end
+        self._owned: dict[Owner, None] = {}
+        self._doubtful: dict[Owner, None] = {}
+        self._reclaim = False
+        self._fenced: OrderedDict[str, None] = OrderedDict()
+        self._times = self._said_times = SavedTimes(0, 0)
+
+    def __repr__(self) -> str:
+        return f"<Publisher {self._id} [{len(self._owned)} owned | {len(self._waiting)} waiting]>"
+
+    @property
+    def owned_topics(self) -> dict[str, None]:
+        """Topics of which a write partition is owned here."""
+        return {topic: None for topic, _ in self._owned}
+
+    def start(self) -> None:
+        """Begin to work."""
+        self._worker = asyncio.get_running_loop().create_task(self._work())
+
+    async def close(self, error: ClosedError) -> None:
+        """Work no more; those who wait are told why."""
+        if self._worker is not None:
+            self._worker.cancel()
+            await asyncio.gather(self._worker, return_exceptions=True)
+        for under_way in (*self._taken, *self._waiting):
+            under_way.fail(error)
+        self._waiting.clear()
+        if self._producer is not None:
+            self._producer.close()
+
+    def forget_topic(self, topic: str) -> None:
+        """It was deleted, here or by another broker."""
+        for owners in (self._owned, self._doubtful):
+            for owner in [each for each in owners if each[0] == topic]:
+                del owners[owner]
+
+    # -- what is asked for ------------------------------------------------------------------
+
+    async def write(
+        self, records: Sequence[NewRecord], owner: Owner | None = None, *, doubtful: bool = False
+    ) -> list[int]:
+        """Write records durably, all or none. Returns their offsets.
+
+        Raises:
+            FencedError: the write partition that they are written for is not owned here.
+            PublishUncertainError: they may have been written.
+            QueueError: they were not.
+        """
+        call = _Call(records, asyncio.get_running_loop().create_future(), owner, doubtful)
+        self._enqueue(call)
+        return await asyncio.shield(call.done)
+
+    async def save_times(self, times: SavedTimes) -> None:
+        """Say how far time has come; running time is what it was, if that is later."""
+        running_ms = max(times.running_ms, self._times.running_ms)
+        self._times = SavedTimes(running_ms, times.wall_ms)
+        await self.write([])  # each transaction takes along what was not said of them
+
+    async def settle(self) -> None:
+        """See to it that it is decided what becomes of all that was asked for before."""
+        await self._turn(self._settle)
+
+    async def fence(self, topic: str, write_partitions: Sequence[int], *, again: bool) -> None:
+        """Own write partitions, and see all that was published; see the theory of operation."""
+        wanted = [(topic, each) for each in write_partitions]
+        await self._turn(lambda: self._fence(wanted, again=again))
+        await self._see_topic(topic)  # others' open transactions may hold this up, not our own
+        if any(self._state_topic.state.claim(*owner).owner not in self._ids for owner in wanted):
+            raise QueueError(f"write partitions of {topic!r} are claimed by others; try again")
+        for owner in wanted:
+            self._owned[owner] = None
+            self._doubtful.pop(owner, None)
+
+    # -- turns ------------------------------------------------------------------------------
+
+    async def _turn(self, work: Callable[[], Awaitable[None]]) -> None:
+        turn = _Turn(work, asyncio.get_running_loop().create_future())
+        self._enqueue(turn)
+        await asyncio.shield(turn.done)
+
+    def _enqueue(self, waiting: _Call | _Turn) -> None:
+        if self._broken is not None:
+            raise QueueFailedError(f"nothing is written to Kafka any more: {self._broken!r}")
+        if len(self._waiting) >= MAX_WAITING:
+            raise QueueError(
+                f"{MAX_WAITING} calls wait for Kafka already; try again, and look at Kafka"
+            )
+        self._waiting.append(waiting)
+        self._wanted.set()
+
+    async def _work(self) -> None:
+        try:
+            while True:
+                await self._wanted.wait()
+                while self._waiting:
+                    if isinstance(first := self._waiting[0], _Turn):
+                        self._taken = [self._waiting.popleft()]
+                        await self._take(first)
+                    else:
+                        calls = self._next_calls()
+                        self._taken = [*calls]
+                        await self._commit(calls)
+                self._wanted.clear()
+        except Exception as exc:  # a bug: whoever asks is told, and the broker goes on reading
+            log.exception("nothing is written to Kafka any more")
+            self._broken = exc
+            for lost in (*self._taken, *self._waiting):
+                lost.fail(QueueFailedError(f"nothing is written to Kafka any more: {exc!r}"))
+            self._waiting.clear()
+
+    async def _take(self, turn: _Turn) -> None:
+        try:
+            await turn.work()
+        except MemqError as exc:
+            turn.fail(exc)
+        else:
+            if not turn.done.done():
+                turn.done.set_result(None)
+
+    def _next_calls(self) -> list[_Call]:
+        """The calls of one transaction: all up to the next turn, but of so many bytes."""
+        calls: list[_Call] = []
+        size_bytes = 0
+        while self._waiting and size_bytes < ROUND_BYTES:
+            call = self._waiting[0]
+            if not isinstance(call, _Call):
+                break
+            self._waiting.popleft()
+            if not call.done.cancelled():
+                calls.append(call)
+                size_bytes += call.size_bytes
+        return calls
+
+    # -- transactions -----------------------------------------------------------------------
+
+    async def _commit(self, calls: list[_Call]) -> None:
+        """Write the records of all calls in one transaction, and tell each of them."""
+        try:
+            await self._commit_owned(calls)
+        except PublishUncertainError as exc:
+            for call in calls:
+                if call.owner is not None and call.doubtful and not call.done.done():
+                    self._doubtful[call.owner] = None
+            _fail(calls, exc)
+        except (UnknownTopicError, QueueFailedError) as exc:
+            if len(calls) == 1:
+                _fail(calls, exc)
+            else:
+                for call in calls:  # one of them is to blame; the others need not suffer
+                    await self._commit([call])
+        except MemqError as exc:
+            _fail(calls, exc)
+
+    async def _commit_owned(self, calls: Sequence[_Call]) -> None:
+        for _ in range(ATTEMPTS):
+            producer = await self._ready_producer()
+            calls = [each for each in calls if self._may_write(each)]
+            records = [record for call in calls for record in call.records]
+            times = self._times_with(records)
+            try:
+                offsets = await self._commit_with(producer, records, times)
+            except FencedError as exc:  # and nothing was written
+                log.warning("%s; going on with another one", exc)
+            else:
+                _tell(calls, offsets)
+                return
+        raise QueueError("others have taken over each of our producers; try again")
+
+    async def _commit_with(
+        self, producer: Transactions, records: Sequence[NewRecord], times: SavedTimes
+    ) -> list[int]:
+        """The offsets of these records, which are written together with what is new of times."""
+        said: list[NewRecord] = []
+        if times != self._said_times:
+            said = self._state_topic.new_records([times_record(self._broker_id, times)])
+        if not records and not said:
+            return []
+        try:
+            offsets = await producer.commit([*records, *said])
+        finally:
+            if producer.over:
+                self._give_up_producer()
+        self._said_times = times
+        self._on_written(records, offsets)
+        return offsets
+
+    def _may_write(self, call: _Call) -> bool:
+        """Whether a call is for what is owned here; it is told if it is not."""
+        if call.done.done():
+            return False
+        if call.owner is None:
+            return True
+        if call.owner in self._owned and not (call.doubtful and call.owner in self._doubtful):
+            return True
+        topic, write_partition = call.owner
+        if topic in self._state_topic.state.topics:
+            call.fail(not_owned(topic, write_partition))
+        else:
+            call.fail(UnknownTopicError(f"topic {topic!r} has been deleted"))
+        return False
+
+    def _times_with(self, records: Sequence[NewRecord]) -> SavedTimes:
+        """How far time has come when these records are written: past every entry."""
+        published = [each for each in records if each.place != self._state_topic.place]
+        running_ms = max((each.running_ms for each in published), default=-1) + 1
+        return self._times._replace(running_ms=max(running_ms, self._times.running_ms))
+
+    # -- the producer and its claims --------------------------------------------------------
+
+    def _give_up_producer(self) -> None:
+        """Its id is never used again."""
+        if self._producer is not None:
+            self._producer.close()
+            self._producer = None
+            self._loose[self._id] = None
+            self._reclaim = True
+
+    async def _ready_producer(self) -> Transactions:
+        """A producer whose id has claimed all that is owned here."""
+        if self._producer is None:
+            name = f"{self._name}.{self._runtime.token_hex(8)}"
+            self._producer = await self._client.transactions(name)
+            self._id = name
+            self._ids[name] = None
+        for loose in list(self._loose):
+            await self._fence_id(loose)
+            del self._loose[loose]
+        if self._reclaim:
+            await self._claim_again(self._producer)
+        return self._producer
+
+    async def _claim_again(self, producer: Transactions) -> None:
+        """Claim with this id what an earlier one of ours has, and nobody else has taken over."""
+        await self._state_topic.see()
+        self._drop_lost()
+        await self._claim(producer, self._owned)
+        self._drop_lost()
+        self._ids = {self._id: None}
+        self._reclaim = False
+
+    async def _claim(self, producer: Transactions, owners: Iterable[Owner]) -> None:
+        """Claim write partitions with our id, and see what became of it.
+
+        Raises:
+            QueueError: they may be claimed, or not.
+        """
+        state = self._state_topic.state
+        records = [
+            record
+            for owner in owners
+            if state.claim(*owner).owner != self._id
+            for record in state.next_claim(*owner, self._id)
+        ]
+        if records:
+            try:
+                await producer.commit(self._state_topic.new_records(records))
+            except (PublishUncertainError, FencedError) as exc:
+                raise QueueError(f"cannot claim write partitions: {exc}") from exc
+            finally:
+                if producer.over:
+                    self._give_up_producer()
+            await self._state_topic.see()
+
+    def _drop_lost(self) -> None:
+        """What others have claimed is theirs."""
+        for owner in list(self._owned):
+            claim = self._state_topic.state.claim(*owner)
+            if claim.owner not in self._ids:
+                topic, write_partition = owner
+                log.error("%s/%d was taken over by %r", topic, write_partition, claim.owner)
+                del self._owned[owner]
+                self._doubtful.pop(owner, None)
+
+    async def _settle(self) -> None:
+        if self._loose:
+            await self._ready_producer()
+
+    async def _fence(self, wanted: Sequence[Owner], *, again: bool) -> None:
+        """Be the latest to claim write partitions, with the owners before us fenced."""
+        state = self._state_topic.state
+        for _ in range(ATTEMPTS):
+            producer = await self._ready_producer()
+            for owner in wanted:
+                await self._fence_owner(owner, again=again)
+            await self._state_topic.see()
+            if any(not self._is_fenced(owner) for owner in wanted):
+                continue
+            try:
+                await self._claim(producer, wanted)
+            except QueueError as exc:
+                if not producer.over:
+                    raise
+                log.warning("%s; going on with another producer", exc)
+                continue
+            if all(state.claim(*owner).owner == self._id for owner in wanted):
+                return
+        raise QueueError(f"others claim {wanted} as well, again and again; try again")
+
+    async def _fence_owner(self, owner: Owner, *, again: bool) -> None:
+        latest = self._state_topic.state.claim(*owner).owner
+        if latest in self._ids:
+            return
+        if again:
+            topic, write_partition = owner
+            raise FencedError(
+                f"write partition {write_partition} of {topic!r} was taken over by {latest!r}"
+            )
+        await self._fence_id(latest)
+
+    def _is_fenced(self, owner: Owner) -> bool:
+        latest = self._state_topic.state.claim(*owner).owner
+        return not latest or latest in self._ids or latest in self._fenced
+
+    async def _fence_id(self, transactional_id: str) -> None:
+        """See to it that nobody writes with an id any more, and that what it wrote is decided."""
+        if not transactional_id or transactional_id in self._fenced:
+            return
+        (await self._client.transactions(transactional_id)).close()
+        self._fenced[transactional_id] = None
+        if len(self._fenced) > MAX_FENCED:
+            self._fenced.popitem(last=False)
+
+
+def _tell(calls: Iterable[_Call], offsets: Sequence[int]) -> None:
+    """Give each call the offsets of its records."""
+    begin = 0
+    for call in calls:
+        end = begin + len(call.records)
+        if not call.done.done():
+            call.done.set_result(list(offsets[begin:end]))
+        begin = end
+
+
+def _fail(calls: Iterable[_Call], error: MemqError) -> None:
+    for call in calls:
+        call.fail(type(error)(str(error)))

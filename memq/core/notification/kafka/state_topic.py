@@ -1,0 +1,95 @@
+"""The topic in which brokers say things to each other (`state`), as one of them reads it."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from memq.core.notification.kafka.client import NewRecord, Place
+from memq.core.notification.kafka.reached import SEEN_S, Reached
+from memq.core.notification.kafka.state import KafkaState
+from memq.core.units import counted
+from memq.errors import ClosedError, ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from memq.core.notification.kafka.client import KafkaClient, Record
+    from memq.core.notification.kafka.state import StateRecord
+    from memq.errors import MemqError
+
+log = logging.getLogger(__name__)
+
+_SETTINGS = {"cleanup.policy": "compact"}
+
+
+class StateTopic:
+    """Reads all that was said, and goes on reading; a `Reader`.
+
+    Args:
+        client: of Kafka.
+        cluster_id: of the cluster whose topic it is.
+        on_forgotten: told of each topic of the queue that is said to be gone.
+
+    Attributes:
+        place: where it is in Kafka.
+        state: all that was said, up to where it was read.
+    """
+
+    def __init__(
+        self, client: KafkaClient, cluster_id: str, on_forgotten: Callable[[str], None]
+    ) -> None:
+        self._client = client
+        self._on_forgotten = on_forgotten
+        self._reached = Reached(0)
+        self.place = Place(f"{cluster_id}.memq-state", 0)
+        self.state = KafkaState()
+
+    def __repr__(self) -> str:
+        return f"<StateTopic {self.place} [{self._reached!r}]>"
+
+    async def start(self) -> None:
+        """Make it where there is none, and read it.
+
+        Raises:
+            ConfigError: somebody else made it, with more than one partition.
+        """
+        partitions = await self._client.create_topic(self.place.topic, 1, _SETTINGS)
+        if partitions != 1:
+            raise ConfigError(
+                f"topic {self.place.topic} of Kafka has {counted(partitions, 'partition')}, not 1: "
+                "memq did not make it; choose another cluster_id"
+            )
+        bounds = (await self._client.bounds([self.place]))[0]
+        self._reached = Reached(bounds.start)
+        self._client.follow(self.place, bounds.start, self)
+        await self.see()
+
+    async def see(self) -> None:
+        """See all that was said up to now, by whichever broker.
+
+        Raises:
+            QueueError: Kafka does not show it.
+        """
+        bounds = (await self._client.bounds([self.place]))[0]
+        await self._reached.wait_for(bounds.written, SEEN_S, self.place)
+
+    def new_records(self, records: Iterable[StateRecord]) -> list[NewRecord]:
+        """These records as they are written to it."""
+        return [NewRecord(self.place, each.value, each.key) for each in records]
+
+    def read(self, records: Sequence[Record], reached: int) -> None:
+        """Take over what was said."""
+        for record in records:
+            known = list(self.state.topics) if record.value is None else []
+            self.state.read(record)
+            for topic in known:
+                if topic not in self.state.topics:
+                    self._on_forgotten(topic)
+        self._reached.advance(reached)
+
+    def failed(self, error: MemqError) -> None:
+        """It cannot be read any more."""
+        if not isinstance(error, ClosedError):
+            log.error("%s cannot be read any more: %s", self.place, error)
+        self._reached.fail(error)

@@ -1,0 +1,36 @@
+"""Queues in Kafka for the tests of this folder."""
+
+from __future__ import annotations
+
+import secrets
+
+import pytest
+
+from memq.core.notification.kafka.confluent import ConfluentClient
+from memq.core.notification.kafka.queue import KafkaQueue
+from memq.core.runtime import SYSTEM
+
+pytest.register_assert_rewrite("tests.contracts.queue")
+
+
+@pytest.fixture
+def cluster():
+    """Name of a cluster that has nothing in Kafka."""
+    return f"c-{secrets.token_hex(6)}"
+
+
+@pytest.fixture
+async def process(kafka_server, cluster):
+    """Gives the queue of the cluster as another process has it; all are closed in the end."""
+    opened = []
+
+    async def start(broker_id="b", port=None, **options):
+        client = ConfluentClient(f"127.0.0.1:{port or kafka_server.port}", options, SYSTEM)
+        found = KafkaQueue(client, cluster_id=cluster, broker_id=broker_id)
+        opened.append(found)
+        await found.start()
+        return found
+
+    yield start
+    for queue in opened:
+        await queue.close()
