@@ -86,7 +86,7 @@ class OffsetOutOfRangeError(MemqError):
 
 
 class UnauthorizedError(MemqError):
-    """The broker refused the credentials given in the handshake."""
+    """The broker or a service refused the credentials, or does not let them do this."""
 
     code = "unauthorized"
 
@@ -232,6 +232,51 @@ class FencedError(QueueError):
 
     code = "fenced"
     retriable = False
+
+
+# -- coordination ---------------------------------------------------------------------------
+
+
+class SessionLostError(MemqError):
+    """The session with the coordination service is over, and its ephemerals with it; open another.
+
+    The call that raises it changed nothing.
+    """
+
+    code = "session_lost"
+
+
+class ChangeUncertainError(MemqError):
+    """A change was sent and its answer did not come: it may have happened; read what is there."""
+
+    code = "change_uncertain"
+
+
+class NoNodeError(MemqError):
+    """There is no node at that path."""
+
+    code = "no_node"
+
+
+class NodeExistsError(MemqError):
+    """There is a node at that path already."""
+
+    code = "node_exists"
+
+
+class NodeNotEmptyError(MemqError):
+    """A node with children cannot be deleted."""
+
+    code = "node_not_empty"
+
+
+class VersionConflictError(MemqError):
+    """A node has another version than the change was made for; read it again."""
+
+    code = "version_conflict"
+
+
+# -- whole data directories -----------------------------------------------------------------
 
 
 class LockedError(MemqError):

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
 
+def _boot_s() -> float:
+    # Where there is no such clock (macOS), the monotonic one of POSIX counts the time as well.
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
 @dataclass(frozen=True, slots=True)
 class Runtime:
     """Clocks, chance and threads.
@@ -28,6 +33,8 @@ class Runtime:
         random: evenly spread over [0, 1), for jitter.
         token_hex: so many random bytes as hex digits, for names that nobody else has.
         threads: an executor of so many threads, with the beginning of their names.
+        boot_s: as `mono_s`, but it goes on while the machine is suspended; for what others count on
+            meanwhile, such as a session.
     """
 
     mono_s: Callable[[], float] = time.monotonic
@@ -35,6 +42,7 @@ class Runtime:
     random: Callable[[], float] = SystemRandom().random
     token_hex: Callable[[int], str] = token_hex
     threads: Callable[[int, str], Executor] = ThreadPoolExecutor
+    boot_s: Callable[[], float] = _boot_s
 
     def wall_ms(self) -> int:
         """Milliseconds since 1970 UTC."""

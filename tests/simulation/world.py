@@ -222,6 +222,7 @@ class Process:
             random=chance.random,
             token_hex=lambda count: names.randbytes(count).hex(),
             threads=self.loop.threads,
+            boot_s=self.loop.time,
         )
 
     @property
