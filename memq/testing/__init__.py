@@ -8,6 +8,7 @@ from memq.testing.faulty_queue import FaultyQueue
 from memq.testing.faulty_storage import FaultyStorage
 from memq.testing.queue import InMemoryQueue
 from memq.testing.storage import InMemoryStorage
+from memq.testing.zookeeper import InMemoryZooKeeper
 
 __all__ = [
     "Broker",
@@ -18,4 +19,5 @@ __all__ = [
     "FaultyStorage",
     "InMemoryQueue",
     "InMemoryStorage",
+    "InMemoryZooKeeper",
 ]

@@ -328,14 +328,19 @@ class Session:
                 sent = True
                 return await asyncio.gather(*map(self._link.ask, requests))
         except (TimeoutError, ConnectionError) as exc:
-            where = f"{self._link.target}, within {self._request_timeout_s:g} s"
+            where = self._link.target
+            why = (
+                f"no answer within {self._request_timeout_s:g} s"
+                if isinstance(exc, TimeoutError)
+                else "the connection was lost"
+            )
             if sent and changes:
                 raise ChangeUncertainError(
-                    f"{_in_words(changes)}: sent and not answered ({where}); it may have happened. "
-                    "Read what is there"
+                    f"{_in_words(changes)} at {where}: {why}; it may have happened. Read what is "
+                    "there"
                 ) from exc
             self.check_alive()
-            raise UnavailableError(f"no answer of the coordination service ({where})") from exc
+            raise UnavailableError(f"coordination service {where}: {why}") from exc
 
     def _why_over(self) -> MemqError:
         if self._lost is not None:

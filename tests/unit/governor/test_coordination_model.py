@@ -1,0 +1,23 @@
+"""The model of ZooKeeper passes the contract of coordination, in time that passes at once."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from memq.testing import InMemoryZooKeeper
+from tests.contracts.coordination import *  # noqa: F403 - the suite is the module
+
+
+class Service(InMemoryZooKeeper):
+    """The model, with a clock for the contract."""
+
+    def clock_s(self):
+        return asyncio.get_running_loop().time()
+
+
+@pytest.fixture
+async def service(virtual_time):
+    """An empty one."""
+    return Service()
