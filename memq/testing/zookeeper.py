@@ -28,7 +28,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from memq.core.governor.coordination import Check, Create, Delete, Node, Set
+from memq.core.governor.coordination import Create, Delete, Node, Set
 from memq.core.governor.session import GetChildren, GetNode, Session, Transaction, WatchNode
 from memq.core.units import counted
 from memq.errors import (
@@ -299,39 +299,41 @@ class _Tree:
         return [event for path in paths for event in _came_or_went(path)]
 
     def _apply(self, change: Change, session: _ServerSession) -> list[_Event]:
-        path, user = change.path, session.user
         if isinstance(change, Create):
-            if _parent(path) not in self.nodes:
-                raise NoNodeError(f"there is no node {path!r}, or not its parent")
-            parent = self._found(_parent(path), user)
-            if path in self.nodes:
-                raise NodeExistsError(f"there is a node {path!r} already")
-            if parent.node.owner:
-                raise InvalidRequestError(f"{path!r} cannot be made: its parent is an ephemeral")
-            owner = session.session_id if change.ephemeral else 0
-            node = Node(bytes(change.data), 0, owner, self._transactions)
-            self._put(path, _Entry(node, user))
-            return _came_or_went(path)
+            return self._create(change, session)
+        path = change.path
         if isinstance(change, Delete):
-            # Whoever may change a node's parent may delete it.
-            entry = self._found(path, None)
-            self._found(_parent(path), user)
+            # ZooKeeper asks for the right to change the parent, and no other.
+            node = self._found(path, None).node
+            self._found(_parent(path), session.user)
         else:
-            entry = self._found(path, user)
-        if entry.node.version != change.version:
+            node = self._found(path, session.user).node
+        if node.version != change.version:
             raise VersionConflictError(f"node {path!r} has another version")
-        match change:
-            case Check():
-                return []
-            case Set():
-                node = entry.node._replace(data=bytes(change.data), version=change.version + 1)
-                self._put(path, entry._replace(node=node))
-                return [_Event(path, to_children=False)]
-            case Delete():
-                if self._names.get(path):
-                    raise NodeNotEmptyError(f"node {path!r} has children")
-                self._put(path, None)
-                return _came_or_went(path)
+        if isinstance(change, Set):
+            node = node._replace(data=bytes(change.data), version=node.version + 1)
+            self._put(path, self.nodes[path]._replace(node=node))
+            return [_Event(path, to_children=False)]
+        if isinstance(change, Delete):
+            if self._names.get(path):
+                raise NodeNotEmptyError(f"node {path!r} has children")
+            self._put(path, None)
+            return _came_or_went(path)
+        return []
+
+    def _create(self, change: Create, session: _ServerSession) -> list[_Event]:
+        path = change.path
+        if _parent(path) not in self.nodes:
+            raise NoNodeError(f"there is no node {path!r}, or not its parent")
+        parent = self._found(_parent(path), session.user)
+        if path in self.nodes:
+            raise NodeExistsError(f"there is a node {path!r} already")
+        if parent.node.owner:
+            raise InvalidRequestError(f"{path!r} cannot be made: its parent is an ephemeral")
+        owner = session.session_id if change.ephemeral else 0
+        node = Node(bytes(change.data), 0, owner, self._transactions)
+        self._put(path, _Entry(node, session.user))
+        return _came_or_went(path)
 
     def _found(self, path: str, user: str | None) -> _Entry:
         """What is at a path, if this user may have it; None may have everything."""

@@ -2,117 +2,14 @@
 
 from __future__ import annotations
 
-import re
-import ssl
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from memq.core.governor.coordination import check_path
 from memq.core.runtime import SYSTEM, Runtime
-from memq.errors import ConfigError, InvalidRequestError
+from memq.errors import ConfigError
 
 if TYPE_CHECKING:
     from memq.core.governor.coordination import Coordination
-
-DEFAULT_PORT = 2181
-DEFAULT_SESSION_TIMEOUT_MS = 18_000  # Kafka's; nine ticks of a ZooKeeper as it comes
-DEFAULT_REQUEST_TIMEOUT_MS = 10_000
-MIN_TIMEOUT_MS = 500  # shorter, a pause of the garbage collector ends sessions
-
-_SERVER = re.compile(r"(?P<host>[^\s:/\[\],]+|\[[0-9a-fA-F:.]+\])(?::(?P<port>[0-9]{1,5}))?")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ZooKeeperOptions:
-    """How a ZooKeeper is reached, and who we are there.
-
-    Attributes:
-        servers: addresses and the root of all our paths, such as `zk1:2181,zk2:2181/memq`; a root
-            that is not there is made.
-        session_timeout_ms: after so long without a word from us our ephemerals go. The servers may
-            agree to another one; by default they have a tick of 2 s, and agree to 2 to 20 ticks.
-        request_timeout_ms: every call ends within it.
-        user: with `password`, a digest identity; what we make belongs to it alone. Without one,
-            everybody may read and change it.
-        password: of the user.
-        tls: whether connections are encrypted; implied by the options below.
-        ca_certificate: PEM file of the authorities that servers are checked against; those of the
-            system by default.
-        client_certificate: PEM file of ours, with the chain.
-        client_key: PEM file of its key; not needed when it is in the same file.
-    """
-
-    servers: str
-    session_timeout_ms: int = DEFAULT_SESSION_TIMEOUT_MS
-    request_timeout_ms: int = DEFAULT_REQUEST_TIMEOUT_MS
-    user: str = ""
-    password: str = field(default="", repr=False)
-    tls: bool = False
-    ca_certificate: str = ""
-    client_certificate: str = ""
-    client_key: str = ""
-
-    def __post_init__(self) -> None:
-        self.addresses()
-        self.root()
-        for name in ("session_timeout_ms", "request_timeout_ms"):
-            if getattr(self, name) < MIN_TIMEOUT_MS:
-                raise ConfigError(f"{name} = {getattr(self, name)}: at least {MIN_TIMEOUT_MS}")
-        if bool(self.user) != bool(self.password) or ":" in self.user:
-            raise ConfigError(
-                f"user = {self.user!r}: a user of ZooKeeper has a password, and no ':' in its name"
-            )
-        if self.client_key and not self.client_certificate:
-            raise ConfigError(f"client_key = {self.client_key!r} without a client_certificate")
-
-    def addresses(self) -> list[tuple[str, int]]:
-        """Host and port of each server.
-
-        Raises:
-            ConfigError: one is malformed.
-        """
-        found = []
-        for text in self.servers.partition("/")[0].split(","):
-            match = _SERVER.fullmatch(text.strip())
-            port = int(match["port"] or DEFAULT_PORT) if match else 0
-            if match is None or not 0 < port < 1 << 16:
-                raise ConfigError(
-                    f"servers = {self.servers!r}: {text!r} is no address of a ZooKeeper; write "
-                    "them like zk1:2181,zk2:2181/memq"
-                )
-            found.append((match["host"].strip("[]"), port))
-        return found
-
-    def root(self) -> str:
-        """What all paths begin with, without a slash at its end: `/memq`, or nothing.
-
-        Raises:
-            ConfigError: it is malformed.
-        """
-        path = "/" + self.servers.partition("/")[2].rstrip("/")
-        try:
-            return check_path(path).rstrip("/")
-        except InvalidRequestError as exc:
-            raise ConfigError(f"servers = {self.servers!r}: {exc}") from exc
-
-    def tls_context(self) -> ssl.SSLContext | None:
-        """What connections are encrypted with; None for plain ones.
-
-        Raises:
-            ConfigError: a file cannot be read, or is not what it should be.
-        """
-        if not (self.tls or self.ca_certificate or self.client_certificate):
-            return None
-        try:
-            context = ssl.create_default_context(cafile=self.ca_certificate or None)
-            if self.client_certificate:
-                context.load_cert_chain(self.client_certificate, self.client_key or None)
-        except OSError as exc:  # ssl.SSLError is one
-            raise ConfigError(
-                f"ca_certificate = {self.ca_certificate!r}, client_certificate = "
-                f"{self.client_certificate!r}, client_key = {self.client_key!r}: not usable: {exc}"
-            ) from exc
-        return context
+    from memq.core.governor.options import ZooKeeperOptions
 
 
 async def open_zookeeper(options: ZooKeeperOptions, runtime: Runtime = SYSTEM) -> Coordination:

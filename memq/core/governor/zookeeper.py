@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
-    from memq.core.governor.open import ZooKeeperOptions
+    from memq.core.governor.options import ZooKeeperOptions
     from memq.core.governor.session import Request
     from memq.core.runtime import Runtime
 

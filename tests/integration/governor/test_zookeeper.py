@@ -11,7 +11,8 @@ import time
 
 import pytest
 
-from memq.core.governor.open import ZooKeeperOptions, open_zookeeper
+from memq.core.governor.open import open_zookeeper
+from memq.core.governor.options import ZooKeeperOptions
 from memq.core.governor.zookeeper import ABORT_S, CLOSE_S
 from memq.core.runtime import SYSTEM
 from memq.errors import SessionLostError, UnavailableError
@@ -93,7 +94,7 @@ def own_server(tmp_path, service_jars):
 
 def kazoo_threads():
     """Threads that kazoo has begun and not ended."""
-    names = ("zk_loop", "_thread_worker", "stop")
+    names = ("zk_loop", "_thread_worker")
     return [each for each in threading.enumerate() if any(name in each.name for name in names)]
 
 
@@ -106,7 +107,8 @@ def options_for(server, **options):
 
 PROGRAM = """
 import asyncio, sys
-from memq.core.governor.open import ZooKeeperOptions, open_zookeeper
+from memq.core.governor.open import open_zookeeper
+from memq.core.governor.options import ZooKeeperOptions
 
 async def main():
     session = await open_zookeeper(
@@ -123,7 +125,7 @@ asyncio.run(main())
 async def test_the_ephemeral_of_a_killed_process_goes(service, other):
     """After kill -9 it is there for the session timeout, and then gone."""
     servers = f"{service.server.address}{service.root}"
-    with subprocess.Popen(
+    with subprocess.Popen(  # noqa: ASYNC220 - it only forks
         [sys.executable, "-c", PROGRAM, servers], stdout=subprocess.PIPE
     ) as process:
         line = await asyncio.to_thread(process.stdout.readline)
@@ -176,7 +178,7 @@ async def test_a_session_outlives_a_server_that_is_killed(own_server):
 
 
 async def test_no_new_session_under_an_old_one(service, other):
-    """When the session has expired, kazoo connects no more, also while the event loop stands still."""
+    """After its session has expired kazoo connects no more, also while the loop stands still."""
     session = await service.open(session_timeout_s=SHORT_S)
     await session.create("/mine", ephemeral=True)
     gone = other.watch("/mine")

@@ -7,7 +7,8 @@ import ssl
 
 import pytest
 
-from memq.core.governor.open import ZooKeeperOptions, open_zookeeper
+from memq.core.governor.open import open_zookeeper
+from memq.core.governor.options import ZooKeeperOptions
 from memq.errors import ConfigError
 from tests.advice import follows
 
@@ -35,7 +36,7 @@ def test_servers_and_root(servers, addresses, root):
 )
 def test_wrong_servers_are_refused(servers):
     """The error names them, and how they are written is understood."""
-    with pytest.raises(ConfigError, match="servers = .* write them like") as caught:
+    with pytest.raises(ConfigError, match=r"servers = .* write them like") as caught:
         ZooKeeperOptions(servers=servers)
     ZooKeeperOptions(servers=str(caught.value).rpartition(" ")[2])
 
@@ -73,14 +74,13 @@ def test_the_password_is_not_shown():
 
 
 def test_tls_compares_certificates_and_names():
-    """Encrypted connections are also to whom they should be; without a word of it they are plain."""
+    """An encrypted connection is to whom it should be; without a word of TLS it is plain."""
     assert ZooKeeperOptions(servers="zk1").tls_context() is None
     context = ZooKeeperOptions(servers="zk1", tls=True).tls_context()
     assert context.check_hostname
     assert context.verify_mode is ssl.CERT_REQUIRED
 
 
-@follows("ZooKeeper needs kazoo: pip install 'memq[zookeeper]'")
 async def test_without_kazoo_the_extra_is_named(monkeypatch):
     """Whoever has not installed it learns how."""
     real = builtins.__import__
