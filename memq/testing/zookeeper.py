@@ -404,7 +404,10 @@ class _Pipe:
     def put(self, what: Callable[[], None]) -> None:
         if not self.broken and not self._loop.is_closed():
             self._held.append(what)
-            self._loop.call_later(self._link.delay_s, self._come_out)
+            if self._link.delay_s:
+                self._loop.call_later(self._link.delay_s, self._come_out)
+            else:  # in the order of the calls, which timers of one moment do not keep
+                self._loop.call_soon(self._come_out)
 
     def thaw(self) -> None:
         late, self._late = self._late, 0

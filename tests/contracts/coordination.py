@@ -395,10 +395,15 @@ async def test_a_watch_of_children_is_not_told_of_their_data(session, other):
     await other.create("/a/x")
     watch = session.watch_children("/a")
     assert await anext(watch) == ("x",)
-    await other.set("/a", b"changed", 0)
-    await other.set("/a/x", b"changed", 0)
+    waiter = await begun(anext(watch))
+    for version in range(3):
+        await other.set("/a", b"changed", version)
+        await other.set("/a/x", b"changed", version)
+        await session.get("/a")  # so that it has been told
+        await session.get("/a")  # and has read
+        assert not waiter.done()
     await other.create("/a/y")
-    assert await within(anext(watch)) == ("x", "y")
+    assert await within(waiter) == ("x", "y")
 
 
 async def test_a_slow_reader_is_given_the_last_state(session, other):
@@ -424,19 +429,20 @@ async def test_no_last_state_is_lost_to_a_quick_reader(session, other):
 
 
 async def test_a_wait_that_is_cancelled_loses_nothing(session, other):
-    """The next one gives what the cancelled one would have given."""
+    """The next one gives what the cancelled one would have given, wherever it was by then."""
     await other.create("/a", b"0")
     watch = session.watch("/a")
     await anext(watch)
-    for version in range(20):
+    for version in range(30):
         waiter = await begun(anext(watch))
         await other.set("/a", b"%d" % version, version)
-        for _ in range(version % 5):
+        for _ in range(version % 15):
             await asyncio.sleep(0)
         waiter.cancel()
-        await asyncio.gather(waiter, return_exceptions=True)
-    await other.set("/a", b"last", 20)
-    await following(watch, data_is(b"last"))
+        await asyncio.wait([waiter])
+        if waiter.cancelled():
+            waiter = anext(watch)
+        assert (await within(waiter)).data == b"%d" % version
 
 
 async def test_many_watches(session, other):
@@ -489,6 +495,23 @@ async def test_a_watch_gives_what_it_missed_without_a_connection(service, sessio
     assert after[1] is None
     assert after[2].data == b"n"
     assert after[3] == ("a", "new")
+
+
+async def test_a_watch_outlasts_the_timeout_of_calls(service, other):
+    """Without a connection it waits for as long as that takes, and goes on."""
+    session = await service.open(request_timeout_s=0.3)
+    watches = [session.watch("/a"), session.watch_children("/")]
+    for watch in watches:
+        await anext(watch)
+    waiters = [await begun(anext(watch)) for watch in watches]
+    service.refuse(session)
+    await until(session, "not connected")
+    await asyncio.sleep(1.0)
+    await other.create("/a", b"x")
+    assert not any(waiter.done() for waiter in waiters)
+    service.restore(session)
+    assert (await within(waiters[0])).data == b"x"
+    assert await within(waiters[1]) == ("a",)
 
 
 async def test_calls_wait_for_a_connection(service, session):
