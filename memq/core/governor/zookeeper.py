@@ -233,12 +233,13 @@ class _KazooLink:
         self._asked: dict[asyncio.Future[Any], None] = {}
         self._stopped: asyncio.Future[None] | None = None
         self._handler = _Handler(tls, clock_s, self._agreed)
-        hosts = (f"[{host}]" if ":" in host else host for host, _ in options.addresses())
-        ports = (port for _, port in options.addresses())
         identity = options.user, options.password
         self._acl = [make_digest_acl(*identity, all=True)] if options.user else OPEN_ACL_UNSAFE
         self._client = KazooClient(
-            hosts=",".join(f"{host}:{port}" for host, port in zip(hosts, ports, strict=True)),
+            hosts=",".join(
+                f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+                for host, port in options.addresses()
+            ),
             timeout=options.session_timeout_ms / 1000,
             handler=self._handler,
             auth_data=[("digest", ":".join(identity))] if options.user else None,
@@ -371,43 +372,29 @@ class _KazooLink:
             self._handler.abort()
         if not (await asyncio.wait([stopped], timeout=ABORT_S))[0]:
             log.warning("the threads of a session with %s have not ended yet", self.target)
-            return
-        stopped.result()
 
     def _stop(self) -> asyncio.Future[None]:
-        """Begin to end kazoo's threads; nothing that was asked is answered any more."""
+        """Begin to end kazoo's threads; what was asked and not answered by their end, never is."""
         if self._stopped is None:
             self._stopped = stopped = self._loop.create_future()
             self._handler.over = True
 
             def stop() -> None:
-                error: Exception | None = None
                 try:
                     self._client.stop()
                     self._client.close()
-                except Exception as exc:  # noqa: BLE001 - whoever closes is told
-                    error = exc
-                self.tell(_end, stopped, error)
+                except Exception:
+                    log.exception("the threads of a session with %s do not end", self.target)
+                self.tell(self._ended, stopped)
 
             self._handler.spawn(stop)
-            # What has been answered already is told before this.
-            self._loop.call_later(CLOSE_S, self._abandon)
-            stopped.add_done_callback(lambda _: self._abandon())
         return self._stopped
 
-    def _abandon(self) -> None:
+    def _ended(self, stopped: asyncio.Future[None]) -> None:
+        stopped.set_result(None)
         for future in list(self._asked):
             if not future.done():
                 future.set_exception(ConnectionResetError("the session was closed"))
-
-
-def _end(stopped: asyncio.Future[None], error: Exception | None) -> None:
-    if stopped.done():
-        return
-    if error is None:
-        stopped.set_result(None)
-    else:
-        stopped.set_exception(error)
 
 
 def _settle(
