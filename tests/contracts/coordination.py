@@ -499,7 +499,7 @@ async def test_a_watch_gives_what_it_missed_without_a_connection(service, sessio
 
 async def test_a_watch_outlasts_the_timeout_of_calls(service, other):
     """Without a connection it waits for as long as that takes, and goes on."""
-    session = await service.open(request_timeout_s=0.3)
+    session = await service.open(request_timeout_s=0.5)
     watches = [session.watch("/a"), session.watch_children("/")]
     for watch in watches:
         await anext(watch)
