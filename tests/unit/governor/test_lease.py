@@ -118,8 +118,10 @@ class Probe(NamedTuple):
     known_late: float
 
 
-ways = st.one_of(st.floats(0, 3), st.floats(0, 20), st.just(NEVER_S))
-probes = st.builds(Probe, st.floats(0.01, 3), ways, ways, st.floats(0, RESERVE_SHARE - 2 * DRIFT))
+latest = RESERVE_SHARE - 2 * DRIFT
+ways = st.one_of(st.just(0.0), st.floats(0, 3), st.floats(0, 20), st.just(NEVER_S))
+known = st.one_of(st.just(latest), st.floats(0, latest))
+probes = st.builds(Probe, st.floats(0.01, 3), ways, ways, known)
 
 
 def histories(sent):
