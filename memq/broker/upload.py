@@ -5,12 +5,16 @@ was lost is recognised by the next attempt, and two attempts at a time do no har
 long is made a second time where that helps (`memq.core.hedging`), and the first to succeed ends the
 upload. A thread cannot be interrupted: an attempt that hangs goes on, and holds the Batch's memory,
 after the upload has ended.
+
+A Batch may fail meanwhile, taken along by one before it. An upload that waits then, for its turn or
+to try again, ends at once: it stores nothing more, and the Batch's memory is free.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
 from memq.core.hedging import first_success
@@ -19,7 +23,7 @@ from memq.core.write_partition_effects import BatchState
 from memq.errors import MemqError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
     from concurrent.futures import Future
 
     from memq.broker.context import BrokerContext
@@ -44,6 +48,7 @@ class Upload:
         self._buffers = tuple(batch.sealed.buffers)
         self._context = context
         self._threads: list[Future[None]] = []
+        self._waiting: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         return f"<Upload of {self._batch.batch_id} [{len(self.running())} attempts under way]>"
@@ -66,14 +71,21 @@ class Upload:
 
         running[0].add_done_callback(self._context.fatal_errors.guarded("upload", ended))
 
+    def give_up(self) -> None:
+        """Its Batch has failed: end it where it waits; an attempt that is under way goes on."""
+        if self._waiting is not None:
+            self._waiting.cancel()
+
     async def run(self) -> None:
         """Store the object, trying again while the error is retriable and time is left.
+
+        When the Batch fails meanwhile, it returns and may have stored nothing, or is cancelled.
 
         Raises:
             MemqError: why the last attempt failed.
         """
         retry = Retry(self._left_s(), self._context.runtime, STORAGE_BACKOFF)
-        while True:
+        while not self._has_failed():
             try:
                 await self._put()
             except MemqError as exc:
@@ -82,11 +94,34 @@ class Upload:
                 log.warning(
                     "Batch %s: attempt %d failed: %s", self._batch.batch_id, retry.failures, exc
                 )
-                await asyncio.sleep(delay_s)
-                if self._batch.state is BatchState.FAILED:  # one before this one took it along
-                    raise
             else:
                 return
+            if not self._has_failed():
+                with self._wait():
+                    await asyncio.sleep(delay_s)
+
+    def _has_failed(self) -> bool:
+        return self._batch.state is BatchState.FAILED
+
+    @contextmanager
+    def _wait(self) -> Iterator[None]:
+        """Let `give_up` end the upload meanwhile."""
+        self._waiting = asyncio.current_task()
+        try:
+            yield
+        finally:
+            self._waiting = None
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """One of the uploads that there may be at a time."""
+        slots = self._context.upload_slots
+        with self._wait():
+            await slots.acquire()
+        try:
+            yield
+        finally:
+            slots.release()
 
     # -- one put, with its hedge --------------------------------------------------------------
 
@@ -94,7 +129,7 @@ class Upload:
         self._threads = self.running()
         before = len(self._threads)
         try:
-            async with asyncio.timeout(self._left_s()), self._context.upload_slots:
+            async with asyncio.timeout(self._left_s()), self._turn():
                 await first_success(
                     self._attempt,
                     self._context.hedging,

@@ -306,7 +306,8 @@ class WritePartition:
                     case AnswerWrite(ticket, error):
                         ticket.fail(error)
                     case UploadBatch(batch):
-                        self._spawn(self._upload(batch))
+                        self._uploads[batch] = upload = Upload(batch, self._context)
+                        self._spawn(self._upload(batch, upload))
                     case PublishBatches():
                         self._spawn(self._publish(effect))
                     case ReleaseBodies(batch):
@@ -357,6 +358,7 @@ class WritePartition:
         if upload is None:  # it was never sealed
             self._let_go(batch)
         else:  # a put that hangs past its deadline holds the memory, and may still store the object
+            upload.give_up()
             upload.when_over(partial(self._let_go, batch))
 
     def _let_go(self, batch: RingBatch) -> None:
@@ -365,8 +367,7 @@ class WritePartition:
             write.release()
         batch.tickets.clear()
 
-    async def _upload(self, batch: RingBatch) -> None:
-        self._uploads[batch] = upload = Upload(batch, self._context)
+    async def _upload(self, batch: RingBatch, upload: Upload) -> None:
         try:
             await upload.run()
         except MemqError as exc:
