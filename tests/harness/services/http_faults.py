@@ -45,16 +45,15 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from tempfile import SpooledTemporaryFile
-from typing import TYPE_CHECKING, Literal, Self, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 from urllib.parse import unquote
 from xml.sax.saxutils import escape
 
 from tests.harness.services.proxy_loop import (
     CHUNK_BYTES,
-    HOST,
+    FaultProxy,
     Peer,
     PeerLeftError,
-    ProxyLoop,
     cancel,
     connected,
     unless_left,
@@ -62,7 +61,6 @@ from tests.harness.services.proxy_loop import (
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
-    from types import TracebackType
     from typing import TypeAlias
 
     Write: TypeAlias = Callable[[bytes], Awaitable[None]]
@@ -204,7 +202,7 @@ class Counts:
 # -- the proxy ---------------------------------------------------------------------------------
 
 
-class HttpFaultProxy:
+class HttpFaultProxy(FaultProxy):
     """Stands between HTTP/1.1 clients and one server. Thread-safe.
 
     Args:
@@ -214,9 +212,9 @@ class HttpFaultProxy:
     """
 
     def __init__(self, upstream_host: str, upstream_port: int, *, seed: int = 0) -> None:
+        super().__init__("http-fault-proxy")
         self._upstream = (upstream_host, upstream_port)
         self._seed = seed
-        self._loop = ProxyLoop(self._serve, "http-fault-proxy")
         self._outage: Outage | None = None
         self._speaks = asyncio.Event()
         self._speaks.set()
@@ -241,33 +239,6 @@ class HttpFaultProxy:
             states.insert(0, f"outage: {self._outage}")
         target = "{}:{}".format(*self._upstream)
         return f"<HttpFaultProxy {self.address} for {target} [{', '.join(states)}]>"
-
-    def __enter__(self) -> Self:
-        self._loop.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._loop.stop()
-
-    @property
-    def port(self) -> int:
-        """Where clients connect to; the same until the proxy ends."""
-        return self._loop.port
-
-    @property
-    def address(self) -> str:
-        """`host:port`, for clients."""
-        return f"{HOST}:{self.port}"
-
-    @property
-    def connections(self) -> int:
-        """How many clients are connected."""
-        return self._loop.connections
 
     @property
     def counts(self) -> Counts:

@@ -15,11 +15,13 @@ import asyncio
 import socket
 import struct
 import threading
+from abc import ABC, abstractmethod
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+    from types import TracebackType
     from typing import Any
 
 T = TypeVar("T")
@@ -208,6 +210,48 @@ class ProxyLoop:
             connection.close()
         if not task.cancelled() and self._failure is None:
             self._failure = task.exception()
+
+
+class FaultProxy(ABC):
+    """A proxy while its context is open: one port, and a loop that serves it.
+
+    Args:
+        name: of its thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._loop = ProxyLoop(self._serve, name)
+
+    def __enter__(self) -> Self:
+        self._loop.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._loop.stop()
+
+    @property
+    def port(self) -> int:
+        """Where clients connect to; the same until the proxy ends."""
+        return self._loop.port
+
+    @property
+    def address(self) -> str:
+        """`host:port`, for clients."""
+        return f"{HOST}:{self.port}"
+
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        return self._loop.connections
+
+    @abstractmethod
+    async def _serve(self, client: Peer) -> None:
+        """Serve one connection, as `ProxyLoop` asks for."""
 
 
 def _peer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Peer:

@@ -21,12 +21,11 @@ Ends of connections, and resets, wait like bytes do.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal
 
-from tests.harness.services.proxy_loop import CHUNK_BYTES, HOST, ProxyLoop, connected
+from tests.harness.services.proxy_loop import CHUNK_BYTES, FaultProxy, connected
 
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import TypeAlias
 
     from tests.harness.services.proxy_loop import Peer
@@ -41,7 +40,7 @@ MAX_CHUNKS = 64
 time; a sender that is faster waits."""
 
 
-class TcpFaultProxy:
+class TcpFaultProxy(FaultProxy):
     """Passes bytes on, or does not. Thread-safe.
 
     Args:
@@ -53,8 +52,8 @@ class TcpFaultProxy:
     """
 
     def __init__(self, upstream: tuple[str, int] | None = None) -> None:
+        super().__init__("tcp-fault-proxy")
         self.upstream = upstream
-        self._loop = ProxyLoop(self._serve, "tcp-fault-proxy")
         self._flows = {direction: asyncio.Event() for direction in DIRECTIONS}
         self._delays_s = dict.fromkeys(DIRECTIONS, 0.0)
         self._refuses = False
@@ -72,33 +71,6 @@ class TcpFaultProxy:
             if self._delays_s[direction]:
                 states.append(f"{direction} {self._delays_s[direction]:g} s later")
         return f"<TcpFaultProxy {self.address} for {target} [{', '.join(states)}]>"
-
-    def __enter__(self) -> Self:
-        self._loop.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._loop.stop()
-
-    @property
-    def port(self) -> int:
-        """Where clients connect to; the same until the proxy ends."""
-        return self._loop.port
-
-    @property
-    def address(self) -> str:
-        """`host:port`, for clients."""
-        return f"{HOST}:{self.port}"
-
-    @property
-    def connections(self) -> int:
-        """How many clients are connected."""
-        return self._loop.connections
 
     def refuse(self) -> None:
         """Reset the connections, and refuse new ones until `restore`."""
