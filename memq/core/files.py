@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _IOV_MAX = os.sysconf("SC_IOV_MAX")  # most buffers that one writev takes
-_COMPARE_BYTES = 1 << 20  # read at a time when a file is compared
 
 _WAY_OUT = {
     errno.ENOSPC: "free some space on that disk",
@@ -156,20 +155,6 @@ def read_exactly(fd: int, start: int, length: int) -> pa.Buffer:
             raise OSError(errno.EIO, "the file ended early")
         done += count
     return buffer
-
-
-def same_bytes(fd: int, size_bytes: int, views: Sequence[memoryview]) -> bool:
-    """Whether a file of that size holds just these bytes."""
-    if size_bytes != sum(view.nbytes for view in views):
-        return False
-    start = 0
-    for view in views:
-        for at in range(0, view.nbytes, _COMPARE_BYTES):
-            piece = pa.py_buffer(view[at : at + _COMPARE_BYTES])
-            if not read_exactly(fd, start, piece.size).equals(piece):
-                return False
-            start += piece.size
-    return True
 
 
 def _write_some(fd: int, pending: list[memoryview], position: int) -> int:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import random
 
 import pytest
 
-from memq.core.files import _write_some, explain, opened, read_exactly, same_bytes, write_durably
+from memq.core.files import _write_some, explain, opened, read_exactly, write_durably
 
 
 def test_partial_writes_are_continued_where_they_ended():
@@ -45,22 +44,6 @@ def test_a_file_that_shrank_is_an_error_not_a_crash(tmp_path):
         os.truncate(tmp_path / "f", 5_000)
         with pytest.raises(OSError, match="ended early"):
             read_exactly(fd, 0, size_bytes)
-
-
-def test_same_bytes_compares_size_and_content(tmp_path):
-    """A file equals buffers however they are cut, and differs by one byte anywhere."""
-    content = random.Random(1).randbytes(3_000_000)
-    write_durably(tmp_path / "f", [memoryview(content)])
-    with opened(tmp_path / "f") as (fd, size_bytes):
-        for cuts in ([], [1], [1_048_576], [5, 2_999_999]):
-            edges = [0, *cuts, len(content)]
-            views = [memoryview(content)[a:b] for a, b in itertools.pairwise(edges)]
-            assert same_bytes(fd, size_bytes, views)
-        for place in (0, 1_048_576, 2_999_999):
-            other = bytearray(content)
-            other[place] ^= 1
-            assert not same_bytes(fd, size_bytes, [memoryview(other)])
-        assert not same_bytes(fd, size_bytes, [memoryview(content)[:-1]])
 
 
 def test_explain_adds_the_way_out_where_one_is_known():

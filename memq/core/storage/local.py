@@ -24,6 +24,7 @@ import contextlib
 import errno
 import os
 import stat
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -33,11 +34,11 @@ from memq.core.files import (
     make_folders,
     opened,
     read_exactly,
-    same_bytes,
     sync_folder,
     write_durably,
 )
 from memq.core.runtime import SYSTEM, Runtime
+from memq.core.storage.buffers import same_bytes, views_of
 from memq.core.storage.handler import ObjectInfo
 from memq.core.storage.keys import TEMPORARY_FOLDER, check_key, check_prefix
 from memq.errors import InvalidRequestError, ObjectNotFoundError, StorageError
@@ -86,7 +87,7 @@ class LocalStorage:
         """
         path = self._path(key)
         deadline_s = self._runtime.mono_s() + timeout_s
-        views = [view for buffer in buffers if (view := memoryview(buffer).cast("B")).nbytes]
+        views = views_of(buffers)
         with self._errors("write", key):
             try:
                 if path.exists() or not self._create(path, views, deadline_s):
@@ -225,7 +226,7 @@ class LocalStorage:
     def _accept_retry(self, path: Path, views: Sequence[memoryview]) -> None:
         """Take the object that is there for our own, durable now, if it has the same bytes."""
         with opened(path) as (fd, size_bytes):
-            if not same_bytes(fd, size_bytes, views):
+            if not same_bytes(partial(read_exactly, fd), size_bytes, views):
                 raise FileExistsError(
                     errno.EEXIST, "the key holds other bytes, and an object is never rewritten"
                 )

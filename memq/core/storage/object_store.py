@@ -45,6 +45,7 @@ from obstore.exceptions import (
 from memq.core.hedging import Hedging, first_success
 from memq.core.retry import STORAGE_BACKOFF, Retry
 from memq.core.runtime import SYSTEM, Runtime
+from memq.core.storage.buffers import same_bytes, views_of
 from memq.core.storage.handler import ObjectInfo
 from memq.core.storage.keys import check_key, check_prefix
 from memq.core.storage.object_store_client import is_directory_bucket, open_store
@@ -146,7 +147,7 @@ class ObjectStorage:
             StorageError: the store refused, did not answer in time, or the key holds other bytes.
         """
         name = self._name(key)
-        views = [view for buffer in buffers if (view := memoryview(buffer).cast("B")).nbytes]
+        views = views_of(buffers)
         size_bytes = sum(view.nbytes for view in views)
         with self._errors("write", key):
             try:
@@ -275,12 +276,12 @@ class ObjectStorage:
     ) -> None:
         """Take the object that is there for our own, if it has the same bytes."""
         try:
-            found = self.get_range(key, 0, size_bytes + 1)
+            found = memoryview(self.get_range(key, 0, size_bytes + 1)).cast("B")
         except ObjectNotFoundError:  # the store calls it a conflict, and has no object yet
             raise StorageError(
                 f"cannot write {key!r} in {self._container}: another put of it has not ended"
             ) from exc
-        if not _same_bytes(memoryview(found).cast("B"), views, size_bytes):
+        if not same_bytes(lambda start, length: found[start : start + length], len(found), views):
             raise StorageError(
                 f"cannot write {key!r} in {self._container}: the key holds other bytes, and an "
                 "object is never rewritten"
@@ -512,19 +513,6 @@ async def _next_page(stream: ListStream[Sequence[ObjectMeta]]) -> Sequence[Objec
         return await anext(stream)
     except StopAsyncIteration:
         return ()
-
-
-def _same_bytes(found: memoryview, views: Sequence[memoryview], size_bytes: int) -> bool:
-    """Whether an object has just the bytes of some buffers."""
-    if found.nbytes != size_bytes:
-        return False
-    start = 0
-    for view in views:
-        piece = pa.py_buffer(found[start : start + view.nbytes])
-        if not piece.equals(pa.py_buffer(view)):
-            return False
-        start += view.nbytes
-    return True
 
 
 def _info(meta: ObjectMeta, prefix: str) -> ObjectInfo:
