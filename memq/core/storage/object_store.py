@@ -15,32 +15,22 @@ explains has stalled, and is given up, so that there is time for another one.
 Reads are made of ranges, several at a time, each hedged, and tried a few times, by itself. What a
 store sends is counted: an answer that was cut short is no object's end.
 
-Requests are made on an event loop in a thread of its own, because only there can they be cancelled:
-a cancelled request closes its connection at once. A storage cannot be used by a process that was
-forked after its first request: the threads that make requests are not there.
+Requests are made in a thread of their own, and can be cancelled there
+(`memq.core.storage.object_store_thread`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import atexit
 import logging
-import os
-import threading
-import time
 from collections import Counter
-from concurrent.futures import CancelledError
 from contextlib import asynccontextmanager, contextmanager
-from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import quote
 
 import pyarrow as pa
-from obstore.exceptions import (
-    AlreadyExistsError,
-    BaseError,
-)
+from obstore.exceptions import AlreadyExistsError, BaseError
 
 from memq.core.hedging import Hedging, first_success
 from memq.core.retry import STORAGE_BACKOFF, Retry
@@ -56,24 +46,16 @@ from memq.core.storage.object_store_errors import (
     is_past_the_end,
     is_refusal,
 )
+from memq.core.storage.object_store_thread import Waits
 from memq.core.units import MIB
-from memq.errors import (
-    ClosedError,
-    ConfigError,
-    InvalidRequestError,
-    ObjectNotFoundError,
-    StorageError,
-)
+from memq.errors import ConfigError, InvalidRequestError, ObjectNotFoundError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
-    from concurrent.futures import Future
+    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
     from obstore import GetOptions, ListStream, ObjectMeta
 
     from memq.core.storage.handler import Buffer
-
-T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -86,10 +68,7 @@ LIST_TIMEOUT_S = 60.0  # of one page, with all its attempts
 PAGE_KEYS = 1_000  # S3 gives no more at a time
 JOIN_BELOW_BYTES = 32 << 10  # smaller buffers cost less to copy than to hand over one by one
 JOINED_BYTES = 1 * MIB
-END_TIMEOUT_S = 1.0  # for cancelled requests, when the process ends
-REST_S = 0.05  # for what threads of obstore do after that; it takes them microseconds
 
-_CLOSED = "the storage was closed"
 URI_SAFE = "/~!$&'()*+,;=:@"  # what the path of a URI may have as it is
 
 
@@ -130,7 +109,7 @@ class ObjectStorage:
         self._conditional = True
         self._bytes_under_way = 0  # changed on the event loop only
         self._hedging = Hedging()  # of reads, likewise; puts are hedged by who makes them
-        self._waits = _Waits()
+        self._waits = Waits()
         self.requests: Counter[str] = Counter()
 
     def __repr__(self) -> str:
@@ -518,92 +497,3 @@ async def _next_page(stream: ListStream[Sequence[ObjectMeta]]) -> Sequence[Objec
 def _info(meta: ObjectMeta, prefix: str) -> ObjectInfo:
     modified_ms = int(meta["last_modified"].timestamp() * 1000)
     return ObjectInfo(meta["path"].removeprefix(prefix), meta["size"], modified_ms)
-
-
-# -- the thread that makes requests -----------------------------------------------------------
-
-
-@cache
-def _requests_loop() -> tuple[asyncio.AbstractEventLoop, int]:
-    """The event loop on which every request of this process is made, and the process's id."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="memq-object-store", daemon=True)
-    thread.start()
-    atexit.register(_end, loop, thread)
-    return loop, os.getpid()
-
-
-def _end(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
-    """End the thread before the interpreter does, and let those of obstore come to rest.
-
-    When a request has ended, a thread of obstore still lets go of what belongs to Python. Where the
-    interpreter ends in that moment, the process is aborted: 1 in 12 that read once did.
-    """
-    if not thread.is_alive():  # this process was forked from the one that has the thread
-        return
-
-    def cancel_all() -> None:
-        for task in asyncio.all_tasks(loop):
-            task.cancel()
-        loop.call_soon(loop.stop)
-
-    loop.call_soon_threadsafe(cancel_all)
-    thread.join(END_TIMEOUT_S)
-    time.sleep(REST_S)
-
-
-class _Waits:
-    """Threads that wait for requests."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards both
-        self._under_way: set[Future[Any]] = set()
-        self._closed = False
-
-    def close(self) -> None:
-        """Give up what is waited for, and wait for no more."""
-        with self._lock:
-            self._closed = True
-            under_way = list(self._under_way)
-        for future in under_way:
-            future.cancel()
-
-    def until_done(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-        """Do work on the loop; it is cancelled when the time is up, or its wait is interrupted.
-
-        Raises:
-            ClosedError: `close` was called.
-            StorageError: this process was forked.
-            TimeoutError: the time is up.
-        """
-
-        async def in_time() -> T:
-            async with asyncio.timeout(timeout_s):
-                return await work
-
-        loop, process_id = _requests_loop()
-        if process_id != os.getpid():  # whose locks may be held by threads that are not here
-            work.close()
-            raise _forked()
-        with self._lock:
-            if self._closed:
-                work.close()
-                raise ClosedError(_CLOSED)
-            future = asyncio.run_coroutine_threadsafe(in_time(), loop)
-            self._under_way.add(future)
-        try:
-            return future.result()
-        except CancelledError as exc:
-            raise ClosedError(_CLOSED) from exc
-        except BaseException:
-            future.cancel()
-            raise
-        finally:
-            self._under_way.discard(future)
-
-
-def _forked() -> StorageError:
-    return StorageError(
-        "this process was forked from one that used an object store, whose threads are not here; "
-        "start it as a new process (multiprocessing: spawn)"
-    )
