@@ -71,6 +71,29 @@ async def test_linger_sends_without_flush(broker):
         assert values(broker) == [b"a"]
 
 
+async def test_a_message_that_two_interrupts_have_kept_back_is_sent(broker):
+    """Where the loop was never told of a sealed Message, it finds it when it looks at the time."""
+    p = producer(broker, linger="20ms", message_bytes="1KiB")
+    interrupts = 0
+
+    def interrupted(callback):
+        nonlocal interrupts
+        if callback == p._submit and interrupts < 2:
+            interrupts += 1
+            raise KeyboardInterrupt
+        return asyncio.get_running_loop().call_soon(callback)
+
+    p._hand_over = interrupted
+    async with p:
+        delivery = await p.write(b"a")
+        with pytest.raises(KeyboardInterrupt):
+            await p.write(bytes(1000))  # for which the Message with the first record is sealed
+        async with asyncio.timeout(5):
+            await delivery
+    assert interrupts == 2
+    assert values(broker) == [b"a"]
+
+
 @pytest.mark.parametrize("acks", [1, 0])
 async def test_lower_acks_tell_no_place(broker, acks):
     """With acks 1 and 0 the delivery ends sooner, and does not say where."""

@@ -300,6 +300,7 @@ class Accumulator:
                 self._budget.give(reserved)
                 raise
             size_bytes = message.size_bytes
+            # As in `_seal`, and no function of their own: a signal could come where that begins.
             try:
                 self._on_sealed(message)
                 self._leave(message.delivery, reserved, size_bytes)

@@ -33,9 +33,8 @@ def interrupted(function, at, error=KeyboardInterrupt):
         function()
     except error:
         return True
-    except (
-        MemqError
-    ) as exc:  # what is no interrupt to Python may come as the cause of another error
+    except MemqError as exc:
+        # What is no interrupt to Python may come as the cause of another error.
         assert isinstance(exc.__context__, error)
         return True
     finally:
