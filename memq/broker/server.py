@@ -87,6 +87,7 @@ class Broker:
         self._storage_uri = config.storage or (self._directory / "objects").as_uri()
         self._given = (storage, queue)
         self._storage = storage
+        self._abandoned = False
         self._admin_http = admin_http
         self._server: asyncio.Server | None = None
         self._background: list[asyncio.Task[None]] = []
@@ -131,7 +132,7 @@ class Broker:
             folders.append(self._directory / "queue")
         if storage is None:
             loop = asyncio.get_running_loop()
-            storage = self._storage = await loop.run_in_executor(None, self._open_storage)
+            storage = await loop.run_in_executor(None, self._open_storage)
         saved = await queue.times()
         clock = BrokerClock(self._runtime.mono_s, self._runtime.wall_ms, saved)
         fatal_errors = FatalErrors()
@@ -205,6 +206,7 @@ class Broker:
 
     def abandon(self) -> None:
         """Give up a start that did not end: nobody waits for what it asks of the storage."""
+        self._abandoned = True
         if self._storage is not None:
             self._storage.close()
 
@@ -228,7 +230,14 @@ class Broker:
         )
 
     def _open_storage(self) -> StorageHandler:
-        return open_storage(self._storage_uri, self.config.storage_options, self._runtime)
+        return open_storage(
+            self._storage_uri, self.config.storage_options, self._runtime, opened=self._opened
+        )
+
+    def _opened(self, storage: StorageHandler) -> None:
+        self._storage = storage
+        if self._abandoned:
+            storage.close()
 
     async def _listen(self) -> asyncio.Server:
         """Claim the port, without accepting."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from memq.core.runtime import SYSTEM, Runtime
@@ -36,15 +36,21 @@ class _Scheme(NamedTuple):
         root: the storage whose root is a URI, for who writes to it.
         locate: the widest storage that holds the object of a URI, and the object's key in it.
         folder: where on this machine a root is; None for a service.
+        check: asks a storage whether it can be used, and raises if it never could.
     """
 
     root: Callable[[str, StorageOptions, Runtime], StorageHandler]
     locate: Callable[[str, StorageOptions], tuple[StorageHandler, str]]
     folder: Callable[[str], Path | None]
+    check: Callable[[Any], None] = lambda _: None
 
 
 def open_storage(
-    root_uri: str, options: StorageOptions = NO_OPTIONS, runtime: Runtime = SYSTEM
+    root_uri: str,
+    options: StorageOptions = NO_OPTIONS,
+    runtime: Runtime = SYSTEM,
+    *,
+    opened: Callable[[StorageHandler], None] = lambda _: None,
 ) -> StorageHandler:
     """The storage whose root is `root_uri`, such as `file:///var/lib/memq/objects`, to write to it.
 
@@ -54,13 +60,20 @@ def open_storage(
         root_uri: of the storage.
         options: of an object store (`memq.core.storage.object_store_client`).
         runtime: its clocks and chance.
+        opened: told of the storage before it is asked anything, which may take seconds; another
+            thread can close it meanwhile.
 
     Raises:
+        ClosedError: it was.
         ConfigError: the URI is malformed, its scheme or an option is not known, or an object store
             has no such bucket or does not let us in. One that is away may come back.
         StorageError: a file system refused.
     """
-    return _scheme(root_uri).root(root_uri, options, runtime)
+    scheme = _scheme(root_uri)
+    storage = scheme.root(root_uri, options, runtime)
+    opened(storage)
+    scheme.check(storage)
+    return storage
 
 
 def local_folder(root_uri: str) -> Path | None:
@@ -123,12 +136,14 @@ def _refuse_options(uri: str, options: StorageOptions) -> None:
 
 def _store_root(uri: str, options: StorageOptions, runtime: Runtime) -> ObjectStorage:
     container, root = _store_place(uri)
-    storage = _object_storage()(container, root, dict(options), runtime=runtime)
+    return _object_storage()(container, root, dict(options), runtime=runtime)
+
+
+def _check_store(storage: ObjectStorage) -> None:
     try:
         storage.check()
     except StorageError as exc:
         log.warning("the storage is away, and is tried again when it is needed: %s", exc)
-    return storage
 
 
 def _locate_in_store(uri: str, options: StorageOptions) -> tuple[StorageHandler, str]:
@@ -162,7 +177,7 @@ def _object_storage() -> type[ObjectStorage]:
     return ObjectStorage
 
 
-_STORE = _Scheme(_store_root, _locate_in_store, lambda _: None)
+_STORE = _Scheme(_store_root, _locate_in_store, lambda _: None, _check_store)
 _SCHEMES = {
     "file": _Scheme(_local_root, _locate_local, _local_path),
     "s3": _STORE,
