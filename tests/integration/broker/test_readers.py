@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import threading
 import time
 import urllib.request
 from contextlib import asynccontextmanager
@@ -17,11 +18,13 @@ from memq.broker import connection as connection_module
 from memq.broker import fair_queuing
 from memq.broker.connection import MAX_BEGUN, MAX_QUEUED
 from memq.broker.fair_queuing import ClientFlows
+from memq.broker.handlers import BATCH_READS
 from memq.client.connection import BrokerConnection
 from memq.core.wire import messages as m
 from memq.core.wire.client_connection import ClientConnection
 from memq.core.wire.frame import FrameReader
 from memq.testing.broker import BrokerProcess
+from memq.testing.storage import InMemoryStorage
 from tests.integration.broker.support import TIMEOUT_S, Client, broker, client, until
 
 FLOOD_BYTES = 1_200_000  # of pipelined requests
@@ -252,3 +255,32 @@ async def test_a_client_that_reads_slowly_is_served(tmp_path, monkeypatch) -> No
                 await asyncio.sleep(0.04)
             assert len(b.connections) > 1
         assert b.context.metrics.connections_closed.labels("unread")._value.get() == 0
+
+
+class SilentReads(InMemoryStorage):
+    """A storage whose reads wait until they are let go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads, self.gate = 0, threading.Event()
+
+    def get_range(self, key, start, length):
+        self.reads += 1
+        assert self.gate.wait(TIMEOUT_S), "the test left it waiting"
+        return super().get_range(key, start, length)
+
+
+async def test_reads_that_hang_take_no_thread_of_uploads(tmp_path) -> None:
+    """More reads than there may be uploads hang, and Messages are stored beside them."""
+    storage = SilentReads()
+    async with broker(tmp_path, storage=storage, upload_threads=1) as b, client(b) as c:
+        await c.create(batch_messages=1)
+        await c.write(0)
+        (key,) = [info.key for info in storage.list("") if "/t/" in info.key]
+        ask = m.FetchBatch(topic="t", uri=storage.uri(key), start=0, length=8)
+        reads = [asyncio.ensure_future(c.ask(ask)) for _ in range(BATCH_READS)]
+        await until(lambda: storage.reads >= 2)  # as many threads as one upload and its hedge have
+        header, body = c.message(1)
+        assert (await c.ask(header, body, timeout_s=5)).offset == 1
+        storage.gate.set()
+        await asyncio.gather(*reads)

@@ -17,19 +17,23 @@ import pytest
 from memq.core.hedging import MIN_KNOWN
 from memq.core.storage import object_store
 from memq.core.storage.object_store import PART_ATTEMPTS, PART_BYTES, ObjectStorage
+from memq.core.storage.object_store_client import CLIENT_DEFAULTS
 from memq.core.storage.open import open_storage, open_uri
+from memq.core.units import MIB
 from memq.errors import ClosedError, ConfigError, ObjectNotFoundError, StorageError
 from tests.advice import follows
 from tests.harness.services.http_faults import (
     SLOW_DOWN,
     CutBody,
     Hang,
+    Latency,
     LoseAnswer,
     Reset,
     Rule,
     Status,
     s3_error,
 )
+from tests.harness.services.tcp_faults import TcpFaultProxy
 
 NOT_IMPLEMENTED = Status(
     HTTPStatus.NOT_IMPLEMENTED, s3_error("NotImplemented", "A header is not implemented.")
@@ -120,6 +124,43 @@ def test_a_put_that_stalls_leaves_time_for_another(quick, faulty, faults):
     with pytest.raises(StorageError, match="did not answer in time"):
         put(faulty, "k", b"abc", timeout_s=60)
     assert time.monotonic() - began < 30
+
+
+def test_a_slow_link_gives_no_put_up(monkeypatch, faulty, faults):
+    """All requests share one link: each may take as long as all the bytes under way."""
+    monkeypatch.setattr(object_store, "STALL_S", 0.3)
+    monkeypatch.setattr(object_store, "SLOW_BYTES_S", MIB)
+    hang = faults.add(Rule(Hang(), method="PUT", key="large"))
+    faults.add(Rule(Latency(1.0), method="PUT", key="small"))
+    with ThreadPoolExecutor(1) as pool:
+        before = pool.submit(put, faulty, "large", bytes(8 * MIB))
+        faults.wait_struck(hang)
+        put(faulty, "small", b"abc")
+        faults.release()
+        before.result()
+
+
+@pytest.fixture
+def brief_idleness(monkeypatch):
+    """Connections are idle for a tenth of a second at most, whatever longer it is else."""
+    assert float(CLIENT_DEFAULTS["pool_idle_timeout"].rstrip("s")) < 60  # of common firewalls
+    monkeypatch.setitem(CLIENT_DEFAULTS, "pool_idle_timeout", "100ms")
+
+
+def test_a_connection_that_a_firewall_forgot_costs_no_put_its_deadline(
+    brief_idleness, s3_server, bucket
+):
+    """A connection that was idle for long is not used again: nobody may answer on it any more."""
+    server = ("127.0.0.1", s3_server.port)
+    with TcpFaultProxy(server) as firewall, TcpFaultProxy() as proxy:
+        proxy.upstream = ("127.0.0.1", firewall.port)
+        storage = ObjectStorage(f"s3://{bucket}", "", {"endpoint": f"http://{proxy.address}"})
+        put(storage, "k", b"abc")
+        firewall.freeze()
+        proxy.upstream = server  # for new connections
+        time.sleep(0.2)  # by the client's own clock
+        put(storage, "l", b"abc", timeout_s=3)
+        assert proxy.connections > 0
 
 
 def test_a_store_without_conditional_puts_is_put_to_all_the_same(faulty, faults):
@@ -377,6 +418,30 @@ def test_a_forked_process_is_told_that_it_cannot_read(storage, method):
         assert "was forked" in answer
     assert child.exitcode == 0
     assert os.getpid() != child.pid
+
+
+def _read_inherited(storage, answers):
+    try:
+        storage.get("k")
+    except StorageError as exc:
+        answers.put(str(exc))
+
+
+def test_a_fork_may_come_while_another_thread_is_inside(storage):
+    """What a thread of the parent has locked stays locked in a child, which asks for none of it."""
+    put(storage, "k", b"abc")
+    context = multiprocessing.get_context("fork")
+    answers = context.SimpleQueue()
+    child = context.Process(target=_read_inherited, args=(storage, answers))
+    with storage._waits._lock:
+        child.start()
+    try:
+        child.join(10)
+        assert child.exitcode == 0
+        assert "was forked" in answers.get()
+    finally:
+        child.kill()
+        child.join()
 
 
 # -- closing -----------------------------------------------------------------------------------
