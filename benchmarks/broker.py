@@ -44,7 +44,7 @@ class DiscardingStorage:
         """There is nothing."""
         raise ObjectNotFoundError(f"{key}: this storage discards")
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+    def list(self, *prefixes: str) -> Iterator[ObjectInfo]:
         """There is nothing."""
         return iter(())
 

@@ -94,9 +94,10 @@ class FaultyStorage:
             lambda strike: _damaged(self._inner.get_range(key, start, length), strike),
         )
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+    def list(self, *prefixes: str) -> Iterator[ObjectInfo]:
         """As the storage does, or as planned."""
-        return self._call("list", prefix, lambda strike: self._listing(prefix, strike))
+        shown = ", ".join(prefixes)
+        return self._call("list", shown, lambda strike: self._listing(prefixes, shown, strike))
 
     def delete(self, *keys: str) -> None:
         """As the storage does, or as planned."""
@@ -131,9 +132,9 @@ class FaultyStorage:
             raise StorageError(f"{strike}: {key!r}: it was done, but the answer is lost")
         return result
 
-    def _listing(self, prefix: str, strike: Strike) -> Iterator[ObjectInfo]:
-        found = self._inner.list(prefix)
-        return _first_half(tuple(found), prefix, strike) if "partial" in strike else found
+    def _listing(self, prefixes: Sequence[str], shown: str, strike: Strike) -> Iterator[ObjectInfo]:
+        found = self._inner.list(*prefixes)
+        return _first_half(tuple(found), shown, strike) if "partial" in strike else found
 
 
 def _first_half(found: Sequence[ObjectInfo], prefix: str, strike: Strike) -> Iterator[ObjectInfo]:

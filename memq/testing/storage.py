@@ -79,16 +79,18 @@ class InMemoryStorage:
             )
         return self.get(key)[start : start + length]
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """The objects whose key starts with `prefix`, as they were when the listing began.
+    def list(self, *prefixes: str) -> Iterator[ObjectInfo]:
+        """The objects whose key starts with a prefix, as they were when the listing began.
 
         Raises:
-            InvalidRequestError: no key could start with the prefix.
+            InvalidRequestError: no key could start with a prefix.
         """
-        check_prefix(prefix)
+        for prefix in prefixes:
+            check_prefix(prefix)
         with self._lock:
             found = [
                 ObjectInfo(key, len(content), modified_ms)
+                for prefix in prefixes
                 for key, (content, modified_ms) in self._objects.items()
                 if key.startswith(prefix)
             ]

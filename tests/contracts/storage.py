@@ -215,6 +215,20 @@ def test_bad_keys_are_refused_everywhere(storage, key):
             call()
 
 
+def test_several_prefixes_are_listed_one_after_the_other(storage):
+    """A listing of many prefixes has the objects of each, in the order in which they were given."""
+    names = [f"{number:02}/{name}" for number in range(20) for name in "ab"]
+    for name in names:
+        put(storage, name, b"x")
+    prefixes = [f"{number:02}/" for number in reversed(range(20))]
+    listed = [info.key for info in storage.list(*prefixes, "none/")]
+    assert sorted(listed) == names
+    assert [key[:3] for key in listed] == [prefix for prefix in prefixes for _ in "ab"]
+    assert list(storage.list()) == []
+    with pytest.raises(InvalidRequestError):
+        storage.list("a/", "/")
+
+
 @pytest.mark.parametrize("prefix", ["/", "../", "a/../", "a//", "\0", ".tmp/", "./"])
 def test_bad_prefixes_are_refused(storage, prefix):
     """A prefix that no key can have is refused when the listing is asked for."""

@@ -65,8 +65,11 @@ class StorageHandler(Protocol):
             ObjectNotFoundError: there is none.
         """
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """The objects whose key starts with `prefix`, in no promised order."""
+    def list(self, *prefixes: str) -> Iterator[ObjectInfo]:
+        """The objects whose key starts with a prefix: of one after the other, each in any order.
+
+        A remote storage may ask for all prefixes at a time; whoever lists many gives it some.
+        """
 
     def delete(self, *keys: str) -> None:
         """Remove objects, durably; those that are not there are fine. An error may leave some."""

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 MAX_KEY_BYTES = 1024  # S3 ends there
 MAX_PART_BYTES = 255  # a part becomes a file name, and file systems end there
 MAX_RUNNING_MS = (1 << 48) - 1  # 12 hex digits: 8,900 years
+LISTINGS = 16  # of a topic at a time: one after the other they take seconds
 TEMPORARY_FOLDER = ".tmp"
 """First part of keys that no object may have: unfinished writes of a file system live there."""
 
@@ -141,15 +142,17 @@ def topic_objects(
         cluster_id: of the topic.
         topic: its name.
         incarnation: of it.
-        check: called before each prefix; it raises to give up. An object store takes seconds for
-            all of them.
+        check: called before each prefix, or each `LISTINGS` of a remote storage; it raises to give
+            up.
 
     Raises:
         StorageError: a listing failed; what came before is valid.
     """
-    for prefix in topic_prefixes(cluster_id, topic, incarnation):
+    prefixes = topic_prefixes(cluster_id, topic, incarnation)
+    at_a_time = LISTINGS if storage.remote else 1
+    for first in range(0, len(prefixes), at_a_time):
         check()
-        yield from storage.list(prefix)
+        yield from storage.list(*prefixes[first : first + at_a_time])
 
 
 def check_key(key: str) -> str:

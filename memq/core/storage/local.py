@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import stat
 from functools import partial
@@ -123,16 +124,17 @@ class LocalStorage:
         with self._reading(key) as (fd, size_bytes):
             return read_exactly(fd, start, max(0, min(length, size_bytes - start)))
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """The objects whose key starts with `prefix`, found as the iteration goes.
+    def list(self, *prefixes: str) -> Iterator[ObjectInfo]:
+        """The objects whose key starts with a prefix, found as the iteration goes.
 
         Objects and folders that vanish meanwhile are left out; symbolic links are not followed.
 
         Raises:
-            InvalidRequestError: no key could start with the prefix.
+            InvalidRequestError: no key could start with a prefix.
             StorageError: a folder cannot be read; what came before is valid.
         """
-        return self._walk(check_prefix(prefix))
+        walks = [self._walk(check_prefix(prefix)) for prefix in prefixes]
+        return itertools.chain.from_iterable(walks)
 
     def delete(self, *keys: str) -> None:
         """Remove objects, durably; those that are not there are fine. Their folders stay.

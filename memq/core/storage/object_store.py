@@ -37,7 +37,7 @@ from memq.core.retry import STORAGE_BACKOFF, Retry
 from memq.core.runtime import SYSTEM, Runtime
 from memq.core.storage.buffers import same_bytes, views_of
 from memq.core.storage.handler import ObjectInfo
-from memq.core.storage.keys import check_key, check_prefix
+from memq.core.storage.keys import LISTINGS, check_key, check_prefix
 from memq.core.storage.object_store_client import is_directory_bucket, open_store
 from memq.core.storage.object_store_errors import (
     explain,
@@ -52,10 +52,15 @@ from memq.errors import ConfigError, InvalidRequestError, ObjectNotFoundError, S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+    from typing import TypeAlias
 
     from obstore import GetOptions, ListStream, ObjectMeta
 
     from memq.core.storage.handler import Buffer
+
+    _Page: TypeAlias = Sequence[ObjectMeta]
+    _Stream: TypeAlias = ListStream[_Page]
+    _Begun: TypeAlias = tuple[_Stream | None, _Page | None]
 
 log = logging.getLogger(__name__)
 
@@ -162,14 +167,16 @@ class ObjectStorage:
         with self._errors("read", key):
             return self._waits.until_done(self._range(name, start, length))
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """The objects whose key starts with `prefix`, page by page as the iteration goes.
+    def list(self, *prefixes: str) -> Iterator[ObjectInfo]:
+        """The objects whose key starts with a prefix, page by page as the iteration goes.
+
+        The first pages of several prefixes are asked for at once: a request for each, all together.
 
         Raises:
-            InvalidRequestError: no key could start with the prefix.
+            InvalidRequestError: no key could start with a prefix.
             StorageError: the store refused, or did not answer; what came before is valid.
         """
-        return self._pages(check_prefix(prefix))
+        return self._listings([check_prefix(prefix) for prefix in prefixes])
 
     def delete(self, *keys: str) -> None:
         """Remove objects, durably, in as few requests as the store allows; missing ones are fine.
@@ -377,23 +384,57 @@ class ObjectStorage:
         self.requests["get_bytes"] += len(content)
         return _Part(content, size_bytes)
 
-    def _pages(self, prefix: str) -> Iterator[ObjectInfo]:
+    def _listings(self, prefixes: Sequence[str]) -> Iterator[ObjectInfo]:
+        if len(prefixes) == 1:  # nothing to ask for beside it
+            yield from self._pages(prefixes[0])
+            return
+        for first in range(0, len(prefixes), LISTINGS):
+            together = prefixes[first : first + LISTINGS]
+            self.requests["list"] += len(together)
+            begun = self._waits.until_done(self._first_pages(together))
+            for prefix, (stream, page) in zip(together, begun, strict=True):
+                yield from self._pages(prefix, stream, page)
+
+    async def _first_pages(self, prefixes: Sequence[str]) -> Sequence[_Begun]:
+        return await asyncio.gather(*(self._first_page(prefix) for prefix in prefixes))
+
+    async def _first_page(self, prefix: str) -> _Begun:
+        """The listing of a prefix and its first page; none where that failed."""
+        stream = self._stream(prefix)
+        try:
+            async with asyncio.timeout(2 * STALL_S):
+                return stream, await _next_page(stream)
+        except (FileNotFoundError, NotImplementedError, BaseError, TimeoutError):
+            return None, None  # it is asked for again by itself, and the error told then
+
+    def _stream(self, prefix: str, last: str | None = None) -> _Stream:
+        folder = (self._prefix + prefix).rpartition("/")[0] or None
+        return self._reads.list(folder, offset=last, chunk_size=PAGE_KEYS)
+
+    def _pages(
+        self, prefix: str, stream: _Stream | None = None, page: _Page | None = None
+    ) -> Iterator[ObjectInfo]:
         """Page by page. Where a request fails, a new listing goes on after the last key.
 
         A directory bucket (S3 Express One Zone) lists keys in no order: there it begins anew, and
         leaves out what was there before.
+
+        Args:
+            prefix: of the keys.
+            stream: the listing, when it has begun.
+            page: its first page, likewise.
         """
-        folder = (self._prefix + prefix).rpartition("/")[0] or None
         last: str | None = None
         listed: set[str] = set()
-        stream, retry = None, self._list_retry()
+        retry = self._list_retry()
         while True:
             try:
                 with self._errors("list", prefix):
                     if stream is None:
-                        stream = self._reads.list(folder, offset=last, chunk_size=PAGE_KEYS)
-                    self.requests["list"] += 1
-                    page = self._waits.until_done(_next_page(stream), 2 * STALL_S)
+                        stream = self._stream(prefix, last)
+                    if page is None:
+                        self.requests["list"] += 1
+                        page = self._waits.until_done(_next_page(stream), 2 * STALL_S)
             except StorageError as exc:
                 stream, delay_s = None, retry.after(exc)
                 self._waits.until_done(asyncio.sleep(delay_s))
@@ -409,6 +450,7 @@ class ObjectStorage:
             for meta in new:
                 if meta["path"].startswith(self._prefix + prefix):
                     yield _info(meta, self._prefix)
+            page = None
 
     def _list_retry(self) -> Retry:
         return Retry(LIST_TIMEOUT_S, self._runtime, STORAGE_BACKOFF)
@@ -486,7 +528,7 @@ def _joined(views: Sequence[memoryview]) -> list[Buffer]:
     return joined
 
 
-async def _next_page(stream: ListStream[Sequence[ObjectMeta]]) -> Sequence[ObjectMeta]:
+async def _next_page(stream: _Stream) -> _Page:
     """The next page of a listing; empty at its end. Asking elsewhere than on a loop crashes."""
     try:
         return await anext(stream)

@@ -16,6 +16,7 @@ import pytest
 
 from memq.core.hedging import MIN_KNOWN
 from memq.core.storage import object_store
+from memq.core.storage.keys import LISTINGS, BatchKey, object_key, topic_objects
 from memq.core.storage.object_store import PART_ATTEMPTS, PART_BYTES, ObjectStorage
 from memq.core.storage.object_store_client import CLIENT_DEFAULTS
 from memq.core.storage.open import open_storage, open_uri
@@ -291,6 +292,40 @@ def test_an_unordered_listing_begins_anew(faulty, faults, monkeypatch):
     before = faults.counts.requests["GET"]
     assert sorted(info.key for info in faulty.list("a/")) == names
     assert faults.counts.requests["GET"] - before >= 4
+
+
+def test_listings_of_a_topic_are_asked_for_together(faulty, faults):
+    """Of 256 prefixes 16 are asked for at a time: that takes as long as 16 requests."""
+    life = "0" * 16
+    names = [object_key(BatchKey("c", "t", life, 0, number, f"b{number}")) for number in range(30)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda name: put(faulty, name, b"x"), names))
+    most = 0
+
+    def latency_s(_chance):
+        nonlocal most
+        most = max(most, faults.connections)
+        return 0.05
+
+    faults.add(Rule(Latency(latency_s), method="GET", times=None))
+    began_s = time.monotonic()
+    listed = [info.key for info in topic_objects(faulty, "c", "t", life)]
+    assert time.monotonic() - began_s < 256 * 0.05 / 2
+    assert sorted(listed) == sorted(names)
+    assert listed == sorted(listed, key=lambda key: key[:2])
+    assert faults.counts.requests["GET"] == 256
+    assert LISTINGS <= most < 2 * LISTINGS
+
+
+@pytest.mark.parametrize("action", [SLOW_DOWN, CutBody(100), Reset()])
+def test_a_listing_that_fails_among_others_is_asked_for_again(faulty, faults, action):
+    """What fails of several first pages is asked for by itself, and nothing is listed twice."""
+    names = [f"{number:02}/k" for number in range(20)]
+    for name in names:
+        put(faulty, name, b"x")
+    for after in (0, 5, 17):
+        faults.add(Rule(action, method="GET", after=after))
+    assert [info.key for info in faulty.list(*(f"{number:02}/" for number in range(20)))] == names
 
 
 def test_deletions_take_one_request(faulty, faults):
