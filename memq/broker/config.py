@@ -12,8 +12,8 @@ import msgspec
 
 from memq.core.defaults import DEFAULT_ADMIN_PORT, DEFAULT_HOST, DEFAULT_PORT
 from memq.core.log_format import LOG_FORMAT, LogFormat
+from memq.core.named_values import NamedValues, parse_queue_options, parse_storage_options
 from memq.core.options import Option, defaults, options_of, parse_options
-from memq.core.storage.options import StorageOptions, parse_storage_options
 from memq.core.topic import TopicConfig, check_topic_name
 from memq.core.units import DAY_MS, GIB, KIB, MIB, MINUTE_MS
 from memq.errors import ConfigError, InvalidRequestError
@@ -52,6 +52,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
             gs://bucket/prefix or az://container/prefix; empty for the folder objects in data_dir.
         storage_options: Options of an object store, as region=eu-west-1,profile=logs or as a table:
             see the guide to object storage. What is not given comes from the environment.
+        queue: Where notifications go: kafka://host:port,host:port, or empty for the queue in
+            data_dir.
+        queue_options: Settings of Kafka's client, as security.protocol=SSL or as a table: see the
+            guide to Kafka as the queue.
         cluster_id: Name of the cluster; it is part of every object's key.
         broker_id: Name of this broker, unique in the cluster.
         host: Address to listen on; 0.0.0.0 for every interface.
@@ -82,7 +86,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     data_dir: Annotated[str, Option("text", "./memq-data")]
     storage: Annotated[str, Option("text", "")]
-    storage_options: Annotated[StorageOptions, Option("text", "", read=parse_storage_options)]
+    storage_options: Annotated[NamedValues, Option("text", "", read=parse_storage_options)]
+    queue: Annotated[str, Option("text", "")]
+    queue_options: Annotated[NamedValues, Option("text", "", read=parse_queue_options)]
     cluster_id: Annotated[str, Option("text", "memq")]
     broker_id: Annotated[str, Option("text", "broker-1")]
     host: Annotated[str, Option("text", DEFAULT_HOST)]

@@ -13,7 +13,6 @@ import contextlib
 import logging
 import os
 import signal
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,7 +34,7 @@ from memq.core.files import explain, make_folders
 from memq.core.governor.catalog import Catalog
 from memq.core.group import GroupCoordinator
 from memq.core.log_format import configure
-from memq.core.notification.embedded import EmbeddedQueue
+from memq.core.notification.open import is_embedded, open_embedded, open_kafka
 from memq.core.notification.read_partition import PAGE_BYTES
 from memq.core.runtime import SYSTEM, Runtime
 from memq.core.storage.open import local_folder, open_storage
@@ -87,6 +86,7 @@ class Broker:
         self._storage_uri = config.storage or (self._directory / "objects").as_uri()
         self._given = (storage, queue)
         self._storage = storage
+        self._queue: NotificationQueue | None = None
         self._abandoned = False
         self._admin_http = admin_http
         self._server: asyncio.Server | None = None
@@ -127,9 +127,9 @@ class Broker:
         except OSError as exc:
             raise StorageError(f"cannot make {self._directory}: {explain(exc)}") from exc
         if queue is None:
-            check_nothing_missing(self._directory, objects)
-            queue = await self._open_queue()
-            folders.append(self._directory / "queue")
+            folder = self._directory / "queue"
+            folders.append(folder if is_embedded(self.config.queue) else self._directory)
+            queue = self._queue = await self._open_queue(folder, objects)
         if storage is None:
             loop = asyncio.get_running_loop()
             storage = await loop.run_in_executor(None, self._open_storage)
@@ -204,11 +204,13 @@ class Broker:
         log.info("broker %s stopped%s", self.config.broker_id, "" if drained else ", not drained")
         return drained
 
-    def abandon(self) -> None:
+    async def abandon(self) -> None:
         """Give up a start that did not end: nobody waits for what it asks of the storage."""
         self._abandoned = True
         if self._storage is not None:
             self._storage.close()
+        if self._queue is not None:
+            await self._queue.close()
 
     async def failed(self) -> BaseException:
         """Wait for an error that nothing expected."""
@@ -224,9 +226,17 @@ class Broker:
         """The port of the admin HTTP."""
         return self.admin.port
 
-    async def _open_queue(self) -> NotificationQueue:
-        return await asyncio.get_running_loop().run_in_executor(
-            None, partial(EmbeddedQueue, self._directory / "queue", runtime=self._runtime)
+    async def _open_queue(self, folder: Path, objects: Path | None) -> NotificationQueue:
+        config = self.config
+        if is_embedded(config.queue):
+            check_nothing_missing(self._directory, objects)
+            return await open_embedded(folder, self._runtime)
+        return await open_kafka(
+            config.queue,
+            config.queue_options,
+            cluster_id=config.cluster_id,
+            broker_id=config.broker_id,
+            runtime=self._runtime,
         )
 
     def _open_storage(self) -> StorageHandler:
@@ -365,13 +375,13 @@ async def serve(broker: Broker, on_ready: Callable[[Broker], None] | None) -> in
     if not starting.done():  # nothing was accepted, and a start may be parted anywhere
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)
-        broker.abandon()
+        await broker.abandon()
         log.info("broker %s stopped before it was ready", broker.config.broker_id)
         return 0
     try:
         await starting
     except BaseException:
-        broker.abandon()
+        await broker.abandon()
         raise
     if on_ready is not None:
         on_ready(broker)

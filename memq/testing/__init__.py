@@ -6,6 +6,7 @@ from memq.testing.broker import BrokerProcess
 from memq.testing.faults import Fault
 from memq.testing.faulty_queue import FaultyQueue
 from memq.testing.faulty_storage import FaultyStorage
+from memq.testing.kafka import InMemoryKafka
 from memq.testing.queue import InMemoryQueue
 from memq.testing.storage import InMemoryStorage
 from memq.testing.zookeeper import InMemoryZooKeeper
@@ -17,6 +18,7 @@ __all__ = [
     "Fault",
     "FaultyQueue",
     "FaultyStorage",
+    "InMemoryKafka",
     "InMemoryQueue",
     "InMemoryStorage",
     "InMemoryZooKeeper",

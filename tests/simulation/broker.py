@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 from memq.broker import server
 from memq.broker.config import BrokerConfig
+from memq.broker.data_dir import check_nothing_missing
 from memq.broker.server import Broker
 from memq.core import hedging
 from memq.core.notification.embedded import EmbeddedQueue
 from memq.core.notification.notification import decode_notification
 from memq.testing import Fault, FaultyQueue, FaultyStorage
-from tests.simulation.history import Durable, Removal
+from tests.simulation.history import Durable, Removal, split
+from tests.simulation.kafka import open_kafka
 from tests.simulation.object_store import ROOT
 
 if TYPE_CHECKING:
@@ -68,6 +70,7 @@ class SimBroker(Broker):
             auto_create_topics=False,
             drain_timeout="10s",
             storage=ROOT if run.plan.store else "",
+            queue="kafka://k:9092" if run.plan.kafka else "",
         )
         super().__init__(config, runtime=process.runtime, admin_http=False)
         for name, usual_s in LOOKS_S.items():
@@ -78,22 +81,29 @@ class SimBroker(Broker):
         await super().start()
         self.context.hedging = WatchedHedging(self._run)
 
-    async def _open_queue(self):
+    async def _open_queue(self, folder, objects):
         run, runtime = self._run, self._process.runtime
+        if run.kafka is not None:
+            return self._made_faulty(await open_kafka(run, self._process, self.config))
+        check_nothing_missing(self._directory, objects)
         queue = await asyncio.get_running_loop().run_in_executor(
             None,
             partial(
                 WatchedQueue,
                 run,
-                self._directory / "queue",
+                folder,
                 runtime=runtime,
                 page_bytes=PAGE_BYTES,
                 index_page_items=INDEX_PAGE_ITEMS,
             ),
         )
+        return self._made_faulty(queue)
+
+    def _made_faulty(self, queue):
+        run = self._run
         if not run.faulty_queue:
             return queue
-        seed = int(runtime.random() * 1e9)
+        seed = int(self._process.runtime.random() * 1e9)
         faulty = FaultyQueue(queue, QUEUE_FAULTS, seed=seed)
         run.faulty(faulty.faults, "queue_faults")
         return faulty
@@ -208,15 +218,6 @@ class WatchedStorage:
         self._inner.delete(*keys)
         for key in keys:
             self._run.deleted(key)
-
-
-def split(queue_topic: str) -> tuple[str, str]:
-    """Name and incarnation of a topic of the queue."""
-    name, _, incarnation = queue_topic.rpartition(SEPARATOR)
-    return name, incarnation
-
-
-SEPARATOR = "."
 
 
 async def serve(run: Run, process: Process) -> None:

@@ -529,3 +529,9 @@ class History:
     def operations(self) -> list[Operation]:
         """All of them, kind by kind."""
         return [operation for each in self.kinds().values() for operation in each]
+
+
+def split(queue_topic: str) -> tuple[str, str]:
+    """Name and incarnation of a topic of the queue."""
+    name, _, incarnation = queue_topic.rpartition(".")
+    return name, incarnation

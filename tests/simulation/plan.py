@@ -43,6 +43,12 @@ FAULTS = (
     "store_storm",
     "store_loses",
     "store_away",
+    "kafka_slow",
+    "kafka_away",
+    "kafka_loses",
+    "kafka_drops",
+    "kafka_refuses",
+    "kafka_marks_late",
 )
 """Kinds of faults; each must have happened in a campaign."""
 
@@ -53,6 +59,9 @@ DEEDS = ("create_again", "alter", "create", "range", "observe", "ask", "audit", 
 BUSY = 12
 IN_STORE = 0.4  # of all runs
 OF_STORE = tuple(kind for kind in FAULTS if kind.startswith("store_"))
+IN_KAFKA = 0.3  # likewise
+OF_KAFKA = tuple(kind for kind in FAULTS if kind.startswith("kafka_"))
+OF_SERVICES = (*OF_STORE, *OF_KAFKA)
 
 
 class Topic(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,6 +143,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             what an idle one does; 0 for as often as it does.
         park: how long a Message waits for a place in its write partition.
         store: Batches are in an object store, and not on the disk of the broker.
+        kafka: Notifications are in Kafka, and not on the disk of the broker.
     """
 
     seed: int
@@ -146,6 +156,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     idle_s: float = 0.0
     park: str = "10s"
     store: bool = False
+    kafka: bool = False
 
 
 def draw(seed: int, *, seconds: float | None = None) -> Plan:
@@ -166,17 +177,22 @@ def draw(seed: int, *, seconds: float | None = None) -> Plan:
     of_store = random.Random(f"{seed}/store")
     store = of_store.random() < IN_STORE
     if store:
-        deeds = sorted([*deeds, *_of_store(of_store, seconds)], key=lambda deed: deed.at_s)
+        deeds += _of_service(of_store, OF_STORE, seconds)
+    of_kafka = random.Random(f"{seed}/kafka")
+    kafka = of_kafka.random() < IN_KAFKA
+    if kafka:
+        deeds += _of_service(of_kafka, OF_KAFKA, seconds)
     return Plan(
         seed=seed,
         seconds=seconds,
         topics=topics,
         producers=producers,
         readers=readers,
-        deeds=tuple(deeds),
+        deeds=tuple(sorted(deeds, key=lambda deed: deed.at_s)),
         retention_s=rng.choice((1.0, 5.0)),
         park=rng.choice(("50ms", "500ms", "10s")),
         store=store,
+        kafka=kafka,
     )
 
 
@@ -254,7 +270,7 @@ def _deeds(
 ) -> list[Deed]:
     found: list[Deed] = []
     clients = [each.name for each in (*producers, *readers)]
-    kinds = [kind for kind in FAULTS if kind not in OF_STORE and rng.random() < 0.3]
+    kinds = [kind for kind in FAULTS if kind not in OF_SERVICES and rng.random() < 0.3]
     # A Message that the network holds back for longer than its topic remembers is a new one.
     longest_cut_s = 8.0 if any(topic.brief for topic in topics) else 60.0
     for kind in kinds:
@@ -282,8 +298,8 @@ def _deeds(
     return sorted(found, key=lambda deed: deed.at_s)
 
 
-def _of_store(rng: random.Random, seconds: float) -> Iterator[Deed]:
-    for kind in OF_STORE:
+def _of_service(rng: random.Random, kinds: Iterable[str], seconds: float) -> Iterator[Deed]:
+    for kind in kinds:
         if rng.random() < 0.4:
             for _ in range(rng.choice((1, 1, 2))):
                 amount = rng.choice(_AMOUNTS[kind])
@@ -318,6 +334,12 @@ _AMOUNTS: dict[str, tuple[float, ...]] = {
     "store_storm": (1.0, 4.0, 8.0),
     "store_loses": (1.0, 4.0, 8.0),
     "store_away": (0.5, 0.6, 2.0, 2.1, 6.0, 6.1),
+    "kafka_slow": (1.0, 4.0, 8.0),
+    "kafka_away": (0.5, 0.6, 2.0, 2.1, 6.0, 6.1, 25.0, 25.1),
+    "kafka_loses": (1.0, 4.0, 8.0),
+    "kafka_drops": (1.0, 4.0, 8.0),
+    "kafka_refuses": (1.0, 4.0, 8.0),
+    "kafka_marks_late": (1.0, 4.0, 8.0),
     # calls that fail
     "disk_fails": (1, 1, 2, 5),
     # seconds, forwards or back

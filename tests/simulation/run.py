@@ -21,9 +21,10 @@ from memq.core.storage.open import open_uri
 from memq.errors import MemqError, OffsetOutOfRangeError
 from tests.simulation import history as h
 from tests.simulation import workload
-from tests.simulation.broker import serve, split
+from tests.simulation.broker import serve
 from tests.simulation.checkers import check
 from tests.simulation.disk import PowerCut
+from tests.simulation.kafka import OF_KAFKA_USUALLY, kafka_of
 from tests.simulation.object_store import ObjectStoreModel
 from tests.simulation.plan import FAULTS, Reader
 from tests.simulation.world import MAX_DRIFT, World
@@ -93,6 +94,7 @@ class Run:
         self.faulty_queue = any(deed.what == "queue_faults" for deed in plan.deeds)
         self.faulty_storage = any(deed.what == "storage_faults" for deed in plan.deeds)
         self.store = ObjectStoreModel(world, self._stored) if plan.store else None
+        self.kafka = kafka_of(self) if plan.kafka else None
         self.open_sends: dict[Delivery, h.Send] = {}
         self.open_calls: dict[Promised, None] = {}
         self.open_commits: dict[h.Commit, None] = {}
@@ -368,6 +370,31 @@ class Run:
         setattr(self.store, name, value)
         self.world.timeline.after(int(seconds * 1e6), setattr, self.store, name, usual)
 
+    def _kafka_slow(self, deed: Deed) -> None:
+        self._kafka_has(deed, "latency_s", (0.05, 1.0))
+
+    def _kafka_away(self, deed: Deed) -> None:
+        self._kafka_has(deed, "away", "silent" if int(deed.amount * 10) % 2 else "refuse")
+
+    def _kafka_loses(self, deed: Deed) -> None:
+        self._kafka_has(deed, "loses", 0.3)
+
+    def _kafka_drops(self, deed: Deed) -> None:
+        self._kafka_has(deed, "drops", 0.3)
+
+    def _kafka_refuses(self, deed: Deed) -> None:
+        self._kafka_has(deed, "refuses", 0.5)
+
+    def _kafka_marks_late(self, deed: Deed) -> None:
+        self._kafka_has(deed, "marker_s", (0.0, 3.0))
+
+    def _kafka_has(self, deed: Deed, name: str, value: Any) -> None:
+        """Let Kafka be so for a while."""
+        self.world.happened(deed.what)
+        setattr(self.kafka, name, value)
+        after_us, usual = int(deed.amount * 1e6), OF_KAFKA_USUALLY[name]
+        self.world.timeline.after(after_us, setattr, self.kafka, name, usual)
+
     def _step_clock(self, deed: Deed) -> None:
         self.world.happened("step_clock")
         self._machine.wall_offset_us += int(deed.amount * 1e6)
@@ -391,6 +418,9 @@ class Run:
         self._machine.disk.mend()
         if self.store is not None:
             self.store.mend()
+        if self.kafka is not None:
+            for name, usual in OF_KAFKA_USUALLY.items():
+                setattr(self.kafka, name, usual)
         self._machine.disk.cut_after(None)
         for machine in world.machines.values():
             if machine.up:
@@ -525,7 +555,7 @@ class Run:
             at = (parsed.topic, parsed.incarnation, written_us, named)
             self.history.add(h.Left(self.now_us, "object", key, *at))
         for path in sorted(folder.glob("queue/topics/*")):
-            name, incarnation = split(path.name)
+            name, incarnation = h.split(path.name)
             self.history.add(h.Left(self.now_us, "queue", path.name, name, incarnation, 0, True))
 
     def _all_keys(self) -> list[str]:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from memq.core.named_values import NO_VALUES, NamedValues
 from memq.core.runtime import SYSTEM, Runtime
 from memq.core.storage.keys import check_prefix
 from memq.core.storage.local import LocalStorage
-from memq.core.storage.options import NO_OPTIONS, StorageOptions
 from memq.errors import ConfigError, InvalidRequestError, StorageError
 
 if TYPE_CHECKING:
@@ -39,15 +39,15 @@ class _Scheme(NamedTuple):
         check: asks a storage whether it can be used, and raises if it never could.
     """
 
-    root: Callable[[str, StorageOptions, Runtime], StorageHandler]
-    locate: Callable[[str, StorageOptions], tuple[StorageHandler, str]]
+    root: Callable[[str, NamedValues, Runtime], StorageHandler]
+    locate: Callable[[str, NamedValues], tuple[StorageHandler, str]]
     folder: Callable[[str], Path | None]
     check: Callable[[Any], None] = lambda _: None
 
 
 def open_storage(
     root_uri: str,
-    options: StorageOptions = NO_OPTIONS,
+    options: NamedValues = NO_VALUES,
     runtime: Runtime = SYSTEM,
     *,
     opened: Callable[[StorageHandler], None] = lambda _: None,
@@ -85,7 +85,7 @@ def local_folder(root_uri: str) -> Path | None:
     return _scheme(root_uri).folder(root_uri)
 
 
-def open_uri(uri: str, options: StorageOptions = NO_OPTIONS) -> tuple[StorageHandler, str]:
+def open_uri(uri: str, options: NamedValues = NO_VALUES) -> tuple[StorageHandler, str]:
     """The storage that holds the object `uri`, and the object's key in it.
 
     The storage is the widest one of the scheme: for files its root is '/', so the key is the whole
@@ -117,24 +117,24 @@ def _local_path(uri: str) -> Path:
     return path
 
 
-def _local_root(uri: str, options: StorageOptions, runtime: Runtime) -> LocalStorage:
+def _local_root(uri: str, options: NamedValues, runtime: Runtime) -> LocalStorage:
     _refuse_options(uri, options)
     storage = LocalStorage(_local_path(uri), runtime=runtime)
     storage.clean_temporary(older_than_ms=CLEAN_TEMPORARY_MS, now_ms=runtime.wall_ms())
     return storage
 
 
-def _locate_local(uri: str, options: StorageOptions) -> tuple[LocalStorage, str]:
+def _locate_local(uri: str, options: NamedValues) -> tuple[LocalStorage, str]:
     _refuse_options(uri, options)
     return LocalStorage(Path("/")), str(_local_path(uri)).lstrip("/")
 
 
-def _refuse_options(uri: str, options: StorageOptions) -> None:
+def _refuse_options(uri: str, options: NamedValues) -> None:
     if options:
         raise ConfigError(f"storage_options are for object stores, and {uri!r} is a folder")
 
 
-def _store_root(uri: str, options: StorageOptions, runtime: Runtime) -> ObjectStorage:
+def _store_root(uri: str, options: NamedValues, runtime: Runtime) -> ObjectStorage:
     container, root = _store_place(uri)
     return _object_storage()(container, root, dict(options), runtime=runtime)
 
@@ -146,13 +146,13 @@ def _check_store(storage: ObjectStorage) -> None:
         log.warning("the storage is away, and is tried again when it is needed: %s", exc)
 
 
-def _locate_in_store(uri: str, options: StorageOptions) -> tuple[StorageHandler, str]:
+def _locate_in_store(uri: str, options: NamedValues) -> tuple[StorageHandler, str]:
     container, key = _store_place(uri)
     return _container(container, options), key
 
 
 @lru_cache(MAX_CONTAINERS)
-def _container(container: str, options: StorageOptions) -> ObjectStorage:
+def _container(container: str, options: NamedValues) -> ObjectStorage:
     return _object_storage()(container, "", dict(options))
 
 

@@ -8,9 +8,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from memq.core.named_values import parse_storage_options
 from memq.core.storage.object_store import ObjectStorage
 from memq.core.storage.open import open_uri
-from memq.core.storage.options import parse_storage_options
 from memq.errors import ConfigError, StorageError
 from tests.harness.services.s3proxy import S3Proxy
 

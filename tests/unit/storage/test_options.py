@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from memq.broker.config import BrokerConfig
+from memq.core.named_values import NO_VALUES, parse_storage_options
 from memq.core.storage.open import open_storage, open_uri
-from memq.core.storage.options import NO_OPTIONS, parse_storage_options
 from memq.errors import ConfigError
 
 
@@ -35,7 +35,7 @@ def test_what_is_none_is_refused(given):
 
 def test_they_are_an_option_of_the_broker():
     """A broker has them from its file, its environment or a flag."""
-    assert BrokerConfig.create().storage_options == NO_OPTIONS
+    assert BrokerConfig.create().storage_options == NO_VALUES
     config = BrokerConfig.create({"storage_options": {"region": "eu-west-1"}})
     assert (
         config.storage_options

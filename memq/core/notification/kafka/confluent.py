@@ -13,6 +13,7 @@ producer whose transactional id has another one gets `_FENCED`, and takes nothin
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import queue
 import threading
@@ -25,6 +26,7 @@ from confluent_kafka import admin
 from memq.core.notification.kafka.client import Bounds, Place, Record
 from memq.core.notification.queue import MAX_PAYLOAD_BYTES
 from memq.errors import (
+    ClosedError,
     ConfigError,
     FencedError,
     MemqError,
@@ -130,7 +132,6 @@ class ConfluentClient:
         } | {"bootstrap.servers": bootstrap}
         self._bootstrap = bootstrap
         self._admin = self._made(admin.AdminClient, {})
-        self._following = threading.Event()
         self._closed = threading.Event()
         self._readers: dict[_Partition, Reader] = {}
         self._tail = self._consumer({"fetch.wait.max.ms": FOLLOW_WAIT_MS})
@@ -144,8 +145,7 @@ class ConfluentClient:
         self._fencing = runtime.threads(4, "memq-kafka-fence")
         self._reading = runtime.threads(READERS, "memq-kafka-read")
         self._asking = runtime.threads(1, "memq-kafka-ask")
-        self._follower = runtime.threads(1, "memq-kafka-follow")
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._follower: threading.Thread | None = None
 
     def __repr__(self) -> str:
         return f"<ConfluentClient {self._bootstrap} [{len(self._readers)} followed]>"
@@ -256,44 +256,48 @@ class ConfluentClient:
 
     def follow(self, place: Place, offset: int, reader: Reader) -> None:
         """From now on tell a reader of what is committed from an offset on."""
-        self._loop = asyncio.get_running_loop()
         if self._readers.pop(place, None) is not None:
             self._changes.put((self._tail.incremental_unassign, ck.TopicPartition(*place)))
         self._readers[place] = reader
         self._changes.put((self._tail.incremental_assign, ck.TopicPartition(*place, offset)))
-        if not self._following.is_set():
-            self._following.set()
-            self._loop.run_in_executor(self._follower, self._follow).add_done_callback(self._ended)
+        if self._follower is None:
+            follow = partial(self._follow, asyncio.get_running_loop())
+            # A daemon keeps no process alive that ends without closing this.
+            self._follower = threading.Thread(target=follow, name="memq-kafka-follow", daemon=True)
+            self._follower.start()
 
     def unfollow(self, place: Place) -> None:
         """Tell of it no more."""
         if self._readers.pop(place, None) is not None:
             self._changes.put((self._tail.incremental_unassign, ck.TopicPartition(*place)))
 
-    def _follow(self) -> None:
+    def _follow(self, loop: asyncio.AbstractEventLoop) -> None:
         """Hand over what comes, until the end; in its own thread."""
-        assert self._loop is not None  # noqa: S101 - set before it is begun
-        while not self._closed.is_set():
-            while not self._changes.empty():  # a consumer that polls cannot be told by others
-                change, where = self._changes.get()
-                try:
-                    self._tail.tell(where.topic)
-                except ck.KafkaException as exc:
-                    log.debug("Kafka is slow to say what %s has: %s", where.topic, exc)
-                change([where])
-            try:
+        try:
+            while not self._closed.is_set():
+                self._follow_others()
                 if messages := _polled(self._tail, LOOK_S):
-                    self._loop.call_soon_threadsafe(self._hand_over, messages)
-            except RuntimeError:  # the loop is closed
-                return
+                    loop.call_soon_threadsafe(self._hand_over, messages)
+        except Exception as exc:  # it would be lost with the thread
+            log.exception("Kafka is followed no more")
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._tell_all, exc)
 
-    def _ended(self, following: asyncio.Future[None]) -> None:
-        """Tell everybody, should there be an end that nobody has asked for."""
-        if not following.cancelled() and (error := following.exception()) is not None:
-            log.error("Kafka is followed no more", exc_info=error)
-            while self._readers:
-                _, reader = self._readers.popitem()
-                reader.failed(QueueFailedError(f"Kafka is followed no more: {error}"))
+    def _follow_others(self) -> None:
+        """Make the changes that were asked for; a consumer that polls cannot be told by others."""
+        while not self._changes.empty():
+            change, where = self._changes.get()
+            try:
+                self._tail.tell(where.topic)
+            except ck.KafkaException as exc:
+                log.debug("Kafka is slow to say what %s has: %s", where.topic, exc)
+            change([where])
+
+    def _tell_all(self, error: Exception) -> None:
+        """Nothing is followed any more."""
+        while self._readers:
+            _, reader = self._readers.popitem()
+            reader.failed(QueueFailedError(f"Kafka is followed no more: {error!r}"))
 
     def _hand_over(self, messages: Iterable[Any]) -> None:
         """Tell each partition's reader what is new of it."""
@@ -334,23 +338,19 @@ class ConfluentClient:
             return
         self._closed.set()
         self._readers.clear()
-        threads = (
-            self._publishing,
-            self._fencing,
-            self._reading,
-            self._asking,
-            self._follower,
-        )
-        await asyncio.get_running_loop().run_in_executor(None, self._close, threads)
+        await asyncio.get_running_loop().run_in_executor(None, self._close)
 
-    def _close(self, threads: Iterable[Executor]) -> None:
-        for each in threads:
-            each.shutdown(wait=each is self._follower, cancel_futures=True)
+    def _close(self) -> None:
+        """Close each consumer where nobody uses it any more; what hangs, ends by itself."""
+        for look in (self._looks_at_committed, self._looks_at_all):
+            self._asking.submit(look.close)
+        for _ in range(READERS):
+            self._reading.submit(lambda: self._idle.get().close())
+        for threads in (self._publishing, self._fencing, self._reading, self._asking):
+            threads.shutdown(wait=False)
+        if self._follower is not None:
+            self._follower.join()
         self._tail.close()
-        for consumer in (self._looks_at_committed, self._looks_at_all):
-            consumer.close()
-        while not self._idle.empty():
-            self._idle.get().close()
 
     # -- inside -----------------------------------------------------------------------------
 
@@ -380,8 +380,13 @@ class ConfluentClient:
             raise _translated(exc.args[0], doing) from exc
 
     async def _in(self, threads: Executor, doing: str, work: Callable[[], _Result]) -> _Result:
+        def work_if_open() -> _Result:
+            if self._closed.is_set():
+                raise ClosedError(f"cannot {doing}: the client of Kafka is closed")
+            return work()
+
         try:
-            return await asyncio.get_running_loop().run_in_executor(threads, work)
+            return await asyncio.get_running_loop().run_in_executor(threads, work_if_open)
         except ck.KafkaException as exc:
             raise _translated(exc.args[0], doing) from exc
 

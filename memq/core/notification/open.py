@@ -1,0 +1,73 @@
+"""From the option `queue` to the notification queue that it names."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+from memq.core.notification.embedded import EmbeddedQueue
+from memq.core.runtime import SYSTEM, Runtime
+from memq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from memq.core.named_values import NamedValues
+    from memq.core.notification.queue import NotificationQueue
+
+_KAFKA = "kafka://"
+
+
+def is_embedded(queue: str) -> bool:
+    """Whether the option `queue` names the embedded queue.
+
+    Raises:
+        ConfigError: it names nothing that is known.
+    """
+    if queue and (not queue.startswith(_KAFKA) or not queue.removeprefix(_KAFKA).strip("/")):
+        raise ConfigError(
+            f"queue = {queue!r}: write kafka://host:port,host:port for Kafka, or nothing for the "
+            "embedded queue"
+        )
+    return not queue
+
+
+async def open_embedded(directory: Path, runtime: Runtime = SYSTEM) -> NotificationQueue:
+    """The embedded queue in a directory; see `EmbeddedQueue`."""
+    opening = partial(EmbeddedQueue, directory, runtime=runtime)
+    return await asyncio.get_running_loop().run_in_executor(None, opening)
+
+
+async def open_kafka(
+    queue: str, options: NamedValues, *, cluster_id: str, broker_id: str, runtime: Runtime = SYSTEM
+) -> NotificationQueue:
+    """The queue in Kafka that the option `queue` names.
+
+    Args:
+        queue: such as `kafka://kafka-1:9092,kafka-2:9092`.
+        options: see `ConfluentClient`.
+        cluster_id: of the cluster, which shares what is in Kafka under this name.
+        broker_id: of this broker.
+        runtime: clocks, chance and threads.
+
+    Raises:
+        ConfigError: an option is wrong, or Kafka's client is not installed.
+        QueueError: Kafka is away, or does not let us in.
+    """
+    try:
+        from memq.core.notification.kafka.confluent import ConfluentClient  # noqa: PLC0415 - optional
+    except ImportError as exc:
+        raise ConfigError(
+            f"queue = {queue!r} needs Kafka's client: pip install 'memq[kafka]' ({exc})"
+        ) from exc
+    from memq.core.notification.kafka.queue import KafkaQueue  # noqa: PLC0415 - with its client
+
+    client = ConfluentClient(queue.removeprefix(_KAFKA).strip("/"), dict(options), runtime)
+    found = KafkaQueue(client, cluster_id=cluster_id, broker_id=broker_id, runtime=runtime)
+    try:
+        await found.start()
+    except BaseException:
+        await found.close()
+        raise
+    return found

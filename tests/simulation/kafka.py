@@ -1,0 +1,75 @@
+"""The Kafka of a run, whose commits and truncations are noted when they are true."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memq.core.notification.kafka.queue import KafkaQueue
+from memq.core.notification.notification import decode_notification
+from memq.testing import InMemoryKafka
+from tests.simulation.history import Durable, Removal, split
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from memq.broker.config import BrokerConfig
+    from memq.core.notification.kafka.client import Place, Record
+    from tests.simulation.run import Run
+    from tests.simulation.world import Process
+
+OF_KAFKA_USUALLY = {
+    "latency_s": (0.0002, 0.01),
+    "marker_s": (0.0002, 0.02),
+    "away": "",
+    "loses": 0.0,
+    "drops": 0.0,
+    "refuses": 0.0,
+}
+CLUSTER = "memq."  # before the names of its topics
+STATE = "memq.memq-state"
+
+
+def kafka_of(run: Run) -> InMemoryKafka:
+    """The Kafka of a run."""
+    starts: dict[Place, int] = {}
+
+    def at(place: Place, offset: int) -> tuple[str, str, int, int]:
+        return (*split(place.topic.removeprefix(CLUSTER)), place.partition, offset)
+
+    def committed(place: Place, record: Record) -> None:
+        if place.topic != STATE:
+            durable = Durable(run.now_us, *at(place, record.offset))
+            run.published(durable, decode_notification(record.value))
+
+    def truncated(place: Place, start: int) -> None:
+        for offset in range(starts.get(place, 0), start):
+            found = run.publications.get(at(place, offset))
+            if found is not None:
+                run.forgotten.add(found[1:])
+                run.history.add(Removal(run.now_us, "notification", *found[1:], found.time_us))
+        starts[place] = start
+
+    def schedule(delay_s: float, call: Callable[[], None]) -> None:
+        run.world.timeline.after(int(delay_s * 1e6), call)
+
+    kafka = InMemoryKafka(schedule, run.world.rng("kafka"), committed, truncated)
+    for name, usual in OF_KAFKA_USUALLY.items():
+        setattr(kafka, name, usual)
+    return kafka
+
+
+async def open_kafka(run: Run, process: Process, config: BrokerConfig) -> KafkaQueue:
+    """The queue in it, as one life of a broker has it."""
+    loop = process.loop
+
+    def schedule(delay_s: float, call: Callable[[], None]) -> None:
+        run.world.timeline.after(int(delay_s * 1e6), lambda: loop.alive and loop.call_soon(call))
+
+    queue = KafkaQueue(
+        run.kafka.client(schedule),
+        cluster_id=config.cluster_id,
+        broker_id=config.broker_id,
+        runtime=process.runtime,
+    )
+    await queue.start()
+    return queue

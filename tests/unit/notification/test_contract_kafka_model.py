@@ -1,0 +1,47 @@
+"""The queue contract, by the queue in Kafka on a model of Kafka."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from memq.core.notification.kafka.queue import KafkaQueue
+from memq.testing import InMemoryKafka
+from tests.contracts.queue import *  # noqa: F403 - the suite is the module
+
+
+@pytest.fixture(params=["at once", "after a while"])
+def kafka(request):
+    """A Kafka that has nothing; one that takes no time, and one of which requests cross."""
+    found = InMemoryKafka(rng=random.Random(request.param))
+    if request.param == "after a while":
+        found.latency_s, found.marker_s = (0.0001, 0.003), (0.0001, 0.01)
+    return found
+
+
+@pytest.fixture
+async def process(kafka):
+    """Gives the queue as another process has it; all are closed in the end."""
+    opened = []
+
+    async def start(broker_id):
+        opened.append(KafkaQueue(kafka.client(), cluster_id="c", broker_id=broker_id))
+        await opened[-1].start()
+        return opened[-1]
+
+    yield start
+    for queue in opened:
+        await queue.close()
+
+
+@pytest.fixture
+async def queue(process):
+    """An empty queue."""
+    return await process("first")
+
+
+@pytest.fixture
+def next_process(process):
+    """Another process on the same notifications, while the first one lives."""
+    return lambda: process("second")
