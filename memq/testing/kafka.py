@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 SILENCE_S = 10.0  # after which a request is given up that nobody answers
 TRANSACTION_S = (10.0, 20.0)  # after which a transaction is aborted that nobody ends
 PATIENCE = 6  # attempts to end a transaction
-RECHECK_S = 0.05  # between looks of a new producer at the transaction of the one before
+RECHECK_S = 0.05  # between looks at what has not happened yet
 
 
 @dataclass(eq=False)
@@ -255,9 +255,12 @@ class InMemoryClient:
         if self._closed:
             raise ClosedError("the client is closed")
         kafka = self._kafka
-        if kafka.away:
-            await asyncio.sleep(SILENCE_S if kafka.away == "silent" else 0.01)
-            raise QueueError("Kafka is away; try again")
+        waited_s = 0.0
+        while kafka.away:
+            await asyncio.sleep(RECHECK_S)  # who is silent may answer after all
+            waited_s += RECHECK_S
+            if kafka.away and (kafka.away == "refuse" or waited_s >= SILENCE_S):
+                raise QueueError("Kafka is away; try again")
         if kafka.latency_s[1]:
             await asyncio.sleep(kafka.rng.uniform(*kafka.latency_s))
 
