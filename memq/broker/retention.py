@@ -66,34 +66,47 @@ async def expire(hosted: HostedTopic, context: BrokerContext) -> int:
     expired = 0
     for partition in range(config.read_partitions):
         start, _ = await context.queue.offsets(queue_topic, partition)
-        end = await context.queue.offset_since(queue_topic, partition, cutoff_ms)
-        if end <= start:
+        young = await context.queue.offset_since(queue_topic, partition, cutoff_ms)
+        old = await _expired(queue_topic, partition, range(start, young), context)
+        if old.end <= start:
             continue
-        keys, newest_ms = await _expired(queue_topic, partition, range(start, end), context)
-        hosted.expired_before_ms = max(hosted.expired_before_ms, newest_ms + 1)
-        await context.queue.truncate(queue_topic, partition, end)
-        await _delete(keys, context)
-        expired += len(keys)
+        hosted.expired_before_ms = max(hosted.expired_before_ms, old.newest_ms + 1)
+        await context.queue.truncate(queue_topic, partition, old.end)
+        await _delete(old.keys, context)
+        expired += len(old.keys)
         log.info(
             "%s/%d: %s expired, start is %d",
             config.name,
             partition,
-            counted(len(keys), "Batch"),
-            end,
+            counted(len(old.keys), "Batch"),
+            old.end,
         )
     return expired
 
 
-async def _expired(
-    topic: str, partition: int, offsets: range, context: BrokerContext
-) -> tuple[list[str], int]:
-    """Keys of the objects that these notifications name, and the time of the newest of them."""
+class _Expired(NamedTuple):
+    """Notifications of a read partition that are to go.
+
+    Attributes:
+        keys: of the objects that they name.
+        newest_ms: time of the newest of them.
+        end: one past the last of them. A gap may follow, and a reader may stand in it that has
+            missed nothing; so the partition is not truncated up to the next notification.
+    """
+
+    keys: list[str]
+    newest_ms: int
+    end: int
+
+
+async def _expired(topic: str, partition: int, offsets: range, context: BrokerContext) -> _Expired:
+    """The notifications at these offsets."""
     keys: list[str] = []
-    newest_ms = 0
+    newest_ms, end = 0, offsets.start
     try:
         entries = context.entries(topic, partition, offsets.start, offsets.stop)
         async for entry in entries:  # one by one: what was read before the damage is kept
-            newest_ms = max(newest_ms, entry.timestamp_ms)
+            newest_ms, end = max(newest_ms, entry.timestamp_ms), entry.offset + 1
             keys.append(key_of_uri(decode_notification(entry.payload).uri))
     except CorruptDataError as exc:
         log.warning(
@@ -102,8 +115,8 @@ async def _expired(
             partition,
             exc,
         )
-        newest_ms = context.now().wall_ms
-    return keys, newest_ms
+        newest_ms, end = context.now().wall_ms, offsets.stop
+    return _Expired(keys, newest_ms, end)
 
 
 async def scan_orphans(hosted: HostedTopic, context: BrokerContext) -> OrphanReport:

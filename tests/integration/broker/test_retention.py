@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from memq.broker.retention import expire, scan_orphans
 from memq.core.clock import ClockReading
+from memq.core.notification.kafka.queue import KafkaQueue
 from memq.core.wire import messages as m
 from memq.errors import CorruptDataError, OffsetOutOfRangeError
+from memq.testing import InMemoryKafka
 from memq.testing.queue import InMemoryQueue
 from memq.testing.storage import InMemoryStorage
 from tests.integration.broker.support import broker, client
@@ -40,6 +43,28 @@ async def test_expired_batches_are_forgotten_first_and_deleted_then(tmp_path) ->
             match="offset 0 of t/0 is not retained; retained is only offset 1",
         ):
             await c.ask(m.FetchNotifications(topic="t", positions=[m.PartitionOffset(0, 0)]))
+
+
+async def test_who_stands_in_a_gap_has_missed_nothing(tmp_path) -> None:
+    """A reader at the end goes on after retention, also where offsets were left out meanwhile."""
+    kafka = InMemoryKafka()
+    queue = KafkaQueue(kafka.client(), cluster_id="memq", broker_id="broker-1")
+    await queue.start()
+    async with broker(tmp_path, storage=InMemoryStorage(), queue=queue) as b, client(b) as c:
+        await c.create(**SHORT)
+        old = (await c.write(0)).offset
+        later(b, 11)
+        new = (await c.write(1)).offset
+        assert new > old + 1
+        assert await expire(b.topics.get("t"), b.context) == 1
+        assert await queue.offsets(await queue_topic(queue), 0) == (old + 1, new + 1)
+        at = [m.PartitionOffset(0, old + 1)]
+        _, body = await c.connection.request(
+            m.FetchNotifications(topic="t", positions=at), timeout_s=9
+        )
+        found = msgspec.msgpack.decode(body, type=list[m.NotificationEntry])
+        assert [each.offset for each in found] == [new]
+        assert await expire(b.topics.get("t"), b.context) == 0
 
 
 async def test_an_object_outlives_its_notification(tmp_path) -> None:
