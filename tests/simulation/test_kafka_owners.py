@@ -19,7 +19,7 @@ from memq.testing import InMemoryKafka
 from tests.simulation.kafka import OF_KAFKA_USUALLY
 from tests.simulation.world import World
 
-SEEDS = int(__import__("os").environ.get("SEEDS", "60"))
+SEEDS = 60
 TOPIC = "t"
 READ_PARTITIONS = 2
 WRITE_PARTITIONS = 3

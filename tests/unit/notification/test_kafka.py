@@ -1,0 +1,255 @@
+"""The queue in Kafka, where Kafka fails; on a model of Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from memq.core.notification.kafka import publisher as publisher_module
+from memq.core.notification.kafka.client import NewRecord, Place, Record
+from memq.core.notification.kafka.queue import KafkaQueue
+from memq.core.notification.kafka.state import KafkaState, held_record, offset_records, topic_record
+from memq.core.notification.queue import Holding, Publication
+from memq.errors import (
+    ConfigError,
+    FencedError,
+    PublishUncertainError,
+    QueueError,
+    QueueFailedError,
+    UnknownTopicError,
+)
+from memq.testing import InMemoryKafka
+
+
+@pytest.fixture
+def kafka():
+    """A Kafka that has nothing and takes no time."""
+    return InMemoryKafka(rng=random.Random(1))
+
+
+@pytest.fixture
+async def process(kafka):
+    """Gives the queue as another process has it; all are closed in the end."""
+    opened = []
+
+    async def start(broker_id="b"):
+        opened.append(KafkaQueue(kafka.client(), cluster_id="c", broker_id=broker_id))
+        await opened[-1].start()
+        return opened[-1]
+
+    yield start
+    for queue in opened:
+        await queue.close()
+
+
+@pytest.fixture
+async def queue(process):
+    """A queue with the topic "t" of two read partitions, of which write partition 0 is owned."""
+    found = await process()
+    await found.create_topic("t", 2)
+    await found.fence("t", 0, 1)
+    return found
+
+
+async def publish(queue, *payloads, write_partition=0, partition=0):
+    """Publish payloads; gives their offsets."""
+    publications = [Publication(partition, payload, 1) for payload in payloads]
+    return await queue.publish("t", write_partition, publications)
+
+
+async def payloads(queue, partition=0):
+    """All that is in a partition."""
+    start, _ = await queue.offsets("t", partition)
+    found = await queue.fetch("t", partition, start, max_entries=1_000, max_bytes=1 << 20)
+    return [entry.payload for entry in found]
+
+
+@pytest.mark.parametrize("fault", ["loses", "drops"])
+async def test_a_doubtful_write_partition_waits_for_a_fence(queue, kafka, fault):
+    """After a commit without an answer it takes nothing until it is fenced; then all is known."""
+    setattr(kafka, fault, 1.0)
+    with pytest.raises(PublishUncertainError):
+        await publish(queue, b"a")
+    kafka.mend()
+    with pytest.raises(FencedError):
+        await publish(queue, b"b")
+    await queue.fence("t", 0, again=True)
+    assert await payloads(queue) == ([b"a"] if fault == "loses" else [])
+    await publish(queue, b"c")
+    assert (await payloads(queue))[-1] == b"c"
+
+
+async def test_doubt_of_one_transaction_leaves_other_write_partitions_alone(queue, kafka):
+    """Who was not part of it publishes on, by another producer."""
+    kafka.loses = 1.0
+    with pytest.raises(PublishUncertainError):
+        await publish(queue, b"a")
+    kafka.mend()
+    await publish(queue, b"b", write_partition=1)
+    assert await payloads(queue) == [b"a", b"b"]
+
+
+async def test_an_aborted_transaction_is_no_doubt(queue, kafka):
+    """What was certainly not written may be published again at once, and leaves a gap at most."""
+    kafka.refuses = 1.0
+    with pytest.raises(QueueError) as caught:
+        await publish(queue, b"a")
+    assert caught.value.retriable
+    assert not isinstance(caught.value, PublishUncertainError)
+    kafka.mend()
+    await publish(queue, b"a")
+    assert await payloads(queue) == [b"a"]
+
+
+async def test_a_fence_sees_what_lies_behind_an_open_transaction(kafka, process, queue):
+    """A transaction that somebody has left open holds a fence up, and hides nothing from it."""
+    await publish(queue, b"a")
+    other = kafka.client()
+    left_open = await other.transactions("somebody")
+    transaction, _ = kafka.begin([NewRecord(Place("c.t", 0), b"never")])
+    await publish(queue, b"b")
+    successor = await process("other")
+    fencing = asyncio.ensure_future(successor.fence("t", 0))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not fencing.done()
+    kafka.end(transaction, committed=False)
+    await fencing
+    assert await payloads(successor) == [b"a", b"b"]
+    left_open.close()
+
+
+async def test_calls_of_a_turn_share_a_transaction(queue):
+    """What is asked for while a transaction is under way goes into the next one together."""
+    offsets = await asyncio.gather(*(publish(queue, b"x", write_partition=n % 2) for n in range(6)))
+    assert [offset for (offset,) in offsets] == list(range(6))
+
+
+async def test_a_call_that_is_to_blame_fails_alone(queue, kafka):
+    """A topic that was deleted in Kafka behind our back costs no other topic anything."""
+    await queue.create_topic("u", 1)
+    await queue.fence("u", 0)
+    kafka.delete("c.u")
+    gone, fine = await asyncio.gather(
+        queue.publish("u", 0, [Publication(0, b"x", 1)]),
+        publish(queue, b"y"),
+        return_exceptions=True,
+    )
+    assert isinstance(gone, UnknownTopicError)
+    assert len(fine) == 1
+    assert await payloads(queue) == [b"y"]
+
+
+async def test_calls_that_wait_are_bounded(queue, kafka, monkeypatch):
+    """With as many as may wait, one more is refused by an error that may be tried again."""
+    monkeypatch.setattr(publisher_module, "MAX_WAITING", 3)
+    kafka.latency_s = (0.01, 0.02)
+    calls = [asyncio.ensure_future(publish(queue, b"%d" % n)) for n in range(6)]
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    refused = [each for each in outcomes if isinstance(each, QueueError)]
+    assert refused
+    assert all("3 calls wait for Kafka already" in str(each) for each in refused)
+    assert len(await payloads(queue)) == len(outcomes) - len(refused)
+
+
+async def test_a_bug_is_told_and_costs_no_silence(queue, monkeypatch):
+    """An error that nothing expected fails the calls that wait, and those that come."""
+
+    async def broken(*_):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(queue._publisher, "_commit_owned", broken)
+    for _ in range(2):
+        with pytest.raises(QueueFailedError, match="a bug"):
+            await publish(queue, b"x")
+
+
+async def test_a_state_topic_of_somebody_else_is_refused(kafka):
+    """A topic with several partitions cannot be the one in which brokers talk."""
+    kafka.create("c.memq-state", 2)
+    queue = KafkaQueue(kafka.client(), cluster_id="c", broker_id="b")
+    with pytest.raises(ConfigError, match=r"c\.memq-state.*2 partitions"):
+        await queue.start()
+    await queue.close()
+
+
+async def test_clusters_do_not_see_each_other(kafka, queue):
+    """Topics of another cluster in the same Kafka are not listed, though its name begins alike."""
+    other = KafkaQueue(kafka.client(), cluster_id="c.t", broker_id="b")
+    await other.start()
+    await other.create_topic("u", 1)
+    assert await queue.topics() == ["t"]
+    assert await other.topics() == ["u"]
+    await other.close()
+
+
+async def test_partitions_nobody_asks_about_are_followed_no_more(queue, monkeypatch):
+    """What is not owned here and was not asked about for long is let go, and found again."""
+    await queue.create_topic("u", 1)
+    assert await queue.offsets("u", 0) == (0, 0)
+    assert "3 followed" in repr(queue)
+    monkeypatch.setattr("memq.core.notification.kafka.queue.IDLE_S", -1.0)
+    await queue.create_topic("v", 1)
+    await queue.offsets("v", 0)
+    assert "2 followed" in repr(queue)
+    assert await queue.offsets("u", 0) == (0, 0)
+
+
+def test_state_survives_compaction():
+    """Of what brokers said only the last record of each key need be left."""
+    said = [topic_record("t", 3)]
+    whole = KafkaState()
+    whole.read(record(0, said[0]))
+
+    def say(records):
+        for each in records:
+            whole.read(record(len(said), each))
+            said.append(each)
+
+    for owner in ("a", "b", "a", "c"):
+        say(list(whole.next_claim("t", 0, owner)))
+    say(offset_records("t", "g", {0: 1, 1: 2}))
+    say(offset_records("t", "g", {0: 7}))
+    say(offset_records("t", "gone", {0: 7}))
+    say(offset_records("t", "gone", {0: None}))
+    say([held_record("t", "g", {"m": Holding(1, [0])}), held_record("t", "g", {})])
+    last = {each.key: number for number, each in enumerate(said)}
+    compacted = KafkaState()
+    for number, each in enumerate(said):
+        if last[each.key] == number and each.value is not None:
+            compacted.read(record(number, each))
+    assert compacted.claim("t", 0) == whole.claim("t", 0) == (4, "c")
+    assert compacted.offsets("t", "g") == whole.offsets("t", "g") == {0: 7, 1: 2}
+    assert compacted.groups("t") == whole.groups("t") == ["g"]
+    assert compacted.holders("t") == whole.holders("t") == []
+
+
+def test_of_two_claims_of_a_number_the_first_counts():
+    """Whoever reads, and however late a claim was written, agrees on one owner."""
+    state = KafkaState()
+    by_a, by_b = list(state.next_claim("t", 0, "a")), list(state.next_claim("t", 0, "b"))
+    for number, each in enumerate((*by_a, *by_b)):
+        state.read(record(number, each))
+    assert state.claim("t", 0) == (1, "a")
+    for each in state.next_claim("t", 0, "c"):
+        state.read(record(9, each))
+    late = by_b[0]
+    state.read(record(10, late))
+    assert state.claim("t", 0) == (2, "c")
+
+
+def test_a_record_of_somebody_else_changes_nothing(caplog):
+    """What is not ours is told, and the rest is read."""
+    state = KafkaState()
+    for key in (b"", b"nonsense", b'["news"]', b'["topic"]', b"{}"):
+        state.read(Record(5, 1, b"3", key))
+    state.read(record(6, topic_record("t", 3)))
+    assert state.topics == {"t": 3}
+    assert caplog.text.count("offset 5 of the state topic") == 5
+
+
+def record(offset, said):
+    """A record as it is read."""
+    return Record(offset, 1, said.value, said.key)
