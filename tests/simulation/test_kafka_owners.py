@@ -14,7 +14,7 @@ import pytest
 
 from memq.core.notification.kafka.queue import KafkaQueue
 from memq.core.notification.queue import GROUPS, Publication
-from memq.errors import FencedError, MemqError, PublishUncertainError
+from memq.errors import FencedError, MemqError, PublishUncertainError, QueueError
 from memq.testing import InMemoryKafka
 from tests.simulation.kafka import OF_KAFKA_USUALLY
 from tests.simulation.world import World
@@ -131,6 +131,9 @@ class Broker:
             except FencedError:
                 self.owned.pop(write_partition, None)
                 raise
+            except QueueError:  # nothing happened: so the very same may be published
+                await asyncio.sleep(0.1)
+                continue
             self.story.acked[payload] = partition, offset
             self.story.happened("published")
             return
