@@ -96,6 +96,32 @@ async def test_auto_commit(tmp_path):
         assert await w.queue.committed("g", w.queue_topic) == {0: 3}
 
 
+async def test_a_session_that_ended_meanwhile_takes_nothing_up(tmp_path):
+    """A member that finds its session over, once it knows where the group is, waits for another."""
+    async with world(tmp_path) as w:
+        committed, asked, go_on = w.queue.committed, asyncio.Event(), asyncio.Event()
+        live = []
+
+        async def late(*of):
+            asked.set()
+            await go_on.wait()
+            return await committed(*of)
+
+        def assigned(_):
+            session = consumer._session
+            live.append(session.membership._expires_ms > session.now_ms())
+
+        w.queue.committed = late
+        async with w.consumer(group="g", on_assign=assigned) as consumer:
+            polling = asyncio.ensure_future(consumer.poll(TIMEOUT_S))
+            await asked.wait()
+            consumer._session.membership._expires_ms = 0  # as who was frozen finds it
+            go_on.set()
+            await w.write(b"0")
+            assert values([await polling]) == [b"0"]
+        assert live == [True]
+
+
 async def _fail_with(consumer):
     async with consumer:
         await take(consumer, 1)

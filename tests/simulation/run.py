@@ -26,7 +26,7 @@ from tests.simulation.checkers import check
 from tests.simulation.disk import PowerCut
 from tests.simulation.kafka import OF_KAFKA_USUALLY, kafka_of
 from tests.simulation.object_store import ObjectStoreModel
-from tests.simulation.plan import FAULTS, Reader
+from tests.simulation.plan import FAULTS, OF_KAFKA, Reader
 from tests.simulation.world import MAX_DRIFT, World
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ SAMPLE_US = 500_000  # between two looks at memory at least,
 SAMPLES = 1_000  # and looks in a run at most, about
 ORPHANS_S = 30.0  # between two looks, and until one may see what is new
 CLOCK_ERROR_US = 2_500_000
-"""Retention counts from when a Batch was sealed, not published; a freeze may come in between."""
+"""Retention counts from when a Batch was sealed, not published; faults may come in between."""
 LOOKS = 5  # at a topic that retention removes something from all the time
 SETTLE_S = 45.0  # kernels and sessions have forgotten the faults after so long
 
@@ -84,8 +84,9 @@ class Run:
         self.world = world
         self.history = world.history
         drift_us = int(plan.seconds * 1e6 * 1.5 * MAX_DRIFT)
-        frozen_s = sum(deed.amount for deed in plan.deeds if deed.what == "freeze")
-        self.history.clock_error_us = CLOCK_ERROR_US + drift_us + int(frozen_s * 1e6)
+        delaying = ("freeze", *OF_KAFKA)
+        delayed_s = sum(deed.amount for deed in plan.deeds if deed.what in delaying)
+        self.history.clock_error_us = CLOCK_ERROR_US + drift_us + int(delayed_s * 1e6)
         self.topics = {topic.name: topic for topic in plan.topics}
         self.jobs: dict[str, int] = {}
         self.sessions: dict[str, int] = {}

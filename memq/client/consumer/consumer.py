@@ -389,7 +389,9 @@ class AsyncConsumer:
         offsets = await resolve(self._topic, self._options.start, partitions)
         committed = await self._committed(offsets)
         offsets |= committed
-        # The group may have changed its mind meanwhile.
+        # The group may have changed its mind meanwhile, and the session may be over.
+        if self._session is not None:
+            membership.expire(self._session.now_ms())
         partitions = partitions & membership.to_start
         membership.started(partitions)
         self._commits.forget(partitions)
