@@ -1,0 +1,705 @@
+"""The Governor: the one of all brokers that decides which broker owns which write partition.
+
+Theory of operation
+-------------------
+Brokers elect one of them. It is told what is stored, and from then on what happens; it answers
+with transactions on the *assignment nodes*, one for each topic. Brokers watch these nodes and own
+what they say. Nothing else goes from the Governor to a broker, so a broker that was away reads
+what holds now and has missed nothing.
+
+It does no I/O and knows no clock. The caller passes events and the time in milliseconds of a clock
+that never goes back, and calls `tick` after each event and every second or so. What `tick` returns
+is carried out, and answered: a `Transaction` by `written`, or by `refused` when it failed or nobody
+knows; a `ReadAgain` by `read`. Who is refused and finds its election over calls `deposed`.
+
+Who may write:
+
+Rule 1. Each transaction checks the node of the Governor's own election, with the version that it
+    had, and each change the version of the node that it changes; all of it happens or nothing. So a
+    Governor that was replaced changes nothing, whatever it still sends and however late it comes.
+Rule 2. One transaction is under way at a time. Until it is answered, events are noted and nothing
+    is decided.
+Rule 3. What was refused, or may have happened, is not sent again: what is stored is read, and the
+    decision made anew. Should the old one happen even later, the versions have changed for one of
+    both, and the other is refused.
+Rule 4. The epoch of a node grows by one with each change, so a broker that sees two states of it
+    knows the newer. It begins at 1 with a topic's first node. A node that cannot be understood is
+    replaced, with an epoch above any that it can have had: one more than there were changes.
+
+What moves, and when:
+
+Rule 5. After an election it waits until every broker that a node names is back, for at most
+    `SETTLE_MS`; before that it changes nothing. So a cluster that starts as a whole finds
+    everything where it was, and not on the broker that was first. A broker that died together with
+    the Governor before is waited for as well: nobody can tell one from the other.
+Rule 6. After that a broker that is gone is gone: its session is over, and it has stopped by itself
+    before. What it owned moves at once, in as few transactions as hold it.
+Rule 7. Nothing else moves at once. A broker that drains, or does not accept for another reason,
+    keeps what it has until that moves, a few write partitions at a time, and so it is with what
+    moves for balance. The next few follow when the owners of these have reported their loads, which
+    they do when they have taken over; or after `MOVE_TIMEOUT_MS`, lest one that cannot take over
+    hold up all.
+Rule 8. A run of moves for balance begins every `REBALANCE_INTERVAL_MS` at most, or when a person
+    asks for it, and ends when nothing pays any more. It is by measured traffic: unless a person
+    asked, it waits for up to another interval until every broker that owns something has reported
+    since the election. What is unknown then counts as the mean.
+Rule 9. When no broker accepts, what is homeless has the owner "". It is placed when one does.
+
+The coordinator of a topic, which keeps its consumer groups, stays for as long as it lives and
+accepts. Then the owner of the topic's first write partition that has an accepting one follows.
+
+An assignor of the user's that fails does not stop the Governor: it says why, ours places what is
+homeless and empties who drains, and nothing moves for balance.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from memq.core.governor.assignment import MAX_LOAD_BYTES_PER_S, BrokerResources, PartitionLoad
+from memq.core.governor.assignor import load_assignor
+from memq.core.units import KIB, MINUTE_MS, SECOND_MS, counted
+from memq.errors import ConfigError, CorruptDataError, InvalidRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from memq.core.governor.assignment import Partition
+    from memq.core.governor.assignor import Assignor
+
+log = logging.getLogger(__name__)
+
+SETTLE_MS = 10 * SECOND_MS  # processes that are started together are registered by then
+REBALANCE_INTERVAL_MS = 5 * MINUTE_MS  # traffic that changes sooner is not worth following
+MOVE_TIMEOUT_MS = MINUTE_MS  # a take-over reads the notifications of the deduplication window
+MAX_MOVING = 20  # write partitions under way to another owner; their producers wait meanwhile
+TOLERANCE = 0.1  # of a share; traffic that is measured differs by as much from minute to minute
+MAX_CHANGES = 500  # of one transaction; ZooKeeper takes 60 ms for so many
+MAX_TRANSACTION_BYTES = 512 * KIB  # ZooKeeper closes the connection above 1 MiB
+CHANGE_BYTES = 256  # what a change takes in a transaction beside the topic's name and its data
+
+
+# -- what is stored -------------------------------------------------------------------------
+
+
+class TopicAssignment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the assignment node of a topic holds, as JSON.
+
+    Attributes:
+        incarnation: of the topic.
+        epoch: grows with each change.
+        owners: broker id by write partition; empty for one that nobody owns.
+        coordinator: the broker that keeps the topic's consumer groups; empty when there is none.
+    """
+
+    incarnation: str
+    epoch: int
+    owners: tuple[str, ...]
+    coordinator: str = ""
+
+
+def encode_assignment(value: TopicAssignment) -> bytes:
+    """The bytes of an assignment node."""
+    return msgspec.json.encode(value)
+
+
+def decode_assignment(data: bytes) -> TopicAssignment:
+    """What the bytes of an assignment node say.
+
+    Raises:
+        CorruptDataError: they are no assignment.
+    """
+    try:
+        return msgspec.json.decode(data, type=TopicAssignment)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
+        raise CorruptDataError(f"{data[:100]!r} is no assignment of a topic ({exc})") from exc
+
+
+class StoredNode(NamedTuple):
+    """An assignment node as it is stored.
+
+    Attributes:
+        data: its bytes.
+        version: how often it was changed since it was made, as ZooKeeper counts.
+    """
+
+    data: bytes
+    version: int
+
+
+class TopicPartitions(NamedTuple):
+    """A topic, as far as the Governor is concerned.
+
+    Attributes:
+        name: of the topic.
+        incarnation: of its present life.
+        write_partitions: how many there are.
+    """
+
+    name: str
+    incarnation: str
+    write_partitions: int
+
+
+class ClusterSnapshot(NamedTuple):
+    """What is stored at an election.
+
+    Attributes:
+        brokers: those that are registered.
+        topics: those that exist.
+        assignments: every assignment node, by topic, also of topics that exist no more.
+        draining: brokers for which a drain was requested and not withdrawn.
+    """
+
+    brokers: Sequence[BrokerResources] = ()
+    topics: Sequence[TopicPartitions] = ()
+    assignments: Mapping[str, StoredNode] = {}
+    draining: Sequence[str] = ()
+
+
+# -- what is to be done ---------------------------------------------------------------------
+
+
+class Check(NamedTuple):
+    """What must hold for a transaction to happen: the node is there, with this version."""
+
+    path: str
+    version: int
+
+
+class Change(NamedTuple):
+    """The change of one assignment node.
+
+    Attributes:
+        topic: whose node it is.
+        version: that it must have; -1 when there must be none, for it is made.
+        data: its new bytes; None to delete it.
+    """
+
+    topic: str
+    version: int
+    data: bytes | None
+
+
+class Transaction(NamedTuple):
+    """Changes that happen all or not at all.
+
+    Attributes:
+        number: to be named in the answer.
+        check: of the Governor's election.
+        changes: of different topics; at most `MAX_CHANGES`.
+    """
+
+    number: int
+    check: Check
+    changes: tuple[Change, ...]
+
+
+class ReadAgain(NamedTuple):
+    """Every assignment node is to be read again, and told by `read`."""
+
+
+# -- what people are shown ------------------------------------------------------------------
+
+
+class BrokerDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """One live broker.
+
+    Attributes:
+        id: its broker id.
+        zone: as it registered.
+        rack: as it registered.
+        capacity: as it registered.
+        accepting: whether it may be given anything.
+        draining: whether a drain was requested.
+        bytes_per_s: measured traffic of what it owns.
+        write_partitions: numbers of those that it owns, by topic.
+        coordinates: topics whose groups it keeps.
+    """
+
+    id: str
+    zone: str
+    rack: str
+    capacity: float
+    accepting: bool
+    draining: bool
+    bytes_per_s: float
+    write_partitions: dict[str, list[int]]
+    coordinates: int
+
+
+class ClusterDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """The cluster as its Governor knows it.
+
+    Attributes:
+        brokers: those that live, sorted.
+        homeless: write partitions without a live owner, by topic.
+        moving: those that have a new owner which has not reported yet: topic, number and owner.
+        waiting_for: brokers that assignments name and that are waited for since the election.
+        problem: why the user's assignor was not followed; empty when it was.
+    """
+
+    brokers: list[BrokerDescription]
+    homeless: dict[str, list[int]]
+    moving: list[tuple[str, int, str]]
+    waiting_for: list[str]
+    problem: str
+
+
+# -- the state machine ----------------------------------------------------------------------
+
+
+class _Node(NamedTuple):
+    """An assignment node: what it says, None when that cannot be understood, and its version."""
+
+    value: TopicAssignment | None
+    version: int
+
+
+class _Move(NamedTuple):
+    """A write partition on its way: to whom, and since when."""
+
+    owner: str
+    since_ms: int
+
+
+class Governor:
+    """See the theory of operation.
+
+    Args:
+        assignor: decides which broker owns what; ours when it is left out.
+        tolerance: part of its share by which the load of a broker may differ.
+    """
+
+    def __init__(self, assignor: Assignor | None = None, *, tolerance: float = TOLERANCE) -> None:
+        self._ours = load_assignor()
+        self._assignor = self._ours if assignor is None else assignor
+        self._tolerance = tolerance
+        self._numbers = 0
+        self._forget()
+
+    def _forget(self) -> None:
+        self._check: Check | None = None
+        self._brokers: dict[str, BrokerResources] = {}
+        self._draining: dict[str, None] = {}
+        self._topics: dict[str, TopicPartitions] = {}
+        self._nodes: dict[str, _Node] = {}
+        self._loads: dict[Partition, float] = {}
+        self._reported: dict[str, None] = {}  # brokers, since the election
+        self._awaited: dict[str, None] = {}  # brokers that nodes name and that are not there
+        self._settled_ms = 0
+        self._changed = False  # since the last plan
+        self._planned: dict[str, TopicAssignment | None] = {}
+        self._planned_moves: dict[Partition, str] = {}
+        self._in_flight: Transaction | None = None
+        self._reading = False
+        self._read_asked = False
+        self._moving: dict[Partition, _Move] = {}
+        self._balance_ms = 0  # when the next run for balance may begin
+        self._balancing = False
+        self._requested = False
+        self._problem = ""
+        self._nobody_accepts = False
+
+    def __repr__(self) -> str:
+        if self._check is None:
+            return "<Governor [not elected]>"
+        state = f"waits for {len(self._awaited)}" if self._awaited else "settled"
+        under_way = "1" if self._in_flight else "0"
+        return (
+            f"<Governor [{len(self._brokers)} brokers, {len(self._topics)} topics | {state} | "
+            f"{len(self._planned)} changes planned, {under_way} transactions under way | "
+            f"{len(self._moving)} moving]>"
+        )
+
+    # -- events: the election ---------------------------------------------------------------
+
+    def elected(self, snapshot: ClusterSnapshot, check: Check, now_ms: int) -> None:
+        """This broker is the Governor from now on.
+
+        Args:
+            snapshot: what is stored, read after the election; events that are told later are newer.
+            check: the node of this election, which is gone or changed when another one follows.
+            now_ms: the clock.
+        """
+        self._forget()
+        self._check = check
+        self._brokers = {broker.id: broker for broker in snapshot.brokers}
+        self._draining = dict.fromkeys(snapshot.draining)
+        self._topics = {topic.name: topic for topic in snapshot.topics}
+        self._nodes = _decoded(snapshot.assignments)
+        self._settled_ms = now_ms + SETTLE_MS
+        self._balance_ms = now_ms + REBALANCE_INTERVAL_MS
+        self._awaited = {name: None for name in self._named() if name not in self._brokers}
+        self._changed = True
+        if self._awaited:
+            awaited = ", ".join(self._awaited)
+            log.info("Governor: waits for %s, at most %d s", awaited, SETTLE_MS // 1000)
+
+    def deposed(self) -> None:
+        """This broker is the Governor no more."""
+        self._forget()
+
+    # -- events: brokers and topics ---------------------------------------------------------
+
+    def broker_registered(self, broker: BrokerResources) -> None:
+        """A broker is there, or has registered anew with other resources."""
+        self._brokers[broker.id] = broker
+        self._awaited.pop(broker.id, None)
+        self._changed = True
+
+    def broker_gone(self, broker_id: str) -> None:
+        """The session of a broker is over; it owns nothing any more."""
+        self._brokers.pop(broker_id, None)
+        self._reported.pop(broker_id, None)
+        self._changed = True
+
+    def drain_requested(self, broker_id: str) -> None:
+        """A broker is to be emptied; it need not be there."""
+        self._draining[broker_id] = None
+        self._changed = True
+
+    def drain_withdrawn(self, broker_id: str) -> None:
+        """A broker may be given something again."""
+        self._draining.pop(broker_id, None)
+        self._changed = True
+
+    def topic_changed(self, topic: TopicPartitions) -> None:
+        """A topic was created, created anew, or given more write partitions."""
+        self._topics[topic.name] = topic
+        self._changed = True
+
+    def topic_deleted(self, name: str) -> None:
+        """A topic exists no more."""
+        self._topics.pop(name, None)
+        self._changed = True
+
+    def loads_reported(self, broker_id: str, loads: Mapping[Partition, float]) -> None:
+        """A broker says what it writes, of which write partitions: all that it has taken over.
+
+        To be told every few seconds, and when it has taken over another one. What it does not own
+        is passed over.
+
+        Args:
+            broker_id: the broker.
+            loads: bytes per second, over the last minute or so.
+
+        Raises:
+            InvalidRequestError: a load makes no sense; none of them counts.
+        """
+        for (topic, number), load in loads.items():
+            if not 0 <= load <= MAX_LOAD_BYTES_PER_S:
+                raise InvalidRequestError(
+                    f"broker {broker_id!r} reports {load} bytes/s for {topic!r}/{number}"
+                )
+        if broker_id not in self._brokers:
+            return
+        self._reported[broker_id] = None
+        for key, load in loads.items():
+            if self._owner(key) == broker_id:
+                self._loads[key] = load
+                if key in self._moving and self._moving[key].owner == broker_id:
+                    del self._moving[key]
+
+    def rebalance_requested(self) -> None:
+        """A person wants loads evened out now, measured or not."""
+        self._requested = True
+
+    # -- events: answers --------------------------------------------------------------------
+
+    def written(self, number: int, now_ms: int) -> None:
+        """A transaction has happened; one that is not under way any more changes nothing here."""
+        transaction = self._in_flight
+        if transaction is None or transaction.number != number:
+            return
+        self._in_flight = None
+        for topic, version, data in transaction.changes:
+            if data is None:
+                del self._nodes[topic]
+            else:
+                self._nodes[topic] = _Node(decode_assignment(data), version + 1)
+        for key, owner in self._planned_moves.items():
+            if self._owner(key) == owner:
+                self._moving[key] = _Move(owner, now_ms)
+        self._planned_moves = {
+            key: owner for key, owner in self._planned_moves.items() if key not in self._moving
+        }
+
+    def refused(self, number: int) -> None:
+        """A transaction has not happened, or may have: what is stored must be read."""
+        if self._in_flight is not None and self._in_flight.number == number:
+            self._in_flight = None
+            self._planned, self._planned_moves = {}, {}
+            self._reading, self._read_asked = True, False
+
+    def read(self, assignments: Mapping[str, StoredNode]) -> None:
+        """What `ReadAgain` has asked for."""
+        if self._reading:
+            self._reading = False
+            self._nodes = _decoded(assignments)
+            self._changed = True
+
+    # -- decisions --------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> Transaction | ReadAgain | None:
+        """What is to be done now; nothing while something is under way."""
+        if self._check is None or self._in_flight is not None:
+            return None
+        if self._reading:
+            asked, self._read_asked = self._read_asked, True
+            return None if asked else ReadAgain()
+        if self._awaited and now_ms < self._settled_ms:
+            return None
+        if self._awaited:
+            log.warning("Governor: %s did not come back", ", ".join(self._awaited))
+            self._awaited = {}
+        if self._changed:
+            self._changed = False
+            self._planned, self._planned_moves = self._plan(), {}
+        if not self._planned:
+            self._planned_moves = self._plan_moves(now_ms)
+            if self._planned_moves:
+                self._planned = self._changes(self._present() | self._planned_moves)
+        return self._transaction(self._check) if self._planned else None
+
+    def _plan(self) -> dict[str, TopicAssignment | None]:
+        """What must change at once: homes for the homeless, and nodes of topics that are gone."""
+        present = self._present()
+        self._loads = {key: load for key, load in self._loads.items() if key in present}
+        found = self._assign(present)
+        owners = {
+            key: owner if owner in self._brokers else found[key] for key, owner in present.items()
+        }
+        self._say_whether_all_have_owners(owners)
+        return self._changes(owners)
+
+    def _assign(self, present: Mapping[Partition, str]) -> dict[Partition, str]:
+        brokers, partitions = self._all_brokers(), self._partitions(present)
+        try:
+            return self._assignor.assign(brokers, partitions, present)
+        except ConfigError as exc:
+            self._blame_assignor(exc)
+        return self._ours.assign(brokers, partitions, present)
+
+    def _plan_moves(self, now_ms: int) -> dict[Partition, str]:
+        """What may move now, of what need not."""
+        self._end_moves(now_ms)
+        brokers = self._all_brokers()
+        refusing = [broker for broker in brokers if not broker.accepting]
+        if self._moving or len(refusing) == len(brokers):
+            return {}
+        if not (refusing or self._requested or self._balancing or now_ms >= self._balance_ms):
+            return {}
+        present = self._present()
+        leaving = [key for key, owner in present.items() if owner and not self._accepts(owner)]
+        balancing = self._may_balance(present, now_ms)
+        if not leaving and not balancing:
+            return {}
+        moves = self._moves(brokers, present)
+        if leaving:
+            moves = {key: moves[key] for key in leaving if key in moves}
+        else:
+            self._balancing = bool(moves)
+            if not moves:
+                self._requested = False
+                self._balance_ms = now_ms + REBALANCE_INTERVAL_MS
+        if moves:
+            log.info("Governor: moves %s", counted(len(moves), "write partition"))
+        return moves
+
+    def _moves(
+        self, brokers: list[BrokerResources], present: Mapping[Partition, str]
+    ) -> dict[Partition, str]:
+        partitions = self._partitions(present)
+        try:
+            moves = self._assignor.rebalance(
+                brokers, partitions, present, max_moves=MAX_MOVING, tolerance=self._tolerance
+            )
+        except ConfigError as exc:
+            self._blame_assignor(exc)
+        else:
+            self._problem = ""
+            return moves
+        moves = self._ours.rebalance(
+            brokers, partitions, present, max_moves=MAX_MOVING, tolerance=self._tolerance
+        )
+        return {key: owner for key, owner in moves.items() if not self._accepts(present[key])}
+
+    def _may_balance(self, present: Mapping[Partition, str], now_ms: int) -> bool:
+        if self._requested or self._balancing:
+            return True
+        if now_ms >= self._balance_ms + REBALANCE_INTERVAL_MS:
+            return True
+        measured = all(owner in self._reported for owner in present.values() if owner)
+        return measured and now_ms >= self._balance_ms
+
+    def _end_moves(self, now_ms: int) -> None:
+        """Wait no more for moves that are over, one way or another."""
+        for key, move in list(self._moving.items()):
+            overdue = now_ms - move.since_ms >= MOVE_TIMEOUT_MS
+            if overdue:
+                log.warning(
+                    "Governor: broker %s has not taken over %s/%d in %d s",
+                    move.owner, *key, MOVE_TIMEOUT_MS // 1000,
+                )  # fmt: skip
+            if overdue or self._owner(key) != move.owner:
+                del self._moving[key]
+
+    def _changes(self, owners: Mapping[Partition, str]) -> dict[str, TopicAssignment | None]:
+        """How nodes must change for these to be the owners."""
+        changes: dict[str, TopicAssignment | None] = {
+            name: None for name in sorted(self._nodes) if name not in self._topics
+        }
+        for name, topic in sorted(self._topics.items()):
+            wanted = tuple(owners[name, number] for number in range(topic.write_partitions))
+            node = self._nodes.get(name)
+            value = None if node is None else node.value
+            if value is not None and value.incarnation == topic.incarnation:
+                coordinator = self._coordinator(wanted, value.coordinator)
+                if value.owners == wanted and value.coordinator == coordinator:
+                    continue
+            else:
+                coordinator = self._coordinator(wanted, "")
+            changes[name] = TopicAssignment(
+                incarnation=topic.incarnation,
+                epoch=_epoch(node) + 1,
+                owners=wanted,
+                coordinator=coordinator,
+            )
+        return changes
+
+    def _coordinator(self, owners: Iterable[str], present: str) -> str:
+        if self._accepts(present):
+            return present
+        if accepting := next((owner for owner in owners if self._accepts(owner)), ""):
+            return accepting
+        return present if present in self._brokers else next((each for each in owners if each), "")
+
+    def _transaction(self, check: Check) -> Transaction:
+        """As much of what is planned as one transaction may hold."""
+        changes: list[Change] = []
+        size = 0
+        for name, value in self._planned.items():
+            data = None if value is None else encode_assignment(value)
+            size += CHANGE_BYTES + len(name) + len(data or b"")
+            if changes and (len(changes) >= MAX_CHANGES or size > MAX_TRANSACTION_BYTES):
+                break
+            node = self._nodes.get(name)
+            changes.append(Change(name, -1 if node is None else node.version, data))
+        for change in changes:
+            del self._planned[change.topic]
+        self._numbers += 1
+        self._in_flight = Transaction(self._numbers, check, tuple(changes))
+        return self._in_flight
+
+    # -- what is known ----------------------------------------------------------------------
+
+    def _all_brokers(self) -> list[BrokerResources]:
+        return [
+            msgspec.structs.replace(broker, accepting=self._accepts(broker.id))
+            for broker in self._brokers.values()
+        ]
+
+    def _accepts(self, broker_id: str) -> bool:
+        broker = self._brokers.get(broker_id)
+        return broker is not None and broker.accepting and broker_id not in self._draining
+
+    def _present(self) -> dict[Partition, str]:
+        """The owner of every write partition there is, as stored; empty for those without."""
+        present = {}
+        for name, topic in self._topics.items():
+            owners = self._owners(topic)
+            for number in range(topic.write_partitions):
+                present[name, number] = owners[number] if number < len(owners) else ""
+        return present
+
+    def _named(self) -> list[str]:
+        """Brokers that own or coordinate something, as stored."""
+        live = (self._nodes[name].value for name in self._topics if name in self._nodes)
+        nodes = [value for value in live if value is not None]
+        return sorted(
+            {name for value in nodes for name in (*value.owners, value.coordinator)} - {""}
+        )
+
+    def _owners(self, topic: TopicPartitions) -> tuple[str, ...]:
+        node = self._nodes.get(topic.name)
+        if node is None or node.value is None or node.value.incarnation != topic.incarnation:
+            return ()
+        return node.value.owners
+
+    def _owner(self, key: Partition) -> str:
+        topic = self._topics.get(key[0])
+        owners = () if topic is None else self._owners(topic)
+        return owners[key[1]] if 0 <= key[1] < len(owners) else ""
+
+    def _partitions(self, present: Mapping[Partition, str]) -> list[PartitionLoad]:
+        return [PartitionLoad(*key, self._loads.get(key)) for key in present]
+
+    def _say_whether_all_have_owners(self, owners: Mapping[Partition, str]) -> None:
+        homeless = sum(not owner for owner in owners.values())
+        if homeless and not self._nobody_accepts:
+            log.warning(
+                "Governor: no broker accepts write partitions, and %s without an owner",
+                counted(homeless, "is", f"of {len(owners)} are"),
+            )
+        self._nobody_accepts = bool(homeless)
+
+    def _blame_assignor(self, exc: ConfigError) -> None:
+        if str(exc) != self._problem:
+            log.error("Governor: the assignor is not followed: %s", exc)
+        self._problem = str(exc)
+
+    def describe(self) -> ClusterDescription:
+        """The cluster, for people."""
+        owned: dict[str, dict[str, list[int]]] = {name: {} for name in self._brokers}
+        homeless: dict[str, list[int]] = {}
+        loads: dict[str, float] = {}
+        for (topic, number), owner in sorted(self._present().items()):
+            owned.get(owner, homeless).setdefault(topic, []).append(number)
+            loads[owner] = loads.get(owner, 0) + self._loads.get((topic, number), 0)
+        coordinators = Counter(
+            node.value.coordinator for node in self._nodes.values() if node.value
+        )
+        return ClusterDescription(
+            brokers=[
+                BrokerDescription(
+                    id=broker.id,
+                    zone=broker.zone,
+                    rack=broker.rack,
+                    capacity=broker.capacity,
+                    accepting=self._accepts(broker.id),
+                    draining=broker.id in self._draining,
+                    bytes_per_s=loads.get(broker.id, 0),
+                    write_partitions=owned[broker.id],
+                    coordinates=coordinators[broker.id],
+                )
+                for _, broker in sorted(self._brokers.items())
+            ],
+            homeless=homeless,
+            moving=[(*key, move.owner) for key, move in sorted(self._moving.items())],
+            waiting_for=list(self._awaited),
+            problem=self._problem,
+        )
+
+
+def _decoded(nodes: Mapping[str, StoredNode]) -> dict[str, _Node]:
+    found = {}
+    for topic, node in nodes.items():
+        value = None
+        try:
+            value = decode_assignment(node.data)
+        except CorruptDataError as exc:
+            log.error("Governor: the assignment of topic %s is made anew: %s", topic, exc)  # noqa: TRY400 - expected, and told in full
+        found[topic] = _Node(value, node.version)
+    return found
+
+
+def _epoch(node: _Node | None) -> int:
+    """The epoch of a node; for one that cannot be understood the most that it can have been."""
+    if node is None:
+        return 0
+    return node.version + 1 if node.value is None else max(node.value.epoch, node.version + 1)
