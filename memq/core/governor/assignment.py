@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 A broker's *share* is the part of the whole load that its capacity is of all capacity. Loads are
 measured, in bytes per second. One that is not known counts as the mean of those that are; one that
-is idle as a hundredth of it, for a write partition costs something even when nobody writes. A
+is idle as a tenth of it, for a write partition costs something even when nobody writes. A
 write partition that is larger than the share of the largest broker fills a broker, whatever it
 measures: it is cut to that size, and the shares of the others are those of the rest.
 
@@ -56,7 +56,7 @@ Partition: TypeAlias = tuple[str, int]
 
 MAX_LOAD_BYTES_PER_S = 1e15  # a mistake if ever there was one; sums stay finite
 MIN_LOAD_BYTES_PER_S = 1e-3  # less is nothing; quotients stay finite
-IDLE_SHARE = 0.01  # of the mean load; what a write partition costs to which nobody writes
+IDLE_SHARE = 0.1  # of the mean load; what a write partition costs to which nobody writes
 PAYS_SHARE = 0.5  # of what is moved; what the fuller of two brokers must gain at least
 UNSPREAD_WORTH = 0.5  # of a move that puts a topic's write partitions closer together
 ROUNDING = 1e-9  # of a share; sums of floats differ by less

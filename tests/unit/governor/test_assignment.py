@@ -45,7 +45,7 @@ def weights_of(partitions):
     """What each counts: its load, the mean for one that is not known, something for an idle one."""
     known = [each.bytes_per_s for each in partitions if each.bytes_per_s is not None]
     mean = (fsum(known) / len(known) if known else 0) or 1.0
-    idle = max(mean * 0.01, 0.001)
+    idle = max(mean * IDLE_SHARE, 0.001)
     return {
         each.partition: max(mean if each.bytes_per_s is None else each.bytes_per_s, idle)
         for each in partitions
@@ -225,6 +225,14 @@ def test_one_that_is_too_large_does_not_spoil_the_rest():
     assert sorted(counts.values()) == [1] + [10] * 9
 
 
+def test_one_that_is_too_large_does_not_let_a_small_zone_overflow():
+    """What is a broker's share is told by the others, also where a zone of one would be used."""
+    brokers = [BrokerResources("x", zone="x"), *brokers_of(9)]
+    partitions = [*topics(45, 2, 1.0), PartitionLoad("large", 0, 1_000.0)]
+    counts = Counter(assign(brokers, partitions, {}).values())
+    assert sorted(counts.values()) == [1] + [10] * 9
+
+
 def test_fewer_write_partitions_than_brokers_have_one_each():
     """None gets a second one while another has none, whatever their sizes."""
     partitions = [PartitionLoad("t", n, load) for n, load in enumerate([1e9, 5.0, 0.0])]
@@ -259,7 +267,18 @@ def test_idle_write_partitions_are_shared_out_as_well():
     partitions = [*topic("busy", 2, 1e6), *topic("idle", 20, 0.0)]
     counts = Counter(assign(brokers_of(2), partitions, busy).values())
     assert counts == {"b000": 11, "b001": 11}
-    assert IDLE_SHARE > 0
+
+
+def test_many_idle_write_partitions_are_evened_out():
+    """90 of them on one of two brokers with the same traffic are too many."""
+    partitions = [*topic("busy", 10, 1.0), *topic("idle", 90, 0.0)]
+    present = {
+        each.partition: f"b00{each.write_partition % 2 if each.topic == 'busy' else 0}"
+        for each in partitions
+    }
+    limits = {"max_moves": NO_LIMIT, "tolerance": TOLERANCE}
+    moves = rebalance(brokers_of(2), partitions, present, **limits)
+    assert {name for name, _ in moves} == {"idle"}
 
 
 def test_each_zone_has_one_of_each_topic():
@@ -364,6 +383,19 @@ def test_no_more_is_moved_than_allowed_and_only_to_who_accepts(cluster, max_move
 def test_once_more_moves_nothing(cluster):
     """What a rebalancing without limit leaves is left alone by the next one."""
     brokers, partitions, present = cluster
+    limits = {"max_moves": NO_LIMIT, "tolerance": TOLERANCE}
+    after = present | rebalance(brokers, partitions, present, **limits)
+    assert rebalance(brokers, partitions, after, **limits) == {}
+
+
+def test_who_could_do_nothing_at_first_is_looked_at_again():
+    """A broker that no move to or from pays may be out of tolerance still when others moved."""
+    capacities = {"b0": 3.3, "b1": 3.3, "b2": 2.0, "b3": 0.5}
+    brokers = [BrokerResources(name, size) for name, size in capacities.items()]
+    loads = [1.0, 2.0, 2.0, 9.085, 5.0, 1.0, 2.0, 5.0, 1.0, 1.0, 5.0, 5.0]
+    owners = ["b2", "b2", "b0", "b1", "b1", "b2", "b0", "b0", "b3", "b2", "b1", "b1"]
+    partitions = [PartitionLoad("t", number, load) for number, load in enumerate(loads)]
+    present = {("t", number): owner for number, owner in enumerate(owners)}
     limits = {"max_moves": NO_LIMIT, "tolerance": TOLERANCE}
     after = present | rebalance(brokers, partitions, present, **limits)
     assert rebalance(brokers, partitions, after, **limits) == {}
@@ -504,6 +536,24 @@ def test_evening_out_keeps_a_topic_in_its_zones():
         spread[len(zones_of(brokers, after, f"t{n:03}"))] += 1
     assert moves
     assert spread[3] >= 18
+
+
+def test_of_two_topics_that_moves_which_stays_spread():
+    """The one of which both are in one zone, not the one that has one in each."""
+    brokers = brokers_of(2, zones=2)
+    partitions = [*topic("a", 2, 1.0), *topic("z", 2, 1.0)]
+    present = {("a", 0): "b000", ("a", 1): "b000", ("z", 0): "b000", ("z", 1): "b001"}
+    moves = rebalance(brokers, partitions, present, max_moves=9, tolerance=TOLERANCE)
+    assert moves == {("a", 1): "b001"}
+
+
+@pytest.mark.parametrize("turn", [1, -1])
+def test_of_two_brokers_that_are_alike_the_first_is_given_to(turn):
+    """By name, in whichever order they come."""
+    present = {("t", n): "b000" for n in range(4)}
+    limits = {"max_moves": 1, "tolerance": TOLERANCE}
+    moves = rebalance(brokers_of(3)[::turn], topic("t", 4, 1.0), present, **limits)
+    assert list(moves.values()) == ["b001"]
 
 
 def test_capacities_of_zones_that_differ_do_not_stop_evening_out():

@@ -21,6 +21,7 @@ from memq.core.governor.governor import (
     StoredNode,
     TopicAssignment,
     TopicPartitions,
+    Transaction,
     decode_assignment,
     encode_assignment,
 )
@@ -118,6 +119,7 @@ def test_a_topic_that_is_created_anew_has_a_newer_assignment():
     cluster = Cluster(Governor(), brokers("a"), [topic()])
     cluster.settle()
     cluster.governor.topic_changed(topic(write_partitions=2, incarnation="i2"))
+    assert cluster.governor.describe().homeless == {"t": [0, 1]}
     cluster.settle()
     found = cluster.store.assignments()["t"]
     assert (found.incarnation, found.epoch, found.owners) == ("i2", 2, ("a", "a"))
@@ -270,6 +272,15 @@ def test_what_is_refused_is_read_again():
     assert counts(cluster) == {"a": 2}
 
 
+def test_what_is_read_again_is_decided_anew():
+    """Though nothing else has happened."""
+    cluster = Cluster(Governor(), brokers("a"), [topic("t", 1)])
+    transaction = cluster.governor.tick(0)
+    cluster.governor.refused(transaction.number)  # nobody knows, and it has not happened
+    assert [type(each) for each in (cluster.step(), cluster.step())] == [ReadAgain, Transaction]
+    assert counts(cluster) == {"a": 1}
+
+
 def test_a_late_answer_changes_nothing():
     """It is to a transaction that is not under way any more, or to none; so with a late read."""
     cluster = Cluster(Governor(), brokers("a"), [topic("t", 1)])
@@ -280,6 +291,7 @@ def test_a_late_answer_changes_nothing():
     first = governor.tick(0)
     governor.written(first.number - 1, 0)
     governor.refused(first.number + 1)
+    assert "1 transactions under way" in repr(governor)
     assert governor.tick(0) is None
     assert cluster.store.apply(first)
     governor.written(first.number, 0)
@@ -359,6 +371,18 @@ def test_one_that_cannot_take_over_does_not_hold_up_all(caplog):
     with caplog.at_level(logging.WARNING):
         assert len(cluster.settle(1)) == 1
     assert "broker b has not taken over t/" in caplog.text
+
+
+def test_who_is_gone_is_not_waited_for():
+    """What was on its way to it goes elsewhere, and the next few move."""
+    cluster = Cluster(Governor(), brokers("a", "b", "c"), [topic("t", 99)])
+    cluster.settle()
+    cluster.governor.drain_requested("a")
+    cluster.settle(1_000)
+    cluster.governor.broker_gone("b")
+    cluster.report()
+    cluster.settle(1_000)
+    assert counts(cluster) == {"c": 99}
 
 
 def joined():

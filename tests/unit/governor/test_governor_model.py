@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from memq.core.governor.assignment import BrokerResources
+from memq.core.governor.assignment import IDLE_SHARE, BrokerResources
 from memq.core.governor.governor import (
     MAX_MOVING,
     REBALANCE_INTERVAL_MS,
@@ -215,7 +215,7 @@ class Governing(RuleBasedStateMachine):
         mean = (fsum(known) / len(known) if known else 0) or 1.0
         loads: dict[str, float] = {}
         for key, owner in owners.items():
-            load = max(governor._loads.get(key, mean), mean * 0.01)
+            load = max(governor._loads.get(key, mean), mean * IDLE_SHARE)
             loads[owner] = loads.get(owner, 0.0) + load
         return fsum(
             load**2 / governor._brokers[owner].capacity
@@ -270,6 +270,7 @@ class Governing(RuleBasedStateMachine):
                     assert found.epoch > before[topic].epoch
                 self.newest[life] = found.epoch
                 self.check_moves(before.get(topic), found, topic, old, self.moves[transaction])
+        self.note_reasons()
         return done
 
     def check_moves(self, before, after, topic, old, balance):
