@@ -28,6 +28,7 @@ NAMES = (
     "format",
     "wire",
     "plan",
+    "governor",
     "help",
     "export",
     "spark",

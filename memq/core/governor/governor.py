@@ -394,7 +394,8 @@ class Governor:
         for (topic, number), load in loads.items():
             if not 0 <= load <= MAX_LOAD_BYTES_PER_S:
                 raise InvalidRequestError(
-                    f"broker {broker_id!r} reports {load} bytes/s for {topic!r}/{number}"
+                    f"a load of {load} bytes/s for {topic!r}/{number}, from broker {broker_id!r}: "
+                    f"must be between 0 and {MAX_LOAD_BYTES_PER_S:.0e}"
                 )
         if broker_id not in self._brokers:
             return
@@ -508,7 +509,7 @@ class Governor:
                 self._requested = False
                 self._balance_ms = now_ms + REBALANCE_INTERVAL_MS
         if moves:
-            log.info("Governor: moves %s", counted(len(moves), "write partition"))
+            log.info("Governor: begins %s", counted(len(moves), "move"))
         return moves
 
     def _moves(

@@ -38,6 +38,8 @@ UNSIMULATED = (
     "pyspark_memq/",
     "spark_apps/",
     "memq/cli/",
+    "memq/core/governor/assign",
+    "memq/core/governor/governor.py",
     "memq/core/storage/object_store",
     "memq/spark/",
 )
