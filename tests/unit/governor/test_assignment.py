@@ -283,8 +283,8 @@ def test_many_idle_write_partitions_are_evened_out():
 
 def test_each_zone_has_one_of_each_topic():
     """Producers of a zone find a broker of theirs, for every topic that has enough."""
-    brokers = brokers_of(9, zones=3)
-    partitions = topics(30, 4)
+    brokers = [BrokerResources(f"b{n}", zone=f"z{n // 3}") for n in range(9)]
+    partitions = [each._replace(bytes_per_s=1.0 + n % 7) for n, each in enumerate(topics(30, 4))]
     found = assign(brokers, partitions, {})
     for n in range(30):
         assert sorted(zones_of(brokers, found, f"t{n:03}").values()) == [1, 1, 2]
