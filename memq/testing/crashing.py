@@ -25,6 +25,7 @@ import itertools
 import json
 import os
 import sys
+from inspect import isawaitable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,7 +40,7 @@ from memq.testing.faulty_queue import FaultyQueue
 from memq.testing.faulty_storage import FaultyStorage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from memq.core.notification.queue import NotificationQueue
     from memq.core.storage.handler import StorageHandler
@@ -119,7 +120,7 @@ def run(
     on_ready: Callable[[Broker], None],
     *,
     storage: Callable[[Path], StorageHandler] = LocalStorage,
-    queue: Callable[[Path], NotificationQueue] = EmbeddedQueue,
+    queue: Callable[[Path], NotificationQueue | Awaitable[NotificationQueue]] = EmbeddedQueue,
 ) -> int:
     """Run a broker in this process until it kills itself, or is told to stop.
 
@@ -128,7 +129,7 @@ def run(
         crash_at: where it kills itself; None for nowhere.
         on_ready: called once, when the broker serves.
         storage: makes its storage from a folder.
-        queue: makes its notification queue from a folder.
+        queue: makes its notification queue from a folder, or begins to.
 
     Returns:
         Exit code, as `memq.broker.server.run`.
@@ -140,10 +141,15 @@ def run(
     configure(config.log_format, config.log_level)
     directory = Path(config.data_dir).absolute()
     directory.mkdir(parents=True, exist_ok=True)
-    seams = storage(directory / "objects"), queue(directory / "queue")
-    if crash_at is not None:
-        seams = crash_at.arm(*seams)
-    return asyncio.run(serve(Broker(config, storage=seams[0], queue=seams[1]), on_ready))
+
+    async def life() -> int:
+        made = queue(directory / "queue")
+        seams = storage(directory / "objects"), await made if isawaitable(made) else made
+        if crash_at is not None:
+            seams = crash_at.arm(*seams)
+        return await serve(Broker(config, storage=seams[0], queue=seams[1]), on_ready)
+
+    return asyncio.run(life())
 
 
 def main() -> int:

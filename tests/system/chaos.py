@@ -1,7 +1,7 @@
 """Chaos: brokers are killed again and again while producers write, and then everything is checked.
 
     python -m tests.system.chaos --runs 200 --seed 7
-    python -m tests.system.chaos --runs 100 --storage s3
+    python -m tests.system.chaos --runs 100 --storage s3 --queue kafka
 
 One *run* is one data directory, some producers and topics, and several lives of the broker. Each
 life ends at an exact step of the protocol (see `memq.testing.crashing`), or by SIGKILL at a random
@@ -29,6 +29,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.system.kafka import in_kafka, kafka
 from tests.system.object_store import in_store, store
 from tests.system.plan import Plan, draw, draw_retention, folder_of
 from tests.system.runs import Report, run
@@ -56,7 +57,7 @@ async def run_many(
         seeds: of the runs.
         jobs: runs at a time.
         root: folder for their data.
-        placed: gives a plan the storage that it is to have.
+        placed: gives a plan the storage and the queue that it is to have.
     """
     total, failed = Report(runs=0), []
     slots = asyncio.Semaphore(jobs)
@@ -91,10 +92,6 @@ def _show(seed: str, directory: Path, report: Report) -> None:
     print(f"  replay: python -m tests.system.chaos --replay {seed}", file=sys.stderr, flush=True)
 
 
-def _no_change(plan: Plan) -> Plan:
-    return plan
-
-
 def main() -> int:
     """The command; see the module."""
     parser = argparse.ArgumentParser(prog="tests.system.chaos")
@@ -106,6 +103,9 @@ def main() -> int:
     parser.add_argument(
         "--storage", choices=("files", "s3"), default="files", help="where the Batches are"
     )
+    parser.add_argument(
+        "--queue", choices=("files", "kafka"), default="files", help="where notifications are"
+    )
     given = parser.parse_args()
     seeds = [f"{given.seed}/{number}" for number in range(given.runs)]
     if given.replay:
@@ -116,9 +116,18 @@ def main() -> int:
     started_s = time.monotonic()
     total, failed = Report(runs=0), []
     with contextlib.ExitStack() as stack:
-        placed = _no_change
+        places = []
         if given.storage == "s3":
-            placed = partial(in_store, options=stack.enter_context(store(root)))
+            places.append(partial(in_store, options=stack.enter_context(store(root))))
+        if given.queue == "kafka":
+            address = stack.enter_context(kafka(root, seed=given.seed))
+            places.append(partial(in_kafka, address=address))
+
+        def placed(plan: Plan) -> Plan:
+            for place in places:
+                plan = place(plan)
+            return plan
+
         for _ in range(given.times):
             report, wrong = asyncio.run(run_many(seeds, given.jobs, root, placed))
             total.add(report)

@@ -21,7 +21,7 @@ from memq.core.storage.local import LocalStorage
 from memq.testing.crashing import CrashPoint, run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from multiprocessing.connection import Connection
     from multiprocessing.context import ForkServerProcess
     from pathlib import Path
@@ -43,7 +43,7 @@ class Seams(NamedTuple):
     """What makes a broker's storage and notification queue from a folder; must pickle."""
 
     storage: Callable[[Path], StorageHandler] = LocalStorage
-    queue: Callable[[Path], NotificationQueue] = EmbeddedQueue
+    queue: Callable[[Path], NotificationQueue | Awaitable[NotificationQueue]] = EmbeddedQueue
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from memq.testing.crashing import CrashPoint
 from tests.system import faults
 from tests.system.ledger import Name, name_in, row_of
 from tests.system.lives import Life, Seams
+from tests.system.kafka import in_kafka, kafka
 from tests.system.object_store import in_store, store
 from tests.system.plan import Plan, ProducerPlan, draw, draw_retention
 from tests.system.runs import Report, run
@@ -36,6 +37,8 @@ PLANTED = {
 
 IN_STORE = [f"s3/{number}" for number in range(6)]
 """Seeds of runs with their Batches in an object store that fails."""
+IN_KAFKA = ("in kafka/0", "in kafka/1", "in kafka/2")
+"""Seeds of runs with their notifications in a Kafka that fails."""
 
 CHANCES = 5  # runs for a planted bug: where the machine is slow, a run may not come to its mistake
 
@@ -89,6 +92,27 @@ def reports_in_store(tmp_path_factory, service_jars) -> dict[str, Report]:
 def test_nothing_acked_is_lost_in_an_object_store_that_fails(reports_in_store, seed) -> None:
     """Refusals, lost answers, stalls and cut answers change nothing about what was acked."""
     report = reports_in_store[seed]
+    assert report.violations == []
+    assert report.ends.total() >= 3
+
+
+@pytest.fixture(scope="module")
+def reports_in_kafka(tmp_path_factory, service_jars) -> dict[str, Report]:
+    """The reports of runs with their notifications in Kafka, by seed."""
+
+    async def run_all(address: str) -> list[Report]:
+        plans = [in_kafka(draw(seed), address) for seed in IN_KAFKA]
+        folders = [tmp_path_factory.mktemp("chaos") for _ in plans]
+        return await asyncio.gather(*map(run, plans, folders))
+
+    with kafka(tmp_path_factory.mktemp("kafka"), service_jars) as address:
+        return dict(zip(IN_KAFKA, asyncio.run(run_all(address)), strict=True))
+
+
+@pytest.mark.parametrize("seed", IN_KAFKA)
+def test_nothing_acked_is_lost_with_a_kafka_that_fails(reports_in_kafka, seed) -> None:
+    """A Kafka that hangs and dies meanwhile changes nothing about what was acked."""
+    report = reports_in_kafka[seed]
     assert report.violations == []
     assert report.ends.total() >= 3
 
