@@ -9,9 +9,9 @@ import pytest
 from memq.errors import ConfigError
 from memq.testing.crashing import CrashPoint
 from tests.system import faults
+from tests.system.kafka import in_kafka, kafka
 from tests.system.ledger import Name, name_in, row_of
 from tests.system.lives import Life, Seams
-from tests.system.kafka import in_kafka, kafka
 from tests.system.object_store import in_store, store
 from tests.system.plan import Plan, ProducerPlan, draw, draw_retention
 from tests.system.runs import Report, run
