@@ -59,6 +59,7 @@ READERS = 2  # consumers that read what was published longer ago
 SETTLED_S = 30.0  # for a topic that was made or deleted to be so at every broker of Kafka
 LOOK_AGAIN_S = 0.05
 LOOK_S = 0.02  # within which the thread that follows sees that it is to follow others, or to end
+SAME_LOG_S = 30.0  # between two lines of one kind of librdkafka's log
 MAX_TOLD = 10_000  # topics that a consumer is known to know
 READ_AT_ONCE = 2_000  # records that a consumer hands over at a time
 
@@ -97,6 +98,8 @@ _REFUSED = {
     ck.KafkaError.INVALID_CONFIG,
     ck.KafkaError.INVALID_REPLICATION_FACTOR,
 }
+_NO_ANSWER = {ck.KafkaError._TIMED_OUT, ck.KafkaError._TRANSPORT}  # noqa: SLF001
+_SAYS_WHY = {"FAIL", "ERROR"}  # kinds of lines in librdkafka's log
 _EOF = ck.KafkaError._PARTITION_EOF  # noqa: SLF001
 
 _RUNNING = "running-ms"  # the header that has a record's running time
@@ -131,6 +134,7 @@ class ConfluentClient:
             name: value for name, value in options.items() if not name.startswith(TOPIC_PREFIX)
         } | {"bootstrap.servers": bootstrap}
         self._bootstrap = bootstrap
+        self._log = _Log(runtime.mono_s)
         self._admin = self._made(admin.AdminClient, {})
         self._closed = threading.Event()
         self._readers: dict[_Partition, Reader] = {}
@@ -158,7 +162,8 @@ class ConfluentClient:
             name, partitions, self._replicas, config=self._topic_settings | {**settings}
         )
         try:
-            await self._asked(self._admin.create_topics([new])[name], f"make topic {name}")
+            asked = self._admin.create_topics([new], request_timeout=REQUEST_S)[name]
+            await self._asked(asked, f"make topic {name}")
         except _AlreadyThereError:
             found = (await self.topics()).get(name)
             if found is None:
@@ -171,7 +176,8 @@ class ConfluentClient:
     async def delete_topic(self, name: str) -> None:
         """Remove a topic and wait until no broker of Kafka answers for it."""
         try:
-            await self._asked(self._admin.delete_topics([name])[name], f"delete topic {name}")
+            asked = self._admin.delete_topics([name], request_timeout=REQUEST_S)[name]
+            await self._asked(asked, f"delete topic {name}")
         except UnknownTopicError:
             return
         await self._until(lambda: self._rest(name), f"topic {name} is not gone")
@@ -367,7 +373,7 @@ class ConfluentClient:
 
     def _made(self, kind: Callable[..., _Result], settings: Mapping[str, Any]) -> _Result:
         try:
-            return kind(self._settings | {**settings}, logger=log)
+            return kind(self._settings | {**settings}, logger=self._log)
         except ck.KafkaException as exc:
             raise ConfigError(f"queue_options: {exc.args[0].str()}") from exc
 
@@ -375,9 +381,9 @@ class ConfluentClient:
         try:
             return await asyncio.wait_for(asyncio.wrap_future(asked), 2 * REQUEST_S)
         except TimeoutError as exc:
-            raise QueueError(f"cannot {doing}: Kafka does not answer") from exc
+            raise QueueError(f"cannot {doing}: Kafka does not answer{self._reason()}") from exc
         except ck.KafkaException as exc:
-            raise _translated(exc.args[0], doing) from exc
+            raise self._translated(exc.args[0], doing) from exc
 
     async def _in(self, threads: Executor, doing: str, work: Callable[[], _Result]) -> _Result:
         def work_if_open() -> _Result:
@@ -388,7 +394,45 @@ class ConfluentClient:
         try:
             return await asyncio.get_running_loop().run_in_executor(threads, work_if_open)
         except ck.KafkaException as exc:
-            raise _translated(exc.args[0], doing) from exc
+            raise self._translated(exc.args[0], doing) from exc
+
+    def _translated(self, error: ck.KafkaError, doing: str) -> MemqError:
+        """What an error means; a timeout with what librdkafka has seen of its cause."""
+        if error.code() in _NO_ANSWER and (reason := self._reason()):
+            return QueueError(f"cannot {doing}: {error.str()}{reason}")
+        return _translated(error, doing)
+
+    def _reason(self) -> str:
+        """Why Kafka is not reached, in brackets, if librdkafka says so."""
+        self._admin.poll(0)  # until then it keeps what it has to say
+        return self._log.reason()
+
+
+class _Log:
+    """Takes what librdkafka logs, and passes on one line of a kind in `SAME_LOG_S`.
+
+    It has some to say many times a second while Kafka is away, and keeps it for clients that are
+    not polled. And only there does it say what is wrong with a password or a certificate.
+    """
+
+    def __init__(self, clock_s: Callable[[], float]) -> None:
+        self._clock_s = clock_s
+        self._next_s: dict[str, float] = {}
+        self._latest = ("", 0.0)
+
+    def log(self, level: int, _text: str, kind: str, _name: str, said: str) -> None:
+        """Called by confluent-kafka, as `logging.Logger.log` would be."""
+        now_s = self._clock_s()
+        if kind in _SAYS_WHY:
+            self._latest = said.rpartition("]: ")[2], now_s
+        if level >= logging.WARNING and now_s >= self._next_s.get(kind, 0.0):
+            self._next_s[kind] = now_s + SAME_LOG_S
+            log.warning("Kafka: %s: %s", kind, said)
+
+    def reason(self) -> str:
+        """Why Kafka is not reached, as far as that was said lately; in brackets."""
+        said, at_s = self._latest
+        return f" ({said})" if said and self._clock_s() < at_s + SAME_LOG_S else ""
 
 
 class ConfluentTransactions:
@@ -592,6 +636,6 @@ def _translated(error: ck.KafkaError, doing: str) -> MemqError:
         return _AlreadyThereError(text)
     if code in _REFUSED:
         return QueueFailedError(f"{text}; ask whoever runs Kafka")
-    if code in (ck.KafkaError._TIMED_OUT, ck.KafkaError._TRANSPORT):  # noqa: SLF001
+    if code in _NO_ANSWER:
         text += " (a wrong password or certificate shows so, too)"
     return QueueError(text)
