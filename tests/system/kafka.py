@@ -57,7 +57,7 @@ def _fail(server: Kafka, rng: random.Random, end: threading.Event) -> None:
 def in_kafka(plan: Plan, address: str) -> Plan:
     """The same run with its notifications in Kafka."""
     later = [replace(life, ends_after_s=life.ends_after_s + START_S) for life in plan.lives]
-    seams = plan.seams._replace(queue=partial(queue_of, address))
+    seams = plan.seams._replace(queue=partial(queue_of, address), supervised=True)
     return replace(plan, seams=seams, lives=tuple(later))
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from memq.core.notification.embedded import EmbeddedQueue
 from memq.core.storage.local import LocalStorage
+from memq.errors import MemqError
 from memq.testing.crashing import CrashPoint, run
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ PORTS = range(20_000, 32_000)
 dead a client that retries could otherwise be given the broker's own port, and talk to itself."""
 
 START_TIMEOUT_S = 30.0
+STARTS = 5  # of a broker that is supervised
+COULD_NOT_START = 3  # its exit code
 TERM_TIMEOUT_S = 20.0  # a drain takes as long as storing what was accepted
 
 
@@ -44,6 +47,7 @@ class Seams(NamedTuple):
 
     storage: Callable[[Path], StorageHandler] = LocalStorage
     queue: Callable[[Path], NotificationQueue | Awaitable[NotificationQueue]] = EmbeddedQueue
+    supervised: bool = False  # a broker that could not start is started again
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,8 @@ class Lives:
         assert process is not None
         if await _readable(process.sentinel, life.ends_after_s):
             process.join()
+            if self._could_not_start():
+                return "could not start"
             if process.exitcode != -signal.SIGKILL or life.crash_at is None:
                 raise BrokerEndedError(process.exitcode)
             return f"{life.crash_at.step}:{life.crash_at.moment}"
@@ -126,17 +132,26 @@ class Lives:
         Raises:
             BrokerEndedError: it ended, or does not serve in time.
         """
-        self._start(None)
-        ready = self._ready
-        assert ready is not None
-        if await _readable(ready.fileno(), START_TIMEOUT_S):
-            try:
-                return str(ready.recv())
-            except EOFError:
-                pass
+        for _ in range(STARTS):
+            self._start(None)
+            ready = self._ready
+            assert ready is not None
+            if await _readable(ready.fileno(), START_TIMEOUT_S):
+                try:
+                    return str(ready.recv())
+                except EOFError:
+                    pass
+            assert self._process is not None
+            self._process.join(1)  # it may be about to end
+            if not self._could_not_start():
+                break
         self.kill()
         assert self._process is not None
         raise BrokerEndedError(self._process.exitcode)
+
+    def _could_not_start(self) -> bool:
+        assert self._process is not None
+        return self._seams.supervised and self._process.exitcode == COULD_NOT_START
 
     async def terminate(self, kill_after_s: float | None = None) -> None:
         """End it by SIGTERM, and wait; by SIGKILL if it takes longer than `kill_after_s`.
@@ -189,7 +204,14 @@ def _broker(
         ready.send(f"http://{HOST}:{broker.admin_port}")
         ready.close()
 
-    sys.exit(run(options, crash_at, on_ready, storage=seams.storage, queue=seams.queue))
+    try:
+        code = run(options, crash_at, on_ready, storage=seams.storage, queue=seams.queue)
+    except MemqError as exc:
+        if not seams.supervised:
+            raise
+        os.write(2, f"could not start: {exc}\n".encode())
+        code = COULD_NOT_START
+    sys.exit(code)
 
 
 def _fork_server() -> multiprocessing.context.ForkServerContext:

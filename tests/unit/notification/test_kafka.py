@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 
 import pytest
@@ -119,6 +120,52 @@ async def test_a_fence_sees_what_lies_behind_an_open_transaction(kafka, process,
     await fencing
     assert await payloads(successor) == [b"a", b"b"]
     left_open.close()
+
+
+async def test_a_truncation_by_another_broker_harms_nobody_who_follows(kafka, process, queue):
+    """Who follows slowly finds what is left, and no reader is told that it has missed something."""
+    other = await process("other")
+    assert await other.offsets("t", 0) == (0, 0)
+    waiting = asyncio.ensure_future(other.wait("t", {0: 0}, 30))
+    kafka.latency_s = (0.02, 0.03)
+    offsets = await publish(queue, *(b"%d" % n for n in range(10)))
+    await queue.truncate("t", 0, offsets[7])
+    with contextlib.suppress(QueueError):  # it is followed anew, when somebody asks again
+        await waiting
+    assert await other.offsets("t", 0) == (offsets[7], offsets[-1] + 1)
+    assert await payloads(other) == [b"7", b"8", b"9"]
+
+
+async def test_more_is_read_than_fits_a_page(process, queue):
+    """A broker that comes later sees every entry of a partition, and every word of the state."""
+    large = [b"%d" % n * 300_000 for n in range(30)]
+    await publish(queue, *large)
+    for number in range(1_200):
+        await queue.commit(f"g{number}", "t", {0: 0})
+    other = await process("other")
+    assert len(await other.groups("t")) == 1_200
+    await other.fence("t", 0)
+    found = []
+    start, end = await other.offsets("t", 0)
+    while start < end:
+        page = await other.fetch("t", 0, start, max_entries=7, max_bytes=1 << 21)
+        found += [entry.payload for entry in page]
+        start = page[-1].offset + 1
+    assert found == large
+
+
+async def test_what_an_earlier_life_left_open_holds_the_next_one_up_for_nothing(
+    kafka, process, queue
+):
+    """A broker that is started again fences itself first, so nobody waits for its transaction."""
+    await publish(queue, b"a")
+    mine = queue._publisher._producer
+    records = [NewRecord(Place("c.memq-state", 0), b"1", b'["times","x"]')]
+    mine.transaction, _ = kafka.begin(records)  # and here it dies
+    async with asyncio.timeout(5):
+        again = await process("b")
+    await again.fence("t", 0)
+    assert await payloads(again) == [b"a"]
 
 
 async def test_calls_of_a_turn_share_a_transaction(queue):

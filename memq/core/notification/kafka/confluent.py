@@ -244,7 +244,13 @@ class ConfluentClient:
         if start >= end:
             return []
         reading = partial(self._read, place, start, end, max_records, max_bytes)
-        return await self._in(self._reading, f"read {place}", reading)
+        try:
+            return await self._in(self._reading, f"read {place}", reading)
+        except OffsetOutOfRangeError as exc:
+            # A Kafka that comes back says so of what it has not recovered yet, too.
+            if (await self.bounds([place]))[0].start <= start:
+                raise QueueError(f"{exc}; it is retained, try again") from exc
+            raise
 
     def _read(
         self, place: Place, start: int, end: int, max_records: int, max_bytes: int

@@ -139,8 +139,11 @@ class Publisher:
         """Topics of which a write partition is owned here."""
         return {topic: None for topic, _ in self._owned}
 
-    def start(self) -> None:
-        """Begin to work."""
+    async def start(self) -> None:
+        """Fence the earlier lives of this broker, whose transactions may be open; begin to work."""
+        for owner in self._state_topic.state.owners():
+            if owner.rpartition(".")[0] == self._name:
+                await self._fence_id(owner)
         self._worker = asyncio.get_running_loop().create_task(self._work())
 
     async def close(self, error: ClosedError) -> None:

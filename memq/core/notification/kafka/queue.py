@@ -57,7 +57,7 @@ from memq.core.clock import SavedTimes
 from memq.core.group import check_group_name
 from memq.core.notification.kafka.client import NewRecord, Place
 from memq.core.notification.kafka.publisher import Publisher
-from memq.core.notification.kafka.reached import SEEN_S
+from memq.core.notification.kafka.reached import SEEN_S, see
 from memq.core.notification.kafka.state import held_record, offset_records, topic_record
 from memq.core.notification.kafka.state_topic import StateTopic
 from memq.core.notification.kafka.tail import Tail, entries_of
@@ -159,7 +159,8 @@ class KafkaQueue:
             ConfigError: the state topic was made by somebody else, with more than one partition.
         """
         await self._state_topic.start()
-        self._publisher.start()
+        await self._publisher.start()
+        await self._state_topic.see()
 
     async def close(self) -> None:
         """Release threads and connections; further calls raise `ClosedError`."""
@@ -297,7 +298,7 @@ class KafkaQueue:
         bounds = (await self._client.bounds([place]))[0]
         tail.forget_before(bounds.start)
         try:
-            await tail.reached.wait_for(bounds.written, SETTLED_S, place)
+            await see(self._client, place, tail, bounds, SETTLED_S)
         except QueueError:  # a transaction that stays open hides only what comes after it
             await tail.reached.wait_for(bounds.stable, SEEN_S, place)
         return tail.start, tail.end
@@ -426,7 +427,7 @@ class KafkaQueue:
         for tail, place, bounds in zip(
             tails, places, await self._client.bounds(places), strict=True
         ):
-            await tail.reached.wait_for(bounds.written, SEEN_S, place)
+            await see(self._client, place, tail, bounds)
 
     async def _partitions(self, topic: str) -> int:
         """How many read partitions a topic has."""

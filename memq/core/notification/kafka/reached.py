@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from memq.errors import QueueError
+from memq.core.notification.kafka.client import Reader
+from memq.core.notification.queue import MAX_PAYLOAD_BYTES
+from memq.errors import OffsetOutOfRangeError, QueueError
 
 if TYPE_CHECKING:
+    from memq.core.notification.kafka.client import Bounds, KafkaClient, Place
     from memq.errors import MemqError
 
 SEEN_S = 30.0  # for what was written to be seen; an open transaction of the dead takes up to 20
+AT_ONCE = 1_000  # records that are read at a time, to see what was written
+AT_ONCE_BYTES = 4 << 20
 
 
 class Reached:
@@ -67,3 +72,37 @@ class Reached:
             ) from exc
         finally:
             del self._waiting[future]
+
+
+class Followed(Reader, Protocol):
+    """A reader that knows how far it has come. It takes nothing twice that comes twice."""
+
+    reached: Reached
+
+
+async def see(
+    client: KafkaClient, place: Place, followed: Followed, bounds: Bounds, timeout_s: float = SEEN_S
+) -> None:
+    """Let a reader see all that was written to a partition, as its bounds say.
+
+    What is stable is read at once: who follows is told of a marker, after which nothing comes, only
+    with the next answer that is empty. For the rest is waited.
+
+    Raises:
+        QueueError: it is not all stable within the timeout.
+        MemqError: it cannot be read.
+    """
+    reached = followed.reached
+    while reached.error is None and reached.offset < bounds.stable:
+        start = max(reached.offset, bounds.start)
+        try:
+            records = await client.read(
+                place, start, bounds.stable, max_records=AT_ONCE, max_bytes=AT_ONCE_BYTES
+            )
+        except OffsetOutOfRangeError as exc:
+            raise QueueError(f"{place} was truncated while it was read; try again") from exc
+        # A page that is full ends before the largest record that there can be, half of it.
+        size_bytes = sum(len(each.value or b"") for each in records)
+        whole = len(records) < AT_ONCE and size_bytes < AT_ONCE_BYTES - MAX_PAYLOAD_BYTES
+        followed.read(records, bounds.stable if whole else records[-1].offset + 1)
+    await reached.wait_for(bounds.written, timeout_s, place)

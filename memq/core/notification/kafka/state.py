@@ -86,6 +86,11 @@ class KafkaState:
         """The latest claim to a write partition."""
         return self._claims.get(topic, {}).get(write_partition, Claim())
 
+    def owners(self) -> dict[str, None]:
+        """All that have the latest claim to something."""
+        claims = (claim for of_topic in self._claims.values() for claim in of_topic.values())
+        return {claim.owner: None for claim in claims if claim.owner}
+
     def offsets(self, topic: str, group: str) -> dict[int, int]:
         """A group's next offsets."""
         return dict(sorted(self._offsets.get(topic, {}).get(group, {}).items()))

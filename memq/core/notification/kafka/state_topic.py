@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING
 
 from memq.core.notification.kafka.client import NewRecord, Place
-from memq.core.notification.kafka.reached import SEEN_S, Reached
+from memq.core.notification.kafka.reached import Reached, see
 from memq.core.notification.kafka.state import KafkaState
 from memq.core.units import counted
-from memq.errors import ClosedError, ConfigError
+from memq.errors import ClosedError, ConfigError, OffsetOutOfRangeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+FOLLOW_AGAIN_S = 0.5  # after Kafka has said that it does not have what it had
 _SETTINGS = {"cleanup.policy": "compact"}
 
 
@@ -34,6 +36,7 @@ class StateTopic:
     Attributes:
         place: where it is in Kafka.
         state: all that was said, up to where it was read.
+        reached: how far that is.
     """
 
     def __init__(
@@ -41,15 +44,15 @@ class StateTopic:
     ) -> None:
         self._client = client
         self._on_forgotten = on_forgotten
-        self._reached = Reached(0)
+        self.reached = Reached(0)
         self.place = Place(f"{cluster_id}.memq-state", 0)
         self.state = KafkaState()
 
     def __repr__(self) -> str:
-        return f"<StateTopic {self.place} [{self._reached!r}]>"
+        return f"<StateTopic {self.place} [{self.reached!r}]>"
 
     async def start(self) -> None:
-        """Make it where there is none, and read it.
+        """Make it where there is none, and read it, but for what an open transaction hides.
 
         Raises:
             ConfigError: somebody else made it, with more than one partition.
@@ -61,9 +64,9 @@ class StateTopic:
                 "memq did not make it; choose another cluster_id"
             )
         bounds = (await self._client.bounds([self.place]))[0]
-        self._reached = Reached(bounds.start)
+        self.reached = Reached(bounds.start)
         self._client.follow(self.place, bounds.start, self)
-        await self.see()
+        await see(self._client, self.place, self, bounds._replace(written=bounds.stable))
 
     async def see(self) -> None:
         """See all that was said up to now, by whichever broker.
@@ -72,7 +75,7 @@ class StateTopic:
             QueueError: Kafka does not show it.
         """
         bounds = (await self._client.bounds([self.place]))[0]
-        await self._reached.wait_for(bounds.written, SEEN_S, self.place)
+        await see(self._client, self.place, self, bounds)
 
     def new_records(self, records: Iterable[StateRecord]) -> list[NewRecord]:
         """These records as they are written to it."""
@@ -81,15 +84,25 @@ class StateTopic:
     def read(self, records: Sequence[Record], reached: int) -> None:
         """Take over what was said."""
         for record in records:
+            if record.offset < self.reached.offset:
+                continue
             known = list(self.state.topics) if record.value is None else []
             self.state.read(record)
             for topic in known:
                 if topic not in self.state.topics:
                     self._on_forgotten(topic)
-        self._reached.advance(reached)
+        self.reached.advance(reached)
 
     def failed(self, error: MemqError) -> None:
-        """It cannot be read any more."""
+        """It cannot be followed any more. It is again, where Kafka only has to come to itself."""
+        if isinstance(error, OffsetOutOfRangeError):
+            log.warning("%s; it is followed anew", error)
+            asyncio.get_running_loop().call_later(FOLLOW_AGAIN_S, self._follow_again)
+            return
         if not isinstance(error, ClosedError):
             log.error("%s cannot be read any more: %s", self.place, error)
-        self._reached.fail(error)
+        self.reached.fail(error)
+
+    def _follow_again(self) -> None:
+        if self.reached.error is None:
+            self._client.follow(self.place, self.reached.offset, self)

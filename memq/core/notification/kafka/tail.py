@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from memq.core.notification.kafka.reached import Reached
 from memq.core.notification.queue import QueueEntry
+from memq.errors import OffsetOutOfRangeError, QueueError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -66,6 +67,8 @@ class Tail:
 
     def failed(self, error: MemqError) -> None:
         """There is nothing to follow any more."""
+        if isinstance(error, OffsetOutOfRangeError):  # ours, and nobody's who asks
+            error = QueueError(f"the partition was truncated faster than it was followed: {error}")
         self.reached.fail(error)
         self._on_entries()
 
