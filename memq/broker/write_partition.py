@@ -29,6 +29,7 @@ from memq.core.write_partition_effects import (
     UploadBatch,
 )
 from memq.errors import (
+    FencedError,
     MemqError,
     PublishUncertainError,
     SequenceGapError,
@@ -415,7 +416,10 @@ class WritePartition:
 
     async def _read_back(self, batches: list[RingBatch]) -> dict[str, int]:
         queue, write_partition = self._context.queue, self.processor.write_partition
-        await queue.fence(self._queue_topic, write_partition, again=True)
+        try:
+            await queue.fence(self._queue_topic, write_partition, again=True)
+        except FencedError as exc:  # so it is decided; what is not there never will be
+            log.error("%s: %s", self._name, exc)  # noqa: TRY400
         since_ms = min(batch.sealed_mono_ms for batch in batches)
         offsets: dict[str, int] = {}
         for partition in range(self.processor.config.read_partitions):

@@ -255,6 +255,20 @@ async def test_times_of_the_life_before_are_past_every_entry(queue, topic, next_
     assert await successor.times() == SavedTimes(801, 7)
 
 
+async def test_times_never_go_back(queue, topic, next_process):
+    """Neither a commit nor the next life's first publication undoes what was saved or published."""
+    await queue.save_times(SavedTimes(500, 7_000))
+    await queue.publish(topic, 0, [Publication(0, b"x", 1, 5_000)])
+    await queue.commit("g", topic, {0: 0})
+    assert await queue.times() == SavedTimes(5_001, 7_000)
+    successor = await next_process()
+    await successor.fence(topic, 0)
+    await successor.commit("g", topic, {0: 1})
+    assert await successor.times() == SavedTimes(5_001, 7_000)
+    await successor.publish(topic, 0, [Publication(0, b"x", 1, 6_000)])
+    assert await successor.times() == SavedTimes(6_001, 7_000)
+
+
 async def test_offset_at_of_an_empty_partition_is_its_end(queue, topic):
     """Where nothing is held, every time leads to the end."""
     assert await queue.offset_at(topic, 1, 5) == 0

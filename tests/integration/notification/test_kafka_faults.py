@@ -130,6 +130,36 @@ async def everybody_writes(writers):
             await asyncio.sleep(0.05)
 
 
+async def test_a_partition_that_cannot_be_followed_harms_no_other(kafka_server, process):
+    """One that was truncated under its follower is followed anew; all else is read as before."""
+    queue, slow = await process("a"), await process("b")
+    await queue.create_topic("t", PARTITIONS)
+    await queue.fence("t", 0)
+    for partition in range(PARTITIONS):
+        await slow.offsets("t", partition)
+    offsets = await queue.publish("t", 0, [Publication(0, b"%d" % n, 1) for n in range(20)])
+    await queue.truncate("t", 0, offsets[10])
+    place = slow._place("t", 0)
+    tail = slow._tails[place]
+    slow._client.follow(place, 0, tail)  # as who was frozen when the front went
+    async with asyncio.timeout(30):
+        while tail.reached.error is None:
+            await asyncio.sleep(0.02)
+    assert (await everything(slow))[0].keys() == {b"%d" % n for n in range(10, 20)}
+    (last,) = await queue.publish("t", 0, [Publication(1, b"x", 1)])
+    assert (await everything(slow))[1] == {b"x": last}
+    assert await slow.topics() == ["t"]
+
+
+async def test_a_read_that_ends_early_is_no_end(kafka_server, process, monkeypatch):
+    """Records that were asked for and are not to be had yet are not taken for none."""
+    monkeypatch.setattr(confluent, "REQUEST_S", 0.5)
+    queue = await process("a")
+    await queue.create_topic("t", 1)
+    with pytest.raises(QueueError, match="was not read within"):
+        await queue._client.read(queue._place("t", 0), 0, 5, max_records=9, max_bytes=99)
+
+
 async def test_a_kafka_that_is_not_there_is_an_error_in_time(monkeypatch):
     """A start without Kafka ends with one line, and leaves no thread that holds the process."""
     monkeypatch.setattr(confluent, "REQUEST_S", 0.5)

@@ -9,13 +9,16 @@ import random
 import pytest
 
 from memq.core.notification.kafka import publisher as publisher_module
+from memq.core.notification.kafka import state_topic as state_topic_module
 from memq.core.notification.kafka.client import NewRecord, Place, Record
 from memq.core.notification.kafka.queue import KafkaQueue
 from memq.core.notification.kafka.state import KafkaState, held_record, offset_records, topic_record
 from memq.core.notification.queue import Holding, Publication
+from memq.core.retry import Backoff
 from memq.errors import (
     ConfigError,
     FencedError,
+    OffsetOutOfRangeError,
     PublishUncertainError,
     QueueError,
     QueueFailedError,
@@ -166,6 +169,62 @@ async def test_what_an_earlier_life_left_open_holds_the_next_one_up_for_nothing(
         again = await process("b")
     await again.fence("t", 0)
     assert await payloads(again) == [b"a"]
+
+
+async def test_who_is_not_waited_for_is_not_published(queue, kafka):
+    """A publication whose caller gave up before it was begun does not take effect."""
+    kafka.latency_s = (0.01, 0.02)
+    first = asyncio.ensure_future(publish(queue, b"a"))
+    second = asyncio.ensure_future(publish(queue, b"b"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    third = asyncio.ensure_future(publish(queue, b"c"))
+    await asyncio.sleep(0)
+    second.cancel()
+    third.cancel()
+    await asyncio.gather(first, second, third, return_exceptions=True)
+    await publish(queue, b"d")
+    assert await payloads(queue) in ([b"a", b"d"], [b"a", b"b", b"d"])  # the first two were one
+
+
+async def test_a_topic_with_many_group_offsets_is_deleted(process, queue, monkeypatch):
+    """All that was said about it is taken back, in as many transactions as that takes."""
+    monkeypatch.setattr("memq.core.notification.kafka.queue.ROUND_RECORDS", 7)
+    for number in range(20):
+        await queue.commit(f"g{number}", "t", {0: 1, 1: 2})
+    await queue.delete_topic("t")
+    other = await process("other")
+    assert await other.topics() == []
+    await other.create_topic("t", 1)
+    assert await other.groups("t") == []
+
+
+@pytest.mark.parametrize("error", [UnknownTopicError("gone"), OffsetOutOfRangeError("not yet")])
+async def test_what_brokers_say_is_followed_again_after_any_error(queue, monkeypatch, error):
+    """A Kafka that has just started may say that it does not know a topic, and know it soon."""
+    monkeypatch.setattr(state_topic_module, "FOLLOW_AGAIN", Backoff(0.001, 0.001))
+    queue._state_topic.failed(error)
+    await queue.commit("g", "t", {0: 1})
+    assert await queue.committed("g", "t") == {0: 1}
+    assert await queue.topics() == ["t"]
+
+
+async def test_what_another_broker_truncated_is_not_served_for_long(
+    kafka, process, queue, monkeypatch
+):
+    """The start of a partition is believed for seconds; who searches or fences knows it at once."""
+    offsets = await publish(queue, *(b"%d" % n for n in range(9)))
+    other = await process("other")
+    assert await payloads(other)
+    await queue.truncate("t", 0, offsets[5])
+    assert await other.offset_since("t", 0, 0) == offsets[5]
+    await queue.truncate("t", 0, offsets[6])
+    monkeypatch.setattr("memq.core.notification.kafka.queue.START_S", -1.0)
+    with pytest.raises(OffsetOutOfRangeError):
+        await other.fetch("t", 0, offsets[5], max_entries=9, max_bytes=1 << 20)
+    await queue.truncate("t", 0, offsets[7])
+    await other.fence("t", 0)
+    assert await other.offset_since("t", 0, 0) == offsets[7]
 
 
 async def test_calls_of_a_turn_share_a_transaction(queue):

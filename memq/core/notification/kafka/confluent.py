@@ -17,6 +17,7 @@ import contextlib
 import logging
 import queue
 import threading
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -48,7 +49,7 @@ log = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
 _Partition = tuple[str, int]
-_Change = tuple[Any, ck.TopicPartition]  # a method of the consumer, and what for
+_Change = tuple[Place, int | None, int]  # what to follow, from where on, by which call
 
 REQUEST_S = 10.0  # of an ordinary request; Kafka answers in milliseconds, or is away
 COMMIT_S = 60.0  # a commit that is not answered is asked for again until then
@@ -56,6 +57,7 @@ TRANSACTION_MS = 10_000  # after which Kafka ends what a producer that died has 
 BEGIN_S = 60.0  # to be the one producer of an id; ends after the transaction of the one before
 FOLLOW_WAIT_MS = 100  # how long Kafka waits for news before it answers that there are none
 READERS = 2  # consumers that read what was published longer ago
+WAIT_S = 75.0  # for anything that is asked in a thread, with its turn there
 SETTLED_S = 30.0  # for a topic that was made or deleted to be so at every broker of Kafka
 LOOK_AGAIN_S = 0.05
 LOOK_S = 0.02  # within which the thread that follows sees that it is to follow others, or to end
@@ -75,6 +77,10 @@ _OURS = {
     "enable.auto.offset.store": "offsets are committed to memq",
     "enable.partition.eof": "it tells how far was read",
     "auto.offset.reset": "what is gone must be told, not skipped",
+    "client.rack": "what a leader has committed must be seen at once",
+    "delivery.report.only.error": "offsets come with these reports",
+    "queue.buffering.max.messages": "transactions have their own bounds",
+    "queue.buffering.max.kbytes": "transactions have their own bounds",
 }
 
 _GONE = {
@@ -137,7 +143,8 @@ class ConfluentClient:
         self._log = _Log(runtime.mono_s)
         self._admin = self._made(admin.AdminClient, {})
         self._closed = threading.Event()
-        self._readers: dict[_Partition, Reader] = {}
+        self._readers: dict[Place, tuple[Reader, int]] = {}  # and which call of `follow` it was
+        self._follows = 0
         self._tail = self._consumer({"fetch.wait.max.ms": FOLLOW_WAIT_MS})
         self._looks_at_committed = self._consumer({})
         self._looks_at_all = self._consumer({"isolation.level": "read_uncommitted"})
@@ -267,11 +274,10 @@ class ConfluentClient:
             self._idle.put(consumer)
 
     def follow(self, place: Place, offset: int, reader: Reader) -> None:
-        """From now on tell a reader of what is committed from an offset on."""
-        if self._readers.pop(place, None) is not None:
-            self._changes.put((self._tail.incremental_unassign, ck.TopicPartition(*place)))
-        self._readers[place] = reader
-        self._changes.put((self._tail.incremental_assign, ck.TopicPartition(*place, offset)))
+        """From now on tell a reader, and no other, of what is committed from an offset on."""
+        self._follows += 1
+        self._readers[place] = reader, self._follows
+        self._changes.put((place, offset, self._follows))
         if self._follower is None:
             follow = partial(self._follow, asyncio.get_running_loop())
             # A daemon keeps no process alive that ends without closing this.
@@ -281,53 +287,57 @@ class ConfluentClient:
     def unfollow(self, place: Place) -> None:
         """Tell of it no more."""
         if self._readers.pop(place, None) is not None:
-            self._changes.put((self._tail.incremental_unassign, ck.TopicPartition(*place)))
+            self._changes.put((place, None, 0))
 
     def _follow(self, loop: asyncio.AbstractEventLoop) -> None:
         """Hand over what comes, until the end; in its own thread."""
+        assigned: dict[_Partition, int] = {}  # and by which call of `follow`
         try:
             while not self._closed.is_set():
-                self._follow_others()
-                if messages := _polled(self._tail, LOOK_S):
-                    loop.call_soon_threadsafe(self._hand_over, messages)
+                while (
+                    not self._changes.empty() and not self._closed.is_set()
+                ):  # a consumer that polls cannot be told by others
+                    self._assign(assigned, *self._changes.get())
+                if news := _news(_polled(self._tail, LOOK_S), assigned):
+                    loop.call_soon_threadsafe(self._hand_over, news)
         except Exception as exc:  # it would be lost with the thread
             log.exception("Kafka is followed no more")
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self._tell_all, exc)
 
-    def _follow_others(self) -> None:
-        """Make the changes that were asked for; a consumer that polls cannot be told by others."""
-        while not self._changes.empty():
-            change, where = self._changes.get()
-            try:
-                self._tail.tell(where.topic)
-            except ck.KafkaException as exc:
-                log.debug("Kafka is slow to say what %s has: %s", where.topic, exc)
-            change([where])
+    def _assign(
+        self, assigned: dict[_Partition, int], place: Place, offset: int | None, by: int
+    ) -> None:
+        """Follow a partition from an offset on, or no more."""
+        if assigned.pop(place, None) is not None:
+            self._tail.incremental_unassign([ck.TopicPartition(*place)])
+        if offset is None:
+            return
+        try:
+            self._tail.tell(place.topic)
+        except ck.KafkaException as exc:
+            log.debug("Kafka is slow to say what %s has: %s", place.topic, exc)
+        self._tail.incremental_assign([ck.TopicPartition(*place, offset)])
+        assigned[place] = by
 
     def _tell_all(self, error: Exception) -> None:
         """Nothing is followed any more."""
         while self._readers:
-            _, reader = self._readers.popitem()
+            _, (reader, _) = self._readers.popitem()
             reader.failed(QueueFailedError(f"Kafka is followed no more: {error!r}"))
 
-    def _hand_over(self, messages: Iterable[Any]) -> None:
-        """Tell each partition's reader what is new of it."""
-        news: dict[_Partition, tuple[list[Record], int]] = {}
-        for message in messages:
-            place, error = (message.topic(), message.partition()), message.error()
-            if error is None or error.code() == _EOF:
-                records, _ = news.get(place, ([], 0))
-                if error is None:
-                    records.append(_record(message))
-                news[place] = records, message.offset() + (error is None)
-            elif place in self._readers and not _is_passing(error):
-                self._readers.pop(place).failed(_translated(error, f"follow {Place(*place)}"))
-            else:
-                log.debug("Kafka: %s", error.str())
-        for place, (records, reached) in news.items():
-            if place in self._readers:
-                self._readers[place].read(records, reached)
+    def _hand_over(self, news: Mapping[tuple[_Partition, int], _News]) -> None:
+        """Tell each partition's reader what is new of it, unless another one has come meanwhile."""
+        for (partition, by), each in news.items():
+            place = Place(*partition)
+            reader, latest = self._readers.get(place, (None, 0))
+            if reader is None or latest != by:
+                continue
+            if each.records or each.reached:
+                reader.read(each.records, each.reached)
+            if each.error is not None:
+                self.unfollow(place)
+                reader.failed(_translated(each.error, f"follow {place}"))
 
     # -- publishing -------------------------------------------------------------------------
 
@@ -382,6 +392,8 @@ class ConfluentClient:
             return kind(self._settings | {**settings}, logger=self._log)
         except ck.KafkaException as exc:
             raise ConfigError(f"queue_options: {exc.args[0].str()}") from exc
+        except (TypeError, ValueError, AttributeError) as exc:  # of what only Python can give
+            raise ConfigError(f"queue_options: {exc}") from exc
 
     async def _asked(self, asked: Future[_Result], doing: str) -> _Result:
         try:
@@ -397,8 +409,11 @@ class ConfluentClient:
                 raise ClosedError(f"cannot {doing}: the client of Kafka is closed")
             return work()
 
+        doing_it = asyncio.get_running_loop().run_in_executor(threads, work_if_open)
         try:
-            return await asyncio.get_running_loop().run_in_executor(threads, work_if_open)
+            return await asyncio.wait_for(doing_it, WAIT_S)  # others may be before it
+        except TimeoutError as exc:
+            raise QueueError(f"cannot {doing}: Kafka does not answer{self._reason()}") from exc
         except ck.KafkaException as exc:
             raise self._translated(exc.args[0], doing) from exc
 
@@ -495,16 +510,16 @@ class ConfluentTransactions:
 
     def _end(self) -> None:
         """Commit; asked again while nobody answers, for that may take effect only once."""
-        for _ in range(int(COMMIT_S / REQUEST_S)):
+        for asked_before in range(int(COMMIT_S / REQUEST_S)):
             if self.over:
                 raise self._uncertain("the queue was closed")
             try:
                 self._producer.commit_transaction(REQUEST_S)
             except ck.KafkaException as exc:
                 error = exc.args[0]
-                if error.txn_requires_abort():
+                if error.txn_requires_abort() and not asked_before:
                     raise self._given_up(exc) from exc
-                if error.fatal() or not error.retriable():
+                if error.fatal() or error.txn_requires_abort() or not error.retriable():
                     raise self._uncertain(error.str()) from exc
                 log.warning("Kafka has not answered a commit, which is repeated: %s", error.str())
             else:
@@ -588,8 +603,10 @@ def _first_records(
                 continue
             if (each.topic(), each.partition()) != place or each.offset() < offsets.start:
                 continue  # the rest of what was read before
-            if error is not None or each.offset() >= offsets.stop:
+            if each.offset() >= offsets.stop:
                 return records
+            if error is not None:  # an end before the one that was asked for is not reached yet
+                continue
             record = _record(each)
             max_bytes -= len(record.value or b"")
             if records and max_bytes < 0:
@@ -598,6 +615,38 @@ def _first_records(
             if len(records) >= max_records:
                 return records
     raise QueueError(f"{place} was not read within {REQUEST_S:g} s: Kafka is away; try again")
+
+
+@dataclass
+class _News:
+    """What is new of a partition: records, how far it was read, or why it is not."""
+
+    records: list[Record] = field(default_factory=list)
+    reached: int = 0
+    error: ck.KafkaError | None = None
+
+
+def _news(
+    messages: Iterable[Any], assigned: Mapping[_Partition, int]
+) -> dict[tuple[_Partition, int], _News]:
+    """What messages say, by partition and by the call that it is followed by."""
+    found: dict[tuple[_Partition, int], _News] = {}
+    for message in messages:
+        partition, error = (message.topic(), message.partition()), message.error()
+        by = assigned.get(partition)
+        if by is None or (error is not None and error.code() != _EOF and _is_passing(error)):
+            if error is not None:
+                log.debug("Kafka: %s", error.str())
+            continue
+        news = found.setdefault((partition, by), _News())
+        if error is None:
+            news.records.append(_record(message))
+            news.reached = message.offset() + 1
+        elif error.code() == _EOF:
+            news.reached = message.offset()
+        else:
+            news.error = error
+    return found
 
 
 def _polled(consumer: ck.Consumer, timeout_s: float) -> list[Any]:

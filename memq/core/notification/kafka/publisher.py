@@ -37,7 +37,8 @@ log = logging.getLogger(__name__)
 
 ATTEMPTS = 5  # to own what others want as well, or to write with another producer
 MAX_WAITING = 10_000  # calls that wait for a transaction; as in the embedded queue
-ROUND_BYTES = 16 << 20  # of one transaction, about
+ROUND_BYTES = 16 << 20  # of one transaction, about,
+ROUND_RECORDS = 20_000  # and records; Kafka's client holds 100,000
 MAX_FENCED = 10_000  # transactional ids that are known to be over
 
 Owner = tuple[str, int]
@@ -54,12 +55,14 @@ class _Call:
         owner: the write partition that they are written for; None when nobody has to own one.
         doubtful: they are notifications: when their outcome is not known, the write partition
             takes no more of them.
+        cancelled: nobody waits any more; it is not begun then.
     """
 
     records: Sequence[NewRecord]
     done: asyncio.Future[list[int]]
     owner: Owner | None
     doubtful: bool
+    cancelled: bool = False
 
     @property
     def size_bytes(self) -> int:
@@ -140,10 +143,16 @@ class Publisher:
         return {topic: None for topic, _ in self._owned}
 
     async def start(self) -> None:
-        """Fence the earlier lives of this broker, whose transactions may be open; begin to work."""
+        """Fence the earlier lives of this broker, whose transactions may be open; begin to work.
+
+        What they have said of the time is where this life goes on.
+        """
         for owner in self._state_topic.state.owners():
             if owner.rpartition(".")[0] == self._name:
                 await self._fence_id(owner)
+        await self._state_topic.see()
+        said = self._state_topic.state.times.get(self._broker_id, SavedTimes(0, 0))
+        self._times = self._said_times = said
         self._worker = asyncio.get_running_loop().create_task(self._work())
 
     async def close(self, error: ClosedError) -> None:
@@ -177,7 +186,11 @@ class Publisher:
         """
         call = _Call(records, asyncio.get_running_loop().create_future(), owner, doubtful)
         self._enqueue(call)
-        return await asyncio.shield(call.done)
+        try:
+            return await asyncio.shield(call.done)
+        except asyncio.CancelledError:
+            call.cancelled = True
+            raise
 
     async def save_times(self, times: SavedTimes) -> None:
         """Say how far time has come; running time is what it was, if that is later."""
@@ -247,17 +260,18 @@ class Publisher:
                 turn.done.set_result(None)
 
     def _next_calls(self) -> list[_Call]:
-        """The calls of one transaction: all up to the next turn, but of so many bytes."""
+        """The calls of one transaction: all up to the next turn, but of so much."""
         calls: list[_Call] = []
-        size_bytes = 0
-        while self._waiting and size_bytes < ROUND_BYTES:
+        size_bytes = count = 0
+        while self._waiting and size_bytes < ROUND_BYTES and count < ROUND_RECORDS:
             call = self._waiting[0]
             if not isinstance(call, _Call):
                 break
             self._waiting.popleft()
-            if not call.done.cancelled():
+            if not call.cancelled:
                 calls.append(call)
                 size_bytes += call.size_bytes
+                count += len(call.records)
         return calls
 
     # -- transactions -----------------------------------------------------------------------
@@ -332,7 +346,8 @@ class Publisher:
         """How far time has come when these records are written: past every entry."""
         published = [each for each in records if each.place != self._state_topic.place]
         running_ms = max((each.running_ms for each in published), default=-1) + 1
-        return self._times._replace(running_ms=max(running_ms, self._times.running_ms))
+        latest_ms = max(running_ms, self._times.running_ms, self._said_times.running_ms)
+        return self._times._replace(running_ms=latest_ms)
 
     # -- the producer and its claims --------------------------------------------------------
 

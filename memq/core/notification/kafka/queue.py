@@ -56,7 +56,7 @@ from typing import TYPE_CHECKING
 from memq.core.clock import SavedTimes
 from memq.core.group import check_group_name
 from memq.core.notification.kafka.client import NewRecord, Place
-from memq.core.notification.kafka.publisher import Publisher
+from memq.core.notification.kafka.publisher import ROUND_RECORDS, Publisher
 from memq.core.notification.kafka.reached import SEEN_S, see
 from memq.core.notification.kafka.state import held_record, offset_records, topic_record
 from memq.core.notification.kafka.state_topic import StateTopic
@@ -91,6 +91,7 @@ if TYPE_CHECKING:
     from memq.core.notification.kafka.state import StateRecord
     from memq.core.notification.queue import Holding, Publication, QueueEntry
 
+START_S = 5.0  # for which the start of a partition is believed, where others may truncate it
 SETTLED_S = 1.0  # how long a look at the end of a partition waits for open transactions
 TAIL_RECORDS = 64  # that are looked at for the last entry, first; eight times as many then
 SEARCH_RECORDS = 500  # that a search by time reads at once
@@ -123,7 +124,7 @@ class KafkaQueue:
         self._client = client
         self._cluster_id = cluster_id
         self._runtime = runtime
-        self._state_topic = StateTopic(client, cluster_id, self._forget_topic)
+        self._state_topic = StateTopic(client, cluster_id, self._forget_topic, runtime)
         self._state = self._state_topic.state
         self._publisher = Publisher(
             client,
@@ -160,7 +161,6 @@ class KafkaQueue:
         """
         await self._state_topic.start()
         await self._publisher.start()
-        await self._state_topic.see()
 
     async def close(self) -> None:
         """Release threads and connections; further calls raise `ClosedError`."""
@@ -205,10 +205,13 @@ class KafkaQueue:
     async def delete_topic(self, topic: str) -> None:
         """Remove a topic with its notifications and group offsets; unknown ones are fine."""
         self._check_open()
+        self._publisher.forget_topic(topic)  # what waits is not published to what is gone
         await self._client.delete_topic(self._kafka_topic(topic))
         await self._state_topic.see()
         if topic in self._state.topics:
-            await self._say(list(self._state.forget(topic)))
+            forgotten = list(self._state.forget(topic))
+            for first in range(0, len(forgotten), ROUND_RECORDS):
+                await self._say(forgotten[first : first + ROUND_RECORDS])
             await self._state_topic.see()
 
     async def topics(self) -> list[str]:
@@ -258,7 +261,8 @@ class KafkaQueue:
         """
         check_fetch(max_entries, max_bytes)
         tail = await self._tail(topic, partition)
-        if not tail.start <= offset <= tail.end:
+        known_s = self._runtime.mono_s() - tail.looked_s
+        if known_s > START_S or not tail.start <= offset <= tail.end:
             await self.offsets(topic, partition)  # what is known here may be old
         if not tail.start <= offset <= tail.end:
             raise out_of_range(topic, partition, offset, tail.start, tail.end)
@@ -274,6 +278,8 @@ class KafkaQueue:
             except OffsetOutOfRangeError:
                 start, end = await self.offsets(topic, partition)
                 raise out_of_range(topic, partition, offset, start, end) from None
+            if not found and offset < tail.end:
+                raise QueueError(f"{place} was not read from {offset} to {tail.end}; try again")
         return found
 
     async def wait(self, topic: str, positions: Mapping[int, int], timeout_s: float) -> bool:
@@ -296,6 +302,7 @@ class KafkaQueue:
         tail = await self._tail(topic, partition)
         place = self._place(topic, partition)
         bounds = (await self._client.bounds([place]))[0]
+        tail.looked_s = self._runtime.mono_s()
         tail.forget_before(bounds.start)
         try:
             await see(self._client, place, tail, bounds, SETTLED_S)
@@ -427,6 +434,7 @@ class KafkaQueue:
         for tail, place, bounds in zip(
             tails, places, await self._client.bounds(places), strict=True
         ):
+            tail.forget_before(bounds.start)
             await see(self._client, place, tail, bounds)
 
     async def _partitions(self, topic: str) -> int:
@@ -469,7 +477,7 @@ class KafkaQueue:
         bounds = (await self._client.bounds([place]))[0]
         last = await self._last_entries(place, bounds)
         tail = Tail(bounds.start, bounds.stable, last, lambda: self._waiters.wake(topic))
-        tail.used_s = self._runtime.mono_s()
+        tail.used_s = tail.looked_s = self._runtime.mono_s()
         self._client.follow(place, bounds.stable, tail)
         self._tails[place] = tail
         self._let_idle_go()
@@ -485,10 +493,8 @@ class KafkaQueue:
                 records = await self._client.read(
                     place, begin, bounds.stable, max_records=width, max_bytes=1 << 30
                 )
-            except OffsetOutOfRangeError:  # it was truncated meanwhile
-                bounds = (await self._client.bounds([place]))[0]
-                begin, width = bounds.stable, TAIL_RECORDS
-                continue
+            except OffsetOutOfRangeError as exc:
+                raise QueueError(f"{place} was truncated while it was opened; try again") from exc
             if records:
                 return entries_of(records)
         return []
@@ -506,19 +512,22 @@ class KafkaQueue:
 
     async def _find(self, topic: str, partition: int, is_late: Callable[[QueueEntry], bool]) -> int:
         """First offset whose entry is late, in a partition of which the later entries are."""
+        low, high = await self.offsets(topic, partition)
         tail = await self._tail(topic, partition)
         place = self._place(topic, partition)
-        low, high = tail.start, tail.end
         while low < high:
             # All before `low` is early, all from `high` on is late.
             middle = low if high - low <= SEARCH_RECORDS else (low + high) // 2
             entries = tail.fetch(middle, SEARCH_RECORDS, 1 << 30)
             if entries is None:
-                entries = entries_of(
-                    await self._client.read(
+                try:
+                    records = await self._client.read(
                         place, middle, high, max_records=SEARCH_RECORDS, max_bytes=1 << 30
                     )
-                )
+                except OffsetOutOfRangeError as exc:
+                    problem = f"{place} was truncated while it was searched; try again"
+                    raise QueueError(problem) from exc
+                entries = entries_of(records)
             entries = [each for each in entries if each.offset < high]
             late = next((number for number, each in enumerate(entries) if is_late(each)), None)
             if late is None and entries:

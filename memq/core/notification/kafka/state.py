@@ -107,12 +107,18 @@ class KafkaState:
         """Groups of which something is held, sorted."""
         return sorted(self._held.get(topic, {}))
 
-    def read(self, record: Record) -> None:
-        """Take over the next record. One that is not ours changes nothing, and is told."""
+    def read(self, record: Record) -> str | None:
+        """Take over the next record. One that is not ours changes nothing, and is told.
+
+        Returns:
+            The topic that is gone, if it says so.
+        """
         try:
             kind, *names = _decode_key(record.key or b"")
             apply = _KINDS[kind]
             apply(self, *names, record.value)
+            if kind == "topic" and record.value is None:
+                return str(names[0])
         except (msgspec.MsgspecError, KeyError, TypeError, ValueError) as exc:
             log.error(  # noqa: TRY400 - where it stands is what matters
                 "the record at offset %d of the state topic is not of this version of memq, and "
@@ -121,6 +127,7 @@ class KafkaState:
                 (record.key or b"")[:200],
                 exc,
             )
+        return None
 
     def forget(self, topic: str) -> Iterator[StateRecord]:
         """Records that take back all that is said about a topic, itself at the end."""

@@ -9,20 +9,29 @@ from typing import TYPE_CHECKING
 from memq.core.notification.kafka.client import NewRecord, Place
 from memq.core.notification.kafka.reached import Reached, see
 from memq.core.notification.kafka.state import KafkaState
+from memq.core.retry import Backoff
 from memq.core.units import counted
-from memq.errors import ClosedError, ConfigError, OffsetOutOfRangeError
+from memq.errors import ClosedError, ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from memq.core.notification.kafka.client import KafkaClient, Record
     from memq.core.notification.kafka.state import StateRecord
+    from memq.core.runtime import Runtime
     from memq.errors import MemqError
 
 log = logging.getLogger(__name__)
 
-FOLLOW_AGAIN_S = 0.5  # after Kafka has said that it does not have what it had
-_SETTINGS = {"cleanup.policy": "compact"}
+FOLLOW_AGAIN = Backoff(0.5, 30.0)
+_SETTINGS = {
+    "cleanup.policy": "compact",
+    # What is not compacted yet is read by each broker that starts.
+    "segment.ms": "3600000",
+    "segment.bytes": str(16 << 20),
+    "min.cleanable.dirty.ratio": "0.1",
+    "message.timestamp.after.max.ms": str((1 << 63) - 1),  # whatever clocks show
+}
 
 
 class StateTopic:
@@ -32,6 +41,7 @@ class StateTopic:
         client: of Kafka.
         cluster_id: of the cluster whose topic it is.
         on_forgotten: told of each topic of the queue that is said to be gone.
+        runtime: chance, and the time for records.
 
     Attributes:
         place: where it is in Kafka.
@@ -40,10 +50,16 @@ class StateTopic:
     """
 
     def __init__(
-        self, client: KafkaClient, cluster_id: str, on_forgotten: Callable[[str], None]
+        self,
+        client: KafkaClient,
+        cluster_id: str,
+        on_forgotten: Callable[[str], None],
+        runtime: Runtime,
     ) -> None:
         self._client = client
         self._on_forgotten = on_forgotten
+        self._runtime = runtime
+        self._failures = 0  # to follow it, one after the other
         self.reached = Reached(0)
         self.place = Place(f"{cluster_id}.memq-state", 0)
         self.state = KafkaState()
@@ -79,29 +95,29 @@ class StateTopic:
 
     def new_records(self, records: Iterable[StateRecord]) -> list[NewRecord]:
         """These records as they are written to it."""
-        return [NewRecord(self.place, each.value, each.key) for each in records]
+        now_ms = self._runtime.wall_ms()
+        return [NewRecord(self.place, each.value, each.key, now_ms) for each in records]
 
     def read(self, records: Sequence[Record], reached: int) -> None:
         """Take over what was said."""
         for record in records:
             if record.offset < self.reached.offset:
                 continue
-            known = list(self.state.topics) if record.value is None else []
-            self.state.read(record)
-            for topic in known:
-                if topic not in self.state.topics:
-                    self._on_forgotten(topic)
+            gone = self.state.read(record)
+            if gone is not None:
+                self._on_forgotten(gone)
+        self._failures = 0
         self.reached.advance(reached)
 
     def failed(self, error: MemqError) -> None:
-        """It cannot be followed any more. It is again, where Kafka only has to come to itself."""
-        if isinstance(error, OffsetOutOfRangeError):
-            log.warning("%s; it is followed anew", error)
-            asyncio.get_running_loop().call_later(FOLLOW_AGAIN_S, self._follow_again)
+        """It cannot be followed; it is again, as Kafka may only have to come to itself."""
+        if isinstance(error, ClosedError):
+            self.reached.fail(error)
             return
-        if not isinstance(error, ClosedError):
-            log.error("%s cannot be read any more: %s", self.place, error)
-        self.reached.fail(error)
+        again_s = FOLLOW_AGAIN.equal_jitter_s(self._failures, self._runtime.random)
+        self._failures += 1
+        log.error("%s cannot be followed, again in %.1f s: %s", self.place, again_s, error)
+        asyncio.get_running_loop().call_later(again_s, self._follow_again)
 
     def _follow_again(self) -> None:
         if self.reached.error is None:

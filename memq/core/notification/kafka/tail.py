@@ -35,6 +35,7 @@ class Tail:
         reached: how far it was read.
         last: the last entry that was read.
         used_s: when somebody asked about it last.
+        looked_s: when it was seen last what is retained.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class Tail:
         self.start = self.end = start
         self.reached = Reached(reached)
         self.last: QueueEntry | None = None
-        self.used_s = 0.0
+        self.used_s = self.looked_s = 0.0
         self._entries: deque[QueueEntry] = deque()
         self._size_bytes = 0
         self._kept_from = entries[0].offset if entries else start  # all since then is kept
