@@ -17,7 +17,12 @@ from xml.etree import ElementTree as ET
 from tests.harness.services.missing import PROPERTY, Missing
 
 ROOT = Path(__file__).parents[1]
-BESIDE = ["tests/system/airflow", "tests/integration/cli", "tests/unit"]
+BESIDE = [
+    "tests/system/airflow",
+    "tests/integration/cli",
+    "tests/integration/notification",
+    "tests/unit",
+]
 PYTEST = [sys.executable, "-m", "pytest", "-o", "junit_family=xunit1"]  # xunit1 names the file
 MESSAGE_CHARACTERS = 300
 
