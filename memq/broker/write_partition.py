@@ -419,7 +419,7 @@ class WritePartition:
         try:
             await queue.fence(self._queue_topic, write_partition, again=True)
         except FencedError as exc:  # so it is decided; what is not there never will be
-            log.error("%s: %s", self._name, exc)  # noqa: TRY400
+            log.error("%s: others own it now: %s", self._name, exc)  # noqa: TRY400
         since_ms = min(batch.sealed_mono_ms for batch in batches)
         offsets: dict[str, int] = {}
         for partition in range(self.processor.config.read_partitions):

@@ -417,7 +417,7 @@ def test_every_warning_is_explained():
     logged = {
         template
         for folder in folders
-        for path in folder.glob("*.py")
+        for path in folder.rglob("*.py")
         for template in warnings_of(path.read_text())
     }
     explained = {row[0].strip("`") for row in rows_of(DOCS / "operations.md", "Log lines")}

@@ -303,7 +303,7 @@ class Publisher:
             try:
                 offsets = await self._commit_with(producer, records, times)
             except FencedError as exc:  # and nothing was written
-                log.warning("%s; going on with another one", exc)
+                log.warning("%s; going on with another producer", exc)
             else:
                 _tell(calls, offsets)
                 return
