@@ -514,9 +514,9 @@ class KafkaQueue:
         """First offset whose entry is late, in a partition of which the later entries are."""
         low, high = await self.offsets(topic, partition)
         tail = await self._tail(topic, partition)
-        place = self._place(topic, partition)
+        place, found = self._place(topic, partition), high
         while low < high:
-            # All before `low` is early, all from `high` on is late.
+            # All before `low` is early; all from `high` on is late, of which `found` is the first.
             middle = low if high - low <= SEARCH_RECORDS else (low + high) // 2
             entries = tail.fetch(middle, SEARCH_RECORDS, 1 << 30)
             if entries is None:
@@ -534,13 +534,12 @@ class KafkaQueue:
                 low = entries[-1].offset + 1
             elif late is None:
                 high = middle
-            elif late > 0:
-                return entries[late].offset
-            elif middle == low:
-                return entries[0].offset
             else:
+                found = entries[late].offset
+                if late > 0 or middle == low:
+                    break
                 high = middle
-        return high
+        return found
 
     # -- inside -----------------------------------------------------------------------------
 
