@@ -107,8 +107,9 @@ class AdminServer:
         metrics.answers_limit.set(scheduler.limit_bytes)
         for hosted in self._topics.hosted():
             hosted.count_received(metrics)
-            mark_ms = min(partition.stored_through_ms() for partition in hosted.partitions)
-            metrics.watermark.labels(hosted.topic.name).set(mark_ms / 1000)
+            marks_ms = [each.stored_through_ms() for each in hosted.partitions.values()]
+            if marks_ms:
+                metrics.watermark.labels(hosted.topic.name).set(min(marks_ms) / 1000)
         return web.Response(
             body=metrics.render(), headers={"Content-Type": "text/plain; version=0.0.4"}
         )
@@ -123,7 +124,7 @@ class AdminServer:
                 "parked_messages": partition.parked,
             }
             for hosted in self._topics.hosted()
-            for partition in hosted.partitions
+            for partition in hosted.partitions.values()
         ]
         presence = context.presence
         memory, scheduler = context.memory, context.scheduler

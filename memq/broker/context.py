@@ -13,7 +13,7 @@ from memq.core.hedging import Hedging
 from memq.core.notification.notification import decode_notification
 from memq.core.runtime import SYSTEM, Runtime
 from memq.core.storage.keys import topic_objects
-from memq.errors import ClosedError
+from memq.errors import ClosedError, UnavailableError
 
 if TYPE_CHECKING:
     import asyncio
@@ -82,6 +82,8 @@ class BrokerContext:
         listens_at: `host:port` of its socket; also while it drains, when it listens no more.
         ready: it serves, and does not stop.
         stopping: it stops, and waits for its threads.
+        leased: whether the broker certainly is part of its cluster, so that it may ack now.
+        clocks_differ_ms: by how much running times of brokers that share the queue may differ.
         presence: what was found of its objects when they were looked for last.
         root: below which the storage has its objects.
         now: the broker's clock.
@@ -105,6 +107,8 @@ class BrokerContext:
     listens_at: str = ""
     ready: bool = False
     stopping: bool = False
+    leased: Callable[[], bool] = lambda: True
+    clocks_differ_ms: int = 0
     presence: Presence = field(default_factory=Presence)
     root: ObjectRoot = field(init=False)
     now: Callable[[], ClockReading] = field(init=False)
@@ -127,6 +131,18 @@ class BrokerContext:
         if not self.ready:
             return ["it starts or stops"]
         return [*self.disk.reasons(self.now().mono_ms), *self.presence.reasons()]
+
+    def check_lease(self) -> None:
+        """To be called before something is promised to a client.
+
+        Raises:
+            UnavailableError: others may have taken over what this broker has.
+        """
+        if not self.leased():
+            raise UnavailableError(
+                f"broker {self.config.broker_id} has not heard of the coordination service for so "
+                "long that others may have taken over; ask again"
+            )
 
     def check_not_stopping(self) -> None:
         """To be called now and then by what takes long in a thread.

@@ -7,11 +7,11 @@ import contextlib
 import logging
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Any, TypeVar
-from weakref import WeakValueDictionary
 
 import msgspec
 
 from memq.broker.lag import MAX_POSITIONS
+from memq.broker.stored_groups import StoredGroups
 from memq.core.format.message import check_message
 from memq.core.ranges import retained_in_words
 from memq.core.storage.keys import key_of_uri, parse_object_key
@@ -20,13 +20,14 @@ from memq.core.units import counted
 from memq.core.wire import messages as m
 from memq.core.write_partition import MAX_NOTIFICATION_BYTES
 from memq.errors import (
-    CorruptDataError,
     InvalidRequestError,
     MemqError,
     MessageTooLargeError,
+    NotHostedError,
     OffsetOutOfRangeError,
     SchemaMismatchError,
     TopicExistsError,
+    TopicRecreatedError,
     UnknownGroupError,
     UnknownTopicError,
 )
@@ -74,6 +75,9 @@ READ_ONLY = (
 )
 """Requests that leave nothing behind, unless they create topics."""
 
+_MAY_BE_LATE = (UnknownTopicError, TopicRecreatedError, SchemaMismatchError)
+"""Errors of a Write that a broker of a cluster may only see for what it has not seen yet."""
+
 Outcome = tuple[m.Struct, Any]
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -95,11 +99,9 @@ class Handlers:
         self._context = context
         self._topics = topics
         self._groups = groups
+        self.stored_groups = StoredGroups(context, topics, groups)
         self._lag = lag
         self._batch_reads = asyncio.Semaphore(BATCH_READS)
-        self._group_locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = (
-            WeakValueDictionary()
-        )
         self._table: dict[type[m.Struct], Callable[[Any], Awaitable[m.Struct]]] = {
             m.Metadata: self._metadata,
             m.CreateTopic: self._create_topic,
@@ -118,27 +120,42 @@ class Handlers:
 
     def write(self, write: ReceivedWrite) -> None:
         """Check a Message and hand it to its write partition."""
-        request = write.header
         try:
-            hosted = self._topics.get(request.topic, request.incarnation)
-            if not 0 <= request.write_partition < len(hosted.partitions):
-                raise InvalidRequestError(
-                    f"topic {request.topic!r} has no write partition {request.write_partition}; "
-                    f"it has 0 to {len(hosted.partitions) - 1}"
-                )
-            schema = hosted.schemas.get(request.schema_id)
-            if schema is None:
-                raise SchemaMismatchError(
-                    f"topic {request.topic!r} has no schema {request.schema_id!r}; it has "
-                    f"{', '.join(hosted.schemas)}: fetch its metadata again"
-                )
-            _check_write(request, write.body, hosted.topic.config.message_bytes, schema)
+            self._write(write)
+        except _MAY_BE_LATE as exc:
+            if not self._topics.may_lag:
+                write.refuse(exc)
+            else:
+                where = f"a Write to {write.header.topic}"
+                self._context.fatal_errors.spawn(where, self._write_later(write))
         except MemqError as exc:
             write.refuse(exc)
-            return
+
+    async def _write_later(self, write: ReceivedWrite) -> None:
+        """The same, when this broker has seen all that its client can know of."""
+        try:
+            await self._topics.look(write.header.topic)
+            self._write(write)
+        except MemqError as exc:
+            write.refuse(exc)
+
+    def _write(self, write: ReceivedWrite) -> None:
+        request = write.header
+        hosted = self._topics.get(request.topic, request.incarnation)
+        partition = hosted.partitions.get(request.write_partition)
+        if partition is None:
+            raise self._topics.not_hosted(hosted, request.write_partition)
+        self._context.check_lease()
+        schema = hosted.schemas.get(request.schema_id)
+        if schema is None:
+            raise SchemaMismatchError(
+                f"topic {request.topic!r} has no schema {request.schema_id!r}; it has "
+                f"{', '.join(hosted.schemas)}: fetch its metadata again"
+            )
+        _check_write(request, write.body, hosted.topic.config.message_bytes, schema)
         hosted.messages_received += 1
         hosted.bytes_received += len(write.body)
-        hosted.partitions[request.write_partition].write(write)
+        partition.write(write)
 
     async def news(self, request: m.Struct) -> None:
         """Wait for what a long poll asks for; any other request has nothing to wait for.
@@ -223,6 +240,8 @@ class Handlers:
                 )
             if request.create and self._context.config.auto_create_topics:
                 await self._create_missing(names)
+            for name in names:
+                await self._topics.find(name)
         return m.MetadataAnswer(
             cluster_id=self._context.config.cluster_id,
             brokers=[
@@ -255,7 +274,7 @@ class Handlers:
     async def _create_missing(self, names: list[str]) -> None:
         for name in names:
             try:
-                self._topics.get(name)
+                await self._topics.find(name)
             except UnknownTopicError:
                 with contextlib.suppress(TopicExistsError):  # another client was quicker
                     await self._topics.create(TopicConfig.create(name))
@@ -274,9 +293,14 @@ class Handlers:
 
     # -- reading ----------------------------------------------------------------------------
 
-    def _topic(self, request: m.TopicRequest) -> Topic:
+    async def _topic(self, request: m.TopicRequest) -> Topic:
         """The topic that the request means, in the incarnation that it means."""
-        return self._topics.get(request.topic, request.incarnation).topic
+        return (await self._topics.find(request.topic, request.incarnation)).topic
+
+    async def _coordinated(self, request: m.TopicRequest) -> Topic:
+        """The same, of which this broker keeps the groups."""
+        await self._topics.find(request.topic, request.incarnation)
+        return self._topics.coordinated(request.topic, request.incarnation).topic
 
     async def _retained(self, topic: Topic, partition: int) -> tuple[int, int]:
         """Start and end of what is retained of a read partition."""
@@ -289,7 +313,7 @@ class Handlers:
 
     async def _positions(self, request: m.FetchNotifications) -> tuple[Topic, dict[int, int]]:
         """What a fetch reads, and where it begins in each partition, checked."""
-        topic = self._topic(request)
+        topic = await self._topic(request)
         positions = {position.partition: position.offset for position in request.positions}
         for partition, offset in positions.items():
             start, end = await self._retained(topic, partition)
@@ -341,7 +365,7 @@ class Handlers:
         return found
 
     async def _fetch_offsets(self, request: m.FetchOffsets) -> m.FetchOffsetsAnswer:
-        queue, topic = self._context.queue, self._topic(request)
+        queue, topic = self._context.queue, await self._topic(request)
         partitions: list[m.PartitionOffsets] = []
         for partition in range(topic.config.read_partitions):
             start, end = await self._retained(topic, partition)
@@ -352,17 +376,17 @@ class Handlers:
         return m.FetchOffsetsAnswer(partitions=partitions)
 
     async def _fetch_watermark(self, request: m.FetchWatermark) -> m.WatermarkAnswer:
-        hosted = self._topics.get(request.topic, request.incarnation)
+        hosted = await self._topics.find(request.topic, request.incarnation)
         by_write, by_read = await hosted.watermarks()
         return m.WatermarkAnswer(
-            stored_through_ms=min(by_write),
+            stored_through_ms=min([each for each in by_write if each >= 0], default=-1),
             write_partitions=by_write,
             read_partitions=by_read,
             retained_since_ms=hosted.retained_since_ms(self._context.now().wall_ms),
         )
 
     async def _fetch_lag(self, request: m.FetchLag) -> m.FetchLagAnswer:
-        lags = await self._lag.lags(self._topic(request), request.positions)
+        lags = await self._lag.lags(await self._topic(request), request.positions)
         return m.FetchLagAnswer(lags=lags, now_us=self._context.now().wall_ms * 1_000)
 
     async def _fetch_batch(self, request: m.FetchBatch) -> Any:
@@ -372,7 +396,7 @@ class Handlers:
                 f"range of {request.length} bytes from {request.start}: ask for 1 to {limit} "
                 "bytes at a time, from 0 on"
             )
-        storage, topic = self._context.storage, self._topic(request)
+        storage, topic = self._context.storage, await self._topic(request)
         key = key_of_uri(request.uri)
         parsed = parse_object_key(key)
         # The key decides, for the URI may be from before the objects were moved.
@@ -385,7 +409,7 @@ class Handlers:
     # -- groups -----------------------------------------------------------------------------
 
     async def _commit_offsets(self, request: m.CommitOffsets) -> m.Done:
-        topic = self._topic(request)
+        topic = await self._coordinated(request)
         for position in request.offsets:
             _, end = await self._retained(topic, position.partition)
             if not 0 <= position.offset <= end:  # below the start: retention overtook the consumer
@@ -393,87 +417,30 @@ class Handlers:
                     f"cannot commit offset {position.offset} of {topic.name}/{position.partition}, "
                     f"which ends at {end}"
                 )
-        offsets = {position.partition: position.offset for position in request.offsets}
-        async with self._group_lock(request.group, topic):
-            # After all that may take time: whoever may commit now may not have been able to then.
-            if self._groups.check_commit(request, self._mono_ms()):
-                await self._context.queue.commit(request.group, topic.queue_topic, offsets)
-                self._groups.committed(request)
+        await self.stored_groups.commit(request, topic)
         return m.Done()
 
-    def _group_lock(self, group: str, topic: Topic) -> asyncio.Lock:
-        """Held while something of a group is stored, from when it is found good."""
-        return self._group_locks.setdefault((group, topic.queue_topic), asyncio.Lock())
-
     async def _fetch_committed(self, request: m.FetchCommitted) -> m.FetchCommittedAnswer:
-        queue_topic = self._topic(request).queue_topic
+        queue_topic = (await self._topic(request)).queue_topic
         offsets = await self._context.queue.committed(request.group, queue_topic)
         return m.FetchCommittedAnswer(offsets=_positions(offsets))
 
     async def _group_heartbeat(self, request: m.GroupHeartbeat) -> m.GroupHeartbeatAnswer:
-        topic = self._topic(request)
+        topic = await self._coordinated(request)
         partitions = topic.config.read_partitions
         answer = self._groups.heartbeat(request, partitions, self._mono_ms())
-        await self._save_holdings(request.group, topic)
+        await self.stored_groups.save_holdings(request.group, topic)
+        self._context.check_lease()
         return answer
 
-    async def _save_holdings(self, group: str, topic: Topic) -> None:
-        """Store who holds what, before anybody who is told of it can work on it."""
-        groups = self._groups
-        if groups.unsaved(group, topic.name) is None:
-            return
-        async with self._group_lock(group, topic):
-            holdings = groups.unsaved(group, topic.name)
-            if holdings is not None:
-                groups.storing(group, topic.name)
-                await self._context.queue.hold(group, topic.queue_topic, holdings)
-                # It may be the group of a later topic by now, for which nothing is stored.
-                self._topics.get(topic.name, topic.incarnation)
-                groups.saved(group, topic.name, holdings)
-
-    async def restore_groups(self) -> None:
-        """Learn who held what when the broker ended, before anybody is served.
-
-        Raises:
-            QueueError: it cannot be read.
-        """
-        queue, groups = self._context.queue, self._groups
-        for hosted in self._topics.hosted():
-            topic = hosted.topic
-            for group in await queue.holders(topic.queue_topic):
-                try:
-                    holdings = await queue.holdings(group, topic.queue_topic)
-                except CorruptDataError as exc:
-                    log.warning(
-                        "group %s of %s waits for its longest session: %s", group, topic.name, exc
-                    )
-                    holdings = None
-                partitions = topic.config.read_partitions
-                groups.restore(group, topic.name, partitions, holdings, self._mono_ms())
-
-    async def tidy_groups(self) -> None:
-        """Store of groups that have ended that nobody holds anything: no start waits for them.
-
-        Raises:
-            MemqError: it could not be stored; it is tried again with the next call.
-        """
-        groups = self._groups
-        for group, name in list(groups.left_over()):
-            topic = self._topics.get(name).topic
-            async with self._group_lock(group, topic):
-                if (group, name) in groups.left_over():  # it may have come to life again
-                    await self._context.queue.hold(group, topic.queue_topic, {})
-                    self._topics.get(name, topic.incarnation)
-                    groups.saved(group, name, {})
-
     async def _leave_group(self, request: m.LeaveGroup) -> m.Done:
-        self._topic(request)
+        await self._coordinated(request)
         self._groups.leave(request.group, request.topic, request.member_id, self._mono_ms())
         return m.Done()
 
     async def _list_groups(self, request: m.ListGroups) -> m.ListGroupsAnswer:
         topics, after = self._topics, request.after_group
-        names = topics.names() if request.topic is None else [request.topic]
+        names = topics.coordinated_names() if request.topic is None else [request.topic]
         live = self._groups.groups(self._mono_ms())
         found: list[m.GroupInfo] = []
         left = PAGE_BYTES
@@ -482,12 +449,12 @@ class Handlers:
                 return m.ListGroupsAnswer(groups=found, from_topic=name)
             left -= LOOK_BYTES
             try:
-                topic = topics.get(name).topic
+                topic = topics.coordinated(name).topic
                 groups = await self._in(topic, live)
-            except UnknownTopicError:
+            except (UnknownTopicError, NotHostedError):
                 if request.topic is not None:
                     raise
-                continue  # deleted meanwhile
+                continue  # deleted meanwhile, or another broker's
             for group in groups:
                 if name == request.from_topic and group <= after:
                     continue
@@ -512,13 +479,11 @@ class Handlers:
         )
 
     async def _delete_group(self, request: m.DeleteGroup) -> m.Done:
-        topic = self._topic(request)
+        topic = await self._coordinated(request)
         live = self._groups.groups(self._mono_ms())
         if request.group not in await self._in(topic, live):
             raise UnknownGroupError(f"no group {request.group!r} for topic {request.topic!r}")
-        async with self._group_lock(request.group, topic):
-            self._groups.check_idle(request.group, request.topic, self._mono_ms())
-            await self._context.queue.delete_group(request.group, topic.queue_topic)
+        await self.stored_groups.delete(request.group, topic)
         return m.Done()
 
 

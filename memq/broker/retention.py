@@ -30,7 +30,7 @@ from memq.errors import CorruptDataError, MemqError
 
 if TYPE_CHECKING:
     from memq.broker.context import BrokerContext
-    from memq.broker.topics import HostedTopic
+    from memq.broker.hosted_topic import HostedTopic
 
 log = logging.getLogger(__name__)
 
@@ -126,12 +126,15 @@ async def scan_orphans(hosted: HostedTopic, context: BrokerContext) -> OrphanRep
         context.reads, _list_objects, hosted, context
     )
     named = await _named(hosted, context)
-    for partition in hosted.partitions:
+    for partition in hosted.partitions.values():
         named |= partition.processor.batch_ids
     now_ms = context.now().mono_ms
     # What is newer than its upload deadline may still be on its way to be notified. What was sealed
     # later than now is of a running time that was lost together with its queue.
-    on_its_way = range(now_ms - 2 * config.upload_deadline_ms, now_ms + 1)
+    on_its_way = range(
+        now_ms - 2 * config.upload_deadline_ms - context.clocks_differ_ms,
+        now_ms + context.clocks_differ_ms + 1,
+    )
     orphans = [each for each in listed if each.batch_id not in named]
     orphans = [each for each in orphans if each.sealed_running_ms not in on_its_way]
     expired = [

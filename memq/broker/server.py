@@ -27,8 +27,9 @@ from memq.broker.handlers import Handlers
 from memq.broker.lag import LagCounter
 from memq.broker.memory import BodyMemory
 from memq.broker.object_root import look_for_objects
+from memq.broker.own_topics import OwnTopics
 from memq.broker.retention import expire, scan_orphans
-from memq.broker.topics import Topics
+from memq.broker.stored_groups import restore_groups
 from memq.core.clock import BrokerClock, Timekeeper
 from memq.core.files import explain, make_folders
 from memq.core.governor.catalog import Catalog
@@ -152,7 +153,7 @@ class Broker:
         )
         self.groups = GroupCoordinator()
         catalog = Catalog(self._directory / "topics")
-        self.topics = Topics(catalog, self.context, on_deleted=self.groups.forget_topic)
+        self.topics = OwnTopics(catalog, self.context, on_deleted=self.groups.forget_topic)
         lag = LagCounter(self.context)
         self.handlers = Handlers(self.context, self.topics, self.groups, lag)
         self.connections = Connections(self.context, self.handlers)
@@ -163,7 +164,8 @@ class Broker:
         if objects is not None and AUDIT_TOPIC in self.topics.names():
             lineage = self.topics.get(AUDIT_TOPIC).topic.incarnation  # made with the directory
             self._locks.callback(os.close, lock_objects(objects, lineage))
-        await self.handlers.restore_groups()
+        for hosted in self.topics.hosted():
+            await restore_groups(hosted.topic, self.groups, self.context)
         await self._look_for_objects()
         if self._admin_http:
             await self.admin.start()
@@ -298,7 +300,7 @@ class Broker:
                 next_tidy_ms = now.mono_ms + TIDY_MS
                 self.context.memory.tidy()
             for hosted in self.topics.hosted():
-                for partition in hosted.partitions:
+                for partition in hosted.partitions.values():
                     partition.expire_parked(now)
             self.groups.tick(now.mono_ms)
 
@@ -315,7 +317,7 @@ class Broker:
         while True:
             await asyncio.sleep(TIDY_GROUPS_S)
             try:
-                await self.handlers.tidy_groups()
+                await self.handlers.stored_groups.tidy()
             except MemqError as exc:
                 self.context.warn("groups", f"a group's end is not stored, later again: {exc}")
 
@@ -332,7 +334,7 @@ class Broker:
                     await expire(hosted, self.context)
                     if self.context.now().mono_ms >= next_scan_ms:
                         await scan_orphans(hosted, self.context)
-                    for partition in hosted.partitions:
+                    for partition in hosted.partitions.values():
                         partition.processor.window.expire(self.context.now().mono_ms)
                 except MemqError as exc:
                     log.warning("%s: retention failed, later again: %s", hosted.topic.name, exc)

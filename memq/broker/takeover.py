@@ -9,7 +9,7 @@ from memq.broker.context import SCAN_BYTES
 from memq.core.deduplication import BatchRef, DeduplicationWindow
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from memq.broker.context import BrokerContext
     from memq.core.governor.catalog import Topic
@@ -33,7 +33,7 @@ class Rebuilt:
 
 
 async def take_over(
-    topic: Topic, write_partitions: range, context: BrokerContext
+    topic: Topic, write_partitions: Sequence[int], context: BrokerContext
 ) -> dict[int, Rebuilt]:
     """Fence some write partitions of a topic, then rebuild their windows from the queue.
 
@@ -43,10 +43,12 @@ async def take_over(
     Raises:
         MemqError: the queue cannot be fenced or read.
     """
+    if not write_partitions:
+        return {}
     config, queue_topic = topic.config, topic.queue_topic
     await context.queue.fence(queue_topic, *write_partitions)
     rebuilt = {number: Rebuilt(config.dedup_window_ms) for number in write_partitions}
-    since_ms = context.now().mono_ms - config.dedup_window_ms
+    since_ms = context.now().mono_ms - config.dedup_window_ms - context.clocks_differ_ms
     published = _in_order(queue_topic, config.read_partitions, since_ms, context)
     async for partition, entry, notification in published:
         target = rebuilt.get(notification.write_partition)

@@ -265,7 +265,16 @@ class WritePartition:
         if not outcome.kept:
             write.release()
         if write.header.acks != ACKS_ALL:
-            write.answer(_RECEIVED)
+            self._ack(write, _RECEIVED)
+
+    def _ack(self, write: ReceivedWrite, answer: WriteAnswer) -> None:
+        """Ack a Message, while it is certain that nobody else has the write partition."""
+        try:
+            self._context.check_lease()
+        except MemqError as exc:  # it may be published; sent again, it is found to be
+            write.fail(exc)
+        else:
+            write.answer(answer)
 
     async def _answer_duplicate(self, write: ReceivedWrite, batch: BatchRef | None) -> None:
         try:
@@ -273,7 +282,7 @@ class WritePartition:
         except MemqError as exc:
             write.fail(exc)
         else:
-            write.answer(answer)
+            self._ack(write, answer)
 
     def _park(self, write: ReceivedWrite) -> None:
         """Park a Message, unless it comes too early: it would hold up the one that is due."""
@@ -303,7 +312,7 @@ class WritePartition:
             for effect in effects:
                 match effect:
                     case AnswerWrite(ticket, WriteAnswer() as answer):
-                        ticket.answer(answer)
+                        self._ack(ticket, answer)
                     case AnswerWrite(ticket, error):
                         ticket.fail(error)
                     case UploadBatch(batch):

@@ -1,0 +1,179 @@
+"""A topic as a broker serves it, and the write partitions of it that run here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from memq.broker.duplicates import DuplicateChecker
+from memq.broker.write_partition import WritePartition
+from memq.core.format.schema import deserialize_schema
+from memq.core.notification.queue import GROUPS
+from memq.core.storage.keys import BatchKey, object_key
+from memq.core.units import counted
+from memq.core.write_partition import TopicProcessor
+from memq.errors import MemqError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from concurrent.futures import Future
+
+    import pyarrow as pa
+
+    from memq.broker.context import BrokerContext
+    from memq.broker.metrics import Metrics
+    from memq.broker.takeover import Rebuilt
+    from memq.core.governor.catalog import Topic
+
+log = logging.getLogger(__name__)
+
+NOT_OWNED = -1
+"""What is told of the watermark of a write partition that another broker owns."""
+
+
+class HostedTopic:
+    """A topic that this broker serves, with those of its write partitions that run here.
+
+    Attributes:
+        topic: its configuration and schemas.
+        schemas: the schemas it accepts, ready for checking, by schema id.
+        partitions: the write partitions that run here, by number.
+        coordinated: whether this broker keeps its groups, and sees to retention and orphans; so it
+            is with the owner of write partition 0.
+        messages_received: Messages that came since they were last counted.
+        bytes_received: their bytes.
+        expired_before_ms: retention has removed what was published before this time.
+    """
+
+    def __init__(self, topic: Topic, context: BrokerContext) -> None:
+        self.duplicates = DuplicateChecker(topic.config, topic.queue_topic, context)
+        self._context = context
+        self.messages_received = 0
+        self.bytes_received = 0
+        self.expired_before_ms = 0
+        self.partitions: dict[int, WritePartition] = {}
+        self.coordinated = False
+        self.set(topic)
+
+    def __repr__(self) -> str:
+        topic = self.topic
+        running = f"{len(self.partitions)} of {topic.config.write_partitions}"
+        return f"<HostedTopic {topic.queue_topic} [{running} write partitions]>"
+
+    def count_received(self, metrics: Metrics) -> None:
+        """Add what came to the counters, which would cost too much for each Message."""
+        metrics.messages.labels(self.topic.name).inc(self.messages_received)
+        metrics.bytes.labels(self.topic.name).inc(self.bytes_received)
+        self.messages_received = self.bytes_received = 0
+
+    def uploads(self) -> list[Future[None]]:
+        """Attempts to store a Batch that a thread has not ended, though nobody waits any more."""
+        return [thread for each in self.partitions.values() for thread in each.uploads()]
+
+    def retained_since_ms(self, now_ms: int) -> int:
+        """Retention has removed nothing that was published at this time or later.
+
+        It never went further than it reaches now, than it reached when the topic was altered last,
+        or than it went since the broker started.
+        """
+        reach_ms = now_ms - self.topic.config.retention_ms
+        return max(reach_ms, self.topic.retained_since_ms, self.expired_before_ms)
+
+    async def watermarks(self) -> tuple[list[int], list[int]]:
+        """How far the topic is stored, by write and by read partition, as far as it runs here.
+
+        What is told holds in later lives and at later owners too; while that cannot be made sure,
+        on a full disk, it stands still. `NOT_OWNED` stands for a write partition that does not run
+        here, and for every read partition when none does.
+        """
+        context, times = self._context, self._context.times
+        try:
+            await times.promise(context.now())
+        except MemqError as exc:
+            context.warn("time", f"the watermark stands still, for the time was not saved: {exc}")
+        latest_ms = times.saved.wall_ms
+        here = dict(self.partitions)
+        by_write = [NOT_OWNED] * self.topic.config.write_partitions
+        for number, partition in here.items():
+            by_write[number] = min(latest_ms, partition.stored_through_ms())
+        told = [each.stored_through_by_read_ms() for each in here.values()]
+        by_read = [min(latest_ms, *of_one) for of_one in zip(*told, strict=True)]
+        times.told(max([*by_write, *by_read]))
+        return by_write, by_read or [NOT_OWNED] * self.topic.config.read_partitions
+
+    def set(self, topic: Topic) -> None:
+        """Take over an altered configuration."""
+        self.topic = topic
+        self.schemas: dict[str, pa.Schema] = {
+            name: deserialize_schema(schema) for name, schema in topic.schemas.items()
+        }
+        self.duplicates.config = topic.config
+        running = self.partitions.values()
+        written_ms = max((each.processor.written_ms for each in running), default=0)
+        for partition in running:
+            partition.configure(topic.config, topic.schemas, written_ms)
+
+    def begin(self, topic: Topic, rebuilt: Mapping[int, Rebuilt], told_ms: int) -> None:
+        """Let write partitions run that were taken over.
+
+        Args:
+            topic: as it is now; it may have more of them than before.
+            rebuilt: what each of them starts from.
+            told_ms: no watermark of them was told that is later.
+        """
+        context, config = self._context, topic.config
+        for number, start in rebuilt.items():
+            processor = TopicProcessor(
+                config,
+                number,
+                incarnation=topic.incarnation,
+                broker_id=context.config.broker_id,
+                schemas=topic.schemas,
+                new_batch_id=self._new_batch_id,
+                locate=self._locator(topic, number),
+                window=start.window,
+                written_ms=max(told_ms, start.written_ms),
+            )
+            self.partitions[number] = WritePartition(
+                processor, topic.queue_topic, context, self.duplicates
+            )
+            if start.batches:
+                found = counted(start.batches, "notification")
+                log.info("%s/%d: taken over, %s", config.name, number, found)
+        self.coordinated = GROUPS in self.partitions
+
+    async def stop(self, timeout_s: float, *write_partitions: int) -> bool:
+        """Drain and close write partitions; all that run here when none is named.
+
+        Returns:
+            Whether all that was accepted is stored and acked.
+        """
+        stopping = [self.partitions[each] for each in write_partitions or self.partitions]
+        drained = await asyncio.gather(*(partition.drain(timeout_s) for partition in stopping))
+        for partition in stopping:
+            await partition.close()
+        return all(drained)
+
+    def _new_batch_id(self, running_ms: int) -> str:
+        """A unique name that sorts by running time: 12 hex digits of it, 16 random ones."""
+        return f"{running_ms:012x}{self._context.runtime.token_hex(8)}"
+
+    def _locator(
+        self, topic: Topic, write_partition: int
+    ) -> Callable[[str, int, int], tuple[str, str]]:
+        def locate(batch_id: str, sealed_ms: int, running_ms: int) -> tuple[str, str]:
+            key = object_key(
+                BatchKey(
+                    cluster_id=self._context.config.cluster_id,
+                    topic=topic.name,
+                    incarnation=topic.incarnation,
+                    write_partition=write_partition,
+                    sealed_ms=sealed_ms,
+                    batch_id=batch_id,
+                    running_ms=running_ms,
+                )
+            )
+            return key, self._context.storage.uri(key)
+
+        return locate

@@ -1,0 +1,192 @@
+"""The topics of a broker that governs itself: it hosts all that its catalog holds.
+
+`memq.core.governor.catalog` has the theory of how a topic comes and goes as a whole. Creation and
+deletion hold one lock, and are answered as soon as they are durable; `memq.broker.deletion` removes
+what is left of a deleted topic in the background.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from memq.broker.deletion import Deletions
+from memq.broker.hosted_topic import HostedTopic
+from memq.broker.takeover import take_over
+from memq.broker.topics import Topics
+from memq.core.topic import INCARNATION_DIGITS, TopicConfig
+from memq.errors import (
+    CorruptDataError,
+    MemqError,
+    NotHostedError,
+    TopicExistsError,
+    UnavailableError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from memq.broker.context import BrokerContext
+    from memq.core.governor.catalog import Catalog, Topic
+
+log = logging.getLogger(__name__)
+
+DELETED_S = 5.0  # for what is under way of a topic that is deleted
+
+
+class OwnTopics(Topics):
+    """Every topic of the catalog.
+
+    Args:
+        catalog: which topics there are, durably.
+        context: of the broker.
+        on_deleted: told the name of each topic in the moment in which it is gone.
+    """
+
+    def __init__(
+        self, catalog: Catalog, context: BrokerContext, on_deleted: Callable[[str], None]
+    ) -> None:
+        super().__init__(context)
+        self._catalog = catalog
+        self._on_deleted = on_deleted
+        peers = context.config.peers
+        self._elsewhere = {topic: peer.address for peer in peers for topic in peer.topics}
+        self._damaged: dict[str, CorruptDataError] = {}
+        self._lock = asyncio.Lock()  # one creation, change or deletion at a time
+        self._deletions = Deletions(catalog, context)
+
+    async def start(self) -> None:
+        """Take over every topic of the catalog, and make those that the configuration asks for."""
+        for name, error in self._catalog.damaged.items():
+            self._not_served(name, error)
+        known = [self._catalog.get(name) for name in self._catalog.names()]
+        in_queue = await self._context.queue.topics()
+        for topic in known:
+            if topic.queue_topic not in in_queue:
+                missing = (
+                    f"its notifications are missing: the queue has no {topic.queue_topic!r}. Put "
+                    "its folder back, or stop the broker and run `memq recover DATA_DIR`"
+                )
+                self._not_served(topic.name, CorruptDataError(missing))
+                continue
+            try:
+                told_ms = self._context.times.saved.wall_ms
+                self._hosted[topic.name] = await self._take_up(topic, told_ms)
+            except CorruptDataError as exc:
+                self._not_served(topic.name, exc)
+        doomed = self._catalog.doomed()
+        unknown = {*in_queue} - {topic.queue_topic for topic in (*known, *doomed)}
+        if unknown:
+            log.warning(
+                "the queue holds topics that the catalog does not know, they are left alone: %s",
+                ", ".join(sorted(unknown)),
+            )
+        for queue_topic in sorted(unknown):
+            name = queue_topic.rpartition(".")[0]
+            if name and name not in self._catalog:
+                missing = (
+                    f"its file in the catalog is missing, and the queue has {queue_topic!r}. Put "
+                    "the file back, or stop the broker and run `memq recover DATA_DIR`"
+                )
+                self._not_served(name, CorruptDataError(missing))
+        taken = {*self._catalog.names(), *self._damaged, *self._elsewhere}
+        for config in self._wanted_topics():
+            if config.name not in taken:
+                await self.create(config)
+        self._deletions.start()
+
+    def missing(self, name: str) -> MemqError:
+        """Why a topic is not hosted."""
+        if name in self._elsewhere:
+            address = self._elsewhere[name]
+            return NotHostedError(f"topic {name!r} is hosted by {address}; ask there", address)
+        if name in self._damaged:
+            return CorruptDataError(f"topic {name!r} is not served: {self._damaged[name]}")
+        try:
+            self._catalog.get(name)
+        except MemqError as exc:
+            return exc
+        return UnavailableError(f"topic {name!r} is being made or deleted; retry")
+
+    async def look(self, name: str) -> None:
+        """All is seen: nobody else changes a topic."""
+
+    def hosts(self, hosted: HostedTopic) -> list[str]:
+        """This broker's address, for each write partition."""
+        return [self._context.address] * hosted.topic.config.write_partitions
+
+    async def stop(self, timeout_s: float) -> bool:
+        """Drain and stop everything; True when all that was accepted is stored and acked."""
+        drained = await super().stop(timeout_s)
+        await self._deletions.stop()
+        return drained
+
+    # -- inside -----------------------------------------------------------------------------
+
+    def _not_served(self, name: str, error: CorruptDataError) -> None:
+        log.error("topic %s is damaged and not served: %s", name, error)
+        self._damaged[name] = error
+
+    async def _create(self, config: TopicConfig, request_id: str) -> HostedTopic:
+        async with self._lock:
+            if config.name in self._elsewhere or config.name in self._damaged:
+                raise self.missing(config.name)
+            if config.name in self._catalog:
+                hosted = self.get(config.name)
+                if request_id and request_id == hosted.topic.request_id:
+                    return hosted
+                raise TopicExistsError(f"topic {config.name!r} exists already")
+            topic = self._catalog.new(
+                config,
+                now_ms=self._context.now().wall_ms,
+                incarnation=self._context.runtime.token_hex(INCARNATION_DIGITS // 2),
+                request_id=request_id,
+            )
+            self._catalog.announce(topic)
+            try:
+                await self._context.queue.create_topic(topic.queue_topic, config.read_partitions)
+                hosted = await self._take_up(topic, told_ms=0)
+                self._catalog.save(topic)
+            except BaseException:
+                self._deletions.add(topic)
+                raise
+            self._hosted[topic.name] = hosted
+            self._deletions.spare(topic)
+        log.info("topic %s created, incarnation %s", topic.name, topic.incarnation)
+        return hosted
+
+    async def _alter(self, name: str, options: dict[str, str], schema: bytes | None) -> HostedTopic:
+        async with self._lock:
+            hosted = self.get(name)
+            retained_since_ms = hosted.retained_since_ms(self._context.now().wall_ms)
+            altered = self._catalog.altered(name, options, schema, retained_since_ms)
+            added = range(len(hosted.partitions), altered.config.write_partitions)
+            rebuilt = await take_over(altered, added, self._context)
+            self._catalog.save(altered)
+            hosted.begin(altered, rebuilt, self._context.times.saved.wall_ms)
+            hosted.set(altered)  # the added ones learn as well what was written down or told
+        log.info("topic %s altered: %s%s", name, options, " and its schema" if schema else "")
+        return hosted
+
+    async def _delete(self, name: str, incarnation: str) -> None:
+        async with self._lock:
+            hosted = self.get(name, incarnation)
+            self._catalog.delete(name)
+            del self._hosted[name]
+            self._on_deleted(name)
+            await hosted.stop(DELETED_S)
+        log.info("topic %s deleted, incarnation %s", name, hosted.topic.incarnation)
+        self._deletions.add(hosted.topic, hosted.uploads())
+
+    async def _take_up(self, topic: Topic, told_ms: int) -> HostedTopic:
+        """A topic with its write partitions, taken over and running.
+
+        Args:
+            topic: the topic.
+            told_ms: no watermark of it was told that is later.
+        """
+        hosted = HostedTopic(topic, self._context)
+        rebuilt = await take_over(topic, range(topic.config.write_partitions), self._context)
+        hosted.begin(topic, rebuilt, told_ms)
+        return hosted
