@@ -150,7 +150,7 @@ class Simulation:
         self.governor = Governor()
         topics = [TopicPartitions(f"topic-{n:04}", "1", WRITE_PARTITIONS) for n in range(TOPICS)]
         snapshot = ClusterSnapshot(brokers, topics)
-        self.governor.elected(snapshot, Check("/governor/1", 0), 0)
+        self.governor.elected(snapshot, Check("/election", 1), 0, registered_ms=0)
 
     def lose(self, names: list[str]) -> None:
         """Sessions of brokers are over."""

@@ -28,10 +28,11 @@ Rule 4. The epoch of a node grows by one with each change, so a broker that sees
 
 What moves, and when:
 
-Rule 5. After an election it waits until every broker that a node names is back, for at most
-    `SETTLE_MS`; before that it changes nothing. So a cluster that starts as a whole finds
-    everything where it was, and not on the broker that was first. A broker that died together with
-    the Governor before is waited for as well: nobody can tell one from the other.
+Rule 5. A Governor whose broker registered less than `SETTLE_MS` ago waits until every broker that
+    a node names is back, or so much time has passed; before that it changes nothing. So a cluster
+    that starts as a whole finds everything where it was, and not on the broker that was first.
+    One whose broker has been there for longer waits for nobody: who came with it is registered by
+    now, and who is not there has died, such as the broker of the Governor before.
 Rule 6. After that a broker that is gone is gone: its session is over, and it has stopped by itself
     before. What it owned moves at once, in as few transactions as hold it.
 Rule 7. Nothing else moves at once. A broker that drains, or does not accept for another reason,
@@ -45,8 +46,8 @@ Rule 8. A run of moves for balance begins every `REBALANCE_INTERVAL_MS` at most,
     since the election. What is unknown then counts as the mean.
 Rule 9. When no broker accepts, what is homeless has the owner "". It is placed when one does.
 
-The coordinator of a topic, which keeps its consumer groups, stays for as long as it lives and
-accepts. Then the owner of the topic's first write partition that has an accepting one follows.
+The owner of write partition 0 of a topic has its consumer groups as well (the queue keeps both
+together), so that they need no decision of their own.
 
 An assignor of the user's that fails does not stop the Governor: it says why, ours places what is
 homeless and empties who drains, and nothing moves for balance.
@@ -55,7 +56,6 @@ homeless and empties who drains, and nothing moves for balance.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -66,7 +66,7 @@ from memq.core.units import KIB, MINUTE_MS, SECOND_MS, counted
 from memq.errors import ConfigError, CorruptDataError, InvalidRequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from memq.core.governor.assignment import Partition
     from memq.core.governor.assignor import Assignor
@@ -86,20 +86,18 @@ CHANGE_BYTES = 256  # what a change takes in a transaction beside the topic's na
 # -- what is stored -------------------------------------------------------------------------
 
 
-class TopicAssignment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TopicAssignment(msgspec.Struct, frozen=True, kw_only=True):
     """What the assignment node of a topic holds, as JSON.
 
     Attributes:
         incarnation: of the topic.
         epoch: grows with each change.
         owners: broker id by write partition; empty for one that nobody owns.
-        coordinator: the broker that keeps the topic's consumer groups; empty when there is none.
     """
 
     incarnation: str
     epoch: int
     owners: tuple[str, ...]
-    coordinator: str = ""
 
 
 def encode_assignment(value: TopicAssignment) -> bytes:
@@ -218,7 +216,6 @@ class BrokerDescription(msgspec.Struct, frozen=True, kw_only=True):
         draining: whether a drain was requested.
         bytes_per_s: measured traffic of what it owns.
         write_partitions: numbers of those that it owns, by topic.
-        coordinates: topics whose groups it keeps.
     """
 
     id: str
@@ -229,7 +226,6 @@ class BrokerDescription(msgspec.Struct, frozen=True, kw_only=True):
     draining: bool
     bytes_per_s: float
     write_partitions: dict[str, list[int]]
-    coordinates: int
 
 
 class ClusterDescription(msgspec.Struct, frozen=True, kw_only=True):
@@ -239,7 +235,7 @@ class ClusterDescription(msgspec.Struct, frozen=True, kw_only=True):
         brokers: those that live, sorted.
         homeless: write partitions without a live owner, by topic.
         moving: those that have a new owner which has not reported yet: topic, number and owner.
-        waiting_for: brokers that assignments name and that are waited for since the election.
+        waiting_for: brokers that assignments name and that are waited for, as at a start.
         problem: why the user's assignor was not followed; empty when it was.
     """
 
@@ -318,13 +314,16 @@ class Governor:
 
     # -- events: the election ---------------------------------------------------------------
 
-    def elected(self, snapshot: ClusterSnapshot, check: Check, now_ms: int) -> None:
+    def elected(
+        self, snapshot: ClusterSnapshot, check: Check, now_ms: int, *, registered_ms: int
+    ) -> None:
         """This broker is the Governor from now on.
 
         Args:
             snapshot: what is stored, read after the election; events that are told later are newer.
             check: the node of this election, which is gone or changed when another one follows.
             now_ms: the clock.
+            registered_ms: when this broker registered, by the same clock.
         """
         self._forget()
         self._check = check
@@ -332,13 +331,14 @@ class Governor:
         self._draining = dict.fromkeys(snapshot.draining)
         self._topics = {topic.name: topic for topic in snapshot.topics}
         self._nodes = _decoded(snapshot.assignments)
-        self._settled_ms = now_ms + SETTLE_MS
+        self._settled_ms = registered_ms + SETTLE_MS
         self._balance_ms = now_ms + REBALANCE_INTERVAL_MS
-        self._awaited = {name: None for name in self._named() if name not in self._brokers}
         self._changed = True
-        if self._awaited:
-            awaited = ", ".join(self._awaited)
-            log.info("Governor: waits for %s, at most %d s", awaited, SETTLE_MS // 1000)
+        away = {name: None for name in self._named() if name not in self._brokers}
+        if away and now_ms < self._settled_ms:
+            self._awaited = away
+            left_s = (self._settled_ms - now_ms) / SECOND_MS
+            log.info("Governor: waits for %s, at most %.1f s", ", ".join(away), left_s)
 
     def deposed(self) -> None:
         """This broker is the Governor no more."""
@@ -557,28 +557,13 @@ class Governor:
         }
         for name, topic in sorted(self._topics.items()):
             wanted = tuple(owners[name, number] for number in range(topic.write_partitions))
-            node = self._nodes.get(name)
-            value = None if node is None else node.value
-            if value is not None and value.incarnation == topic.incarnation:
-                coordinator = self._coordinator(wanted, value.coordinator)
-                if value.owners == wanted and value.coordinator == coordinator:
-                    continue
-            else:
-                coordinator = self._coordinator(wanted, "")
-            changes[name] = TopicAssignment(
-                incarnation=topic.incarnation,
-                epoch=_epoch(node) + 1,
-                owners=wanted,
-                coordinator=coordinator,
-            )
+            if self._owners(topic) != wanted:
+                changes[name] = TopicAssignment(
+                    incarnation=topic.incarnation,
+                    epoch=_epoch(self._nodes.get(name)) + 1,
+                    owners=wanted,
+                )
         return changes
-
-    def _coordinator(self, owners: Iterable[str], present: str) -> str:
-        if self._accepts(present):
-            return present
-        if accepting := next((owner for owner in owners if self._accepts(owner)), ""):
-            return accepting
-        return present if present in self._brokers else next((each for each in owners if each), "")
 
     def _transaction(self, check: Check) -> Transaction:
         """As much of what is planned as one transaction may hold."""
@@ -619,12 +604,8 @@ class Governor:
         return present
 
     def _named(self) -> list[str]:
-        """Brokers that own or coordinate something, as stored."""
-        live = (self._nodes[name].value for name in self._topics if name in self._nodes)
-        nodes = [value for value in live if value is not None]
-        return sorted(
-            {name for value in nodes for name in (*value.owners, value.coordinator)} - {""}
-        )
+        """Brokers that own something, as stored."""
+        return sorted({*self._present().values()} - {""})
 
     def _owners(self, topic: TopicPartitions) -> tuple[str, ...]:
         node = self._nodes.get(topic.name)
@@ -662,9 +643,6 @@ class Governor:
         for (topic, number), owner in sorted(self._present().items()):
             owned.get(owner, homeless).setdefault(topic, []).append(number)
             loads[owner] = loads.get(owner, 0) + self._loads.get((topic, number), 0)
-        coordinators = Counter(
-            node.value.coordinator for node in self._nodes.values() if node.value
-        )
         return ClusterDescription(
             brokers=[
                 BrokerDescription(
@@ -676,7 +654,6 @@ class Governor:
                     draining=broker.id in self._draining,
                     bytes_per_s=loads.get(broker.id, 0),
                     write_partitions=owned[broker.id],
-                    coordinates=coordinators[broker.id],
                 )
                 for _, broker in sorted(self._brokers.items())
             ],

@@ -76,10 +76,13 @@ class Cluster:
         self.transactions: list[Transaction] = []
         self.elect(brokers, topics, draining)
 
-    def elect(self, brokers=(), topics=(), draining=()):
-        """Let the Governor be elected, with what is there."""
+    def elect(self, brokers=(), topics=(), draining=(), *, registered_ms=None):
+        """Let the Governor be elected, with what is there; its broker has just registered."""
         snapshot = ClusterSnapshot(brokers, topics, dict(self.store.nodes), draining)
-        self.governor.elected(snapshot, self.store.elect(), self.now_ms)
+        registered_ms = self.now_ms if registered_ms is None else registered_ms
+        self.governor.elected(
+            snapshot, self.store.elect(), self.now_ms, registered_ms=registered_ms
+        )
 
     def step(self):
         """Carry out what it wants next; None when it wants nothing."""

@@ -46,14 +46,11 @@ def counts(cluster):
 
 
 def test_an_assignment_node_is_readable_json():
-    """It holds incarnation, epoch and owners; the coordinator where there is one."""
+    """It holds incarnation, epoch and owners."""
     value = TopicAssignment(incarnation="i1", epoch=3, owners=("a", ""))
     data = encode_assignment(value)
     assert data == b'{"incarnation":"i1","epoch":3,"owners":["a",""]}'
     assert decode_assignment(data) == value
-    assert b'"coordinator":"a"' in encode_assignment(
-        msgspec.structs.replace(value, coordinator="a")
-    )
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"\xff", b'{"incarnation":1,"epoch":1,"owners":[]}'])
@@ -66,7 +63,7 @@ def test_other_bytes_are_no_assignment(data):
 # -- a cluster as it begins -----------------------------------------------------------------
 
 
-def test_a_new_topic_gets_owners_and_a_coordinator():
+def test_a_new_topic_gets_owners():
     """All in one transaction, with the first epoch, and a node that must not be there yet."""
     cluster = Cluster(Governor(), brokers("a", "b", "c"))
     cluster.governor.topic_changed(topic())
@@ -76,7 +73,6 @@ def test_a_new_topic_gets_owners_and_a_coordinator():
     found = cluster.store.assignments()["t"]
     assert (found.incarnation, found.epoch) == ("i1", 1)
     assert counts(cluster) == {"a": 2, "b": 2, "c": 2}
-    assert found.coordinator == found.owners[0]
 
 
 def test_who_is_not_elected_does_nothing():
@@ -179,12 +175,35 @@ def test_who_does_not_come_back_is_waited_for_so_long(caplog):
     assert all(before[key] == "b" for key in moved)
 
 
+def test_a_governor_that_was_there_before_waits_for_nobody(caplog):
+    """Its broker registered long ago: who is not there has died, and what it had moves at once."""
+    cluster = restarted("a", "b", "c")
+    cluster.now_ms += SETTLE_MS
+    with caplog.at_level(logging.INFO):
+        cluster.elect(brokers("a", "c"), [topic()], registered_ms=0)
+        assert cluster.governor.describe().waiting_for == []
+        assert len(cluster.settle()) == 1
+    assert counts(cluster) == {"a": 3, "c": 3}
+    assert caplog.records == []
+
+
+def test_the_wait_counts_from_the_registration_of_the_governors_broker(caplog):
+    """One that is elected a while after it waits for the rest, and says for how long."""
+    cluster = restarted("a", "b", "c")
+    cluster.now_ms += SETTLE_MS - 1_500
+    with caplog.at_level(logging.INFO):
+        cluster.elect(brokers("a", "c"), [topic()], registered_ms=0)
+    assert "Governor: waits for b, at most 1.5 s" in caplog.text
+    assert cluster.settle(1_499) == []
+    assert len(cluster.settle(1)) == 1
+
+
 def test_a_node_that_cannot_be_understood_is_made_anew(caplog):
     """Its epoch is above any that it can have had; others are not touched."""
     store = Store()
     store.nodes = {
         "t": StoredNode(b"?", 6),
-        "u": StoredNode(b'{"incarnation":"i1","epoch":1,"owners":["a"],"coordinator":"a"}', 0),
+        "u": StoredNode(b'{"incarnation":"i1","epoch":1,"owners":["a"]}', 0),
     }
     cluster = Cluster(Governor(), brokers("a"), [topic("t", 1), topic("u", 1)], store=store)
     (transaction,) = cluster.settle()
@@ -197,7 +216,7 @@ def test_a_node_that_cannot_be_understood_is_made_anew(caplog):
 
 
 def test_what_a_broker_had_moves_at_once_when_it_is_gone():
-    """All of it, in one transaction, with the coordinator; nothing else moves."""
+    """All of it, in one transaction; nothing else moves."""
     topics = [topic(f"t{n}", 3) for n in range(6)]
     cluster = Cluster(Governor(), brokers("a", "b", "c"), topics)
     cluster.settle()
@@ -207,9 +226,8 @@ def test_what_a_broker_had_moves_at_once_when_it_is_gone():
     assert "b" not in counts(cluster)
     for name, found in cluster.store.assignments().items():
         changed = name in {change.topic for change in transaction.changes}
-        assert changed == ("b" in (*before[name].owners, before[name].coordinator))
+        assert changed == ("b" in before[name].owners)
         assert found.epoch == before[name].epoch + changed
-        assert found.coordinator in "ac"
         for old, new in zip(before[name].owners, found.owners, strict=True):
             assert old in (new, "b")
 
@@ -326,7 +344,7 @@ def test_a_drain_moves_a_few_at_a_time():
         cluster.report()
     assert cluster.governor.describe().moving == []
     (drained, _) = cluster.governor.describe().brokers
-    assert (drained.draining, drained.accepting, drained.coordinates) == (True, False, 0)
+    assert (drained.draining, drained.accepting) == (True, False)
 
 
 def test_a_drain_that_is_withdrawn_stops():
@@ -350,7 +368,6 @@ def test_the_last_broker_that_accepts_drains_in_vain():
     cluster.governor.broker_registered(BrokerResources("b"))
     cluster.settle()
     assert counts(cluster) == {"b": 3}
-    assert cluster.store.assignments()["t"].coordinator == "b"
 
 
 def test_a_drain_outlives_its_governor():
@@ -478,7 +495,7 @@ def test_moves_in_two_transactions_are_all_waited_for(monkeypatch):
     cluster.settle()
     monkeypatch.setattr(module, "MAX_CHANGES", 2)
     cluster.governor.drain_requested("a")
-    assert [len(each.changes) for each in cluster.settle()] == [2] * 6  # coordinators, then owners
+    assert [len(each.changes) for each in cluster.settle()] == [2, 2, 2]
     assert len(cluster.governor.describe().moving) == 6
 
 
@@ -533,12 +550,11 @@ def test_the_cluster_can_be_described():
         "brokers": [
             {
                 "id": "a", "zone": "z2", "rack": "", "capacity": 1.0, "accepting": False,
-                "draining": False, "bytes_per_s": 0, "write_partitions": {}, "coordinates": 0,
+                "draining": False, "bytes_per_s": 0, "write_partitions": {},
             },
             {
                 "id": "b", "zone": "z1", "rack": "r1", "capacity": 2.0, "accepting": True,
                 "draining": False, "bytes_per_s": 12.0, "write_partitions": {"t": [0, 1]},
-                "coordinates": 1,
             },
         ],
         "homeless": {}, "moving": [], "waiting_for": [], "problem": "",

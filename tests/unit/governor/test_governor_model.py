@@ -32,6 +32,7 @@ class Candidate:
 
     def __init__(self, name):
         self.name, self.governor = name, Governor()
+        self.registered_ms = 0
         self.check = None
         self.events: deque = deque()
         self.sent = None
@@ -156,8 +157,11 @@ class Governing(RuleBasedStateMachine):
     # -- the Governors ----------------------------------------------------------------------
 
     @precondition(lambda self: self.steps >= 8)
-    @rule(name=st.sampled_from("gh"))
-    def elect_again(self, name):
+    @rule(name=st.sampled_from("gh"), anew=st.booleans())
+    def elect_again(self, name, anew):
+        """Its broker has been there for long, or has just registered anew."""
+        if anew:
+            self.candidates[name].registered_ms = self.now_ms
         self.elect(name)
 
     def elect(self, name):
@@ -174,7 +178,7 @@ class Governing(RuleBasedStateMachine):
             dict(self.store.nodes),
             tuple(self.draining),
         )
-        each.governor.elected(snapshot, each.check, self.now_ms)
+        each.governor.elected(snapshot, each.check, self.now_ms, registered_ms=each.registered_ms)
 
     @rule(name=st.sampled_from("gh"))
     def depose(self, name):
@@ -351,7 +355,7 @@ class Governing(RuleBasedStateMachine):
         for name, topic in self.topics.items():
             assert found[name].incarnation == topic.incarnation
             assert len(found[name].owners) == topic.write_partitions
-            for owner in (*found[name].owners, found[name].coordinator):
+            for owner in found[name].owners:
                 assert self.accepts(owner) if somebody else owner in (*self.brokers, "")
         shown = {
             (topic, number): broker.id
