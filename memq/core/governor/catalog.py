@@ -26,80 +26,25 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from difflib import get_close_matches
-from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from memq.core.files import explain, make_folders, replace_durably, sync_folder
-from memq.core.format.schema import (
-    DEFAULT_SCHEMA,
-    check_topic_schema,
-    deserialize_schema,
-    schema_id,
-    serialize_schema,
-)
-from memq.core.topic import TopicConfig, check_topic_name
-from memq.errors import (
-    ConfigError,
-    CorruptDataError,
-    InvalidRequestError,
-    QueueError,
-    SchemaMismatchError,
-    TopicExistsError,
-    UnknownTopicError,
-)
+from memq.core.governor.topics import Topic, altered_topic, new_topic, unknown_topic
+from memq.errors import CorruptDataError, QueueError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from memq.core.topic import TopicConfig
+
+__all__ = ["Catalog", "Topic"]
+
 log = logging.getLogger(__name__)
 
 _DOOMED = ".doomed"
-MAX_TOPICS = 10_000  # each has files, and a TopicProcessor for each write partition
-MAX_COMPARED = 200  # topics, for one that may have been meant; comparing takes about 20 us each
-MAX_SCHEMAS = 100  # of one topic, oldest to newest
-
-
-class Topic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A topic as the catalog keeps it.
-
-    Attributes:
-        config: its configuration.
-        schemas: serialized schemas it accepts, oldest first, by schema id.
-        created_ms: when it was created, milliseconds since 1970 UTC.
-        incarnation: random name of this life of the topic.
-        named_partitions: write partitions that it was made with; producers with an id of their own
-            use these and none that were added.
-        request_id: of the request that created it, so that a request sent again is recognised.
-        retained_since_ms: how far retention had come when it was altered last: what was published
-            at this time or later was all retained then.
-    """
-
-    config: TopicConfig
-    schemas: dict[str, bytes]
-    created_ms: int
-    incarnation: str
-    named_partitions: int
-    request_id: str = ""
-    retained_since_ms: int = 0
-
-    @property
-    def name(self) -> str:
-        """The topic's name."""
-        return self.config.name
-
-    @property
-    def queue_topic(self) -> str:
-        """The topic of the notification queue that holds this incarnation."""
-        return f"{self.name}.{self.incarnation}"
-
-    @property
-    def schema_id(self) -> str:
-        """The newest schema."""
-        return next(reversed(self.schemas))
 
 
 class Catalog:
@@ -158,13 +103,7 @@ class Catalog:
         try:
             return self._topics[name]
         except KeyError:
-            near = get_close_matches(
-                name[:250], islice(self._topics, MAX_COMPARED), n=1, cutoff=0.8
-            )
-            there = f" (there is {near[0]!r})" if near else ""
-            raise UnknownTopicError(
-                f"no topic {name[:250]!r} here{there}; {_way_to_create(name)}"
-            ) from None
+            raise unknown_topic(name, self._topics) from None
 
     def __contains__(self, name: str) -> bool:
         return name in self._topics or name in self.damaged
@@ -177,21 +116,12 @@ class Catalog:
             ConfigError: a value is out of its limits, or there are too many topics.
             SchemaMismatchError: the schema cannot be stored.
         """
-        config.checked()
         self._check_sound(config.name)
-        if config.name in self._topics:
-            raise TopicExistsError(f"topic {config.name!r} exists already")
-        if len(self._topics) >= MAX_TOPICS:
-            raise ConfigError(f"this broker has {MAX_TOPICS} topics, its limit; delete some")
-        schema = DEFAULT_SCHEMA if config.schema is None else deserialize_schema(config.schema)
-        check_topic_schema(schema)
-        serialized = serialize_schema(schema)
-        return Topic(
-            config=config,
-            schemas={schema_id(serialized): serialized},
-            created_ms=now_ms,
+        return new_topic(
+            config,
+            self._topics,
+            now_ms=now_ms,
             incarnation=incarnation,
-            named_partitions=config.write_partitions,
             request_id=request_id,
         )
 
@@ -203,14 +133,7 @@ class Catalog:
         Raises:
             UnknownTopicError, ConfigError, SchemaMismatchError: it cannot be changed so.
         """
-        topic = self.get(name)
-        config, schemas = topic.config.altered(**options), topic.schemas
-        if schema is not None:
-            schemas = _extended(topic, schema)
-            config = msgspec.structs.replace(config, schema=schema)
-        return msgspec.structs.replace(
-            topic, config=config, schemas=schemas, retained_since_ms=retained_since_ms
-        )
+        return altered_topic(self.get(name), options, schema, retained_since_ms)
 
     def save(self, topic: Topic) -> None:
         """Add a topic, or replace it, durably.
@@ -317,15 +240,6 @@ def _text(topic: Topic) -> bytes:
     return msgspec.json.format(msgspec.json.encode(topic), indent=2)
 
 
-def _way_to_create(name: str) -> str:
-    """How to make a topic of that name, or why there can be none."""
-    try:
-        check_topic_name(name)
-    except InvalidRequestError as exc:
-        return str(exc)
-    return f"create it with `memq topic create {name}`"
-
-
 @contextlib.contextmanager
 def _errors(doing: str, topic: Topic, path: Path) -> Iterator[None]:
     try:
@@ -356,24 +270,3 @@ def _load_doomed(directory: Path) -> list[Topic]:
         except CorruptDataError as exc:
             log.warning("nothing is removed for a damaged file: %s", exc)
     return doomed
-
-
-def _extended(topic: Topic, schema: bytes) -> dict[str, bytes]:
-    """The topic's schemas with a new one, which must add nullable columns at the end."""
-    if topic.config.schema is None:
-        raise SchemaMismatchError(
-            f"topic {topic.name!r} has the default schema; a typed topic is another topic"
-        )
-    new = deserialize_schema(schema)
-    check_topic_schema(new)
-    old = deserialize_schema(topic.schemas[topic.schema_id])
-    added = list(new)[len(old) :]
-    if list(new)[: len(old)] != list(old) or not all(field.nullable for field in added):
-        raise SchemaMismatchError(
-            f"the new schema of {topic.name!r} must keep the columns {old.names} and may add "
-            f"nullable ones after them; it has {new.names}"
-        )
-    if len(topic.schemas) >= MAX_SCHEMAS:
-        raise ConfigError(f"topic {topic.name!r} has had {MAX_SCHEMAS} schemas, its limit")
-    serialized = serialize_schema(new)
-    return topic.schemas | {schema_id(serialized): serialized}
