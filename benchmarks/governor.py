@@ -27,8 +27,8 @@ from memq.core.governor.governor import (
     StoredNode,
     TopicPartitions,
     Transaction,
-    decode_assignment,
 )
+from memq.core.governor.nodes import ASSIGNMENTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -187,7 +187,7 @@ class Simulation:
         self.writes += len(found.changes)
         for topic, version, data in found.changes:
             self.nodes[topic] = StoredNode(data, version + 1)
-            for number, owner in enumerate(decode_assignment(data).owners):
+            for number, owner in enumerate(ASSIGNMENTS.decode(topic, data).owners):
                 self.moved += self.owners.get((topic, number)) != owner
                 self.owners[topic, number] = owner
         self.governor.written(found.number, int(self.now_ms))

@@ -62,6 +62,7 @@ import msgspec
 
 from memq.core.governor.assignment import MAX_LOAD_BYTES_PER_S, BrokerResources, PartitionLoad
 from memq.core.governor.assignor import load_assignor
+from memq.core.governor.nodes import ASSIGNMENTS, TopicAssignment
 from memq.core.units import KIB, MINUTE_MS, SECOND_MS, counted
 from memq.errors import ConfigError, CorruptDataError, InvalidRequestError
 
@@ -84,37 +85,6 @@ CHANGE_BYTES = 256  # what a change takes in a transaction beside the topic's na
 
 
 # -- what is stored -------------------------------------------------------------------------
-
-
-class TopicAssignment(msgspec.Struct, frozen=True, kw_only=True):
-    """What the assignment node of a topic holds, as JSON.
-
-    Attributes:
-        incarnation: of the topic.
-        epoch: grows with each change.
-        owners: broker id by write partition; empty for one that nobody owns.
-    """
-
-    incarnation: str
-    epoch: int
-    owners: tuple[str, ...]
-
-
-def encode_assignment(value: TopicAssignment) -> bytes:
-    """The bytes of an assignment node."""
-    return msgspec.json.encode(value)
-
-
-def decode_assignment(data: bytes) -> TopicAssignment:
-    """What the bytes of an assignment node say.
-
-    Raises:
-        CorruptDataError: they are no assignment.
-    """
-    try:
-        return msgspec.json.decode(data, type=TopicAssignment)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
-        raise CorruptDataError(f"{data[:100]!r} is no assignment of a topic ({exc})") from exc
 
 
 class StoredNode(NamedTuple):
@@ -422,7 +392,7 @@ class Governor:
             if data is None:
                 del self._nodes[topic]
             else:
-                self._nodes[topic] = _Node(decode_assignment(data), version + 1)
+                self._nodes[topic] = _Node(ASSIGNMENTS.decode(topic, data), version + 1)
         for key, owner in self._planned_moves.items():
             if self._owner(key) == owner:
                 self._moving[key] = _Move(owner, now_ms)
@@ -570,7 +540,7 @@ class Governor:
         changes: list[Change] = []
         size = 0
         for name, value in self._planned.items():
-            data = None if value is None else encode_assignment(value)
+            data = None if value is None else ASSIGNMENTS.encode(value)
             size += CHANGE_BYTES + len(name) + len(data or b"")
             if changes and (len(changes) >= MAX_CHANGES or size > MAX_TRANSACTION_BYTES):
                 break
@@ -669,9 +639,9 @@ def _decoded(nodes: Mapping[str, StoredNode]) -> dict[str, _Node]:
     for topic, node in nodes.items():
         value = None
         try:
-            value = decode_assignment(node.data)
+            value = ASSIGNMENTS.decode(topic, node.data)
         except CorruptDataError as exc:
-            log.error("Governor: the assignment of topic %s is made anew: %s", topic, exc)  # noqa: TRY400 - expected, and told in full
+            log.error("Governor: this assignment is made anew: %s", exc)  # noqa: TRY400 - expected, and told in full
         found[topic] = _Node(value, node.version)
     return found
 

@@ -8,8 +8,8 @@ from memq.core.governor.governor import (
     ReadAgain,
     StoredNode,
     Transaction,
-    decode_assignment,
 )
+from memq.core.governor.nodes import ASSIGNMENTS
 
 
 class Store:
@@ -57,7 +57,7 @@ class Store:
 
     def assignments(self):
         """What the nodes say."""
-        return {topic: decode_assignment(node.data) for topic, node in self.nodes.items()}
+        return {topic: ASSIGNMENTS.decode(topic, node.data) for topic, node in self.nodes.items()}
 
     def owners(self):
         """Owner by topic and write partition."""

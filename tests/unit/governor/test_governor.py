@@ -19,13 +19,11 @@ from memq.core.governor.governor import (
     Governor,
     ReadAgain,
     StoredNode,
-    TopicAssignment,
     TopicPartitions,
     Transaction,
-    decode_assignment,
-    encode_assignment,
 )
-from memq.errors import CorruptDataError, InvalidRequestError
+from memq.core.governor.nodes import ASSIGNMENTS, TopicAssignment
+from memq.errors import InvalidRequestError
 from tests.unit.governor.store import Cluster, Store
 
 
@@ -40,24 +38,6 @@ def topic(name="t", write_partitions=6, incarnation="i1"):
 def counts(cluster):
     """How many write partitions each broker owns."""
     return dict(sorted(Counter(cluster.store.owners().values()).items()))
-
-
-# -- what is stored -------------------------------------------------------------------------
-
-
-def test_an_assignment_node_is_readable_json():
-    """It holds incarnation, epoch and owners."""
-    value = TopicAssignment(incarnation="i1", epoch=3, owners=("a", ""))
-    data = encode_assignment(value)
-    assert data == b'{"incarnation":"i1","epoch":3,"owners":["a",""]}'
-    assert decode_assignment(data) == value
-
-
-@pytest.mark.parametrize("data", [b"", b"{}", b"\xff", b'{"incarnation":1,"epoch":1,"owners":[]}'])
-def test_other_bytes_are_no_assignment(data):
-    """The error shows them."""
-    with pytest.raises(CorruptDataError, match="is no assignment"):
-        decode_assignment(data)
 
 
 # -- a cluster as it begins -----------------------------------------------------------------
@@ -209,7 +189,7 @@ def test_a_node_that_cannot_be_understood_is_made_anew(caplog):
     (transaction,) = cluster.settle()
     assert [change.topic for change in transaction.changes] == ["t"]
     assert cluster.store.assignments()["t"].epoch == 8
-    assert "the assignment of topic t is made anew" in caplog.text
+    assert "this assignment is made anew: node '/assignments/t'" in caplog.text
 
 
 # -- brokers that go ------------------------------------------------------------------------
@@ -277,7 +257,7 @@ def test_what_is_refused_is_read_again():
     governor = cluster.governor
     transaction = governor.tick(0)
     cluster.store.nodes["t"] = StoredNode(
-        encode_assignment(TopicAssignment(incarnation="i1", epoch=5, owners=("gone",))), 4
+        ASSIGNMENTS.encode(TopicAssignment(incarnation="i1", epoch=5, owners=("gone",))), 4
     )
     assert not cluster.store.apply(transaction)
     governor.refused(transaction.number)

@@ -19,8 +19,8 @@ from memq.core.governor.governor import (
     Governor,
     ReadAgain,
     TopicPartitions,
-    decode_assignment,
 )
+from memq.core.governor.nodes import ASSIGNMENTS
 from tests.unit.governor.store import Store
 
 BROKERS = st.sampled_from(["a", "b", "c", "d"])
@@ -219,7 +219,8 @@ class Governing(RuleBasedStateMachine):
         after = dict(known)
         for change in transaction.changes:
             if change.data is not None:
-                for number, owner in enumerate(decode_assignment(change.data).owners):
+                found = ASSIGNMENTS.decode(change.topic, change.data)
+                for number, owner in enumerate(found.owners):
                     after[change.topic, number] = owner
         moved = [key for key in known if known[key] != after[key] and governor._accepts(known[key])]
         assert len(moved) <= MAX_MOVING

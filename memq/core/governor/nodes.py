@@ -1,0 +1,259 @@
+"""What stands in the coordination service: paths below the cluster's root, and what the nodes hold.
+
+    /brokers/ID         ephemeral: a broker that lives, and what it has to offer
+    /governor           ephemeral: id of the broker that governs
+    /election           id of the broker that was elected last; its version grows with each election
+    /topics/NAME        a topic
+    /doomed/NAME.INC    an incarnation of a topic of which something may be left to remove
+    /assignments/NAME   which broker owns which write partition of a topic
+    /draining/ID        is there while a drain of that broker is wanted
+    /loads/ID           ephemeral: what a broker has taken over, and how much is written to it
+    /rebalance          its version grows with each request to even out the loads
+
+All of it is JSON. A field that is not known is passed over, and one with a default may be missing,
+so that brokers of two versions work side by side. What cannot be understood otherwise raises an
+error that names the node; who reads decides whether it goes on without.
+
+`/topics` has a version of its own, which grows with each deletion of a topic
+(`memq.core.governor.shared_catalog`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from memq.core.governor.assignment import BrokerResources
+from memq.core.governor.topics import Topic
+from memq.errors import (
+    ChangeUncertainError,
+    CorruptDataError,
+    InvalidRequestError,
+    NodeExistsError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from memq.core.governor.assignment import Partition
+    from memq.core.governor.coordination import Coordination
+
+T = TypeVar("T")
+
+GOVERNOR = "/governor"
+ELECTION = "/election"
+REBALANCE = "/rebalance"
+DRAINING = "/draining"  # of its children only the names count
+
+ALL_ROLES = "all"
+READ_ROLE = "read"
+
+
+class BrokerNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A broker that lives.
+
+    Attributes:
+        id: its broker id.
+        address: `host:port` at which clients and other brokers reach it.
+        zone: availability zone; empty when it is not known.
+        rack: within the zone; empty when it is not known.
+        capacity: what it can carry, in relation to other brokers; above 0.
+        role: `ALL_ROLES`; or `READ_ROLE`, and any other that is not known: it takes no write
+            partitions.
+        accepting: whether it takes more of them, such as not while it stops.
+    """
+
+    id: str
+    address: str
+    zone: str = ""
+    rack: str = ""
+    capacity: float = 1.0
+    role: str = ALL_ROLES
+    accepting: bool = True
+
+    def __post_init__(self) -> None:
+        self.resources()
+
+    def resources(self) -> BrokerResources:
+        """The broker as far as assignment is concerned.
+
+        Raises:
+            InvalidRequestError: the id is empty, or the capacity is not a number above 0.
+        """
+        accepting = self.accepting and self.role == ALL_ROLES
+        return BrokerResources(self.id, self.capacity, self.zone, self.rack, accepting)
+
+
+class DoomedNode(msgspec.Struct, frozen=True, kw_only=True):
+    """An incarnation of a topic of which something may be left to remove.
+
+    Attributes:
+        topic: the topic, without its schemas.
+        by: id of the broker that is making the topic right now; empty when it is to be removed.
+    """
+
+    topic: Topic
+    by: str
+
+
+class LoadsNode(msgspec.Struct, frozen=True, kw_only=True):
+    """What a broker has taken over.
+
+    Attributes:
+        loads: by topic and number of the write partition: bytes per second, over the last minute.
+    """
+
+    loads: dict[str, dict[int, float]]
+
+    @classmethod
+    def create(cls, loads: Mapping[Partition, float]) -> LoadsNode:
+        """What to store for these."""
+        by_topic: dict[str, dict[int, float]] = {}
+        for (topic, number), load in sorted(loads.items()):
+            by_topic.setdefault(topic, {})[number] = load
+        return cls(loads=by_topic)
+
+    def by_partition(self) -> dict[Partition, float]:
+        """What was given to `create`."""
+        return {
+            (topic, number): load
+            for topic, numbers in self.loads.items()
+            for number, load in numbers.items()
+        }
+
+
+class TopicAssignment(msgspec.Struct, frozen=True, kw_only=True):
+    """Which broker owns which write partition of a topic.
+
+    Attributes:
+        incarnation: of the topic.
+        epoch: grows with each change.
+        owners: broker id by write partition; empty for one that nobody owns.
+    """
+
+    incarnation: str
+    epoch: int
+    owners: tuple[str, ...]
+
+
+class Folder(NamedTuple, Generic[T]):
+    """A node with children of one kind.
+
+    Attributes:
+        path: its own.
+        holds: what a child holds.
+        kind: what that is, in words.
+        way_out: what a person does about a child that cannot be understood.
+    """
+
+    path: str
+    holds: type[T]
+    kind: str
+    way_out: str
+
+    def child(self, name: str) -> str:
+        """The path of a child."""
+        return f"{self.path}/{name}"
+
+    def encode(self, value: T) -> bytes:
+        """The bytes of a child that holds this."""
+        return msgspec.json.encode(value)
+
+    def decode(self, name: str, data: bytes) -> T:
+        """What the bytes of a child say.
+
+        Raises:
+            CorruptDataError: they are nothing of this kind, or belong to a child of another name.
+        """
+        try:
+            value = msgspec.json.decode(data, type=self.holds)
+        except (msgspec.MsgspecError, UnicodeDecodeError, InvalidRequestError) as exc:
+            raise self._corrupt(name, f"{data[:100]!r} ({exc})") from exc
+        meant = _name_of(value)
+        if meant not in ("", name):
+            raise self._corrupt(name, f"that of {meant!r}")
+        return value
+
+    def _corrupt(self, name: str, found: str) -> CorruptDataError:
+        return CorruptDataError(
+            f"node {self.child(name)!r} must hold {self.kind}, and holds {found}: {self.way_out}"
+        )
+
+
+def _name_of(value: object) -> str:
+    """The name of the node that holds this; empty when it does not say."""
+    match value:
+        case BrokerNode(id=name) | Topic(name=name):
+            return name
+        case DoomedNode(topic=topic):
+            return topic.queue_topic
+    return ""
+
+
+BROKERS = Folder(
+    "/brokers",
+    BrokerNode,
+    "the registration of a broker",
+    "restart that broker, which makes it anew",
+)
+TOPICS = Folder(
+    "/topics",
+    Topic,
+    "a topic",
+    "put back what it held, or delete it, and create the topic anew",
+)
+DOOMED = Folder(
+    "/doomed",
+    DoomedNode,
+    "what is to be removed of a topic",
+    "delete it; what is left of that topic in the queue and in the storage then stays",
+)
+ASSIGNMENTS = Folder(
+    "/assignments",
+    TopicAssignment,
+    "the assignment of a topic",
+    "restart the broker that governs; the next one to be elected makes it anew",
+)
+LOADS = Folder(
+    "/loads",
+    LoadsNode,
+    "the loads of a broker",
+    "that broker writes it anew when it takes something over or its traffic changes",
+)
+
+PERSISTENT = (
+    *(folder.path for folder in (BROKERS, TOPICS, DOOMED, ASSIGNMENTS, LOADS)),
+    DRAINING,
+    ELECTION,
+    REBALANCE,
+)
+"""Nodes that every cluster has, from its first start on."""
+
+ATTEMPTS = 5  # to make one of them; each may take a request timeout
+
+
+async def make_persistent(session: Coordination) -> None:
+    """Make those of the `PERSISTENT` nodes that are not there; others may do so as well.
+
+    Raises:
+        ChangeUncertainError: it took `ATTEMPTS` without an answer.
+        MemqError: as any call.
+    """
+    there = await session.children("/")
+    for path in PERSISTENT:
+        if path.removeprefix("/") not in there:
+            await _make(session, path)
+
+
+async def _make(session: Coordination, path: str) -> None:
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            await session.create(path)
+        except NodeExistsError:
+            return
+        except ChangeUncertainError:  # if it was made, the next attempt finds it
+            if attempt == ATTEMPTS:
+                raise
+        else:
+            return
