@@ -11,8 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from memq.core.defaults import DEFAULT_ADMIN_PORT, DEFAULT_HOST, DEFAULT_PORT
+from memq.core.governor.options import ZooKeeperOptions
 from memq.core.log_format import LOG_FORMAT, LogFormat
-from memq.core.named_values import NamedValues, parse_queue_options, parse_storage_options
+from memq.core.named_values import (
+    NamedValues,
+    parse_queue_options,
+    parse_storage_options,
+    parse_zookeeper_options,
+)
+from memq.core.notification.open import is_embedded
 from memq.core.options import Option, defaults, options_of, parse_options
 from memq.core.topic import TopicConfig, check_topic_name
 from memq.core.units import DAY_MS, GIB, KIB, MIB, MINUTE_MS
@@ -56,6 +63,18 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
             data_dir.
         queue_options: Settings of Kafka's client, as security.protocol=SSL or as a table: see the
             guide to Kafka as the queue.
+        zookeeper: ZooKeeper of the cluster: zk-1:2181,zk-2:2181/memq. Brokers that share it, the
+            queue and the storage share all topics; empty for a broker that governs itself.
+        zookeeper_options: How ZooKeeper is reached, as session_timeout=6s,user=memq or as a table:
+            see the guide to clusters.
+        zone: Where this broker is, such as eu-west-1a. Clients prefer brokers of their zone, and
+            bytes that cross zones are counted.
+        rack: A smaller part of its zone that fails as a whole; write partitions of a topic are
+            spread over racks as well.
+        capacity: Its share of the load beside the other brokers: one with 2 is given twice as much.
+        role: all, or read: it takes over no write partitions, and is preferred to read from.
+        assignor: Name of an entry point memq.assignors that decides which broker owns what; empty
+            for the one that comes with memq. The same on every broker.
         cluster_id: Name of the cluster; it is part of every object's key.
         broker_id: Name of this broker, unique in the cluster.
         host: Address to listen on; 0.0.0.0 for every interface.
@@ -89,6 +108,13 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     storage_options: Annotated[NamedValues, Option("text", "", read=parse_storage_options)]
     queue: Annotated[str, Option("text", "")]
     queue_options: Annotated[NamedValues, Option("text", "", read=parse_queue_options)]
+    zookeeper: Annotated[str, Option("text", "")]
+    zookeeper_options: Annotated[NamedValues, Option("text", "", read=parse_zookeeper_options)]
+    zone: Annotated[str, Option("text", "")]
+    rack: Annotated[str, Option("text", "")]
+    capacity: Annotated[int, Option("count", 1, 1, 1_000_000)]
+    role: Annotated[str, Option("text", "all", choices=("all", "read"))]
+    assignor: Annotated[str, Option("text", "")]
     cluster_id: Annotated[str, Option("text", "memq")]
     broker_id: Annotated[str, Option("text", "broker-1")]
     host: Annotated[str, Option("text", DEFAULT_HOST)]
@@ -131,6 +157,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
                 check_topic_name(fields[name])
             except InvalidRequestError as exc:
                 raise ConfigError(str(exc).replace("topic name", name, 1)) from exc
+        _check_cluster(fields, peers)
         return cls(peers=peers, topics=topics, **fields)
 
 
@@ -150,6 +177,34 @@ def load_file(path: Path) -> dict[str, object]:
         raise ConfigError(f"cannot read configuration {path}: {exc.strerror}") from exc
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
         raise ConfigError(f"{path} is not TOML: {exc}") from exc
+
+
+def _check_cluster(fields: Mapping[str, Any], peers: tuple[Peer, ...]) -> None:
+    """Refuse a broker of a cluster that shares less than all with the others.
+
+    Raises:
+        ConfigError: naming what is missing.
+    """
+    if not fields["zookeeper"]:
+        if fields["role"] != "all":
+            raise ConfigError(
+                f"role = {fields['role']!r} without zookeeper: a broker that governs itself has "
+                "all topics; name the ZooKeeper of its cluster"
+            )
+        return
+    ZooKeeperOptions.read(fields["zookeeper"], fields["zookeeper_options"])
+    if is_embedded(fields["queue"]):
+        raise ConfigError(
+            "zookeeper without queue: the brokers of a cluster share one Kafka; set "
+            "queue = kafka://host:port"
+        )
+    if not fields["storage"]:
+        raise ConfigError(
+            "zookeeper without storage: the brokers of a cluster share one storage; set it to a "
+            "bucket, such as s3://bucket/prefix, or to a file system that all of them mount"
+        )
+    if peers:
+        raise ConfigError("peers with zookeeper: the brokers of a cluster know each other by it")
 
 
 def _peers(given: object) -> tuple[Peer, ...]:

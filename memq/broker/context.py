@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from memq.broker.fatal_errors import FatalErrors
     from memq.broker.memory import BodyMemory
     from memq.core.clock import ClockReading, Timekeeper
-    from memq.core.governor.catalog import Topic
+    from memq.core.governor.topics import Topic
     from memq.core.notification.notification import Notification
     from memq.core.notification.queue import NotificationQueue, QueueEntry
     from memq.core.storage.handler import ObjectInfo, StorageHandler
@@ -84,6 +84,7 @@ class BrokerContext:
         stopping: it stops, and waits for its threads.
         leased: whether the broker certainly is part of its cluster, so that it may ack now.
         clocks_differ_ms: by how much running times of brokers that share the queue may differ.
+        forgotten_after_s: for how long other brokers may serve notifications that were forgotten.
         presence: what was found of its objects when they were looked for last.
         root: below which the storage has its objects.
         now: the broker's clock.
@@ -109,6 +110,7 @@ class BrokerContext:
     stopping: bool = False
     leased: Callable[[], bool] = lambda: True
     clocks_differ_ms: int = 0
+    forgotten_after_s: float = 0.0
     presence: Presence = field(default_factory=Presence)
     root: ObjectRoot = field(init=False)
     now: Callable[[], ClockReading] = field(init=False)

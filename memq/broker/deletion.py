@@ -1,8 +1,8 @@
 """Removing what is left of deleted topics: their notifications, then their objects.
 
-It goes by the catalog's list of doomed topics, so it goes on after a crash and after an error of
-queue or storage, again and again until nothing is left. Everything it removes is named by topic and
-incarnation; so it never meets what belongs to a later topic of the same name.
+It goes by the list of doomed topics that is kept beside the topics, so it goes on after a crash and
+after an error of queue or storage, again and again until nothing is left. Everything it removes is
+named by topic and incarnation; so it never meets what belongs to a later topic of the same name.
 
 An object store may carry out a put that its client has given up, some time later. So its objects
 are looked for once more, `LANDING_S` after they were removed, before the topic is forgotten.
@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from memq.core.retry import Backoff
 from memq.core.units import counted
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from memq.broker.context import BrokerContext
-    from memq.core.governor.catalog import Catalog, Topic
+    from memq.core.governor.topics import Topic
 
 log = logging.getLogger(__name__)
 
@@ -33,16 +33,29 @@ LANDING_S = 60.0  # after which no put lands any more that was given up
 DELETE_AT_ONCE = 1_000  # objects; as many as S3 removes by one request
 
 
+class DoomedTopics(Protocol):
+    """Which topics are to be removed; kept durably."""
+
+    async def doomed(self) -> list[Topic]:
+        """Topics of which something may be left that this broker is to remove."""
+
+    async def withdraw(self, topic: Topic) -> None:
+        """See to it, durably, that it cannot come to exist any more, before more is removed."""
+
+    async def forget(self, topic: Topic) -> None:
+        """Note that nothing is left of it."""
+
+
 class Deletions:
     """Removes doomed topics in a background task.
 
     Args:
-        catalog: knows which topics are doomed.
+        topics: that are to be removed.
         context: of the broker.
     """
 
-    def __init__(self, catalog: Catalog, context: BrokerContext) -> None:
-        self._catalog = catalog
+    def __init__(self, topics: DoomedTopics, context: BrokerContext) -> None:
+        self._topics = topics
         self._context = context
         self._uploads: dict[str, Sequence[Future[None]]] = {}  # by incarnation, as is the next
         self._removed_s: dict[str, float] = {}  # when the objects were removed the first time
@@ -50,7 +63,7 @@ class Deletions:
         self._task: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
-        return f"<Deletions [{len(self._catalog.doomed())} doomed]>"
+        return f"<Deletions [{counted(len(self._removed_s), 'topic')} may land]>"
 
     def start(self) -> None:
         """Begin with what an earlier life of the broker has left."""
@@ -63,18 +76,14 @@ class Deletions:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def add(self, topic: Topic, uploads: Sequence[Future[None]] = ()) -> None:
-        """Remove what there is of a topic, once these uploads have ended: they may store more."""
-        self._catalog.doom(topic)
-        self._uploads[topic.incarnation] = uploads
+    def wanted(self) -> None:
+        """There are more doomed topics."""
         self._wanted.set()
 
-    def spare(self, topic: Topic) -> None:
-        """The topic has come to exist: it is not doomed any more."""
-        try:
-            self._catalog.forget(topic)
-        except MemqError as exc:  # it means nothing beside the topic's own file
-            log.warning("topic %s exists, and is still announced: %s", topic.queue_topic, exc)
+    def add(self, topic: Topic, uploads: Sequence[Future[None]] = ()) -> None:
+        """A topic is doomed; it is removed once these uploads have ended: they may store more."""
+        self._uploads[topic.incarnation] = uploads
+        self.wanted()
 
     async def _run(self) -> None:
         failures = 0
@@ -90,13 +99,18 @@ class Deletions:
     async def _remove_all(self) -> bool:
         """Remove every doomed topic; False when something is left."""
         done = True
-        for topic in self._catalog.doomed():
+        try:
+            doomed = await self._topics.doomed()
+        except MemqError as exc:
+            log.warning("what is to be removed of deleted topics is not known yet: %s", exc)
+            return False
+        for topic in doomed:
             uploads = self._uploads.get(topic.incarnation, ())
             if self._may_land(topic) or not all(upload.done() for upload in uploads):
                 done = False
                 continue
             try:
-                self._catalog.withdraw(topic)
+                await self._topics.withdraw(topic)
                 await self._context.queue.delete_topic(topic.queue_topic)
                 count = await asyncio.get_running_loop().run_in_executor(
                     self._context.reads, self._delete_objects, topic
@@ -105,7 +119,7 @@ class Deletions:
                 if self._may_land(topic):
                     done = False
                 else:
-                    self._catalog.forget(topic)
+                    await self._topics.forget(topic)
                     self._uploads.pop(topic.incarnation, None)
                     self._removed_s.pop(topic.incarnation, None)
             except MemqError as exc:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from memq.broker.context import BrokerContext
     from memq.broker.lag import LagCounter
     from memq.broker.topics import Topics
-    from memq.core.governor.catalog import Topic
+    from memq.core.governor.topics import Topic
 
 log = logging.getLogger(__name__)
 

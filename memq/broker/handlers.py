@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from memq.broker.lag import LagCounter
     from memq.broker.topics import Topics
     from memq.broker.write_partition import ReceivedWrite
-    from memq.core.governor.catalog import Topic
+    from memq.core.governor.topics import Topic
     from memq.core.group import GroupCoordinator
 
 T = TypeVar("T")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from memq.broker.context import BrokerContext
     from memq.broker.metrics import Metrics
     from memq.broker.takeover import Rebuilt
-    from memq.core.governor.catalog import Topic
+    from memq.core.governor.topics import Topic
 
 log = logging.getLogger(__name__)
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
 
     from memq.broker.context import BrokerContext
-    from memq.core.governor.catalog import Topic
+    from memq.core.governor.topics import Topic
     from memq.core.wire.messages import PartitionOffset
 
 MAX_POSITIONS = 4_096  # of one request: they fit its header, and their answer is small

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from concurrent.futures import Executor
 
-    from memq.core.governor.catalog import Topic
+    from memq.core.governor.topics import Topic
     from memq.core.notification.queue import NotificationQueue, QueueEntry
     from memq.core.storage.handler import StorageHandler
 

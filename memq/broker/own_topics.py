@@ -25,14 +25,32 @@ from memq.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
 
     from memq.broker.context import BrokerContext
-    from memq.core.governor.catalog import Catalog, Topic
+    from memq.core.governor.catalog import Catalog
+    from memq.core.governor.topics import Topic
 
 log = logging.getLogger(__name__)
 
 DELETED_S = 5.0  # for what is under way of a topic that is deleted
+
+
+class _Doomed:
+    """The doomed topics of a catalog."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    async def doomed(self) -> list[Topic]:
+        return self._catalog.doomed()
+
+    async def withdraw(self, topic: Topic) -> None:
+        self._catalog.withdraw(topic)
+
+    async def forget(self, topic: Topic) -> None:
+        self._catalog.forget(topic)
 
 
 class OwnTopics(Topics):
@@ -54,7 +72,7 @@ class OwnTopics(Topics):
         self._elsewhere = {topic: peer.address for peer in peers for topic in peer.topics}
         self._damaged: dict[str, CorruptDataError] = {}
         self._lock = asyncio.Lock()  # one creation, change or deletion at a time
-        self._deletions = Deletions(catalog, context)
+        self._deletions = Deletions(_Doomed(catalog), context)
 
     async def start(self) -> None:
         """Take over every topic of the catalog, and make those that the configuration asks for."""
@@ -149,10 +167,10 @@ class OwnTopics(Topics):
                 hosted = await self._take_up(topic, told_ms=0)
                 self._catalog.save(topic)
             except BaseException:
-                self._deletions.add(topic)
+                self._doom(topic)
                 raise
             self._hosted[topic.name] = hosted
-            self._deletions.spare(topic)
+            self._spare(topic)
         log.info("topic %s created, incarnation %s", topic.name, topic.incarnation)
         return hosted
 
@@ -177,7 +195,18 @@ class OwnTopics(Topics):
             self._on_deleted(name)
             await hosted.stop(DELETED_S)
         log.info("topic %s deleted, incarnation %s", name, hosted.topic.incarnation)
-        self._deletions.add(hosted.topic, hosted.uploads())
+        self._doom(hosted.topic, hosted.uploads())
+
+    def _doom(self, topic: Topic, uploads: Sequence[Future[None]] = ()) -> None:
+        self._catalog.doom(topic)
+        self._deletions.add(topic, uploads)
+
+    def _spare(self, topic: Topic) -> None:
+        """The topic has come to exist: it is not doomed any more."""
+        try:
+            self._catalog.forget(topic)
+        except MemqError as exc:  # it means nothing beside the topic's own file
+            log.warning("topic %s exists, and is still announced: %s", topic.queue_topic, exc)
 
     async def _take_up(self, topic: Topic, told_ms: int) -> HostedTopic:
         """A topic with its write partitions, taken over and running.

@@ -57,7 +57,8 @@ from memq.core.files import explain, lock_exclusively, make_folders, sync_folder
 from memq.core.format.batch import BatchBuilder
 from memq.core.format.index import BatchIndex
 from memq.core.format.schema import DEFAULT_SCHEMA, schema_id, serialize_schema
-from memq.core.governor.catalog import Catalog, Topic
+from memq.core.governor.catalog import Catalog
+from memq.core.governor.topics import Topic
 from memq.core.notification.folders import TopicFile, TopicFolders
 from memq.core.notification.notification import encode_notification
 from memq.core.notification.queue import Publication

@@ -2,8 +2,9 @@
 
 *Retention*. Notifications older than the topic's `retention` are forgotten first, their objects
 deleted after. A reader may so find a notification gone, which it reports as out of range, but never
-a notification whose object retention has removed. A crash between the two steps leaves objects that
-no notification names.
+a notification whose object retention has removed. Brokers of a cluster learn some seconds later how
+far another one has gone, so its objects are deleted later still. A crash between the two steps
+leaves objects that no notification names.
 
 *Orphans*. Such objects, and those of Batches whose upload succeeded but whose notification was
 never published (a crash, a missed deadline), hold nothing that was acked. But the same is seen when
@@ -61,9 +62,16 @@ class OrphanReport(NamedTuple):
 
 async def expire(hosted: HostedTopic, context: BrokerContext) -> int:
     """Forget the expired notifications of a topic and delete their Batches; returns how many."""
+    keys = await forget_expired(hosted, context)
+    await delete_expired(keys, context)
+    return len(keys)
+
+
+async def forget_expired(hosted: HostedTopic, context: BrokerContext) -> list[str]:
+    """Forget the expired notifications of a topic; returns the keys of their objects."""
     config, queue_topic = hosted.topic.config, hosted.topic.queue_topic
     cutoff_ms = context.now().mono_ms - config.retention_ms
-    expired = 0
+    keys: list[str] = []
     for partition in range(config.read_partitions):
         start, _ = await context.queue.offsets(queue_topic, partition)
         young = await context.queue.offset_since(queue_topic, partition, cutoff_ms)
@@ -72,8 +80,7 @@ async def expire(hosted: HostedTopic, context: BrokerContext) -> int:
             continue
         hosted.expired_before_ms = max(hosted.expired_before_ms, old.newest_ms + 1)
         await context.queue.truncate(queue_topic, partition, old.end)
-        await _delete(old.keys, context)
-        expired += len(old.keys)
+        keys += old.keys
         log.info(
             "%s/%d: %s expired, start is %d",
             config.name,
@@ -81,7 +88,17 @@ async def expire(hosted: HostedTopic, context: BrokerContext) -> int:
             counted(len(old.keys), "Batch"),
             old.end,
         )
-    return expired
+    return keys
+
+
+async def delete_expired(keys: list[str], context: BrokerContext) -> None:
+    """Delete objects whose notifications were forgotten, when no reader is given these any more.
+
+    What is left by a broker that ends meanwhile are orphans, which are as old as retention.
+    """
+    if keys:
+        await asyncio.sleep(context.forgotten_after_s)
+        await _delete(keys, context)
 
 
 class _Expired(NamedTuple):

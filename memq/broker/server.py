@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memq.broker.admin import AdminServer
+from memq.broker.cluster_topics import ClusterTopics
 from memq.broker.connection import Connections, raise_file_limit
 from memq.broker.context import BrokerContext
 from memq.broker.data_dir import DiskSpace, check_nothing_missing, lock_objects
@@ -25,16 +26,20 @@ from memq.broker.fatal_errors import FatalErrors
 from memq.broker.group_lag import GroupLags
 from memq.broker.handlers import Handlers
 from memq.broker.lag import LagCounter
+from memq.broker.membership import Membership
 from memq.broker.memory import BodyMemory
 from memq.broker.object_root import look_for_objects
 from memq.broker.own_topics import OwnTopics
-from memq.broker.retention import expire, scan_orphans
+from memq.broker.retention import delete_expired, forget_expired, scan_orphans
 from memq.broker.stored_groups import restore_groups
-from memq.core.clock import BrokerClock, Timekeeper
+from memq.core.clock import CLOCKS_DIFFER_MS, BrokerClock, Timekeeper
 from memq.core.files import explain, make_folders
 from memq.core.governor.catalog import Catalog
+from memq.core.governor.open import open_zookeeper
+from memq.core.governor.options import ZooKeeperOptions
 from memq.core.group import GroupCoordinator
 from memq.core.log_format import configure
+from memq.core.notification.kafka.queue import START_S
 from memq.core.notification.open import is_embedded, open_embedded, open_kafka
 from memq.core.notification.read_partition import PAGE_BYTES
 from memq.core.runtime import SYSTEM, Runtime
@@ -47,6 +52,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from memq.broker.config import BrokerConfig
+    from memq.broker.hosted_topic import HostedTopic
+    from memq.broker.topics import Topics
+    from memq.core.governor.coordination import Coordination
     from memq.core.notification.queue import NotificationQueue
     from memq.core.storage.handler import StorageHandler
 
@@ -88,6 +96,7 @@ class Broker:
         self._given = (storage, queue)
         self._storage = storage
         self._queue: NotificationQueue | None = None
+        self.membership: Membership | None = None
         self._abandoned = False
         self._admin_http = admin_http
         self._server: asyncio.Server | None = None
@@ -152,26 +161,24 @@ class Broker:
             disk=DiskSpace(folders),
         )
         self.groups = GroupCoordinator()
-        catalog = Catalog(self._directory / "topics")
-        self.topics = OwnTopics(catalog, self.context, on_deleted=self.groups.forget_topic)
+        self.topics = self._make_topics()
         lag = LagCounter(self.context)
         self.handlers = Handlers(self.context, self.topics, self.groups, lag)
         self.connections = Connections(self.context, self.handlers)
         group_lags = GroupLags(self.context, self.topics, lag)
         self.admin = AdminServer(self.context, self.topics, self.connections, group_lags)
         self._server = await self._listen()
-        await self.topics.start()
-        if objects is not None and AUDIT_TOPIC in self.topics.names():
-            lineage = self.topics.get(AUDIT_TOPIC).topic.incarnation  # made with the directory
-            self._locks.callback(os.close, lock_objects(objects, lineage))
-        for hosted in self.topics.hosted():
-            await restore_groups(hosted.topic, self.groups, self.context)
-        await self._look_for_objects()
+        if self.membership is None:
+            await self._begin_alone(objects)
+        else:
+            await self.membership.start()
         if self._admin_http:
             await self.admin.start()
         fatal_errors.watch(self.connections.foreign)
         await self._server.start_serving()
-        background = (self._sweep(), self._tidy_groups(), self._housekeep(), self._watch_disk())
+        background = [self._sweep(), self._tidy_groups(), self._housekeep(), self._watch_disk()]
+        if self.membership is not None:
+            background.append(self.membership.run())
         self._background = [fatal_errors.spawn("background", each) for each in background]
         self.context.ready = True
         log.info("broker %s is ready on %s", self.config.broker_id, self.address)
@@ -183,7 +190,10 @@ class Broker:
             True when everything that was accepted is stored and acked.
         """
         context = self.context
-        context.ready, context.stopping = False, True
+        context.ready = False
+        if self.membership is not None:
+            await self.membership.hand_over(self.config.drain_timeout_ms / 1000)
+        context.stopping = True
         if self._server is not None:
             self._server.close()
         drained = await self.topics.stop(self.config.drain_timeout_ms / 1000)
@@ -197,6 +207,8 @@ class Broker:
             await context.times.close(context.now())
         except MemqError as exc:
             log.warning("the time was not saved, the next start goes on from before: %s", exc)
+        if self.membership is not None:
+            await self.membership.close()
         await context.queue.close()
         context.storage.close()
         for threads in (context.uploads, context.reads):
@@ -209,6 +221,8 @@ class Broker:
     async def abandon(self) -> None:
         """Give up a start that did not end: nobody waits for what it asks of the storage."""
         self._abandoned = True
+        if self.membership is not None:
+            await self.membership.close()
         if self._storage is not None:
             self._storage.close()
         if self._queue is not None:
@@ -239,6 +253,33 @@ class Broker:
             cluster_id=config.cluster_id,
             broker_id=config.broker_id,
             runtime=self._runtime,
+        )
+
+    async def _begin_alone(self, objects: Path | None) -> None:
+        """Take over all topics of the data directory."""
+        await self.topics.start()
+        if objects is not None and AUDIT_TOPIC in self.topics.names():
+            lineage = self.topics.get(AUDIT_TOPIC).topic.incarnation  # made with the directory
+            self._locks.callback(os.close, lock_objects(objects, lineage))
+        for hosted in self.topics.hosted():
+            await restore_groups(hosted.topic, self.groups, self.context)
+        await self._look_for_objects()
+
+    def _make_topics(self) -> Topics:
+        if not self.config.zookeeper:
+            catalog = Catalog(self._directory / "topics")
+            return OwnTopics(catalog, self.context, on_deleted=self.groups.forget_topic)
+        topics = ClusterTopics(self.context, self.groups)
+        self.membership = Membership(self.context, topics, self._open_coordination)
+        self.context.clocks_differ_ms = CLOCKS_DIFFER_MS
+        self.context.forgotten_after_s = 2 * START_S
+        return topics
+
+    async def _open_coordination(self) -> Coordination:
+        config = self.config
+        servers = f"{config.zookeeper.rstrip('/')}/{config.cluster_id}"
+        return await open_zookeeper(
+            ZooKeeperOptions.read(servers, config.zookeeper_options), self._runtime
         )
 
     def _open_storage(self) -> StorageHandler:
@@ -329,20 +370,30 @@ class Broker:
                 await self.context.times.keep(self.context.now())
             except MemqError as exc:
                 log.warning("the time was not saved, later again: %s", exc)
+            scan = self.context.now().mono_ms >= next_scan_ms
+            expired: list[str] = []
             for hosted in self.topics.hosted():
                 try:
-                    await expire(hosted, self.context)
-                    if self.context.now().mono_ms >= next_scan_ms:
-                        await scan_orphans(hosted, self.context)
-                    for partition in hosted.partitions.values():
-                        partition.processor.window.expire(self.context.now().mono_ms)
+                    expired += await self._tidy_topic(hosted, scan=scan)
                 except MemqError as exc:
                     log.warning("%s: retention failed, later again: %s", hosted.topic.name, exc)
-            if self.context.now().mono_ms >= next_scan_ms:
+            await delete_expired(expired, self.context)
+            if scan:
                 next_scan_ms = self.context.now().mono_ms + self.config.orphan_interval_ms
             if self.context.presence.missing:
                 await self._look_for_objects()
             await asyncio.sleep(self.config.retention_interval_ms / 1000)
+
+    async def _tidy_topic(self, hosted: HostedTopic, *, scan: bool) -> list[str]:
+        """Forget what has expired of a topic; returns the objects to delete."""
+        expired: list[str] = []
+        if hosted.coordinated:
+            expired = await forget_expired(hosted, self.context)
+            if scan:
+                await scan_orphans(hosted, self.context)
+        for partition in hosted.partitions.values():
+            partition.processor.window.expire(self.context.now().mono_ms)
+        return expired
 
 
 def run(config: BrokerConfig, on_ready: Callable[[Broker], None] | None = None) -> int:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from memq.broker.context import BrokerContext
     from memq.broker.topics import Topics
-    from memq.core.governor.catalog import Topic
+    from memq.core.governor.topics import Topic
     from memq.core.group import GroupCoordinator
     from memq.core.wire.messages import CommitOffsets
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from memq.broker.context import BrokerContext
-    from memq.core.governor.catalog import Topic
+    from memq.core.governor.topics import Topic
     from memq.core.notification.notification import Notification
     from memq.core.notification.queue import QueueEntry
 

@@ -143,6 +143,10 @@ class WritePartition:
         queue_topic: where its notifications go.
         context: of the broker.
         duplicates: checks duplicates of published Messages.
+
+    Attributes:
+        processor: as given.
+        bytes_received: bytes of Messages that came since it began.
     """
 
     def __init__(
@@ -153,6 +157,7 @@ class WritePartition:
         duplicates: DuplicateChecker,
     ) -> None:
         self.processor = processor
+        self.bytes_received = 0
         self._queue_topic = queue_topic
         self._context = context
         self._duplicates = duplicates
@@ -186,6 +191,7 @@ class WritePartition:
 
     def write(self, write: ReceivedWrite) -> None:
         """Take a checked Message; it is answered."""
+        self.bytes_received += len(write.body)
         if self._closing:
             write.refuse(UnavailableError("the broker is draining; retry elsewhere"))
         elif self._parked or not self._has_room_for(write):

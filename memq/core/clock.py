@@ -23,6 +23,11 @@ Rule 3. So it is at a start as well: a clock that stands before the time that wa
 
 What a wrong clock that is believed leads to, `TopicProcessor` says.
 
+*In a cluster* each broker has running time of its own, which begins where the furthest of them was
+saved. They run on at the same rate, so they differ by what was not saved yet, and by what a machine
+that was suspended has missed; a broker catches up whenever it joins (`catch_up`). Whoever compares
+times of several brokers leaves `CLOCKS_DIFFER_MS` of room.
+
 *What is kept for the next life.* Running time is saved every so often, so that a topic to which
 nobody writes grows old as well; what a crash loses of it only makes things be kept for longer.
 
@@ -46,6 +51,7 @@ log = logging.getLogger(__name__)
 DRIFT_MS = 500  # more than a clock drifts between two looks; what NTP corrects by slewing
 CONFIRM_MS = 60_000  # a clock that was set by mistake, or a flat battery, is mended sooner
 AHEAD_MS = 1_000  # how far ahead wall time is saved, so that many watermarks need one flush
+CLOCKS_DIFFER_MS = 60_000  # running times of two brokers; they are saved more often than that
 MOST_DOWN_MS = 86_400_000  # of what a broker is down for longer, the first minute has older times
 
 
@@ -104,6 +110,18 @@ class BrokerClock:
         """The time now."""
         running_ms = int(self._mono_s() * 1000) + self._ran_ms
         return ClockReading(running_ms, running_ms + self._ahead_ms)
+
+    def catch_up(self, running_ms: int) -> None:
+        """Let running time be at least this, which another broker of the cluster has reached.
+
+        Only while nothing is measured by it: all that is under way would age at once.
+        """
+        behind_ms = max(0, running_ms - self().mono_ms)
+        self._ran_ms += behind_ms
+        self._ahead_ms -= behind_ms  # the wall time is what it was
+        if self._doubt is not None:
+            ahead_ms, since_ms = self._doubt
+            self._doubt = ahead_ms - behind_ms, since_ms + behind_ms
 
     def look(self) -> None:
         """Follow the wall clock; to be called every second or so."""

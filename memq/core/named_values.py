@@ -1,7 +1,7 @@
 """Options of what memq is built upon, as people write them: `region=eu-west-1,profile=logs`.
 
-What they mean stands where each is used: `memq.core.storage.object_store_client` and
-`memq.core.notification.kafka.confluent`.
+What they mean stands where each is used: `memq.core.storage.object_store_client`,
+`memq.core.notification.kafka.confluent` and `memq.core.governor.options`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,11 @@ def parse_storage_options(value: object) -> NamedValues:
 def parse_queue_options(value: object) -> NamedValues:
     """Those of Kafka; see `_parse`."""
     return _parse("queue_options", value)
+
+
+def parse_zookeeper_options(value: object) -> NamedValues:
+    """Those of ZooKeeper; see `_parse`."""
+    return _parse("zookeeper_options", value)
 
 
 def _parse(option: str, value: object) -> NamedValues:

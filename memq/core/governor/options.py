@@ -5,15 +5,23 @@ from __future__ import annotations
 import re
 import ssl
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from memq.core.governor.coordination import check_path
+from memq.core.named_values import NO_VALUES
+from memq.core.units import parse_duration_ms
 from memq.errors import ConfigError, InvalidRequestError
+
+if TYPE_CHECKING:
+    from memq.core.named_values import NamedValues
 
 DEFAULT_PORT = 2181
 DEFAULT_SESSION_TIMEOUT_MS = 18_000  # Kafka's; nine ticks of a ZooKeeper as it comes
 DEFAULT_REQUEST_TIMEOUT_MS = 10_000
 MIN_TIMEOUT_MS = 500  # shorter, a pause of the garbage collector ends sessions
 
+_DURATIONS = ("session_timeout", "request_timeout")
+_TEXTS = ("user", "password", "ca_certificate", "client_certificate", "client_key")
 _SERVER = re.compile(r"(?P<host>[^\s:/\[\],]+|\[[0-9a-fA-F:.]+\])(?::(?P<port>[0-9]{1,5}))?")
 
 
@@ -59,6 +67,32 @@ class ZooKeeperOptions:
             )
         if self.client_key and not self.client_certificate:
             raise ConfigError(f"client_key = {self.client_key!r} without a client_certificate")
+
+    @classmethod
+    def read(cls, servers: str, values: NamedValues = NO_VALUES) -> ZooKeeperOptions:
+        """These options as people write them: `session_timeout=6s,user=memq,password=secret`.
+
+        Args:
+            servers: as above.
+            values: the other attributes; durations have their unit in the value, not in the name.
+
+        Raises:
+            ConfigError: a name is unknown, or a value makes no sense.
+        """
+        given: dict[str, Any] = {}
+        for name, text in sorted(values):
+            if name in _DURATIONS:
+                given[f"{name}_ms"] = parse_duration_ms(text)
+            elif name == "tls":
+                if text not in ("true", "false"):
+                    raise ConfigError(f"zookeeper_options: tls = {text!r}; true or false")
+                given[name] = text == "true"
+            elif name in _TEXTS:
+                given[name] = text
+            else:
+                known = ", ".join(sorted((*_DURATIONS, *_TEXTS, "tls")))
+                raise ConfigError(f"zookeeper_options: there is no {name!r}; there are {known}")
+        return cls(servers=servers, **given)
 
     def addresses(self) -> list[tuple[str, int]]:
         """Host and port of each server.

@@ -1,0 +1,468 @@
+"""The topics of a broker in a cluster: what runs here is made equal to what the nodes say.
+
+Theory of operation
+-------------------
+Every broker knows every topic, so any of them answers what is asked about one, and reads. A write
+partition runs at one broker, its owner by the topic's assignment node, which the Governor writes.
+
+For each topic one task compares what runs here with the topic's node and its assignment node, and
+acts upon the difference; whatever comes meanwhile, it finds when it compares again. So it does not
+matter how often a node changed, or which of two changes was seen first.
+
+Rule 1. A write partition that is to run here is taken over: fenced in the queue, so that no earlier
+    owner publishes any more, and rebuilt from what was published. Only then does it accept
+    anything. That is safe whoever else believes to own it.
+Rule 2. An owner that lives is waited for, for up to `RELEASE_S`: it lets go by itself, and to be
+    fenced would cost it the transactions of all that it has.
+Rule 3. A write partition that is to run elsewhere is drained and closed, and then released in the
+    queue. What a topic that is gone had here is closed.
+Rule 4. When the session with the coordination service is over, everything that runs here is closed
+    at once, and nothing is acked any more; others may have it by then. A new session begins as a
+    new broker would, with nothing.
+Rule 5. The owner of write partition 0 has the topic's groups, its retention and its orphans. It
+    learns who held what before it answers for them, and forgets it all before it lets go.
+
+What this broker has seen may be a little old. Before a client is told that a topic, a schema or an
+incarnation is not there, the coordination service is asked (`look`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from memq.broker.hosted_topic import HostedTopic
+from memq.broker.stored_groups import restore_groups
+from memq.broker.takeover import take_over
+from memq.broker.topics import Topics
+from memq.core.governor.topics import altered_topic, new_topic, unknown_topic
+from memq.core.notification.queue import GROUPS, Waiters
+from memq.core.retry import Backoff
+from memq.core.topic import INCARNATION_DIGITS, TopicConfig
+from memq.errors import (
+    InvalidRequestError,
+    MemqError,
+    NoNodeError,
+    NotHostedError,
+    TopicExistsError,
+    TopicRecreatedError,
+    UnavailableError,
+    UnknownTopicError,
+    VersionConflictError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from memq.broker.context import BrokerContext
+    from memq.core.governor.assignment import Partition
+    from memq.core.governor.nodes import BrokerNode, TopicAssignment
+    from memq.core.governor.shared_catalog import SharedCatalog
+    from memq.core.governor.topics import Topic
+    from memq.core.group import GroupCoordinator
+
+log = logging.getLogger(__name__)
+
+AGAIN = Backoff(base_s=0.1, cap_s=5.0)  # between attempts to take over or to let go
+RELEASE_S = 60.0  # for which a live owner is waited for; draining takes an upload, or its deadline
+LOOK_S = 1.0  # after which it is looked whether what is waited for is still to come
+SEEN_S = 10.0  # for which a change of a topic is waited for, until this broker has seen it
+DELETED_S = 5.0  # for what is under way of a topic that is deleted
+_MOVES = ""  # whose waiting is for what runs here; no topic has this name
+
+
+class _Stored(NamedTuple):
+    """What the nodes of a topic say, as far as seen.
+
+    Attributes:
+        topic: None when there is no such topic.
+        version: of the topic's node.
+        assignment: None when there is none.
+    """
+
+    topic: Topic | None = None
+    version: int = -1
+    assignment: TopicAssignment | None = None
+
+
+class ClusterTopics(Topics):
+    """Every topic of the cluster; see the theory of operation.
+
+    Args:
+        context: of the broker.
+        coordinator: of the groups of topics whose write partition 0 is here.
+    """
+
+    may_lag: ClassVar[bool] = True
+
+    def __init__(self, context: BrokerContext, coordinator: GroupCoordinator) -> None:
+        super().__init__(context)
+        self._coordinator = coordinator
+        self._catalog: SharedCatalog | None = None  # of the session, while there is one
+        self._session = 0  # counts them; what began in an earlier one comes to nothing
+        self._stored: dict[str, _Stored] = {}
+        self._brokers: Mapping[str, BrokerNode] = {}
+        self._wanted: dict[str, asyncio.Event] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._waiters = Waiters()
+        self._moves = 0  # how often what runs here has changed, or who lives
+
+    # -- what is told -----------------------------------------------------------------------
+
+    def joined(self, catalog: SharedCatalog) -> None:
+        """There is a session, and what is stored has been told; from now on it is followed."""
+        self._session += 1
+        self._catalog = catalog
+        for name in self._stored:
+            self._follow(name)
+
+    async def left(self) -> None:
+        """The session is over: close all that runs here, and take over nothing more."""
+        self._session += 1
+        self._catalog = None
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._tasks.clear()
+        for hosted in self.hosted():
+            await self._close(hosted)
+        self._moved()
+
+    def brokers_changed(self, brokers: Mapping[str, BrokerNode]) -> None:
+        """These are the brokers that live."""
+        self._brokers = brokers
+        self._context.queue.wake_owners()
+        self._moved()
+
+    def topic_changed(self, name: str, topic: Topic | None, version: int = -1) -> None:
+        """What the node of a topic says; None when there is none."""
+        stored = self._stored.get(name, _Stored())
+        self._store(name, stored._replace(topic=topic, version=version))
+
+    def assignment_changed(self, name: str, assignment: TopicAssignment | None) -> None:
+        """What the assignment node of a topic says; None when there is none."""
+        stored = self._stored.get(name, _Stored())
+        self._store(name, stored._replace(assignment=assignment))
+
+    def known(self) -> set[str]:
+        """Names of all topics of which anything was told."""
+        return {*self._stored}
+
+    def _store(self, name: str, stored: _Stored) -> None:
+        self._stored[name] = stored
+        if self._catalog is not None:
+            self._follow(name)
+
+    # -- what runs here, for others ---------------------------------------------------------
+
+    def running(self) -> int:
+        """How many write partitions run here."""
+        return sum(len(hosted.partitions) for hosted in self.hosted())
+
+    def received(self) -> dict[Partition, int]:
+        """Bytes that came for each write partition that runs here, since it began to."""
+        return {
+            (hosted.topic.name, number): partition.bytes_received
+            for hosted in self.hosted()
+            for number, partition in hosted.partitions.items()
+        }
+
+    async def wait_moves(self, seen: int, timeout_s: float) -> int:
+        """Wait until what runs here has changed since so many moves; returns how many there are."""
+        await self._waiters.wait(_MOVES, lambda: self._moves != seen, timeout_s)
+        return self._moves
+
+    async def wait_moved(self, ready: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until what runs here, and who lives, is as wished."""
+        return await self._waiters.wait(_MOVES, ready, timeout_s)
+
+    def _moved(self) -> None:
+        self._moves += 1
+        self._waiters.wake(_MOVES)
+
+    # -- what there is ----------------------------------------------------------------------
+
+    def missing(self, name: str) -> MemqError:
+        """Why a topic is not hosted."""
+        stored = self._stored.get(name)
+        if stored is not None and stored.topic is not None:
+            return UnavailableError(f"topic {name!r} is being made or deleted; retry")
+        return unknown_topic(name, self._hosted)
+
+    def hosts(self, hosted: HostedTopic) -> list[str]:
+        """Addresses of the owners; empty for one that does not live."""
+        owners = self._owners(hosted.topic)
+        found = [self._brokers.get(owner) for owner in owners]
+        addresses = ["" if broker is None else broker.address for broker in found]
+        missing = hosted.topic.config.write_partitions - len(addresses)
+        return addresses + [""] * missing
+
+    def not_hosted(self, hosted: HostedTopic, write_partition: int) -> MemqError:
+        """Why a write partition does not run here; one that is not known here may be new."""
+        error = super().not_hosted(hosted, write_partition)
+        return NotHostedError(str(error)) if isinstance(error, InvalidRequestError) else error
+
+    async def find(self, name: str, incarnation: str = "") -> HostedTopic:
+        """A topic as `get` gives it; what is not here is looked for where all topics are."""
+        try:
+            return self.get(name, incarnation)
+        except (UnknownTopicError, TopicRecreatedError, UnavailableError):
+            await self.look(name)
+        return self.get(name, incarnation)
+
+    async def look(self, name: str) -> None:
+        """See what is stored of a topic now.
+
+        Raises:
+            UnavailableError: the coordination service does not say.
+        """
+        catalog = self._shared()
+        try:
+            topic, version = await catalog.get(name)
+        except NoNodeError:
+            await self._wait(name, lambda: self._seen(name) is None)
+            return
+
+        def seen() -> bool:
+            stored = self._stored.get(name, _Stored())
+            if stored.topic is None or stored.topic.incarnation != topic.incarnation:
+                return False
+            return stored.version >= version and name in self._hosted
+
+        await self._wait(name, seen)
+
+    # -- how they come and go ---------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Make the topics that the configuration asks for, where they do not exist."""
+        for config in self._wanted_topics():
+            if config.name not in self._hosted:
+                try:
+                    await self.create(config)
+                except TopicExistsError:
+                    log.debug("topic %s was made by another broker meanwhile", config.name)
+
+    async def stop(self, timeout_s: float) -> bool:
+        """Drain and release everything; True when all that was accepted is stored and acked."""
+        self._stopping = True
+        self._session += 1
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), *self._changes, return_exceptions=True)
+        self._tasks.clear()
+        stopping = [self._let_go(each, list(each.partitions), timeout_s) for each in self.hosted()]
+        outcomes = await asyncio.gather(*stopping, return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, MemqError):
+                log.warning("not released, others fence it: %s", outcome)
+            elif isinstance(outcome, BaseException):
+                raise outcome
+        return all(outcome is True for outcome in outcomes)
+
+    async def _create(self, config: TopicConfig, request_id: str) -> HostedTopic:
+        catalog, name = self._shared(), config.name
+        topic = new_topic(
+            config,
+            [each for each in self._hosted if each != name],
+            now_ms=self._context.now().wall_ms,
+            incarnation=self._context.runtime.token_hex(INCARNATION_DIGITS // 2),
+            request_id=request_id,
+        )
+        try:
+            topic = await self._made_before(catalog, name, request_id)
+        except NoNodeError:
+            await self._make(catalog, topic)
+            log.info("topic %s created, incarnation %s", name, topic.incarnation)
+        await self.look(name)
+        await self._wait(name, lambda: all(self._owners(topic)))
+        return self.get(name, topic.incarnation)
+
+    async def _make(self, catalog: SharedCatalog, topic: Topic) -> None:
+        """Make a topic as a whole, or see to it that what there is of it is removed."""
+        await catalog.announce(topic)
+        try:
+            partitions = topic.config.read_partitions
+            await self._context.queue.create_topic(topic.queue_topic, partitions)
+            await catalog.save_new(topic)
+        except MemqError:
+            with contextlib.suppress(MemqError):  # else it is, when this broker is gone
+                await catalog.claim_removal(topic)
+            raise
+
+    async def _made_before(self, catalog: SharedCatalog, name: str, request_id: str) -> Topic:
+        """The topic of that name, if this request has made it."""
+        found, _ = await catalog.get(name)
+        if not request_id or found.request_id != request_id:
+            raise TopicExistsError(f"topic {name!r} exists already")
+        return found
+
+    async def _alter(self, name: str, options: dict[str, str], schema: bytes | None) -> HostedTopic:
+        catalog = self._shared()
+        while True:
+            await self.look(name)
+            hosted = self.coordinated(name)  # who knows how far retention has come
+            topic, version = await catalog.get(name)
+            retained_since_ms = hosted.retained_since_ms(self._context.now().wall_ms)
+            altered = altered_topic(topic, options, schema, retained_since_ms)
+            try:
+                await catalog.alter(altered, version)
+            except VersionConflictError:
+                continue  # somebody else has altered it meanwhile
+            break
+        log.info("topic %s altered: %s%s", name, options, " and its schema" if schema else "")
+        await self.look(name)
+        await self._wait(name, lambda: all(self._owners(altered)))
+        return self.get(name)
+
+    async def _delete(self, name: str, incarnation: str) -> None:
+        await self.look(name)
+        hosted = self.get(name, incarnation)
+        await self._shared().delete(hosted.topic)
+        log.info("topic %s deleted, incarnation %s", name, hosted.topic.incarnation)
+        await self._wait(name, lambda: self._hosted.get(name) is not hosted)
+
+    # -- what runs here ---------------------------------------------------------------------
+
+    def _follow(self, name: str) -> None:
+        """Compare what runs of a topic with what is stored, now or after what is under way."""
+        wanted = self._wanted.setdefault(name, asyncio.Event())
+        wanted.set()
+        if name not in self._tasks:
+            task = self._context.fatal_errors.spawn(f"topic {name}", self._keep(name, wanted))
+            self._tasks[name] = task
+
+    async def _keep(self, name: str, wanted: asyncio.Event) -> None:
+        """Make what runs here of a topic what is to run here, for as long as there is anything."""
+        failures = 0
+        while name in self._stored or name in self._hosted:
+            await wanted.wait()
+            wanted.clear()
+            try:
+                await self._converge(name)
+            except MemqError as exc:
+                log.warning("%s: cannot take over or let go, again soon: %s", name, exc)
+                wanted.set()
+                await asyncio.sleep(AGAIN.full_jitter_s(failures, self._context.runtime.random))
+                failures += 1
+            else:
+                failures = 0
+            if self._stored.get(name) == _Stored() and name not in self._hosted:
+                del self._stored[name]
+            self._waiters.wake(name)
+        del self._tasks[name], self._wanted[name]
+
+    async def _converge(self, name: str) -> None:
+        topic = self._stored.get(name, _Stored()).topic
+        hosted = self._hosted.get(name)
+        if hosted is not None and (topic is None or topic.incarnation != hosted.topic.incarnation):
+            del self._hosted[name]
+            self._forget_groups(hosted)
+            await hosted.stop(DELETED_S)
+            self._moved()
+            hosted = None
+        if topic is None:
+            return
+        if hosted is None:
+            hosted = self._hosted[name] = HostedTopic(topic, self._context)
+        elif hosted.topic != topic:
+            hosted.set(topic)
+        self._waiters.wake(name)
+        here = self._here(topic)
+        leaving = [number for number in hosted.partitions if number not in here]
+        coming = [number for number in here if number not in hosted.partitions]
+        if leaving:
+            await self._let_go(hosted, leaving, self._context.config.drain_timeout_ms / 1000)
+        if coming:
+            await self._take_over(hosted, coming)
+
+    async def _take_over(self, hosted: HostedTopic, numbers: list[int]) -> None:
+        """Take over write partitions, unless they are to be elsewhere by then."""
+        context, topic, session = self._context, hosted.topic, self._session
+        until_s = context.runtime.mono_s() + RELEASE_S
+        while not await context.queue.wait_released(
+            topic.queue_topic, numbers, self._lives, LOOK_S
+        ):
+            if not set(numbers) <= set(self._here(topic)):
+                return
+            if context.runtime.mono_s() > until_s:
+                log.warning(
+                    "%s: %s not released in %d s, and so fenced", topic.name, numbers, RELEASE_S
+                )
+                break
+        rebuilt = await take_over(topic, numbers, context)
+        # After the fence: no earlier owner tells a watermark any more that is not known here.
+        told_ms = (await context.queue.times()).wall_ms
+        if GROUPS in numbers:
+            self._coordinator.forget_topic(topic.name)
+            await restore_groups(topic, self._coordinator, context)
+        if session == self._session and self._hosted.get(topic.name) is hosted:
+            hosted.begin(hosted.topic, rebuilt, told_ms)
+            self._moved()
+        elif GROUPS in numbers:
+            self._coordinator.forget_topic(topic.name)
+
+    async def _let_go(self, hosted: HostedTopic, numbers: list[int], timeout_s: float) -> bool:
+        """Drain, close and release write partitions; whether all they held is stored and acked."""
+        if not numbers:
+            return True
+        drained = await hosted.stop(timeout_s, *numbers)
+        if GROUPS in numbers:
+            self._forget_groups(hosted)
+        await self._context.queue.release(hosted.topic.queue_topic, *numbers)
+        for number in numbers:
+            del hosted.partitions[number]
+        self._moved()
+        log.info("%s: %s let go of", hosted.topic.name, numbers)
+        return drained
+
+    async def _close(self, hosted: HostedTopic) -> None:
+        """Close at once what runs here; nothing of it is acked any more."""
+        partitions = list(hosted.partitions.values())
+        self._forget_groups(hosted)
+        hosted.partitions.clear()
+        for partition in partitions:
+            await partition.close()
+
+    def _forget_groups(self, hosted: HostedTopic) -> None:
+        """Answer for its groups no more, and only then forget who holds what."""
+        if hosted.coordinated:
+            hosted.coordinated = False
+            self._coordinator.forget_topic(hosted.topic.name)
+
+    # -- what is known ----------------------------------------------------------------------
+
+    def _owners(self, topic: Topic) -> list[str]:
+        """Broker ids of the owners of a topic's write partitions; empty for none."""
+        assignment = self._stored.get(topic.name, _Stored()).assignment
+        count = topic.config.write_partitions
+        if assignment is None or assignment.incarnation != topic.incarnation:
+            return [""] * count
+        return [*assignment.owners[:count], *[""] * (count - len(assignment.owners))]
+
+    def _here(self, topic: Topic) -> list[int]:
+        """Write partitions of a topic that are to run here."""
+        if self._stopping or self._catalog is None:
+            return []
+        here = self._context.config.broker_id
+        return [number for number, owner in enumerate(self._owners(topic)) if owner == here]
+
+    def _lives(self, broker_id: str) -> bool:
+        return broker_id in self._brokers
+
+    def _seen(self, name: str) -> Topic | None:
+        return self._stored.get(name, _Stored()).topic
+
+    def _shared(self) -> SharedCatalog:
+        if self._catalog is None:
+            raise UnavailableError(
+                f"broker {self._context.config.broker_id} has no session with the coordination "
+                "service; ask again"
+            )
+        return self._catalog
+
+    async def _wait(self, name: str, ready: Callable[[], bool]) -> None:
+        """Wait until this broker has seen a change of a topic, but not for ever."""
+        await self._waiters.wait(name, ready, SEEN_S)

@@ -1,0 +1,324 @@
+"""A broker's part in its cluster: its session, its registration, and what it sees of the others.
+
+Theory of operation
+-------------------
+A broker is part of the cluster as long as one session with the coordination service lasts. While
+its ephemeral node `/brokers/ID` is there, others believe that it lives.
+
+Rule 1. It registers when it has seen what is stored, and when it serves. It takes over nothing
+    before that.
+Rule 2. It acks, and tells members of groups what they hold, while its lease is valid
+    (`memq.core.governor.lease`). So it stops before its node can be gone, whatever it is told.
+Rule 3. When the session is lost, all that runs here is closed, and another session is opened. With
+    that it joins as a broker would that was just started: it catches up with the running time of
+    the others while it has nothing that is measured by it.
+Rule 4. Of two processes with one broker id the second waits until the node of the first is gone.
+Rule 5. A broker that stops says first that it accepts nothing more, and lets the Governor give what
+    it has to others, as long as there are any that accept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING, TypeVar
+
+from memq.broker.traffic import TrafficMeter
+from memq.core.governor.mirror import Mirror
+from memq.core.governor.nodes import (
+    ASSIGNMENTS,
+    BROKERS,
+    LOADS,
+    TOPICS,
+    BrokerNode,
+    Folder,
+    LoadsNode,
+    make_persistent,
+)
+from memq.core.governor.shared_catalog import SharedCatalog
+from memq.core.retry import Backoff
+from memq.errors import (
+    ChangeUncertainError,
+    CorruptDataError,
+    MemqError,
+    NodeExistsError,
+    NoNodeError,
+    QueueError,
+    UnavailableError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from memq.broker.cluster_topics import ClusterTopics
+    from memq.broker.context import BrokerContext
+    from memq.core.governor.assignment import Partition
+    from memq.core.governor.coordination import Coordination, Node
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+AGAIN = Backoff(base_s=0.2, cap_s=5.0)  # between attempts to join
+REPORT_S = 10.0  # how often traffic is reported, and running time saved
+SAME_LOAD = 0.1  # traffic that has changed by less is not reported
+
+
+class Membership:
+    """See the theory of operation.
+
+    Args:
+        context: of the broker.
+        topics: of the broker.
+        open_session: opens a session with the coordination service.
+    """
+
+    def __init__(
+        self,
+        context: BrokerContext,
+        topics: ClusterTopics,
+        open_session: Callable[[], Awaitable[Coordination]],
+    ) -> None:
+        self._context = context
+        self._topics = topics
+        self._open_session = open_session
+        self._session: Coordination | None = None
+        self._registered = False
+        self._mirrors: list[Mirror] = []
+        self._stopping = False
+        self._brokers: dict[str, BrokerNode] = {}
+        context.leased = self._leased
+
+    def __repr__(self) -> str:
+        if self._session is None:
+            return "<Membership [no session]>"
+        state = "registered" if self._registered else "joining"
+        return f"<Membership [{state} | {self._session.lease!r}]>"
+
+    def _leased(self) -> bool:
+        session = self._session
+        if session is None or not self._registered:
+            return False
+        return session.lease.valid(self._context.runtime.boot_s())
+
+    # -- life -------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Open a session, and see what is stored; nothing runs here yet.
+
+        Raises:
+            MemqError: the coordination service does not serve us.
+        """
+        await self._join()
+
+    async def run(self) -> None:
+        """Be part of the cluster, from one session to the next; until it is cancelled."""
+        failures = 0
+        while True:
+            try:
+                if self._session is None:
+                    await self._join()
+                await self._register()
+                failures = 0
+                await self._serve()
+            except MemqError as exc:
+                log.warning("broker %s is not part of the cluster: %s", self._id, exc)
+            await self._leave()
+            await asyncio.sleep(AGAIN.equal_jitter_s(failures, self._context.runtime.random))
+            failures += 1
+
+    async def hand_over(self, timeout_s: float) -> None:
+        """Accept nothing more, and wait until others have what runs here, if there are others."""
+        self._stopping = True
+        if self._session is None or not self._registered:
+            return
+        try:
+            await self._session.set(BROKERS.child(self._id), self._node(), 0)
+            await self._topics.wait_moved(
+                lambda: not self._topics.running() or not self._others_accept(), timeout_s
+            )
+        except MemqError as exc:
+            log.warning("what runs here is not handed over: %s", exc)
+
+    async def close(self) -> None:
+        """End the session; others may take over at once."""
+        await self._end_session()
+
+    # -- a session --------------------------------------------------------------------------
+
+    async def _join(self) -> None:
+        context = self._context
+        session = self._session = await self._open_session()
+        await make_persistent(session)
+        self._mirrors = [
+            Mirror(session, BROKERS.path, self._broker_changed),
+            Mirror(session, TOPICS.path, self._topic_changed),
+            Mirror(session, ASSIGNMENTS.path, self._assignment_changed),
+        ]
+        for mirror in self._mirrors:
+            await mirror.start()
+        brokers, topics, assignments = (mirror.nodes for mirror in self._mirrors)
+        self._brokers = {}
+        for name, node in brokers.items():
+            self._broker_changed(name, node)
+        for name in self._topics.known() | topics.keys() | assignments.keys():
+            self._topic_changed(name, topics.get(name))
+            self._assignment_changed(name, assignments.get(name))
+        context.times.clock.catch_up((await context.queue.times()).running_ms)
+
+    async def _register(self) -> None:
+        """Say that this broker lives; a node that is there is waited for until it is gone."""
+        session = self._session
+        assert session is not None  # noqa: S101 - it was joined
+        path = BROKERS.child(self._id)
+        while True:
+            with contextlib.suppress(NodeExistsError, ChangeUncertainError):
+                await session.create(path, self._node(), ephemeral=True)
+                break
+            try:
+                found = await session.get(path)
+            except NoNodeError:
+                continue
+            if found.owner == session.session_id:
+                break
+            log.warning(
+                "broker %s is registered already: by its life before, whose session ends soon, or "
+                "by another process with this broker_id; waiting until it is gone", self._id,
+            )  # fmt: skip
+            async for node in session.watch(path):
+                if node is None or node.created != found.created:
+                    break
+        self._registered_ms = int(self._context.runtime.mono_s() * 1000)
+        self._registered = True
+
+    async def _serve(self) -> None:
+        """Take over what is assigned to this broker, until the session does not serve any more."""
+        session, spawn = self._session, asyncio.get_running_loop().create_task
+        assert session is not None  # noqa: S101 - it was joined
+        catalog = SharedCatalog(session, self._id)
+        for left in await catalog.doomed():
+            if left.by == self._id:  # of a life before this one, which did not come to its end
+                await catalog.claim_removal(left.topic)
+        self._topics.joined(catalog)
+        log.info("broker %s is part of the cluster", self._id)
+        tasks = [spawn(mirror.wait_ended()) for mirror in self._mirrors]
+        tasks += [
+            spawn(session.wait_lost()),
+            spawn(self._report(session)),
+            spawn(self._govern(session)),
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _leave(self) -> None:
+        self._registered = False
+        await self._topics.left()
+        await self._end_session()
+
+    async def _end_session(self) -> None:
+        session, self._session = self._session, None
+        self._registered = False
+        for mirror in self._mirrors:
+            await mirror.stop()
+        self._mirrors = []
+        if session is not None:
+            await session.close()
+
+    # -- what is seen -----------------------------------------------------------------------
+
+    def _broker_changed(self, name: str, node: Node | None) -> None:
+        found = self._decoded(BROKERS, name, node)
+        if found is not None:
+            self._brokers[name] = found
+        elif node is None:
+            self._brokers.pop(name, None)
+        self._topics.brokers_changed(self._brokers)
+
+    def _topic_changed(self, name: str, node: Node | None) -> None:
+        found = self._decoded(TOPICS, name, node)
+        if found is not None or node is None:
+            self._topics.topic_changed(name, found, -1 if node is None else node.version)
+
+    def _assignment_changed(self, name: str, node: Node | None) -> None:
+        found = self._decoded(ASSIGNMENTS, name, node)
+        if found is not None or node is None:
+            self._topics.assignment_changed(name, found)
+
+    def _decoded(self, folder: Folder[T], name: str, node: Node | None) -> T | None:
+        """What a node holds; one that cannot be understood changes nothing, and is told."""
+        if node is None:
+            return None
+        try:
+            return folder.decode(name, node.data)
+        except CorruptDataError as exc:
+            log.error("%s", exc)  # noqa: TRY400 - expected, and told in full
+            return None
+
+    # -- what is said -----------------------------------------------------------------------
+
+    @property
+    def _id(self) -> str:
+        return self._context.config.broker_id
+
+    def _node(self) -> bytes:
+        config = self._context.config
+        return BROKERS.encode(
+            BrokerNode(
+                id=config.broker_id,
+                address=self._context.address,
+                zone=config.zone,
+                rack=config.rack,
+                capacity=config.capacity,
+                role=config.role,
+                accepting=not self._stopping,
+            )
+        )
+
+    def _others_accept(self) -> bool:
+        """Whether any other broker takes write partitions."""
+        return any(
+            broker.resources().accepting
+            for name, broker in self._brokers.items()
+            if name != self._id
+        )
+
+    async def _report(self, session: Coordination) -> None:
+        """Say what runs here and how much is written to it; keep how far time has come."""
+        context, meter, moves = self._context, TrafficMeter(), -1
+        said: dict[Partition, float] | None = None
+        while True:
+            loads = meter.measure(self._topics.received(), context.runtime.mono_s())
+            try:
+                if said is None or _differ(said, loads):
+                    said = None
+                    await self._say(session, loads)
+                    said = loads
+                await context.times.keep(context.now())
+            except (UnavailableError, ChangeUncertainError, QueueError) as exc:
+                log.warning("traffic is not reported, or the time not saved; soon again: %s", exc)
+            moves = await self._topics.wait_moves(moves, REPORT_S)
+
+    async def _say(self, session: Coordination, loads: Mapping[Partition, float]) -> None:
+        path, data = LOADS.child(self._id), LOADS.encode(LoadsNode.create(loads))
+        try:
+            found = await session.get(path)
+        except NoNodeError:
+            await session.create(path, data, ephemeral=True)
+        else:
+            await session.set(path, data, found.version)
+
+
+def _differ(said: Mapping[Partition, float], loads: Mapping[Partition, float]) -> bool:
+    """Whether what was said is worth saying anew."""
+    if said.keys() != loads.keys():
+        return True
+    return any(
+        abs(load - said[key]) > SAME_LOAD * max(load, said[key]) for key, load in loads.items()
+    )
