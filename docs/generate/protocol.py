@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _PART = re.compile(r"(<!-- begin (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _PLAIN = {
     int: "int",
+    float: "float",
     bool: "bool",
     str: "str",
     bytes: "bin",

@@ -33,10 +33,13 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
+import msgspec
+
 from memq.broker.hosted_topic import HostedTopic
 from memq.broker.stored_groups import restore_groups
 from memq.broker.takeover import take_over
 from memq.broker.topics import Topics
+from memq.core.checksum import crc32c
 from memq.core.governor.topics import altered_topic, new_topic, unknown_topic
 from memq.core.notification.queue import GROUPS, Waiters
 from memq.core.retry import Backoff
@@ -54,7 +57,7 @@ from memq.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from memq.broker.context import BrokerContext
     from memq.core.governor.assignment import Partition
@@ -70,7 +73,8 @@ RELEASE_S = 60.0  # for which a live owner is waited for; draining takes an uplo
 LOOK_S = 1.0  # after which it is looked whether what is waited for is still to come
 SEEN_S = 10.0  # for which a change of a topic is waited for, until this broker has seen it
 DELETED_S = 5.0  # for what is under way of a topic that is deleted
-_MOVES = ""  # whose waiting is for what runs here; no topic has this name
+_MOVES = "/moves"  # whose waiting is for what runs here; no topic has such a name
+_NEWS = "/news"  # likewise, for what clients are told
 
 
 class _Stored(NamedTuple):
@@ -135,6 +139,7 @@ class ClusterTopics(Topics):
         """These are the brokers that live."""
         self._brokers = brokers
         self._context.queue.wake_owners()
+        self._waiters.wake(_NEWS)
         self._moved()
 
     def topic_changed(self, name: str, topic: Topic | None, version: int = -1) -> None:
@@ -153,6 +158,7 @@ class ClusterTopics(Topics):
 
     def _store(self, name: str, stored: _Stored) -> None:
         self._stored[name] = stored
+        self._waiters.wake(_NEWS)
         if self._catalog is not None:
             self._follow(name)
 
@@ -199,6 +205,19 @@ class ClusterTopics(Topics):
         addresses = ["" if broker is None else broker.address for broker in found]
         missing = hosted.topic.config.write_partitions - len(addresses)
         return addresses + [""] * missing
+
+    def version(self, names: Collection[str]) -> str:
+        """Stands for what `info` says of some topics."""
+        told: list[object] = []
+        for name in names:
+            hosted = self._hosted.get(name)
+            if hosted is not None:
+                told.append((hosted.topic, self.hosts(hosted)))
+        return f"{crc32c(msgspec.json.encode(told)):08x}"
+
+    async def changed(self, names: Collection[str], known: str, timeout_s: float) -> None:
+        """Wait until these topics have another version than `known`."""
+        await self._waiters.wait(_NEWS, lambda: self.version(names) != known, timeout_s)
 
     def not_hosted(self, hosted: HostedTopic, write_partition: int) -> MemqError:
         """Why a write partition does not run here; one that is not known here may be new."""

@@ -72,6 +72,7 @@ READ_ONLY = (
     m.FetchBatch,
     m.FetchCommitted,
     m.ListGroups,
+    m.DescribeCluster,
 )
 """Requests that leave nothing behind, unless they create topics."""
 
@@ -116,6 +117,9 @@ class Handlers:
             m.LeaveGroup: self._leave_group,
             m.ListGroups: self._list_groups,
             m.DeleteGroup: self._delete_group,
+            m.DescribeCluster: self._describe_cluster,
+            m.DrainBroker: self._drain_broker,
+            m.RebalanceCluster: self._rebalance_cluster,
         }
 
     def write(self, write: ReceivedWrite) -> None:
@@ -165,6 +169,10 @@ class Handlers:
         """
         if isinstance(request, m.FetchNotifications) and request.max_wait_ms > 0:
             await self._guarded(request, self._wait(request))
+        elif isinstance(request, m.Metadata) and request.known and request.max_wait_ms > 0:
+            wait_s = min(request.max_wait_ms, MAX_WAIT_MS) / 1000
+            changed = self._topics.changed(request.topics or (), request.known, wait_s)
+            await self._guarded(request, changed)
 
     def answer_bytes(self, request: m.Struct) -> int:
         """About the most that the answer takes; 0 for one that is small."""
@@ -250,6 +258,7 @@ class Handlers:
             ],
             topics=[self._topics.info(self._topics.get(name)) for name in names],
             more=more,
+            version=self._topics.version(request.topics or ()),
         )
 
     def _page_of_topics(self, after: str) -> tuple[list[str], bool]:
@@ -485,6 +494,23 @@ class Handlers:
             raise UnknownGroupError(f"no group {request.group!r} for topic {request.topic!r}")
         await self.stored_groups.delete(request.group, topic)
         return m.Done()
+
+    # -- the cluster ------------------------------------------------------------------------
+
+    async def _describe_cluster(self, request: m.DescribeCluster) -> m.DescribeClusterAnswer:  # noqa: ARG002 - it has no fields
+        raise _alone()
+
+    async def _drain_broker(self, request: m.DrainBroker) -> m.Done:  # noqa: ARG002 - as above
+        raise _alone()
+
+    async def _rebalance_cluster(self, request: m.RebalanceCluster) -> m.Done:  # noqa: ARG002
+        raise _alone()
+
+
+def _alone() -> InvalidRequestError:
+    return InvalidRequestError(
+        "this broker is no part of a cluster: it governs itself (set the option zookeeper)"
+    )
 
 
 def _check_write(request: m.Write, body: Any, message_bytes: int, schema: pa.Schema) -> None:

@@ -25,7 +25,7 @@ from memq.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from concurrent.futures import Future
 
     from memq.broker.context import BrokerContext
@@ -133,6 +133,13 @@ class OwnTopics(Topics):
     def hosts(self, hosted: HostedTopic) -> list[str]:
         """This broker's address, for each write partition."""
         return [self._context.address] * hosted.topic.config.write_partitions
+
+    def version(self, names: Collection[str]) -> str:  # noqa: ARG002 - nothing moves here
+        """None: they stay on this broker."""
+        return ""
+
+    async def changed(self, names: Collection[str], known: str, timeout_s: float) -> None:
+        """They never have another one."""
 
     async def stop(self, timeout_s: float) -> bool:
         """Drain and stop everything; True when all that was accepted is stored and acked."""

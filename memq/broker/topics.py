@@ -22,7 +22,7 @@ from memq.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Collection, Coroutine
 
     from memq.broker.context import BrokerContext
     from memq.broker.hosted_topic import HostedTopic
@@ -145,6 +145,14 @@ class Topics(abc.ABC):
     @abc.abstractmethod
     def hosts(self, hosted: HostedTopic) -> list[str]:
         """Addresses of the brokers of its write partitions, by number; empty for none."""
+
+    @abc.abstractmethod
+    def version(self, names: Collection[str]) -> str:
+        """Stands for what `info` says of some topics; empty where they stay on this broker."""
+
+    @abc.abstractmethod
+    async def changed(self, names: Collection[str], known: str, timeout_s: float) -> None:
+        """Wait until these topics have another version than `known`."""
 
     # -- how they come and go ---------------------------------------------------------------
 

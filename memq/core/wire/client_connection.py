@@ -53,10 +53,13 @@ class ClientConnection:
     Args:
         client: names the client in the broker's logs.
         token: credential; empty where the broker asks for none.
+        zone: where the client runs; empty when it is not said.
     """
 
-    def __init__(self, client: str, token: str = "") -> None:
-        self._handshake = Handshake(versions=[PROTOCOL_VERSION], client=client, token=token)
+    def __init__(self, client: str, token: str = "", zone: str = "") -> None:
+        self._handshake = Handshake(
+            versions=[PROTOCOL_VERSION], client=client, token=token, zone=zone
+        )
         self._max_header_bytes = 0
         self._max_body_bytes = 0
         self._pending: dict[int, Route] = {}

@@ -226,10 +226,12 @@ class HandshakeReceived(msgspec.Struct):
     Attributes:
         buffers_to_send: the answer.
         client: how the client names itself, for logs.
+        zone: where it runs; empty when it does not say.
     """
 
     buffers_to_send: list[Buffer]
     client: str
+    zone: str
 
 
 class Request(msgspec.Struct, gc=False):

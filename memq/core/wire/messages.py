@@ -28,11 +28,13 @@ class Handshake(Struct):
         versions: protocol versions that the client speaks.
         client: free text that names the client in logs.
         token: credential; empty where the broker asks for none.
+        zone: where the client runs; empty when it does not say. The broker counts what crosses.
     """
 
     versions: list[int]
     client: str = ""
     token: str = ""
+    zone: str = ""
 
 
 class HandshakeAnswer(Struct):
@@ -88,18 +90,31 @@ class Metadata(Struct):
         topics: the topics wanted; None for all.
         create: make those that do not exist, where the broker has `auto_create_topics`.
         after: of all topics, those whose name sorts after this.
+        known: `version` of the answer that the client has, for the same topics;
+        max_wait_ms: while the answer would have the same version, wait for so long.
     """
 
     topics: list[str] | None = None
     create: bool = False
     after: str = ""
+    known: str = ""
+    max_wait_ms: int = 0
 
 
 class BrokerInfo(Struct):
-    """A broker and where it answers (`host:port`)."""
+    """A broker and where it answers.
+
+    Attributes:
+        id: its broker id.
+        address: `host:port`.
+        zone: where it runs; empty when it does not say.
+        reads: its role is to read: clients read there where they can.
+    """
 
     id: str
     address: str
+    zone: str = ""
+    reads: bool = False
 
 
 class TopicInfo(Struct):
@@ -110,8 +125,10 @@ class TopicInfo(Struct):
         schemas: every schema that Messages may have, serialized, by schema id; the newest is
             `schema_id`.
         schema_id: the schema to send with.
-        hosts: address of the broker of each write partition, by position.
-        queue_address: address of the broker that serves the topic's notifications and groups.
+        hosts: address of the broker of each write partition, by position; empty while nobody owns
+            it.
+        queue_address: address of the broker that coordinates the topic's groups, and that
+            notifications are read from where no broker is better; empty while nobody does.
         named_partitions: write partitions, from the first on, that a producer with an id of its own
             spreads its Messages over: as many as the topic was made with. A job that is run again
             after more were added so gives each Message the name that it had.
@@ -138,12 +155,15 @@ class MetadataAnswer(Struct):
         brokers: its brokers.
         topics: those named, in that order; or else as many as one answer holds, sorted by name.
         more: there are further topics; ask for those after the last one.
+        version: stands for the topics that were named, and changes with them; empty where they
+            stay on one broker, so that there is nothing to wait for.
     """
 
     cluster_id: str
     brokers: list[BrokerInfo]
     topics: list[TopicInfo]
     more: bool = False
+    version: str = ""
 
 
 class CreateTopic(Struct):
@@ -310,12 +330,18 @@ class FetchWatermark(TopicRequest, kw_only=True):
 
 
 class WatermarkAnswer(Struct):
-    """How far a topic is stored.
+    """How far a topic is stored, as far as the broker that answers owns it.
+
+    A client asks all owners: that of each write partition tells how far that one is; a read
+    partition, and the topic, are as far as the least that is told.
 
     Attributes:
-        stored_through_ms: every Message received before this time and acked is published.
-        write_partitions: the same for each write partition, by position.
-        read_partitions: the least of those that feed each read partition, by position.
+        stored_through_ms: every Message received before this time and acked is published: the least
+            of the write partitions that this broker owns.
+        write_partitions: the same for each write partition, by position; -1 for those that another
+            broker owns, or nobody.
+        read_partitions: the least of those that feed each read partition, by position, and that
+            this broker owns.
         retained_since_ms: retention has removed nothing that was published at this time or later.
     """
 
@@ -527,6 +553,89 @@ class DeleteGroup(TopicRequest, kw_only=True):
     group: str
 
 
+# -- the cluster ----------------------------------------------------------------------------
+
+
+class DescribeCluster(Struct):
+    """Ask for the brokers and what each of them owns."""
+
+
+class ClusterBroker(Struct):
+    """A broker that lives.
+
+    Attributes:
+        id: its broker id.
+        address: `host:port`.
+        zone: as it registered.
+        rack: as it registered.
+        capacity: as it registered; brokers share by it.
+        role: `all`, or `read` for one that owns nothing.
+        accepting: whether it may be given write partitions.
+        draining: whether a drain was requested.
+        bytes_per_s: measured traffic of what it owns.
+        write_partitions: numbers of those that it owns, by topic.
+        coordinates: topics whose groups it coordinates.
+    """
+
+    id: str
+    address: str
+    zone: str = ""
+    rack: str = ""
+    capacity: float = 1.0
+    role: str = "all"
+    accepting: bool = True
+    draining: bool = False
+    bytes_per_s: float = 0.0
+    write_partitions: dict[str, list[int]] = {}
+    coordinates: int = 0
+
+
+class MovingPartition(Struct):
+    """A write partition whose new owner has not taken over yet, and that owner's broker id."""
+
+    topic: str
+    write_partition: int
+    to: str
+
+
+class DescribeClusterAnswer(Struct):
+    """The cluster as its Governor knows it.
+
+    Attributes:
+        cluster_id: the cluster.
+        governor: id of the broker that governs; empty while there is none.
+        brokers: those that live, sorted by id.
+        homeless: write partitions without a live owner, by topic.
+        moving: those that are on their way.
+        waiting_for: brokers that are waited for since the Governor was elected.
+        problem: why the user's assignor was not followed; empty when it was.
+    """
+
+    cluster_id: str
+    governor: str
+    brokers: list[ClusterBroker]
+    homeless: dict[str, list[int]] = {}
+    moving: list[MovingPartition] = []
+    waiting_for: list[str] = []
+    problem: str = ""
+
+
+class DrainBroker(Struct):
+    """Have a broker give away all that it owns, a few write partitions at a time.
+
+    Attributes:
+        broker_id: the broker; it need not live.
+        withdraw: take an earlier request back.
+    """
+
+    broker_id: str
+    withdraw: bool = False
+
+
+class RebalanceCluster(Struct):
+    """Have loads evened out now, measured or not."""
+
+
 REQUESTS: dict[int, tuple[type[Struct], type[Struct]]] = {
     1: (Handshake, HandshakeAnswer),
     2: (Metadata, MetadataAnswer),
@@ -545,5 +654,8 @@ REQUESTS: dict[int, tuple[type[Struct], type[Struct]]] = {
     33: (LeaveGroup, Done),
     34: (ListGroups, ListGroupsAnswer),
     35: (DeleteGroup, Done),
+    40: (DescribeCluster, DescribeClusterAnswer),
+    41: (DrainBroker, Done),
+    42: (RebalanceCluster, Done),
 }
 """Type code of each request, with the headers of request and answer. Codes are never reused."""

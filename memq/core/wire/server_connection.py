@@ -189,7 +189,9 @@ class ServerConnection:
         self._state = opened
         encoded = encode_header(self._welcome)
         return HandshakeReceived(
-            encode_frame(frame.type, frame.correlation_id, encoded, flags=RESPONSE), asked.client
+            encode_frame(frame.type, frame.correlation_id, encoded, flags=RESPONSE),
+            asked.client,
+            asked.zone,
         )
 
     def _request(self, frame: Frame) -> Request | Refused:
