@@ -189,6 +189,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._fd = -1
         self._peer = "?"
+        self._bytes = context.metrics.traffic.within
         self._incomplete_bytes = 0  # charged for bodies that are not complete
         self._produces = False  # has sent a Write: it is one of those that wait when memory is full
         self._holds = 0
@@ -248,6 +249,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes came; serve every frame they complete."""
+        self._bytes.received += nbytes
         try:
             frames = self._reader.buffer_updated(nbytes)
             self._read_on(frames)
@@ -289,6 +291,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
             if not count:
                 break
             left -= count
+            self._bytes.received += count
             frames += self._reader.buffer_updated(count)
         if len(frames) > before and not self._rest:
             self._rest = REST_ROUNDS
@@ -441,12 +444,19 @@ class BrokerConnection(asyncio.BufferedProtocol):
             case Refused(buffers, error):
                 self.refused(error)
                 self.send(buffers)
-            case HandshakeReceived(buffers):
+            case HandshakeReceived(buffers, _, zone):
+                if self._crosses(zone):
+                    self._bytes = self._context.metrics.traffic.across
                 self._reader.max_header_bytes = SERVER_MAX_HEADER_BYTES
                 self._reader.max_body_bytes = self._context.config.max_body_bytes
                 self.connections.authenticated(self)
                 self.send(buffers)
         return False
+
+    def _crosses(self, zone: str) -> bool:
+        """Whether what is exchanged with a client there crosses zones; not where nobody knows."""
+        own = self._context.config.zone
+        return bool(zone and own) and zone != own
 
     def _serve(self, request: Request) -> None:
         if len(self._tasks) < MAX_BEGUN:
@@ -533,7 +543,12 @@ class BrokerConnection(asyncio.BufferedProtocol):
             self._flush_timer = None
         if self._transport is not None and self._out and not self._large_send.locked():
             out, self._out = self._out, []
-            self._transport.write(b"".join(out))
+            self._write(b"".join(out))
+
+    def _write(self, data: Buffer) -> None:
+        assert self._transport is not None  # noqa: S101 - whoever calls has looked
+        self._bytes.sent += len(data)
+        self._transport.write(data)
 
     async def _send_large(self, buffers: list[Buffer]) -> None:
         """Send an answer slice by slice, as fast as the client takes it; until all has left."""
@@ -542,7 +557,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
                 await self._writable.wait()
                 if self._transport is None:
                     return
-                self._transport.write(piece)
+                self._write(piece)
             await self._writable.wait()
         self._flush()
 
@@ -557,7 +572,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._context.warn(reason, f"closing {self._peer}: {error}")
         goodbye = self._wire.goodbye(error)
         if not self._large_send.locked():
-            transport.write(b"".join([*self._out, *goodbye]))
+            self._write(b"".join([*self._out, *goodbye]))
         self._out = []
         if transport.get_write_buffer_size():
             self._loop.call_later(1.0, transport.abort)  # a client that reads nothing

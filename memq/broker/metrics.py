@@ -111,6 +111,49 @@ class StorageRequests(Collector):
         )
 
 
+class ByteCounts:
+    """Bytes of some connections; plain numbers, for they grow with every read and write.
+
+    Attributes:
+        received: from clients.
+        sent: to clients.
+    """
+
+    __slots__ = ("received", "sent")
+
+    def __init__(self) -> None:
+        self.received = 0
+        self.sent = 0
+
+
+class Traffic(Collector):
+    """Bytes that came from clients and went to them.
+
+    Attributes:
+        within: of clients in the broker's zone, and of those that do not say where they are.
+        across: of clients in another zone, from their handshake on.
+    """
+
+    def __init__(self) -> None:
+        self.within = ByteCounts()
+        self.across = ByteCounts()
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """The counters, as Prometheus wants them."""
+        every = CounterMetricFamily(
+            "memq_network_bytes", "Bytes from clients and to them.", labels=["direction"]
+        )
+        crossed = CounterMetricFamily(
+            "memq_cross_zone_bytes", "Those of clients in other zones.", labels=["direction"]
+        )
+        within, across = self.within, self.across
+        every.add_metric(["in"], within.received + across.received)
+        every.add_metric(["out"], within.sent + across.sent)
+        crossed.add_metric(["in"], across.received)
+        crossed.add_metric(["out"], across.sent)
+        yield from (every, crossed)
+
+
 class Metrics:
     """Counters of one broker, in a registry of their own."""
 
@@ -154,7 +197,8 @@ class Metrics:
         )
         self.lag = LagGauges()
         self.storage = StorageRequests()
-        for collector in (self.lag, self.storage):
+        self.traffic = Traffic()
+        for collector in (self.lag, self.storage, self.traffic):
             self.registry.register(collector)
 
     def published(self, topic: str, batch: RingBatch, now: ClockReading) -> None:

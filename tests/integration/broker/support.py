@@ -101,10 +101,10 @@ async def broker(
 
 
 @asynccontextmanager
-async def client(running: Broker, token: str = "") -> AsyncIterator[Client]:
+async def client(running: Broker, token: str = "", zone: str = "") -> AsyncIterator[Client]:
     """A connected client."""
     connection = await BrokerConnection.open(
-        running.address, client="test", token=token, connect_timeout_s=TIMEOUT_S
+        running.address, client="test", token=token, zone=zone, connect_timeout_s=TIMEOUT_S
     )
     try:
         yield Client(connection)
