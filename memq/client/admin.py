@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from memq.client.cluster import Cluster
 from memq.client.lag import group_lag
 from memq.client.start import check_start, resolve, time_ms
 from memq.client.sync import EventLoopThread, SyncClient, sync, sync_close
-from memq.client.topic import TopicClient, pages_of_groups
+from memq.client.topic import ATTEMPT_S, TopicClient, pages_of_groups
 from memq.core.runtime import SYSTEM, Runtime
 from memq.core.topic import TopicConfig
 from memq.core.wire.messages import (
@@ -22,10 +23,14 @@ from memq.core.wire.messages import (
     CreateTopic,
     DeleteGroup,
     DeleteTopic,
+    DescribeCluster,
+    DescribeClusterAnswer,
+    DrainBroker,
     FetchLagAnswer,
+    RebalanceCluster,
     TopicAnswer,
 )
-from memq.errors import MemqError, TopicRecreatedError, UnknownTopicError
+from memq.errors import MemqError, TopicRecreatedError, UnavailableError, UnknownTopicError
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -35,6 +40,7 @@ if TYPE_CHECKING:
 
     from memq.client.lag import GroupLag
     from memq.client.start import Start
+    from memq.core.retry import Retry
     from memq.core.wire.messages import (
         GroupInfo,
         PartitionOffsets,
@@ -58,6 +64,7 @@ class AsyncAdminClient:
         bootstrap: comma separated `host:port` of some brokers; None for those of `MEMQ_BOOTSTRAP`,
             of the profile, or else 127.0.0.1:6367.
         token: credential; empty where the brokers ask for none.
+        zone: where this client runs; empty for that of `MEMQ_ZONE`, or of the profile.
         client: names this client in the brokers' logs.
         request_timeout_s: how long brokers are tried before a call fails.
         runtime: clocks, chance and threads.
@@ -68,6 +75,7 @@ class AsyncAdminClient:
         bootstrap: str | None = None,
         *,
         token: str = "",
+        zone: str = "",
         client: str = "",
         request_timeout_s: float = 30.0,
         runtime: Runtime = SYSTEM,
@@ -76,6 +84,7 @@ class AsyncAdminClient:
             bootstrap,
             client=client,
             token=token,
+            zone=zone,
             request_timeout_s=request_timeout_s,
             runtime=runtime,
         )
@@ -112,9 +121,10 @@ class AsyncAdminClient:
             InvalidRequestError: the name cannot be a topic.
         """
         config = TopicConfig.create(name, schema=_schema_bytes(schema), **options)
-        return await self._topic(
-            CreateTopic(config=config, request_id=self._cluster.runtime.token_hex(8))
-        )
+        request = CreateTopic(config=config, request_id=self._cluster.runtime.token_hex(8))
+        answer, _ = await self._cluster.call(None, request)
+        assert isinstance(answer, TopicAnswer)  # noqa: S101 - the wire checked the type
+        return answer.topic
 
     async def alter_topic(
         self, /, name: str, *, schema: Schema | None = None, **options: object
@@ -132,9 +142,10 @@ class AsyncAdminClient:
             SchemaMismatchError: the schema does not extend the old one.
         """
         texts = {option: _option_text(value) for option, value in options.items()}
-        return await self._topic(
-            AlterTopic(topic=name, options=texts, schema=_schema_bytes(schema))
-        )
+        request = AlterTopic(topic=name, options=texts, schema=_schema_bytes(schema))
+        answer: TopicAnswer
+        answer, _ = await self._queue(name).ask(request)
+        return answer.topic
 
     async def delete_topic(self, name: str, *, incarnation: str = "") -> None:
         """Delete a topic with its Batches, notifications and group offsets.
@@ -170,6 +181,40 @@ class AsyncAdminClient:
         """
         return await self._cluster.topic(name, refresh=True)
 
+    # -- the cluster ------------------------------------------------------------------------
+
+    async def describe_cluster(self) -> DescribeClusterAnswer:
+        """The brokers that live, what each of them owns, and what is on its way.
+
+        Raises:
+            InvalidRequestError: the broker governs itself.
+        """
+        answer, _ = await self._cluster.call(None, DescribeCluster())
+        assert isinstance(answer, DescribeClusterAnswer)  # noqa: S101 - the wire checked the type
+        return answer
+
+    async def drain_broker(self, broker_id: str, *, withdraw: bool = False) -> None:
+        """Have a broker give away what it owns, and be given nothing; it goes on to live.
+
+        It is answered when the request stands; `describe_cluster` shows how far it is.
+
+        Args:
+            broker_id: the broker; it need not live.
+            withdraw: take an earlier request back.
+
+        Raises:
+            InvalidRequestError: the broker that is asked governs itself, or there is no such one.
+        """
+        await self._cluster.call(None, DrainBroker(broker_id=broker_id, withdraw=withdraw))
+
+    async def rebalance_cluster(self) -> None:
+        """Have the loads of brokers evened out now, rather than at the next interval.
+
+        Raises:
+            InvalidRequestError: the broker governs itself.
+        """
+        await self._cluster.call(None, RebalanceCluster())
+
     # -- offsets ----------------------------------------------------------------------------
 
     async def offsets(self, topic: str, at: datetime | None = None) -> list[PartitionOffsets]:
@@ -199,9 +244,28 @@ class AsyncAdminClient:
         """
         if topic is not None:
             return await self._queue(topic).groups()
+        retry = self._cluster.retry(self._cluster.request_timeout_s)
+        while True:
+            try:
+                return await self._groups_of_all(retry)
+            except MemqError as error:
+                delay_s = retry.after(error)
+            await asyncio.sleep(delay_s)
+
+    async def _groups_of_all(self, retry: Retry) -> list[GroupInfo]:
+        """The groups of all topics, from each coordinator those of its own."""
+        topics = (await self._cluster.metadata(None, timeout_s=retry.left_s)).topics
+        coordinators = {topic.config.name: topic.queue_address for topic in topics}
         groups: list[GroupInfo] = []
-        for address in {info.queue_address for info in await self.list_topics()}:
-            groups += await pages_of_groups(partial(self._cluster.call, address), None)
+        for address in sorted({*coordinators.values()}):
+            if not address:
+                nobodys = next(name for name, at in coordinators.items() if not at)
+                raise UnavailableError(f"no broker coordinates the groups of topic {nobodys!r} now")
+            attempt_s = min(retry.left_s, ATTEMPT_S)
+            ask = partial(self._cluster.attempt, address, timeout_s=attempt_s)
+            found = await pages_of_groups(ask, None)
+            # One that has just moved is told by both.
+            groups += [group for group in found if coordinators.get(group.topic) == address]
         return sorted(groups, key=lambda group: (group.topic, group.group))
 
     async def lag(self, topic: str | None = None, group: str | None = None) -> list[GroupLag]:
@@ -318,11 +382,6 @@ class AsyncAdminClient:
     def _queue(self, topic: str) -> TopicClient:
         return TopicClient(self._cluster, topic)
 
-    async def _topic(self, request: CreateTopic | AlterTopic) -> TopicInfo:
-        answer, _ = await self._cluster.call(None, request)
-        assert isinstance(answer, TopicAnswer)  # noqa: S101 - the wire checked the type
-        return answer.topic
-
 
 class AdminClient(SyncClient[AsyncAdminClient]):
     """Administers a cluster, from any thread. Use it with `with`, or `close` it.
@@ -335,12 +394,17 @@ class AdminClient(SyncClient[AsyncAdminClient]):
         bootstrap: str | None = None,
         *,
         token: str = "",
+        zone: str = "",
         client: str = "",
         request_timeout_s: float = 30.0,
     ) -> None:
         super().__init__(
             AsyncAdminClient(
-                bootstrap, token=token, client=client, request_timeout_s=request_timeout_s
+                bootstrap,
+                token=token,
+                zone=zone,
+                client=client,
+                request_timeout_s=request_timeout_s,
             ),
             EventLoopThread("memq-admin"),
         )
@@ -351,6 +415,9 @@ class AdminClient(SyncClient[AsyncAdminClient]):
     delete_topic = sync(AsyncAdminClient.delete_topic)
     list_topics = sync(AsyncAdminClient.list_topics)
     describe_topic = sync(AsyncAdminClient.describe_topic)
+    describe_cluster = sync(AsyncAdminClient.describe_cluster)
+    drain_broker = sync(AsyncAdminClient.drain_broker)
+    rebalance_cluster = sync(AsyncAdminClient.rebalance_cluster)
     offsets = sync(AsyncAdminClient.offsets)
     watermark = sync(AsyncAdminClient.watermark)
     groups = sync(AsyncAdminClient.groups)

@@ -1,12 +1,13 @@
 """Which broker to ask: discovery, connections and retries.
 
 A `Cluster` starts from a few seed addresses and learns the brokers from any of them. It keeps one
-connection per broker, and the topics that were asked for. A caller that is told `NotHostedError`
-without an address refreshes the topic and asks its new host.
+connection per broker, and the topics that were asked for, for up to `METADATA_AGE_S`. A caller that
+is told `NotHostedError` without an address refreshes the topic and asks its new host.
 
 Every call has one deadline. Inside it, retriable errors are tried again: at another broker where
 any will do, else at the same one after a back-off with full jitter. A `NotHostedError` that names
-an address is followed. What is not retriable, and the last error at the deadline, is raised. A call
+an address is followed, at once the first time; when the broker that it names fails, the call begins
+where it began. What is not retriable, and the last error at the deadline, is raised. A call
 that has tried for some seconds says so in the log, so that nobody waits in the dark.
 
 One event loop, not thread safe.
@@ -18,6 +19,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
+from memq.client.broker_choice import BrokerChoice
 from memq.client.connection import BrokerConnection, parse_address
 from memq.client.profile import connection_of
 from memq.core.retry import Retry, RetryLog
@@ -30,10 +32,11 @@ from memq.errors import (
     NotHostedError,
     ProtocolError,
     RequestTimeoutError,
+    UnavailableError,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Collection
 
     from memq.client.connection import Body
 
@@ -41,6 +44,7 @@ log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 5.0  # a dead host costs this much before the next is tried
 ANY_BROKER_ATTEMPT_S = 5.0  # where any broker will do, none is waited for longer than this
+METADATA_AGE_S = 300.0  # brokers that are added are found by then, by clients that lack nothing
 MAX_CACHED_TOPICS = 1_000  # a client uses a few; the oldest goes, and costs one more request
 
 
@@ -71,7 +75,6 @@ class _Call(NamedTuple):
     header: Struct
     body: Body
     body_crc: int | None
-    retry: Retry
 
 
 class Cluster:
@@ -81,6 +84,7 @@ class Cluster:
         bootstrap: comma separated `host:port` of some brokers; None as in `connection_of`.
         client: free text that names this client in the brokers' logs.
         token: credential; empty where the brokers ask for none.
+        zone: where this client runs; empty as in `connection_of`.
         request_timeout_s: deadline of a call that is given none.
         sleep: waits for seconds.
         runtime: clocks, chance and threads, for all that is built around this cluster.
@@ -92,21 +96,26 @@ class Cluster:
         *,
         client: str = "",
         token: str = "",
+        zone: str = "",
         request_timeout_s: float = 30.0,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         runtime: Runtime = SYSTEM,
     ) -> None:
         self.runtime = runtime
         self._sleep = sleep
-        connection = connection_of(bootstrap, token)
+        connection = connection_of(bootstrap, token, zone)
         self.seeds = parse_bootstrap(connection["bootstrap"])
         self.request_timeout_s = request_timeout_s
         self.brokers: list[BrokerInfo] = []
         self.cluster_id = ""
         self._client = client
         self._token = connection["token"]
+        self._zone = connection.get("zone", "")
+        self._choice = BrokerChoice(self._zone, runtime)
         self._clock = runtime.mono_s
         self._topics: dict[str, TopicInfo] = {}
+        self._versions: dict[str, str] = {}  # of these, where they have one
+        self._told_s = self._clock()  # when brokers were told last
         self._connections: dict[str, BrokerConnection] = {}
         self._opening: dict[str, asyncio.Task[BrokerConnection]] = {}
         self._preferred = self.seeds[0]  # the broker that answered last
@@ -129,7 +138,7 @@ class Cluster:
         create: bool = False,
         timeout_s: float | None = None,
     ) -> TopicInfo:
-        """A topic with its hosts and schemas; remembered until `refresh`.
+        """A topic with its hosts and schemas; remembered until `refresh` or `forget`.
 
         With `create` a broker that may do so makes a topic that does not exist.
 
@@ -138,15 +147,42 @@ class Cluster:
             MemqError: as `call`.
         """
         known = self._topics.get(name)
-        if known is not None and not refresh:
+        if known is not None and not refresh and self._clock() < self._told_s + METADATA_AGE_S:
             return known
-        answer = await self.metadata([name], create=create, timeout_s=timeout_s)
+        return self._remember(name, await self.metadata([name], create=create, timeout_s=timeout_s))
+
+    async def next_topic(self, name: str, wait_s: float) -> TopicInfo:
+        """A topic as soon as it is not as it was told last, or when `wait_s` are over.
+
+        Raises:
+            UnknownTopicError: there is no such topic any more.
+            MemqError: as `call`.
+        """
+        known = self._versions.get(name, "")
+        request = Metadata(topics=[name], known=known, max_wait_ms=int(wait_s * 1000))
+        answer, _ = await self.call(None, request, wait_s=wait_s)
+        assert isinstance(answer, MetadataAnswer)  # noqa: S101 - the wire checked the type
+        self._adopt(answer)
+        return self._remember(name, answer)
+
+    def moves(self, name: str) -> bool:
+        """Whether a topic that was asked for may move between brokers, so `next_topic` may wait."""
+        return name in self._versions
+
+    def forget(self, name: str) -> None:
+        """Ask for a topic anew when it is wanted next: what is known of it is over."""
+        self._topics.pop(name, None)
+
+    def _remember(self, name: str, answer: MetadataAnswer) -> TopicInfo:
         if [topic.config.name for topic in answer.topics] != [name]:
             raise ProtocolError(f"asked for topic {name!r}, but the broker answered {answer!r}")
-        self._topics.pop(name, None)
-        while len(self._topics) >= MAX_CACHED_TOPICS:
-            del self._topics[next(iter(self._topics))]
+        for known in (self._topics, self._versions):
+            known.pop(name, None)
+            while len(known) >= MAX_CACHED_TOPICS:
+                del known[next(iter(known))]
         self._topics[name] = answer.topics[0]
+        if answer.version:
+            self._versions[name] = answer.version
         return answer.topics[0]
 
     async def metadata(
@@ -174,10 +210,27 @@ class Cluster:
                 break
             if not answer.topics or answer.topics[-1].config.name <= after:
                 raise ProtocolError(f"asked for topics after {after!r}, the broker goes back")
-        self.brokers = answer.brokers
-        self.cluster_id = answer.cluster_id
+        self._adopt(answer)
         answer.topics = found
         return answer
+
+    def _adopt(self, answer: MetadataAnswer) -> None:
+        self.brokers = answer.brokers
+        self.cluster_id = answer.cluster_id
+        self._choice.known(answer.brokers)
+        self._told_s = self._clock()
+
+    def near(self) -> Collection[str]:
+        """Addresses of the brokers in this client's zone, as told last."""
+        return self._choice.near()
+
+    def reader(self, topic: TopicInfo) -> str:
+        """Address of the broker to read a topic at; empty when none is known."""
+        return self._choice.reader(topic.queue_address)
+
+    def retry(self, timeout_s: float) -> Retry:
+        """The attempts of a call that is made of several; the log is told of it as of others."""
+        return Retry(timeout_s, self.runtime, log=self._retry_log)
 
     async def connection(self, address: str) -> BrokerConnection:
         """The connection to a broker; opened when there is none, once for all who ask meanwhile.
@@ -206,6 +259,7 @@ class Cluster:
         *,
         body_crc: int | None = None,
         timeout_s: float | None = None,
+        wait_s: float = 0.0,
     ) -> tuple[Struct, memoryview]:
         """Ask a broker (None: any) until it answers: header and body of the answer.
 
@@ -215,6 +269,7 @@ class Cluster:
             body: of the request.
             body_crc: CRC32C of the body, when it is known.
             timeout_s: deadline of the whole call; None for `request_timeout_s`.
+            wait_s: how long the broker may take on purpose, on top of it.
 
         Raises:
             NotHostedError: another broker must be asked, but it is not known which.
@@ -223,21 +278,55 @@ class Cluster:
             MemqError: the typed error that the broker named.
         """
         budget_s = self.request_timeout_s if timeout_s is None else timeout_s
-        retry = Retry(budget_s, self.runtime, log=self._retry_log)
-        call = _Call(header, body, body_crc, retry)
-        redirected = False
+        retry = self.retry(budget_s + wait_s)
+        call = _Call(header, body, body_crc)
+        where, redirected = address, False
+        tried: set[str] = set()
         while True:
-            target, at_once = self._choose(address, retry.failures)
+            anyone = where is None
+            target = self._choose(tried) if where is None else where
             try:
-                return await self._attempt(call, target, any_broker=address is None)
+                answer = await self._attempt(call, target, self._limit_s(retry, anyone, wait_s))
             except NotHostedError as error:
-                if not error.address:
+                if not error.address and address is not None:
                     raise
-                address, at_once, redirected = error.address, not redirected, True
+                where, at_once = error.address or None, bool(error.address) and not redirected
+                redirected = redirected or at_once
                 delay_s = retry.after(error, at_once=at_once, retriable=True)
             except MemqError as error:
+                where = address  # whom another broker pointed to may be gone
+                if anyone and error.retriable:
+                    self._choice.failed(target)
+                at_once = anyone and any(map(self._choice.awake, self._untried(tried)))
                 delay_s = retry.after(error, at_once=at_once)
+            else:
+                if anyone:
+                    self._preferred = target
+                return answer
             await self._sleep(delay_s)
+
+    async def attempt(
+        self,
+        address: str,
+        header: Struct,
+        body: Body = b"",
+        *,
+        body_crc: int | None = None,
+        timeout_s: float,
+    ) -> tuple[Struct, memoryview]:
+        """Ask a broker once: header and body of the answer.
+
+        Raises:
+            NotHostedError: another broker must be asked.
+            RequestTimeoutError: no answer in time.
+            UnavailableError: the broker cannot be reached.
+            MemqError: the typed error that the broker named.
+        """
+        try:
+            return await self._attempt(_Call(header, body, body_crc), address, timeout_s)
+        except (UnavailableError, RequestTimeoutError):
+            self._choice.failed(address)
+            raise
 
     async def close(self) -> None:
         """Close every connection. May be called again."""
@@ -250,36 +339,42 @@ class Cluster:
         for connection in connections:
             await connection.close()
 
-    def _choose(self, address: str | None, attempt: int) -> tuple[str, bool]:
-        """Whom to ask, and whether the next try may follow at once: only to a broker not tried."""
-        if address is not None:
-            return address, False
-        candidates = dict.fromkeys(
-            [self._preferred, *self.seeds, *(broker.address for broker in self.brokers)]
-        )
-        position = attempt % len(candidates)
-        return list(candidates)[position], position < len(candidates) - 1
+    def _choose(self, tried: set[str]) -> str:
+        """Whom to ask where any broker will do: each once, then all of them once more."""
+        if not self._untried(tried):
+            tried.clear()
+        target = self._choice.first(self._untried(tried))
+        tried.add(target)
+        return target
+
+    def _untried(self, tried: set[str]) -> list[str]:
+        known = [self._preferred, *self.seeds, *(broker.address for broker in self.brokers)]
+        return [address for address in dict.fromkeys(known) if address not in tried]
+
+    def _limit_s(self, retry: Retry, anyone: bool, wait_s: float) -> float:
+        """How long the next attempt may take: where others could answer, not all that is left."""
+        left_s = retry.left_s
+        if not anyone:
+            return left_s
+        others = sum(map(self._choice.awake, self._untried(set()))) > 1
+        return min(left_s / 2 if others else left_s, ANY_BROKER_ATTEMPT_S + wait_s)
 
     async def _attempt(
-        self, call: _Call, address: str, *, any_broker: bool
+        self, call: _Call, address: str, limit_s: float
     ) -> tuple[Struct, memoryview]:
         started_s = self._clock()
-        left_s = call.retry.left_s
-        if any_broker:
-            left_s = min(left_s, ANY_BROKER_ATTEMPT_S)
         try:
-            async with asyncio.timeout(left_s):
+            async with asyncio.timeout(limit_s):
                 connection = await self.connection(address)
         except TimeoutError as exc:
             raise RequestTimeoutError(
-                f"broker {address} could not be reached within {left_s:.3g} s"
+                f"broker {address} could not be reached within {limit_s:.3g} s"
             ) from exc
-        left_s = max(0.0, left_s - (self._clock() - started_s))
+        left_s = max(0.0, limit_s - (self._clock() - started_s))
         answer = await connection.request(
             call.header, call.body, body_crc=call.body_crc, timeout_s=left_s
         )
-        if any_broker:
-            self._preferred = address
+        self._choice.answered(address)
         return answer
 
     async def _open(self, address: str) -> BrokerConnection:
@@ -288,6 +383,7 @@ class Cluster:
                 address,
                 client=self._client,
                 token=self._token,
+                zone=self._zone,
                 connect_timeout_s=CONNECT_TIMEOUT_S,
             )
         finally:

@@ -84,10 +84,10 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     limits: HandshakeAnswer
 
-    def __init__(self, address: str, *, client: str = "", token: str = "") -> None:
+    def __init__(self, address: str, *, client: str = "", token: str = "", zone: str = "") -> None:
         self.address = address
         self._loop = asyncio.get_running_loop()
-        self._wire = ClientConnection(client, token)
+        self._wire = ClientConnection(client, token, zone)
         self._reader = FrameReader(
             max_header_bytes=CLIENT_MAX_HEADER_BYTES, max_body_bytes=CLIENT_MAX_BODY_BYTES
         )
@@ -101,7 +101,13 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     @classmethod
     async def open(
-        cls, address: str, *, client: str = "", token: str = "", connect_timeout_s: float
+        cls,
+        address: str,
+        *,
+        client: str = "",
+        token: str = "",
+        zone: str = "",
+        connect_timeout_s: float,
     ) -> BrokerConnection:
         """Connect and shake hands.
 
@@ -113,7 +119,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         """
         host, port = parse_address(address)
         loop = asyncio.get_running_loop()
-        connection = cls(address, client=client, token=token)
+        connection = cls(address, client=client, token=token, zone=zone)
         try:
             async with asyncio.timeout(connect_timeout_s):
                 await loop.create_connection(lambda: connection, host, port)

@@ -106,7 +106,7 @@ async def read_broker(
     while reach < length:
         wanted = min(RANGE_BYTES, length - reach)
         request = FetchBatch(topic=topic.topic, uri=uri, start=start + reach, length=wanted)
-        _, body = await topic.ask(request, timeout_s=timeout_s)
+        _, body = await topic.read(request, timeout_s=timeout_s)
         data[reach : reach + len(body)] = body
         reach += len(body)
         if len(body) < wanted:

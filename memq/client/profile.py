@@ -22,9 +22,14 @@ import stat
 import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, TypedDict, get_args
 
-from memq.core.defaults import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, TOKEN_VARIABLE
+from memq.core.defaults import (
+    BOOTSTRAP_VARIABLE,
+    DEFAULT_BOOTSTRAP,
+    TOKEN_VARIABLE,
+    ZONE_VARIABLE,
+)
 from memq.core.options import Option, defaults, options_of, parse_options
 from memq.errors import ConfigError
 
@@ -51,6 +56,7 @@ class Profile:
         token_file: File that holds the token, in place of `token`; a relative path begins at the
             folder of the configuration file.
         read_through: For `memq consume` and `memq export`, as their option of this name.
+        zone: Where this machine is, such as eu-west-1a: brokers of that zone are preferred.
     """
 
     bootstrap: Annotated[str | None, Option("text", None)] = None
@@ -59,6 +65,7 @@ class Profile:
     read_through: Annotated[
         _ReadThrough | None, Option("text", None, choices=get_args(_ReadThrough))
     ] = None
+    zone: Annotated[str, Option("text", "")] = ""
 
     def __repr__(self) -> str:
         return f"<Profile {self.bootstrap or 'without brokers'}>"  # never the token
@@ -72,10 +79,11 @@ PROFILE_OPTIONS = options_of(Profile)
 
 
 class Connection(TypedDict):
-    """The arguments of a client that say whom to ask."""
+    """The arguments of a client that say whom to ask; the zone only where one is known."""
 
     bootstrap: str
     token: str
+    zone: NotRequired[str]
 
 
 def profile(name: str | None = None) -> Connection:
@@ -90,27 +98,36 @@ def profile(name: str | None = None) -> Connection:
         ConfigError: there is no such profile, or the file cannot be read or is malformed.
     """
     found = read_profile(name)
-    return Connection(bootstrap=found.bootstrap or DEFAULT_BOOTSTRAP, token=found.token)
+    return _connection(found.bootstrap or DEFAULT_BOOTSTRAP, found.token, found.zone)
 
 
-def connection_of(bootstrap: str | None, token: str = "") -> Connection:
+def connection_of(bootstrap: str | None, token: str = "", zone: str = "") -> Connection:
     """Whom a client asks that was given these arguments.
 
     Brokers that were named are asked with the token that was given. Without a name they are those
     of `MEMQ_BOOTSTRAP`, of the profile, or the one on this machine, and a token that was not given
-    is that of `MEMQ_TOKEN` or of the profile.
+    is that of `MEMQ_TOKEN` or of the profile. A zone that was not given is that of `MEMQ_ZONE`,
+    whatever the brokers, or of the profile that names them.
 
     Raises:
         ConfigError: as `profile`.
     """
+    zone = zone or os.environ.get(ZONE_VARIABLE, "")
     if bootstrap is not None:
-        return Connection(bootstrap=bootstrap, token=token)
+        return _connection(bootstrap, token, zone)
     bootstrap = os.environ.get(BOOTSTRAP_VARIABLE)
     token = token or os.environ.get(TOKEN_VARIABLE, "")
     if bootstrap:
-        return Connection(bootstrap=bootstrap, token=token)
+        return _connection(bootstrap, token, zone)
     found = profile()
-    return Connection(bootstrap=found["bootstrap"], token=token or found["token"])
+    return _connection(found["bootstrap"], token or found["token"], zone or found.get("zone", ""))
+
+
+def _connection(bootstrap: str, token: str, zone: str) -> Connection:
+    found = Connection(bootstrap=bootstrap, token=token)
+    if zone:
+        found["zone"] = zone
+    return found
 
 
 def read_profile(

@@ -1,8 +1,14 @@
-"""One topic, as a client sees it through the broker that serves its notification queue.
+"""One topic, as a client sees it through the brokers of its cluster.
 
-Which broker that is may change while a call is under way. So a call is made in attempts: when one
-fails in a way that may pass, the topic is looked up again and its queue's broker of that moment is
-asked, until the deadline of the call.
+What is asked of a group goes to the broker that coordinates the topic's groups; how far the topic
+is stored, to the owners of its write partitions, all of them; what is read, to a reader
+(`memq.client.broker_choice`). Which brokers these are may change while a call is under way, and for
+a moment a write partition has no owner. So a call is made in attempts: when one fails in a way that
+may pass, the topic is looked up again and the broker of that moment is asked, until the deadline of
+the call. A broker that names another one is believed first, at once one time.
+
+A topic that a broker does not know, or knows as another incarnation, is looked up once more too:
+the broker may not have heard yet of what another one has told.
 
 All calls are about one incarnation of the topic: the one given, or else the first that was met.
 When the topic is deleted and recreated, they fail with `TopicRecreatedError` from then on, for
@@ -18,7 +24,7 @@ from __future__ import annotations
 import asyncio
 import math
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -27,7 +33,6 @@ from memq.client.lag import lag_of
 from memq.client.sync import EventLoopThread, SyncClient, sync, sync_close, sync_iter
 from memq.core.notification.notification import PublishedBatch, decode_notification
 from memq.core.ranges import OffsetRange, offsets_in_words, retained_in_words
-from memq.core.retry import Retry
 from memq.core.wire.messages import (
     CommitOffsets,
     FetchCommitted,
@@ -41,14 +46,18 @@ from memq.core.wire.messages import (
     NotificationEntry,
     PartitionOffset,
     TopicRequest,
+    WatermarkAnswer,
 )
 from memq.errors import (
     CorruptDataError,
     InvalidRequestError,
     MemqError,
+    NotHostedError,
     OffsetOutOfRangeError,
     ProtocolError,
     TopicRecreatedError,
+    UnavailableError,
+    UnknownTopicError,
 )
 
 if TYPE_CHECKING:
@@ -63,6 +72,7 @@ if TYPE_CHECKING:
     )
     from typing import Self
 
+    from memq.client.connection import Body
     from memq.client.lag import Lag
     from memq.core.wire.messages import (
         FetchCommittedAnswer,
@@ -73,10 +83,12 @@ if TYPE_CHECKING:
         PartitionOffsets,
         Struct,
         TopicInfo,
-        WatermarkAnswer,
+        Write,
     )
 
-ATTEMPT_S = 5.0  # a broker that does not answer for this long may not serve the queue any more
+T = TypeVar("T")
+
+ATTEMPT_S = 5.0  # a broker that does not answer for this long may not be the one to ask any more
 PAGE_ENTRIES = 1_000  # notifications asked for at a time, about 1 MB
 LAG_POSITIONS = 4_000  # whose lag is asked for at a time; a broker takes a few more
 
@@ -189,7 +201,7 @@ class TopicClient:
             max_wait_ms=max_wait_ms,
         )
         answer: FetchNotificationsAnswer
-        answer, body = await self.ask(request, timeout_s=timeout_s, wait_s=max_wait_ms / 1000)
+        answer, body = await self.read(request, timeout_s=timeout_s, wait_s=max_wait_ms / 1000)
         try:
             entries = _entries.decode(body)
         except msgspec.MsgspecError as exc:
@@ -206,7 +218,7 @@ class TopicClient:
         """
         request = FetchOffsets(topic=self.topic, at_ms=at_ms)
         answer: FetchOffsetsAnswer
-        answer, _ = await self.ask(request, timeout_s=timeout_s)
+        answer, _ = await self.read(request, timeout_s=timeout_s)
         return answer.partitions
 
     async def starts(self) -> dict[int, int]:
@@ -307,7 +319,7 @@ class TopicClient:
         for first in range(0, len(positions), LAG_POSITIONS):
             asked = list(positions[first : first + LAG_POSITIONS])
             answer: FetchLagAnswer
-            answer, _ = await self.ask(FetchLag(topic=self.topic, positions=asked))
+            answer, _ = await self.read(FetchLag(topic=self.topic, positions=asked))
             lags += answer.lags
             now_us = answer.now_us
         return FetchLagAnswer(lags=lags, now_us=now_us)
@@ -327,14 +339,30 @@ class TopicClient:
         return {each.partition: lag_of(each, answer.now_us) for each in answer.lags}
 
     async def watermark(self) -> WatermarkAnswer:
-        """How far the topic is stored.
+        """How far the topic is stored, by all that own a part of it.
 
         Raises:
+            UnavailableError: a write partition has no owner, or its owner does not tell.
             MemqError: as `ask`.
         """
-        answer: WatermarkAnswer
-        answer, _ = await self.ask(FetchWatermark(topic=self.topic))
-        return answer
+
+        async def told(topic: TopicInfo, _: str, left_s: Callable[[], float]) -> WatermarkAnswer:
+            owners = dict.fromkeys(topic.hosts)
+            if not all(owners) or not owners:
+                raise self._nobody("owns every write partition")
+            request = FetchWatermark(topic=self.topic)
+            answers = await asyncio.gather(
+                *(self._attempt(topic, owner, request, left_s()) for owner in owners),
+                return_exceptions=True,
+            )
+            found: list[WatermarkAnswer] = []
+            for answer in answers:
+                if isinstance(answer, BaseException):
+                    raise answer
+                found.append(answer[0])
+            return merge_watermarks(self.topic, len(topic.hosts), found)
+
+        return await self._until_done(told, None)
 
     async def retained_since(self) -> list[RetainedSince]:
         """Since when each read partition is retained in full.
@@ -416,7 +444,7 @@ class TopicClient:
     async def ask(
         self, request: Struct, *, timeout_s: float | None = None, wait_s: float = 0.0
     ) -> tuple[Any, memoryview]:
-        """Ask the broker that serves the queue, whichever it is: header and body of the answer.
+        """Ask the broker that coordinates the topic's groups: header and body of the answer.
 
         Args:
             request: header to send.
@@ -427,25 +455,143 @@ class TopicClient:
             UnknownTopicError: there is no such topic.
             TopicRecreatedError: it was deleted and recreated.
             RequestTimeoutError: no answer by the deadline.
-            UnavailableError: no broker could be reached by the deadline.
+            UnavailableError: no broker could be reached, or was the one to ask, by the deadline.
             MemqError: the typed error that the broker named.
+        """
+        return await self._ask(self._coordinator, request, timeout_s=timeout_s, wait_s=wait_s)
+
+    async def read(
+        self, request: TopicRequest, *, timeout_s: float | None = None, wait_s: float = 0.0
+    ) -> tuple[Any, memoryview]:
+        """Ask a reader: header and body of the answer.
+
+        Args:
+            request: header to send; one that any broker of a cluster answers.
+            timeout_s: as in `ask`.
+            wait_s: as in `ask`.
+
+        Raises:
+            MemqError: as `ask`.
+        """
+
+        def reader(topic: TopicInfo) -> str:
+            found = self.cluster.reader(topic)
+            if not found:
+                raise self._nobody("serves")
+            return found
+
+        return await self._ask(reader, request, timeout_s=timeout_s, wait_s=wait_s)
+
+    async def write(
+        self, request: Write, body: Body, body_crc: int, *, timeout_s: float | None = None
+    ) -> None:
+        """Send a Message to the owner of its write partition, until it is acked.
+
+        Every attempt has the same name and bytes.
+
+        Raises:
+            MemqError: as `ask`.
+        """
+
+        def owner(topic: TopicInfo) -> str:
+            found = topic.hosts[request.write_partition]
+            if not found:
+                raise self._nobody(f"owns write partition {request.write_partition}")
+            return found
+
+        budget_s = self.cluster.request_timeout_s if timeout_s is None else timeout_s
+        await self._ask(
+            owner, request, body, body_crc=body_crc, timeout_s=budget_s, attempt_s=budget_s / 2
+        )
+
+    def _coordinator(self, topic: TopicInfo) -> str:
+        if not topic.queue_address:
+            raise self._nobody("coordinates the groups")
+        return topic.queue_address
+
+    def _nobody(self, does: str) -> UnavailableError:
+        return UnavailableError(f"no broker {does} of topic {self.topic!r} now")
+
+    async def _ask(
+        self,
+        whom: Callable[[TopicInfo], str],
+        request: Struct,
+        body: Body = b"",
+        *,
+        body_crc: int | None = None,
+        timeout_s: float | None,
+        wait_s: float = 0.0,
+        attempt_s: float = ATTEMPT_S,
+    ) -> tuple[Any, memoryview]:
+        async def attempt(
+            topic: TopicInfo, pointed_to: str, left_s: Callable[[], float]
+        ) -> tuple[Any, memoryview]:
+            address = pointed_to or whom(topic)
+            return await self._attempt(
+                topic, address, request, left_s(), body=body, body_crc=body_crc
+            )
+
+        return await self._until_done(attempt, timeout_s, wait_s, attempt_s)
+
+    async def _attempt(
+        self,
+        topic: TopicInfo,
+        address: str,
+        request: Struct,
+        timeout_s: float,
+        *,
+        body: Body = b"",
+        body_crc: int | None = None,
+    ) -> tuple[Any, memoryview]:
+        if isinstance(request, TopicRequest):
+            request.incarnation = self.incarnation or topic.incarnation
+        return await self.cluster.attempt(
+            address, request, body, body_crc=body_crc, timeout_s=timeout_s
+        )
+
+    async def _until_done(
+        self,
+        attempt: Callable[[TopicInfo, str, Callable[[], float]], Awaitable[T]],
+        timeout_s: float | None,
+        wait_s: float = 0.0,
+        attempt_s: float = ATTEMPT_S,
+    ) -> T:
+        """Look the topic up and make the attempt, again and again until it succeeds or must not.
+
+        Args:
+            attempt: given the topic, the address that a broker has named, if one has, and the
+                seconds that are left for it.
+            timeout_s: as in `ask`.
+            wait_s: as in `ask`.
+            attempt_s: how long an attempt may take without that.
         """
         cluster = self.cluster
         budget_s = cluster.request_timeout_s if timeout_s is None else timeout_s
-        retry = Retry(budget_s + wait_s, cluster.runtime)
+        retry = cluster.retry(budget_s + wait_s)
+        pointed_to, redirected = "", False
+        doubt: MemqError | None = None  # what a broker said of the topic, that others may not say
         while True:
-            attempt_s = min(retry.left_s, ATTEMPT_S + wait_s)
+
+            def left_s() -> float:
+                return min(retry.left_s, attempt_s + wait_s)
+
+            known = False
             try:
-                topic = await cluster.topic(
-                    self.topic, refresh=retry.failures > 0, timeout_s=attempt_s
-                )
-                if isinstance(request, TopicRequest):
-                    request.incarnation = self.incarnation or topic.incarnation
-                found = await cluster.call(topic.queue_address, request, timeout_s=attempt_s)
+                topic = await cluster.topic(self.topic, timeout_s=left_s())
+                if doubt is not None and self.incarnation not in ("", topic.incarnation):
+                    raise doubt
+                known = True
+                found = await attempt(topic, pointed_to, left_s)
             except MemqError as error:
-                # What the cluster remembers may be over; nobody has relied on it yet.
-                passing = isinstance(error, TopicRecreatedError) and not self.incarnation
-                delay_s = retry.after(error, retriable=error.retriable or passing)
+                at_once, pointed_to = False, ""
+                if isinstance(error, NotHostedError) and error.address:
+                    at_once, redirected, pointed_to = not redirected, True, error.address
+                unsure = isinstance(error, UnknownTopicError | TopicRecreatedError)
+                doubt = error if unsure else None
+                if error.retriable or unsure:
+                    cluster.forget(self.topic)  # also for the calls after this one
+                may_pass = error.retriable or (unsure and known)
+                delay_s = retry.after(error, at_once=at_once, retriable=may_pass)
             else:
                 self.incarnation = self.incarnation or topic.incarnation
                 return found
@@ -461,6 +607,7 @@ class SyncTopicClient(SyncClient[TopicClient]):
         topic: the topic.
         incarnation: of the topic; empty for the one that is met first.
         token: credential; empty where the brokers ask for none.
+        zone: where this client runs; empty for that of `MEMQ_ZONE`, or of the profile.
         client: names this client in the brokers' logs.
         request_timeout_s: how long brokers are tried before a call fails.
         loop: makes the event loop on which the calls run.
@@ -473,12 +620,13 @@ class SyncTopicClient(SyncClient[TopicClient]):
         *,
         incarnation: str = "",
         token: str = "",
+        zone: str = "",
         client: str = "",
         request_timeout_s: float = 30.0,
         loop: type[EventLoopThread] = EventLoopThread,
     ) -> None:
         cluster = Cluster(
-            bootstrap, client=client, token=token, request_timeout_s=request_timeout_s
+            bootstrap, client=client, token=token, zone=zone, request_timeout_s=request_timeout_s
         )
         super().__init__(TopicClient(cluster, topic, incarnation), loop(f"memq-topic-{topic}"))
 
@@ -528,6 +676,48 @@ def check_retained(topic: str, wanted: OffsetRange, retained: Sequence[Partition
             f"{retained_in_words(there.start, there.end)}. What comes before was removed by "
             "retention, what comes after is not published yet"
         )
+
+
+def merge_watermarks(
+    topic: str, write_partitions: int, answers: Sequence[WatermarkAnswer]
+) -> WatermarkAnswer:
+    """How far a topic is stored, from what the owners of its write partitions tell.
+
+    Each write partition is as far as its owner says; who does not own it says -1. A read partition
+    is as far as the least that anybody says, and so is the topic.
+
+    Args:
+        topic: its name.
+        write_partitions: how many there are at least.
+        answers: one of each owner.
+
+    Raises:
+        UnavailableError: nobody tells of one of the write partitions.
+        ProtocolError: they do not speak of the same topic.
+    """
+    if len({len(answer.read_partitions) for answer in answers}) > 1:
+        raise ProtocolError(f"brokers tell of different read partitions of topic {topic!r}")
+    count = max([write_partitions, *(len(answer.write_partitions) for answer in answers)])
+    by_write = []
+    for number in range(count):
+        told = [
+            answer.write_partitions[number]
+            for answer in answers
+            if number < len(answer.write_partitions) and answer.write_partitions[number] >= 0
+        ]
+        if not told:
+            raise UnavailableError(
+                f"no broker tells how far write partition {number} of topic {topic!r} is stored now"
+            )
+        by_write.append(min(told))  # two tell while it moves: the lesser holds in any case
+    return WatermarkAnswer(
+        stored_through_ms=min(by_write),
+        write_partitions=by_write,
+        read_partitions=[
+            min(told) for told in zip(*(each.read_partitions for each in answers), strict=True)
+        ],
+        retained_since_ms=max(answer.retained_since_ms for answer in answers),
+    )
 
 
 def _positions(offsets: Mapping[int, int]) -> list[PartitionOffset]:

@@ -29,7 +29,7 @@ from memq.core.wire.messages import (
     WriteAnswer,
 )
 from memq.core.wire.server_connection import ServerConnection
-from memq.errors import MemqError, SequenceGapError, UnknownTopicError
+from memq.errors import MemqError, SequenceGapError, UnavailableError, UnknownTopicError
 
 
 class Published:
@@ -49,7 +49,16 @@ class TinyBroker:
         faults: outcomes of the next Writes: an error to answer with, "drop" to cut the connection
             before, "drop after" to publish and then cut it, "ignore" to never answer.
         hold: while set, Writes are published but answered only by `release`.
-        redirect: address that Writes are sent on to.
+        answers: what other requests are answered with, by type: an answer, an error, or a function
+            of the request that gives one; "ignore" to never answer.
+        asked: those requests, as they came.
+        hosts: address by write partition; None where all is here.
+        queue_address: of the topics; None where it is here.
+        coordinators: of topics whose `queue_address` is another one.
+        brokers: what Metadata tells of the brokers; None for this one alone.
+        frozen: while set, nothing is answered and nobody welcomed.
+        version: of the topics, for Metadata that waits; `change` ends the wait.
+        zones: that clients have named, as they came.
         published: Messages by (write partition, producer id, epoch, sequence), in order.
     """
 
@@ -59,7 +68,15 @@ class TinyBroker:
         self.faults = deque()
         self.hold = False
         self.held = []
-        self.redirect = None
+        self.answers = {}
+        self.asked = []
+        self.queue_address = None
+        self.coordinators = {}
+        self.brokers = None
+        self.frozen = False
+        self.version = ""
+        self.zones = []
+        self._waiting = []
         self.published = {}
         self.writes = 0
         self.repeats = 0
@@ -93,6 +110,7 @@ class TinyBroker:
     async def stop(self):
         self._server.close()
         self.cut()
+        self._waiting.clear()
         await asyncio.gather(*(connection.lost for connection in self.connections))
 
     def cut(self):
@@ -107,8 +125,29 @@ class TinyBroker:
                 self._changed = asyncio.get_running_loop().create_future()
                 await self._changed
 
+    def change(self, version):
+        """Tell who waits for it that the topics have changed."""
+        self.version = version
+        waiting, self._waiting = self._waiting, []
+        for connection, event in waiting:
+            connection.reply(event.correlation_id, self.metadata(event.header))
+
+    def wait(self, connection, event):
+        """Keep a Metadata request until `change`."""
+        self._waiting.append((connection, event))
+        self.note_change()
+
+    @property
+    def waiting(self):
+        """Metadata requests that wait."""
+        return len(self._waiting)
+
+    def count(self, kind):
+        """How often a request of that type came."""
+        return sum(isinstance(request, kind) for request in self.asked)
+
     def note_change(self):
-        """A Write was dealt with."""
+        """A request was dealt with."""
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
 
@@ -132,8 +171,9 @@ class TinyBroker:
             raise UnknownTopicError(f"topic {missing[0]!r} does not exist")
         return MetadataAnswer(
             cluster_id="tiny",
-            brokers=[BrokerInfo(id="b0", address=self.address)],
+            brokers=self.brokers or [BrokerInfo(id="b0", address=self.address)],
             topics=[self._info(name) for name in names],
+            version=self.version,
         )
 
     def write(self, request, body, crc):
@@ -174,7 +214,9 @@ class TinyBroker:
             schema_id=schema_id(schema),
             hosts=self.hosts or [self.address] * config.write_partitions,
             named_partitions=config.write_partitions,
-            queue_address=self.address,
+            queue_address=self.coordinators.get(
+                name, self.address if self.queue_address is None else self.queue_address
+            ),
         )
 
 
@@ -219,8 +261,14 @@ class _Connection(asyncio.BufferedProtocol):
             self._send(self.wire.answer(correlation_id, answer))
 
     def _handle(self, event):
+        if self.broker.frozen:
+            return
+        if isinstance(event, HandshakeReceived):
+            self.broker.zones.append(event.zone)
         if isinstance(event, HandshakeReceived | Refused):
             self._send(event.buffers_to_send)
+        elif isinstance(event.header, Metadata) and self._must_wait(event.header):
+            self.broker.wait(self, event)
         elif isinstance(event.header, Metadata):
             try:
                 self.reply(event.correlation_id, self.broker.metadata(event.header))
@@ -228,6 +276,23 @@ class _Connection(asyncio.BufferedProtocol):
                 self.reply(event.correlation_id, exc)
         elif isinstance(event.header, Write):
             self._write(event)
+        else:
+            self._answer(event)
+
+    def _must_wait(self, request):
+        return request.max_wait_ms > 0 and request.known == self.broker.version
+
+    def _answer(self, event):
+        broker, request = self.broker, event.header
+        broker.asked.append(request)
+        answer = broker.answers.get(type(request))
+        if answer is None:
+            answer = UnavailableError(f"no answer to {type(request).__name__}")
+        elif callable(answer):
+            answer = answer(request)
+        if not isinstance(answer, str):
+            self.reply(event.correlation_id, answer)
+        broker.note_change()
 
     def _write(self, event):
         broker = self.broker

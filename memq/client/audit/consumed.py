@@ -8,15 +8,12 @@ counts that it was consumed again.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from memq.client.audit.reporter import MAX_MESSAGE_BYTES, ReportBacklog, ReportSender
 from memq.client.cluster import Cluster
 from memq.client.sync import EventLoopThread
 from memq.core.audit.reports import ConsumedReport, check_consumed
-from memq.core.retry import Retry
-from memq.errors import MemqError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -114,19 +111,12 @@ async def report_moved(
 
 async def _report(cluster: Cluster, reports: Sequence[ConsumedReport], timeout_s: float) -> None:
     """Send until it succeeds. The audit knows a report that it gets twice."""
-    retry = Retry(timeout_s, cluster.runtime)
+    retry = cluster.retry(timeout_s)
     backlog: ReportBacklog[ConsumedReport] = ReportBacklog()
     backlog.add(await _audited(cluster, reports))
     sender = ReportSender(cluster)
     while waiting := backlog.take(MAX_MESSAGE_BYTES):
-        try:
-            await sender.send(waiting, retry.left_s, refresh=retry.failures > 0)
-        except MemqError as error:
-            delay_s = retry.after(error)
-            backlog.put_back(waiting)
-            await asyncio.sleep(delay_s)
-        else:
-            retry = Retry(retry.left_s, cluster.runtime)
+        await sender.send(waiting, retry.left_s)
 
 
 async def _audited(cluster: Cluster, reports: Iterable[ConsumedReport]) -> list[ConsumedReport]:

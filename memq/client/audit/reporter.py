@@ -19,13 +19,14 @@ from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Generic, NamedTuple
 
+from memq.client.topic import TopicClient
 from memq.core.audit.reports import R, encode_report, report_key
 from memq.core.checksum import crc32c
 from memq.core.format.message import encode_message, encode_records
 from memq.core.topic import AUDIT_TOPIC
 from memq.core.units import counted
 from memq.core.wire.messages import Write
-from memq.errors import MemqError, UnavailableError
+from memq.errors import MemqError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -154,25 +155,20 @@ class ReportSender:
     def __repr__(self) -> str:
         return f"<ReportSender {self._id} [{self._sequence} sent]>"
 
-    async def send(
-        self, reports: Sequence[EncodedReport[R]], timeout_s: float, *, refresh: bool = False
-    ) -> None:
+    async def send(self, reports: Sequence[EncodedReport[R]], timeout_s: float) -> None:
         """Write one Message; attempts within the call have the same name and bytes.
 
         Args:
             reports: what it holds.
             timeout_s: deadline of the call.
-            refresh: ask anew where the audit topic is; after a failure.
 
         Raises:
-            UnavailableError: the audit topic has no broker now.
+            UnavailableError: the audit topic has no broker until the deadline.
             MemqError: the broker failed until the deadline.
         """
-        topic = await self._cluster.topic(AUDIT_TOPIC, refresh=refresh, timeout_s=timeout_s)
+        retry = self._cluster.retry(timeout_s)
+        topic = await self._cluster.topic(AUDIT_TOPIC, timeout_s=timeout_s)
         write_partition = crc32c(self._id.encode()) % len(topic.hosts)
-        host = topic.hosts[write_partition]
-        if not host:
-            raise UnavailableError(f"{AUDIT_TOPIC}/{write_partition} has no broker now; retry")
         now_us = self._cluster.runtime.wall_us()
         rows = encode_records(
             [report_key(report) for report, _ in reports],
@@ -195,7 +191,8 @@ class ReportSender:
         )
         self._sequence += 1
         body = encode_message(rows)
-        await self._cluster.call(host, header, body, body_crc=crc32c(body), timeout_s=timeout_s)
+        audit_topic = TopicClient(self._cluster, AUDIT_TOPIC)
+        await audit_topic.write(header, body, crc32c(body), timeout_s=retry.left_s)
 
 
 class AuditReporter(Generic[R]):
@@ -275,7 +272,7 @@ class AuditReporter(Generic[R]):
         self._backlog.add(self._take_reports())
         while reports := self._backlog.take(MAX_MESSAGE_BYTES):
             try:
-                await self._sender.send(reports, timeout_s, refresh=self._failing)
+                await self._sender.send(reports, timeout_s)
             except MemqError as exc:
                 self._backlog.put_back(reports)
                 if not self._failing:

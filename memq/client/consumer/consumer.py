@@ -114,6 +114,7 @@ class AsyncConsumer:
             self._bootstrap,
             client=options.client,
             token=options.token,
+            zone=options.zone,
             request_timeout_s=options.request_timeout_ms / 1000,
             runtime=self._runtime,
         )

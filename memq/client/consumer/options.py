@@ -71,6 +71,8 @@ class ConsumerArguments(TypedDict, total=False):
             loses them too.
         auto_commit_interval: How often auto_commit commits, at most.
         request_timeout: How long brokers and storage are tried before a call fails.
+        zone: Where this client runs, such as eu-west-1a: it reads from brokers of that zone where
+            it can. Empty for that of `MEMQ_ZONE`, or of the profile.
         token: Credential; empty where the brokers ask for none.
         client: Names this consumer in the brokers' logs and in the group.
     """
@@ -95,6 +97,7 @@ class ConsumerArguments(TypedDict, total=False):
     max_poll_interval: Annotated[str, Option("duration", "5m", SECOND_MS, 24 * HOUR_MS)]
     auto_commit_interval: Annotated[str, Option("duration", "5s", 0, HOUR_MS)]
     request_timeout: Annotated[str, Option("duration", "30s", 100, HOUR_MS)]
+    zone: Annotated[str, Option("text", "")]
     token: Annotated[str, Option("text", "")]
     client: Annotated[str, Option("text", "", read=_client)]
 
@@ -123,6 +126,7 @@ class ConsumerOptions:
     max_poll_interval_ms: int
     auto_commit_interval_ms: int
     request_timeout_ms: int
+    zone: str
     token: str
     client: str
 

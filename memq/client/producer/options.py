@@ -63,6 +63,8 @@ class ProducerArguments(TypedDict, total=False):
             without a key take turns. In a typed topic, the name of the column that is the key.
         producer_id: Stable name, for exactly-once across restarts, which turns linger off.
         epoch: Of the producer id; a higher one fences the lower.
+        zone: Where this client runs, such as eu-west-1a: it writes to brokers of that zone where it
+            can. Empty for that of `MEMQ_ZONE`, or of the profile.
         token: Credential; empty where the brokers ask for none.
         client: Names this producer in the brokers' logs.
     """
@@ -82,6 +84,7 @@ class ProducerArguments(TypedDict, total=False):
     partition_by: Annotated[str, Option("text", "none", read=_partition_by)]
     producer_id: Annotated[str | None, Option("text", None, read=_producer_id, shown="random")]
     epoch: Annotated[int, Option("count", 0, 0, MAX_EPOCH)]
+    zone: Annotated[str, Option("text", "")]
     token: Annotated[str, Option("text", "")]
     client: Annotated[str, Option("text", "")]
 
@@ -105,6 +108,7 @@ class ProducerOptions:
     partition_by: str | None
     producer_id: str | None
     epoch: int
+    zone: str
     token: str
     client: str
 

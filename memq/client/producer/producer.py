@@ -43,6 +43,7 @@ from memq.client.producer.keyed import KeyedAccumulator, check_key_column, open_
 from memq.client.producer.memory import ByteBudget, MemoryWait
 from memq.client.producer.options import ProducerOptions, answer_timeout_s
 from memq.client.producer.state_machine import (
+    REFRESH_INTERVAL_S,
     ConnectToBroker,
     DropConnection,
     Effect,
@@ -55,6 +56,7 @@ from memq.client.producer.state_machine import (
 from memq.client.producer.tables import to_batches
 from memq.client.sync import EventLoopThread, SyncClient, documented_by, sync_close
 from memq.core.format.schema import DEFAULT_SCHEMA, deserialize_schema
+from memq.core.retry import BROKER_BACKOFF
 from memq.core.runtime import SYSTEM, Runtime
 from memq.core.units import counted
 from memq.core.wire.messages import WriteAnswer
@@ -85,6 +87,8 @@ if TYPE_CHECKING:
     P = ParamSpec("P")
 
 log = logging.getLogger(__name__)
+
+FOLLOW_S = 30.0  # longest wait for news of the topic; then the connection shows whether it lives
 
 
 def _ends_producer(
@@ -151,7 +155,11 @@ class AsyncProducer:
         if not self._started:
             options = self._options
             cluster = Cluster(
-                self._bootstrap, client=options.client, token=options.token, runtime=self._runtime
+                self._bootstrap,
+                client=options.client,
+                token=options.token,
+                zone=options.zone,
+                runtime=self._runtime,
             )
             try:
                 topic = await cluster.topic(
@@ -186,6 +194,7 @@ class AsyncProducer:
         self._state_machine = ProducerStateMachine(
             identity,
             topic.hosts if options.producer_id is None else topic.hosts[: topic.named_partitions],
+            near=cluster.near(),
             release=self._budget.give,
             on_submitted=self._submitted,
             on_settled=self._settled,
@@ -196,6 +205,8 @@ class AsyncProducer:
         if self._audited:
             self._reporter.start()
         self._started = True
+        if cluster.moves(options.topic):
+            self._spawn(self._follow())
 
     def _make_accumulator(
         self, topic: TopicInfo, hand_over: Callable[..., object]
@@ -606,8 +617,31 @@ class AsyncProducer:
         except MemqError as exc:
             self._state_machine.refresh_failed(exc, self._runtime.mono_s())
         else:
-            self._state_machine.refreshed(topic.hosts, self._runtime.mono_s())
+            now_s, near = self._runtime.mono_s(), self._cluster.near()
+            self._state_machine.refreshed(topic.hosts, now_s, near=near)
         self._poll_soon()
+
+    async def _follow(self) -> None:
+        """Learn where write partitions go as soon as they do, from a broker that says so.
+
+        What goes wrong here is no news: a write that fails asks by itself.
+        """
+        failures = 0
+        while True:
+            started_s = self._runtime.mono_s()
+            try:
+                topic = await self._cluster.next_topic(self._options.topic, FOLLOW_S)
+                if topic.incarnation == self._state_machine.options.incarnation:
+                    self._adopt(topic)
+                    self._state_machine.moved(topic.hosts, near=self._cluster.near())
+                    self._poll_soon()
+                failures = 0
+            except MemqError as exc:
+                log.debug("topic %s is not followed for a moment: %s", self._options.topic, exc)
+                failures += 1
+            pause_s = BROKER_BACKOFF.equal_jitter_s(failures, self._runtime.random)
+            rest_s = started_s + REFRESH_INTERVAL_S - self._runtime.mono_s()
+            await asyncio.sleep(max(pause_s if failures else 0.0, rest_s))
 
     def _adopt(self, topic: TopicInfo) -> None:
         self._schema_id = topic.schema_id

@@ -30,7 +30,9 @@ Rule 6. An error that will not go away fails what it concerns: the one Message t
 Rule 7. `NotHostedError` that names an address moves the write partition there, and the Message is
     sent again at once, but only once in a row: then it backs off. An error that may mean that the
     host has changed asks for the topic's hosts again (`RefreshHosts`); they are adopted when they
-    come.
+    come, asked for or not. A write partition without a host waits, and asks again and again.
+Rule 7a. A Message that may go to any write partition goes to one whose host is near, while there is
+    any; then it stays with that one wherever it moves.
 Rule 8. A broker that leaves a Message unanswered for `answer_timeout_s` is not answering: its
     connection is dropped, which fails, retriably, all that is in flight on it.
 
@@ -68,7 +70,7 @@ from memq.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from memq.client.producer.accumulator import SealedMessage
     from memq.core.wire.messages import WriteAnswer
@@ -236,6 +238,7 @@ class ProducerStateMachine:
     Args:
         options: see there.
         hosts: address of each write partition's broker, by position.
+        near: addresses of brokers that are preferred.
         release: gives so many bytes back to the budget.
         on_submitted: told of each Message when it has its name.
         on_settled: told of each Message when it is settled, with where it is stored or its error.
@@ -247,6 +250,7 @@ class ProducerStateMachine:
         options: StateMachineOptions,
         hosts: Sequence[str],
         *,
+        near: Collection[str] = (),
         release: Callable[[int], None],
         on_submitted: Callable[[NamedMessage], None],
         on_settled: Callable[[NamedMessage, StoredAt | MemqError], None],
@@ -254,8 +258,11 @@ class ProducerStateMachine:
     ) -> None:
         self.options = options
         self.error: MemqError | None = None
+        self._near = near
+        self._spread: list[WritePartition] = []  # what Messages are spread over that may be
         self._partitions: list[WritePartition] = []
         self._add_partitions(hosts)
+        self._hosts_changed()
         self._links: dict[str, BrokerLink] = {}
         self._unsettled: OrderedDict[NamedMessage, None] = (
             OrderedDict()
@@ -375,14 +382,20 @@ class ProducerStateMachine:
         if link.state is LinkState.UP:
             link.state = LinkState.DOWN
 
-    def refreshed(self, hosts: Sequence[str], now_s: float) -> None:
-        """These are the topic's hosts now."""
+    def refreshed(self, hosts: Sequence[str], now_s: float, *, near: Collection[str] = ()) -> None:
+        """These are the topic's hosts now, and the brokers that are preferred: as asked for."""
         self._refreshing = False
         self._refresh_s = now_s + REFRESH_INTERVAL_S
+        self.moved(hosts, near=near)
+
+    def moved(self, hosts: Sequence[str], *, near: Collection[str] = ()) -> None:
+        """These are the topic's hosts now, and the brokers that are preferred: by themselves."""
         for partition, host in zip(self._partitions, hosts, strict=False):
             partition.host = host
         if not (self.options.ordered or self.options.fixed_partitions):
             self._add_partitions(hosts[len(self._partitions) :])
+        self._near = near
+        self._hosts_changed()
         used = {partition.host for partition in self._partitions}
         self._links = {
             address: link
@@ -447,12 +460,19 @@ class ProducerStateMachine:
             number, window = len(self._partitions), self.options.max_in_flight
             self._partitions.append(WritePartition(number, host, window=window))
 
+    def _hosts_changed(self) -> None:
+        """Choose the write partitions of Messages that may go to any of them."""
+        near: list[WritePartition] = []
+        if not (self.options.ordered or self.options.fixed_partitions):
+            near = [partition for partition in self._partitions if partition.host in self._near]
+        self._spread = near or self._partitions
+
     def _partition_of(self, sealed: SealedMessage) -> WritePartition:
         if sealed.write_partition is not None:
             return self._partitions[sealed.write_partition]
         turn = 0 if self.options.ordered else self._in_turn
         self._in_turn += 1
-        return self._partitions[(self._first_partition + turn) % len(self._partitions)]
+        return self._spread[(self._first_partition + turn) % len(self._spread)]
 
     def _link(self, address: str) -> BrokerLink:
         link = self._links.get(address)
@@ -531,6 +551,7 @@ class ProducerStateMachine:
         moved = isinstance(error, NotHostedError) and error.address != ""
         if isinstance(error, NotHostedError) and moved:
             message.partition.host = error.address
+            self._hosts_changed()
         elif isinstance(error, NotHostedError | UnavailableError | RequestTimeoutError):
             self._refresh_wanted = True
         if not moved or message.redirected:

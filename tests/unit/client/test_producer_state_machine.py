@@ -43,7 +43,9 @@ ANSWER_S = 20.0
 class Rig:
     """A core with a clock, and what it did with its Messages."""
 
-    def __init__(self, hosts=("a:1",), *, ordered=False, fixed=False, max_in_flight=4, acks=-1):
+    def __init__(
+        self, hosts=("a:1",), *, near=(), ordered=False, fixed=False, max_in_flight=4, acks=-1
+    ):
         self.now = 100.0
         self.held = 0
         self.submitted = []
@@ -62,6 +64,7 @@ class Rig:
                 answer_timeout_s=ANSWER_S,
             ),
             list(hosts),
+            near=near,
             release=self._release,
             on_submitted=self.submitted.append,
             on_settled=self._settled,
@@ -495,6 +498,65 @@ def test_new_write_partitions_are_left_alone(options):
     assert {send.header.write_partition for send in rig.sends()} == {0}
 
 
+def partitions(rig, count):
+    """Write partitions that so many Messages go to."""
+    for _ in range(count):
+        rig.submit()
+    return sorted({send.header.write_partition for send in rig.sends()})
+
+
+def test_messages_stay_near():
+    """What may go anywhere goes to write partitions with a host that is near."""
+    rig = Rig(("a:1", "b:2", "a:1", "c:3"), near={"a:1"}, max_in_flight=64)
+    assert partitions(rig, 8) == [0, 2]
+    rig.core.refreshed(("b:2", "a:1", "b:2", "b:2"), rig.now, near={"a:1"})
+    assert partitions(rig, 8) == [1]
+    rig.core.moved(("b:2", "a:1", "b:2", "b:2"), near={"c:3"})
+    assert partitions(rig, 8) == [0, 1, 2, 3]
+
+
+def test_messages_that_were_named_stay_where_they_belong():
+    """A Message keeps its write partition, however far its host is by then."""
+    rig = Rig(("a:1", "b:2"), near={"a:1"})
+    rig.submit()
+    rig.core.moved(("b:2", "a:1"), near={"a:1"})
+    (send,) = rig.sends()
+    assert (send.header.write_partition, send.address) == (0, "b:2")
+
+
+def test_a_redirect_may_lead_away():
+    """A write partition whose host was near is no more when the host has changed."""
+    rig = Rig(("a:1", "a:1"), near={"a:1"}, max_in_flight=64)
+    rig.submit(write_partition=0)
+    (send,) = rig.sends()
+    rig.fail(send, NotHostedError("moved", "b:2"))
+    assert partitions(rig, 0) == [0]
+    assert partitions(rig, 8) == [1]
+
+
+@pytest.mark.parametrize("options", [{"ordered": True}, {"fixed": True}])
+def test_order_and_names_come_before_zones(options):
+    """Where the write partition means something it is not chosen by where its host is."""
+    at_home = Rig(("a:1",) * 4, max_in_flight=64, **options)
+    abroad = Rig(("a:1", "b:2", "c:3", "d:4"), near={"d:4"}, max_in_flight=64, **options)
+    assert partitions(abroad, 8) == partitions(at_home, 8)
+
+
+def test_a_write_partition_without_a_host_waits():
+    """Nobody is connected to; the hosts are asked for again and again, until there is one."""
+    rig = Rig(("",))
+    delivery = rig.submit()
+    for _ in range(3):
+        assert rig.poll() == [RefreshHosts()]
+        rig.core.refreshed(("",), rig.now)
+        assert rig.poll() == []
+        assert rig.core.wake_at_s() == rig.now + REFRESH_INTERVAL_S
+        rig.now += REFRESH_INTERVAL_S
+    rig.core.moved(("b:2",))
+    assert ConnectToBroker("b:2") in rig.poll()
+    assert not delivery.done()
+
+
 def test_repr_shows_the_state():
     """The repr counts what is unsettled, in flight and never sent."""
     rig = Rig(max_in_flight=1)
@@ -588,6 +650,13 @@ class CoreMachine(RuleBasedStateMachine):
     def refresh(self, hosts):
         self.refreshing -= 1
         self.core.refreshed(hosts, self.rig.now)
+
+    @rule(
+        hosts=st.lists(st.sampled_from((*ADDRESSES, "")), min_size=3, max_size=4),
+        near=st.sets(st.sampled_from(ADDRESSES)),
+    )
+    def hosts_change(self, hosts, near):
+        self.core.moved(hosts, near=near)
 
     @precondition(lambda self: self.refreshing)
     @rule()

@@ -3,56 +3,79 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from memq.client.topic import TopicClient
+from memq.client.topic import TopicClient, merge_watermarks
+from memq.core.retry import Retry
 from memq.core.runtime import SYSTEM
 from memq.core.topic import TopicConfig
 from memq.core.wire.messages import (
     Done,
     FetchNotificationsAnswer,
+    FetchOffsets,
     NotificationEntry,
     PartitionOffset,
     TopicInfo,
+    WatermarkAnswer,
 )
 from memq.errors import (
     InvalidRequestError,
     NotHostedError,
     ProtocolError,
     RequestTimeoutError,
+    TopicRecreatedError,
     UnavailableError,
     UnknownTopicError,
 )
 
 
 class Brokers:
-    """Stands for a `Cluster`: the broker of the queue is the last address of a list.
+    """Stands for a `Cluster`: the broker of the topic is the last address of a list.
 
     Attributes:
-        addresses: where the queue was and is; the last one is only told to who looks again.
+        addresses: where the topic was and is; the last one is only told to who looks again.
+        incarnations: of the topic, likewise; none when it does not exist any more.
         outcomes: what the next calls give: an answer with its body, or an error.
         asked: addresses that were asked.
+        incarnations_asked: with which incarnation.
     """
 
     request_timeout_s = 5.0
     runtime = SYSTEM
 
-    def __init__(self, *outcomes, addresses=("a:1",)):
+    def __init__(self, *outcomes, addresses=("a:1",), incarnations=("1",)):
         self.addresses, self.outcomes, self.asked = list(addresses), list(outcomes), []
+        self.incarnations, self.incarnations_asked = list(incarnations), []
 
-    async def topic(self, name, *, refresh=False, timeout_s=None):
+    async def topic(self, name, *, timeout_s=None):
         """The topic as it is known."""
-        if refresh and len(self.addresses) > 1:
-            self.addresses.pop(0)
+        if self.incarnations[0] is None:
+            raise UnknownTopicError("gone")
         return TopicInfo(
             config=TopicConfig.create(name),
             schemas={},
             schema_id="",
-            hosts=[],
+            hosts=self.addresses[0].split(" "),
             named_partitions=1,
             queue_address=self.addresses[0],
+            incarnation=self.incarnations[0],
         )
 
-    async def call(self, address, request, *, timeout_s):
+    def forget(self, name):
+        """Look again."""
+        for known in (self.addresses, self.incarnations):
+            if len(known) > 1:
+                known.pop(0)
+
+    def reader(self, topic):
+        """The broker of the topic."""
+        return topic.queue_address
+
+    def retry(self, timeout_s):
+        """The attempts of a call."""
+        return Retry(timeout_s, SYSTEM)
+
+    async def attempt(self, address, request, body=b"", *, body_crc=None, timeout_s):
         """The next outcome."""
+        self.incarnations_asked.append(getattr(request, "incarnation", None))
         self.asked.append(address)
         outcome = self.outcomes.pop(0) if len(self.outcomes) > 1 else self.outcomes[0]
         if isinstance(outcome, Exception):
@@ -68,13 +91,152 @@ async def test_follows_the_queue(error):
     assert brokers.asked == ["a:1", "b:2"]
 
 
-@pytest.mark.parametrize("error", [InvalidRequestError, UnknownTopicError])
-async def test_what_cannot_pass_is_raised(error):
+async def test_what_cannot_pass_is_raised():
     """An error that trying again cannot mend is raised at once."""
-    brokers = Brokers(error("no"))
-    with pytest.raises(error, match="no"):
+    brokers = Brokers(InvalidRequestError("no"))
+    with pytest.raises(InvalidRequestError, match="no"):
         await TopicClient(brokers, "t").ask(Done())
     assert len(brokers.asked) == 1
+
+
+async def test_a_broker_that_names_another_is_believed():
+    """The broker that an error names is asked before the topic is looked up, and once at once."""
+    brokers = Brokers(NotHostedError("no", "c:3"), (Done(), b""), addresses=["a:1", "b:2"])
+    await TopicClient(brokers, "t").ask(Done())
+    assert brokers.asked == ["a:1", "c:3"]
+
+
+async def test_redirects_in_a_circle_end():
+    """Brokers that point at each other are asked now and then, until the deadline."""
+    brokers = Brokers(NotHostedError("no", "a:1"))
+    with pytest.raises(NotHostedError):
+        await TopicClient(brokers, "t").ask(Done(), timeout_s=0.3)
+    assert 2 <= len(brokers.asked) < 50
+
+
+async def test_a_named_broker_that_fails_is_not_asked_again():
+    """After it the topic is looked up."""
+    brokers = Brokers(
+        NotHostedError("no", "c:3"),
+        UnavailableError("down"),
+        (Done(), b""),
+        addresses=["a:1", "b:2"],
+    )
+    await TopicClient(brokers, "t").ask(Done())
+    assert brokers.asked == ["a:1", "c:3", "b:2"]
+
+
+@pytest.mark.parametrize("error", [UnknownTopicError, TopicRecreatedError])
+async def test_a_broker_may_be_the_last_to_hear(error):
+    """A topic that one broker does not know (yet) is asked for again while others tell of it."""
+    brokers = Brokers(error("no"), (Done(), b""))
+    await TopicClient(brokers, "t", "1").ask(Done())
+    assert len(brokers.asked) == 2
+
+
+async def test_a_topic_that_is_gone():
+    """When no broker knows it any more, or another incarnation, that is raised."""
+    brokers = Brokers(UnknownTopicError("no"), incarnations=["1", None])
+    with pytest.raises(UnknownTopicError, match="gone"):
+        await TopicClient(brokers, "t", "1").ask(Done())
+    brokers = Brokers(TopicRecreatedError("other"), incarnations=["1", "2"])
+    with pytest.raises(TopicRecreatedError, match="other"):
+        await TopicClient(brokers, "t", "1").ask(FetchOffsets(topic="t"))
+    assert brokers.incarnations_asked == ["1"]
+
+
+async def test_what_is_remembered_may_be_over():
+    """Who has not relied on an incarnation yet takes the one that there is."""
+    brokers = Brokers(TopicRecreatedError("other"), (Done(), b""), incarnations=["1", "2"])
+    client = TopicClient(brokers, "t")
+    await client.ask(FetchOffsets(topic="t"))
+    assert brokers.incarnations_asked == ["1", "2"]
+    assert client.incarnation == "2"
+
+
+@pytest.mark.parametrize(
+    "question", [lambda t: t.committed("g", timeout_s=0.1), lambda t: t.offsets(timeout_s=0.1)]
+)
+async def test_nobody_to_ask(question):
+    """While a topic has no broker nobody is asked, and the deadline ends it with a typed error."""
+    brokers = Brokers((Done(), b""), addresses=[""])
+    with pytest.raises(UnavailableError, match=r"no broker .* of topic 't' now"):
+        await question(TopicClient(brokers, "t"))
+    assert brokers.asked == []
+
+
+# -- watermarks -----------------------------------------------------------------------------
+
+
+def told(by_write, by_read, retained_since_ms=0):
+    """What one owner tells."""
+    owned = [each for each in by_write if each >= 0]
+    return WatermarkAnswer(
+        stored_through_ms=min(owned, default=-1),
+        write_partitions=by_write,
+        read_partitions=by_read,
+        retained_since_ms=retained_since_ms,
+    )
+
+
+def test_watermarks_of_owners():
+    """Each write partition is told by its owner; all else is the least, or the latest removal."""
+    merged = merge_watermarks(
+        "t", 3, [told([30, -1, 50], [30, 90], 7), told([-1, 40, -1], [90, 40], 9)]
+    )
+    assert merged == WatermarkAnswer(
+        stored_through_ms=30,
+        write_partitions=[30, 40, 50],
+        read_partitions=[30, 40],
+        retained_since_ms=9,
+    )
+
+
+def test_watermark_of_one_broker():
+    """One that owns everything is merged to what it said."""
+    only = told([30, 40], [35], 7)
+    assert merge_watermarks("t", 2, [only]) == only
+
+
+def test_two_owners_of_one_write_partition():
+    """While a write partition moves two may tell of it: the lesser holds."""
+    merged = merge_watermarks("t", 2, [told([30, 20], [30]), told([60, -1], [60])])
+    assert (merged.write_partitions, merged.stored_through_ms) == ([30, 20], 20)
+
+
+@pytest.mark.parametrize(
+    ("count", "answers"),
+    [
+        (2, [told([30, -1], [30])]),
+        (2, [told([30], [30])]),  # it does not know the second one yet
+        (1, [told([30, -1], [30])]),  # the client does not know the second one yet
+    ],
+)
+def test_a_write_partition_that_nobody_tells(count, answers):
+    """No watermark is better than a wrong one."""
+    with pytest.raises(UnavailableError, match="write partition 1 of topic 't'"):
+        merge_watermarks("t", count, answers)
+
+
+async def test_watermark_waits_for_owners():
+    """While a write partition has no owner the topic is looked up again; then all are asked."""
+    brokers = Brokers(
+        (told([30, -1], [30]), b""), (told([-1, 20], [20]), b""), addresses=["", "a:1 b:2"]
+    )
+    assert (await TopicClient(brokers, "t").watermark()).stored_through_ms == 20
+    assert brokers.asked == ["a:1", "b:2"]
+
+
+async def test_watermark_asks_again_where_an_owner_fails():
+    """An answer that lacks an owner is none."""
+    brokers = Brokers(
+        (told([30, -1], [30]), b""),
+        UnavailableError("down"),
+        (told([50, 40], [40]), b""),
+        addresses=["a:1 b:2", "a:1"],
+    )
+    assert (await TopicClient(brokers, "t").watermark()).stored_through_ms == 40
+    assert brokers.asked == ["a:1", "b:2", "a:1"]
 
 
 async def test_deadline():

@@ -1,0 +1,144 @@
+"""Which broker is asked where several would do."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from memq.client.broker_choice import REST_S, BrokerChoice
+from memq.core.runtime import Runtime
+from memq.core.wire.messages import BrokerInfo
+
+
+class Client:
+    """A choice with a clock and chance of its own."""
+
+    def __init__(self, zone, *brokers, chance=0.0):
+        self.now = 100.0
+        self.chance = chance
+        self.choice = BrokerChoice(
+            zone, Runtime(mono_s=lambda: self.now, random=lambda: self.chance)
+        )
+        self.choice.known(brokers)
+
+    def reader(self, serving="serves"):
+        return self.choice.reader(serving)
+
+
+def broker(address, zone="", *, reads=False):
+    return BrokerInfo(id=address, address=address, zone=zone, reads=reads)
+
+
+BROKERS = (
+    broker("serves", "b"),
+    broker("far reads", "b", reads=True),
+    broker("near", "a"),
+    broker("near reads", "a", reads=True),
+)
+
+
+@pytest.mark.parametrize(
+    ("zone", "brokers", "expected"),
+    [
+        ("a", BROKERS, "near reads"),
+        ("a", BROKERS[:3], "near"),
+        ("c", BROKERS, "far reads"),
+        ("", BROKERS, "far reads"),
+        ("c", (BROKERS[2], BROKERS[0]), "serves"),
+        ("", (BROKERS[2], BROKERS[0]), "serves"),
+        ("a", (broker("x"), broker("serves")), "serves"),
+        ("", (broker("x"), broker("y")), "serves"),
+        ("a", (), "serves"),
+    ],
+)
+def test_reader_is_the_best_there_is(zone, brokers, expected):
+    """In the client's zone before elsewhere, there in the role of reading before others."""
+    assert Client(zone, *brokers).reader() == expected
+
+
+def test_unnamed_zones_are_not_one_zone():
+    """Clients and brokers that do not say where they are, are not near each other."""
+    client = Client("", broker("x"), broker("serves"))
+    assert list(client.choice.near()) == []
+    assert client.reader() == "serves"
+
+
+def test_without_a_broker_that_serves_any_other_is_asked():
+    """While a topic has no broker of its own it can still be read."""
+    assert Client("", broker("x")).reader("") == "x"
+    assert Client("").reader("") == ""
+
+
+def test_equal_ones_are_chosen_by_chance_and_kept():
+    """Clients spread over equal readers; each stays with its own."""
+    readers = [broker(str(number), "a", reads=True) for number in range(4)]
+    found = Counter(Client("a", *readers, chance=n / 100).reader() for n in range(100))
+    assert found == {"0": 25, "1": 25, "2": 25, "3": 25}
+    client = Client("a", *readers, chance=0.9)
+    assert client.reader() == "3"
+    client.chance = 0.0
+    assert client.reader() == "3"
+
+
+def test_another_reader_when_one_fails():
+    """It fails over within the zone first, then out of it, and back when the rest is over."""
+    client = Client("a", *BROKERS)
+    assert client.reader() == "near reads"
+    client.choice.failed("near reads")
+    assert client.reader() == "near"
+    client.choice.failed("near")
+    assert client.reader() == "far reads"
+    client.choice.failed("far reads")
+    assert client.reader() == "serves"
+    client.now += REST_S - 1
+    assert client.reader() == "serves"
+    client.now += 1
+    assert client.reader() == "near reads"
+
+
+def test_when_all_have_failed_the_first_to_fail_is_asked():
+    """Nobody is given up for good."""
+    client = Client("", broker("serves"), broker("x"))
+    client.choice.failed("serves")
+    assert client.reader() == "x"
+    client.choice.failed("x")
+    assert client.reader() == "serves"
+    client.choice.failed("serves")
+    assert client.reader() == "x"
+
+
+def test_a_lone_broker_is_asked_again_and_again():
+    """Where there is no other one, a broker that failed is asked all the same."""
+    client = Client("", broker("serves"))
+    for _ in range(3):
+        client.choice.failed("serves")
+        assert client.reader() == "serves"
+        assert client.choice.first(["serves"]) == "serves"
+
+
+def test_whoever_answers_rests_no_more():
+    """A broker that does what it is asked for is as good as before."""
+    client = Client("a", *BROKERS)
+    client.choice.failed("near reads")
+    client.choice.answered("near reads")
+    assert client.reader() == "near reads"
+
+
+def test_a_reader_that_is_gone_is_replaced():
+    """When the brokers change, a reader that is not among them is kept no longer."""
+    client = Client("a", *BROKERS)
+    assert client.reader() == "near reads"
+    client.choice.known(BROKERS[:3])
+    assert client.reader() == "near"
+
+
+def test_rests_are_forgotten():
+    """What is remembered of failures does not grow with the brokers that ever were."""
+    client = Client("")
+    for number in range(1_000):
+        client.choice.failed(str(number))
+        client.now += 1
+    assert repr(client.choice) == (
+        f"<BrokerChoice no zone [0 brokers | {REST_S:.0f} rest] reads at whoever serves the topic>"
+    )
