@@ -77,8 +77,6 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
             for the one that comes with memq. The same on every broker.
         cluster_id: Name of the cluster; it is part of every object's key.
         broker_id: Name of this broker, unique in the cluster.
-        zone: Zone of this broker, such as eu-west-1a: clients prefer brokers of theirs, and bytes
-            that cross zones are counted.
         host: Address to listen on; 0.0.0.0 for every interface.
         port: Port of the protocol; 0 for any free one.
         advertised: host:port under which clients reach this broker; empty for where it listens.
@@ -119,7 +117,6 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     assignor: Annotated[str, Option("text", "")]
     cluster_id: Annotated[str, Option("text", "memq")]
     broker_id: Annotated[str, Option("text", "broker-1")]
-    zone: Annotated[str, Option("text", "")]
     host: Annotated[str, Option("text", DEFAULT_HOST)]
     port: Annotated[int, Option("count", DEFAULT_PORT, 0, 65_535)]
     advertised: Annotated[str, Option("text", "")]
