@@ -24,6 +24,7 @@ from memq.core.governor.governor import (
 )
 from memq.core.governor.nodes import ASSIGNMENTS, TopicAssignment
 from memq.errors import InvalidRequestError
+from tests.advice import follows
 from tests.unit.governor.store import Cluster, Store
 
 
@@ -178,6 +179,7 @@ def test_the_wait_counts_from_the_registration_of_the_governors_broker(caplog):
     assert len(cluster.settle(1)) == 1
 
 
+@follows("restart the broker that governs; the next one to be elected makes it anew")
 def test_a_node_that_cannot_be_understood_is_made_anew(caplog):
     """Its epoch is above any that it can have had; others are not touched."""
     store = Store()
