@@ -51,7 +51,7 @@ Kind = Literal[
 - corrupt: (get, get_range) one bit of what is returned is flipped.
 - truncate: (get, get_range) what is returned ends too soon.
 - delay: the call begins later, by one of `delays_ms`.
-- hang: the call begins when `release` is called.
+- hang: the call begins when `end_hangs` is called.
 - crash_before, crash_after: the crash hook is called; by default the process kills itself.
 """
 

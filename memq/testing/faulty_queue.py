@@ -26,6 +26,8 @@ _APPLICABLE = {
     "delete_topic": _WRITE,
     "topics": _NONE,
     "fence": frozenset({"lose_answer"}),
+    "release": _WRITE,
+    "wait_released": _NONE,
     "publish": _WRITE | {"uncertain", "partial"},
     "fetch": _NONE,
     "wait": _NONE,
@@ -90,7 +92,7 @@ class FaultyQueue:
     ) -> None:
         self.faults = Faults(plan, seed=seed, applicable=_APPLICABLE)
         self.hung = asyncio.Event()
-        self._released = asyncio.Event()
+        self._hangs_ended = asyncio.Event()
         self._uncertain: set[tuple[str, int]] = set()
         self._inner = inner
         self._sleep = sleep
@@ -99,13 +101,15 @@ class FaultyQueue:
     def __repr__(self) -> str:
         return f"<FaultyQueue {self.faults!r} around {self._inner!r}>"
 
-    def release(self) -> None:
+    def end_hangs(self) -> None:
         """Let the calls that hang go on; those that would hang later do not."""
-        self._released.set()
+        self._hangs_ended.set()
 
     create_topic = _as_planned(NotificationQueue.create_topic)
     delete_topic = _as_planned(NotificationQueue.delete_topic)
     topics = _as_planned(NotificationQueue.topics)
+    release = _as_planned(NotificationQueue.release)
+    wait_released = _as_planned(NotificationQueue.wait_released)
     fetch = _as_planned(NotificationQueue.fetch)
     wait = _as_planned(NotificationQueue.wait)
     offsets = _as_planned(NotificationQueue.offsets)
@@ -128,6 +132,14 @@ class FaultyQueue:
         for write_partition in write_partitions:
             self._uncertain.discard((topic, write_partition))
 
+    def owns(self, topic: str, write_partition: int) -> bool:
+        """As the queue does."""
+        return self._inner.owns(topic, write_partition)
+
+    def wake_owners(self) -> None:
+        """As the queue does."""
+        self._inner.wake_owners()
+
     async def publish(
         self, topic: str, write_partition: int, publications: Sequence[Publication]
     ) -> list[int]:
@@ -147,7 +159,7 @@ class FaultyQueue:
 
     async def close(self) -> None:
         """As the queue does; calls that hang are let go."""
-        self.release()
+        self.end_hangs()
         await self._inner.close()
 
     async def _call(self, operation: str, effect: Callable[[], Awaitable[_T]]) -> _T:
@@ -186,7 +198,7 @@ class FaultyQueue:
             await self._sleep(strike.delay_s)
         if "hang" in strike:
             self.hung.set()
-            await self._released.wait()
+            await self._hangs_ended.wait()
         if "crash_before" in strike:
             self._crash()
         if "fail" in strike:

@@ -56,7 +56,7 @@ class FaultyStorage:
     ) -> None:
         self.faults = Faults(plan, seed=seed, applicable=_APPLICABLE)
         self.hung = threading.Event()
-        self._released = threading.Event()
+        self._hangs_ended = threading.Event()
         self._inner = inner
         self._sleep = sleep
         self._crash = crash
@@ -74,9 +74,9 @@ class FaultyStorage:
     def __repr__(self) -> str:
         return f"<FaultyStorage {self.faults!r} around {self._inner!r}>"
 
-    def release(self) -> None:
+    def end_hangs(self) -> None:
         """Let the calls that hang go on; those that would hang later do not."""
-        self._released.set()
+        self._hangs_ended.set()
 
     def put(self, key: str, buffers: Sequence[Buffer], *, timeout_s: float) -> None:
         """As the storage does, or as planned."""
@@ -105,7 +105,7 @@ class FaultyStorage:
 
     def close(self) -> None:
         """As the storage does; and calls that hang go on."""
-        self.release()
+        self.end_hangs()
         self._inner.close()
 
     def uri(self, key: str) -> str:
@@ -118,7 +118,7 @@ class FaultyStorage:
             self._sleep(strike.delay_s)
         if "hang" in strike:
             self.hung.set()
-            self._released.wait()
+            self._hangs_ended.wait()
         if "crash_before" in strike:
             self._crash()
         if "fail" in strike:

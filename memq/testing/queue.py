@@ -27,7 +27,7 @@ from memq.core.units import counted
 from memq.errors import ClosedError, TopicExistsError, UnknownTopicError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 
 class _Partition:
@@ -75,9 +75,13 @@ class InMemoryQueue:
 
     `another_process` gives a second queue on the same notifications, as another broker would have
     it, so that fencing can be tested.
+
+    Args:
+        broker_id: of the broker that has it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, broker_id: str = "first") -> None:
+        self.broker_id = broker_id
         self._attach(_Shared())
 
     def _attach(self, shared: _Shared) -> None:
@@ -86,9 +90,9 @@ class InMemoryQueue:
         self._closed = False
         shared.waiters.append(self._waiters)
 
-    def another_process(self) -> InMemoryQueue:
+    def another_process(self, broker_id: str = "second") -> InMemoryQueue:
         """The same queue as another process has it: open, and owner of nothing."""
-        other = InMemoryQueue()
+        other = InMemoryQueue(broker_id)
         other._attach(self._shared)
         return other
 
@@ -134,6 +138,42 @@ class InMemoryQueue:
             if again:
                 self._check_owner(topic, write_partition)
             found.owners[write_partition] = self
+
+    async def release(self, topic: str, *write_partitions: int) -> None:
+        """Let go of write partitions; those of other processes are left to them."""
+        found = self._topic(topic)
+        for write_partition in write_partitions:
+            if found.owners.get(write_partition) is self:
+                del found.owners[write_partition]
+        self._wake(topic)
+
+    def owns(self, topic: str, write_partition: int) -> bool:
+        """Whether this process has fenced it last."""
+        self._check_open()
+        found = self._shared.topics.get(topic)
+        return found is not None and found.owners.get(write_partition) is self
+
+    async def wait_released(
+        self,
+        topic: str,
+        write_partitions: Sequence[int],
+        lives: Callable[[str], bool],
+        timeout_s: float,
+    ) -> bool:
+        """Wait until none of them belongs to another broker that lives."""
+
+        def ready() -> bool:
+            owners = (self._topic(topic).owners.get(each) for each in write_partitions)
+            return not any(
+                owner is not None and owner.broker_id != self.broker_id and lives(owner.broker_id)
+                for owner in owners
+            )
+
+        return await self._waiters.wait(topic, ready, timeout_s)
+
+    def wake_owners(self) -> None:
+        """Let those who wait ask again who lives."""
+        self._waiters.wake_all()
 
     async def publish(
         self, topic: str, write_partition: int, publications: Sequence[Publication]

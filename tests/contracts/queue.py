@@ -66,6 +66,15 @@ async def waiting(queue, topic, positions=None):
     return task
 
 
+async def is_closed(queue):
+    """Whether the process that has it is gone."""
+    try:
+        await queue.topics()
+    except ClosedError:
+        return True
+    return False
+
+
 # -- publish and fetch ----------------------------------------------------------------------
 
 
@@ -352,6 +361,165 @@ async def test_a_publish_made_before_a_fence_is_seen_after_it(queue, topic):
     assert [entry.offset for entry in await fetch(queue, topic)] == offsets
 
 
+# -- letting go -----------------------------------------------------------------------------
+
+
+async def test_what_is_released_is_not_owned(queue, topic):
+    """After a release nothing is published or committed, until it is fenced again."""
+    await publish(queue, topic, b"a")
+    await queue.release(topic, 0)
+    assert not queue.owns(topic, 0)
+    assert queue.owns(topic, 1)
+    for call in (publish(queue, topic, b"late"), queue.commit("g", topic, {0: 1})):
+        with pytest.raises(FencedError, match="write partition 0 of 'clicks'"):
+            await call
+    with pytest.raises(FencedError):
+        await queue.hold("g", topic, {"m": Holding(1_000, [0])})
+    await publish(queue, topic, b"b", write_partition=1)
+    await queue.fence(topic, 0)
+    assert queue.owns(topic, 0)
+    await publish(queue, topic, b"c")
+    assert await payloads(queue, topic) == [b"a", b"b", b"c"]
+    assert await queue.committed("g", topic) == {}
+
+
+async def test_what_was_asked_for_before_a_release_is_done(queue, topic):
+    """Publications and commits that were on their way take effect."""
+    before = [asyncio.ensure_future(publish(queue, topic, b"%d" % n)) for n in range(5)]
+    commit = asyncio.ensure_future(queue.commit("g", topic, {0: 3}))
+    await asyncio.sleep(0)
+    await queue.release(topic, 0, 1)
+    with pytest.raises(FencedError):
+        await publish(queue, topic, b"late")
+    await asyncio.gather(*before, commit)
+    assert await payloads(queue, topic) == [b"0", b"1", b"2", b"3", b"4"]
+    assert await queue.committed("g", topic) == {0: 3}
+
+
+async def test_what_is_not_owned_can_be_released(queue, topic):
+    """To release again, or what was never fenced, changes nothing."""
+    await queue.release(topic)
+    await queue.release(topic, 7)
+    await queue.release(topic, 1, 7)
+    await queue.release(topic, 1)
+    assert [queue.owns(topic, each) for each in (0, 1, 7)] == [True, False, False]
+    await publish(queue, topic, b"a")
+    assert await payloads(queue, topic) == [b"a"]
+
+
+async def test_a_release_leaves_alone_what_another_process_has_fenced(queue, topic, next_process):
+    """An earlier owner that has not heard of it cannot take the ownership from the next one."""
+    successor = await next_process()
+    await successor.fence(topic, 0)
+    if not await is_closed(queue):
+        await queue.release(topic, 0)
+        assert not queue.owns(topic, 0)
+        await queue.release(topic, 0)
+    await publish(successor, topic, b"a")
+    assert successor.owns(topic, 0)
+    await successor.commit("g", topic, {0: 1})
+    another = [successor] if await is_closed(queue) else [queue, successor]
+    assert [await each.committed("g", topic) for each in another] == [{0: 1}] * len(another)
+
+
+async def test_what_was_released_goes_to_the_next_owner(queue, topic, next_process):
+    """The next owner finds all that was published, and the earlier one goes on with what it has."""
+    await publish(queue, topic, b"a")
+    await queue.release(topic, 0)
+    successor = await next_process()
+    assert await successor.wait_released(topic, [0], lambda _: True, 0)
+    await successor.fence(topic, 0)
+    assert await payloads(successor, topic) == [b"a"]
+    await publish(successor, topic, b"b")
+    if not await is_closed(queue):
+        await publish(queue, topic, b"c", write_partition=1)
+        assert queue.owns(topic, 1)
+        await successor.offsets(topic, 0)
+        assert await payloads(successor, topic) == [b"a", b"b", b"c"]
+
+
+async def test_who_owns_is_known(queue, topic, next_process):
+    """An owner owns until it learns of another one; to save times is to learn it."""
+    assert [queue.owns(topic, each) for each in (0, 1, 2)] == [True, True, False]
+    assert not queue.owns("nothing", 0)
+    successor = await next_process()
+    assert not successor.owns(topic, 0)
+    await successor.fence(topic, 0)
+    assert successor.owns(topic, 0)
+    if await is_closed(queue):
+        with pytest.raises(ClosedError):
+            queue.owns(topic, 0)
+    else:
+        await queue.save_times(SavedTimes(0, 0))
+        assert [queue.owns(topic, each) for each in (0, 1)] == [False, True]
+
+
+async def test_who_takes_over_waits_until_the_owner_lets_go(queue, topic, next_process):
+    """The wait ends with the last release; without one, when the time has passed."""
+    successor = await next_process()
+    if await is_closed(queue):
+        assert await successor.wait_released(topic, [0, 1], lambda _: True, 0)
+        return
+    assert not await successor.wait_released(topic, [0, 1], lambda _: True, 0.01)
+    asked = []
+    lives = lambda broker_id: bool(asked.append(broker_id) or True)  # noqa: E731
+    wait = asyncio.ensure_future(successor.wait_released(topic, [0, 1], lives, LONG_S))
+    await asyncio.sleep(0)
+    await queue.release(topic, 1)
+    assert await successor.wait_released(topic, [1], lambda _: True, LONG_S)
+    assert not wait.done()
+    await queue.release(topic, 0)
+    async with asyncio.timeout(LONG_S / 2):
+        assert await wait
+    assert {*asked} == {"first"}
+
+
+async def test_nobody_waits_for_the_dead(queue, topic, next_process):
+    """Who waits for an owner to let go stops when it hears that the owner is dead."""
+    successor = await next_process()
+    assert await successor.wait_released(topic, [0], lambda _: False, 0)
+    if await is_closed(queue):
+        return
+    alive, asked = {"first", "second"}, asyncio.Event()
+
+    def lives(broker_id):
+        asked.set()
+        return broker_id in alive
+
+    wait = asyncio.ensure_future(successor.wait_released(topic, [0], lives, LONG_S))
+    await asked.wait()
+    alive.discard("first")
+    successor.wake_owners()
+    async with asyncio.timeout(LONG_S / 2):
+        assert await wait
+
+
+async def test_nobody_waits_for_itself(queue, topic):
+    """What nobody has, and what the asking broker has itself, is not waited for."""
+    assert await queue.wait_released(topic, [0, 1, 7], lambda _: True, 0)
+
+
+async def test_who_waits_for_an_owner_learns_that_there_is_nothing_to_wait_for(
+    queue, topic, next_process
+):
+    """A topic that is deleted and a queue that is closed end the wait with the reason."""
+    successor = await next_process()
+    if await is_closed(queue):
+        return
+    for end, reason in (
+        (lambda: queue.delete_topic(topic), UnknownTopicError),
+        (successor.close, ClosedError),
+    ):
+        await queue.create_topic(topic, 3)
+        await queue.fence(topic, 0)
+        wait = asyncio.ensure_future(successor.wait_released(topic, [0], lambda _: True, LONG_S))
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(asyncio.shield(wait), 0.2)
+        await end()
+        with pytest.raises(reason):
+            await wait
+
+
 # -- waiting --------------------------------------------------------------------------------
 
 
@@ -536,6 +704,8 @@ CALLS_ON_A_PARTITION = {
 }
 CALLS_ON_A_TOPIC = CALLS_ON_A_PARTITION | {
     "fence": lambda queue, topic, _: queue.fence(topic, 0),
+    "release": lambda queue, topic, _: queue.release(topic, 0),
+    "wait_released": lambda queue, topic, _: queue.wait_released(topic, [0], bool, 0),
     "committed": lambda queue, topic, _: queue.committed("g", topic),
     "groups": lambda queue, topic, _: queue.groups(topic),
     "hold": lambda queue, topic, _: queue.hold("g", topic, {}),

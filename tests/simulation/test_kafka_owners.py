@@ -1,17 +1,22 @@
 """Brokers that take write partitions over from each other in Kafka, dead, frozen or only slow.
 
-No assignment tells them when: each fences what it likes, when it likes. So there are always some
-that think they own what others have taken over, and the queue alone keeps them from harm.
+No assignment tells them when: each fences what it likes, when it likes, and lets go of what it
+likes; some wait for that first. So there are always some that think they own what others have taken
+over, and the queue alone keeps them from harm.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 import pytest
 
+from memq.core.clock import SavedTimes
+from memq.core.notification.kafka.client import Place
 from memq.core.notification.kafka.queue import KafkaQueue
 from memq.core.notification.queue import GROUPS, Publication
 from memq.errors import FencedError, MemqError, PublishUncertainError, QueueError
@@ -44,6 +49,23 @@ class Sent(NamedTuple):
     number: int
 
 
+class Saved(NamedTuple):
+    """Times that were saved, and the claims that were owned right after that."""
+
+    broker_id: str
+    wall_ms: int
+    owned: dict[int, int]  # number of the claim, by write partition
+
+
+class Claimed(NamedTuple):
+    """A claim that counts, as it stands in the log of what brokers say."""
+
+    offset: int
+    write_partition: int
+    number: int
+    broker_id: str
+
+
 @dataclass
 class Story:
     """What all brokers have done."""
@@ -51,21 +73,24 @@ class Story:
     fences: list[Fenced] = field(default_factory=list)
     sent: dict[str, Sent] = field(default_factory=dict)
     acked: dict[str, tuple[int, int]] = field(default_factory=dict)
-    given_up: set[str] = field(default_factory=set)
+    released: dict[tuple[str, int], int] = field(default_factory=dict)  # how often: broker's id
+    saved: list[Saved] = field(default_factory=list)
     commits: list[tuple[int, int, str]] = field(default_factory=list)  # number, value, life
     may_have_committed: set[int] = field(default_factory=set)
     counts: dict[str, int] = field(default_factory=dict)
 
     def happened(self, what):
         self.counts[what] = self.counts.get(what, 0) + 1
+        return self.counts[what]
 
 
 class Broker:
     """One life of a broker, which does this and that until it dies."""
 
-    def __init__(self, story, process, queue, rng):
+    def __init__(self, story, process, queue, rng, lives):
         self.story, self.queue, self.rng = story, queue, rng
-        self.life = process.name
+        self.broker_id, self.life = process.machine.name, process.name
+        self.lives = lives  # whether a broker is alive, by its id
         self.owned = {}  # number of the claim, by write partition
         self.made = 0
 
@@ -73,9 +98,8 @@ class Broker:
         await self.queue.start()
         while True:
             await asyncio.sleep(self.rng.expovariate(4))
-            act = self.rng.choice(
-                (self.fence, self.publish, self.publish, self.publish, self.commit)
-            )
+            acts = (self.fence, self.publish, self.commit, self.let_go, self.wait, self.save)
+            (act,) = self.rng.choices(acts, (2, 8, 2, 2, 2, 2))
             try:
                 await act()
             except FencedError:
@@ -85,13 +109,57 @@ class Broker:
 
     async def fence(self):
         count = self.rng.choice((1, 1, 2, 3))
-        wanted = self.rng.sample(range(WRITE_PARTITIONS), count)
+        await self.take_over(*self.rng.sample(range(WRITE_PARTITIONS), count))
+        self.story.happened("took over")
+
+    async def take_over(self, *wanted):
         for each in wanted:
             self.owned.pop(each, None)
         await self.queue.fence(TOPIC, *wanted)
         for each in wanted:
             await self.note_fence(each)
-        self.story.happened("took over")
+
+    async def wait(self):
+        """Take over what nobody has, or what its owner lets go in time."""
+        wanted = self.rng.randrange(WRITE_PARTITIONS)
+        timeout_s = self.rng.choice((0.0, 2.0, 20.0))
+        if await self.queue.wait_released(TOPIC, [wanted], self.lives, timeout_s):
+            await self.take_over(wanted)
+            self.story.happened("was handed")
+        else:
+            self.story.happened("waited in vain")
+
+    async def let_go(self):
+        """Release something, owned or not, while something may be on its way for it."""
+        gone = self.rng.sample(range(WRITE_PARTITIONS), self.rng.choice((1, 1, 2)))
+        for each in gone:
+            owner = self.broker_id, each
+            self.story.released[owner] = self.story.released.get(owner, 0) + 1
+        owned = [each for each in gone if each in self.owned]
+        on_its_way = [asyncio.ensure_future(self.publish_for(each)) for each in owned]
+        await asyncio.sleep(0)
+        releasing = self.queue.release(TOPIC, *gone)
+        outcomes = await asyncio.gather(releasing, *on_its_way, return_exceptions=True)
+        for each in outcomes:
+            if each is not None and not isinstance(each, MemqError):
+                raise each
+        if outcomes[0] is not None:
+            self.story.happened("may have let go")
+            return
+        self.story.happened("let go" if owned else "had nothing to let go")
+        for each in gone:
+            assert not self.queue.owns(TOPIC, each)
+            self.owned.pop(each, None)
+            with pytest.raises(MemqError):  # and nobody ever reads it
+                await self.queue.publish(TOPIC, each, [Publication(0, b"not owned", 1)])
+
+    async def save(self):
+        """Save times, and note what is owned right then."""
+        wall_ms = self.story.happened("saved")
+        await self.queue.save_times(SavedTimes(0, wall_ms))
+        owned = [each for each in range(WRITE_PARTITIONS) if self.queue.owns(TOPIC, each)]
+        claims = {each: self.queue._state.claim(TOPIC, each).number for each in owned}
+        self.story.saved.append(Saved(self.broker_id, wall_ms, claims))
 
     async def note_fence(self, write_partition):
         number = self.queue._state.claim(TOPIC, write_partition).number
@@ -108,7 +176,9 @@ class Broker:
     async def publish(self):
         if not self.owned:
             return
-        write_partition = self.rng.choice(sorted(self.owned))
+        await self.publish_for(self.rng.choice(sorted(self.owned)))
+
+    async def publish_for(self, write_partition):
         partition = self.rng.randrange(READ_PARTITIONS)
         self.made += 1
         payload = f"{write_partition}:{self.life}:{self.made}"
@@ -186,9 +256,27 @@ async def entries(queue, partition):
     return found
 
 
+def claims_of(kafka, said):
+    """The claims that count, in their order, and where each of the times was said first."""
+    claims, saved = {}, {}
+    for record in kafka.partition(said).committed(0, 1 << 62):
+        kind, *names = json.loads(record.key)
+        if kind == "times":
+            saved.setdefault((*names, json.loads(record.value)[1]), record.offset)
+        elif kind == "owner" and record.value is not None:
+            _, write_partition, number, owner = names
+            broker_id = owner.removeprefix("c.").rpartition(".")[0]
+            of_partition = claims.setdefault(write_partition, [])
+            if number > len(of_partition):
+                assert number == len(of_partition) + 1
+                of_partition.append(Claimed(record.offset, write_partition, number, broker_id))
+    return claims, saved
+
+
 def tell(seed):
     """One story: what the brokers did, and what is in the log in the end."""
     story = Story()
+    waking = {}  # what to call on each broker that is up when another one comes or goes
     with World(seed) as world:
         rng, timeline = world.rng("owners"), world.timeline
         kafka = InMemoryKafka(
@@ -217,8 +305,20 @@ def tell(seed):
             machine = world.machine(name)
             if not machine.up:
                 process = machine.start()
-                broker = Broker(story, process, queue_of(process), world.rng(process.name))
+                queue = queue_of(process)
+                broker = Broker(story, process, queue, world.rng(process.name), lives)
                 process.loop.create_task(broker.live())
+                waking[name] = process.loop, queue.wake_owners
+                wake()
+
+        def lives(broker_id):
+            assert broker_id in waking
+            return world.machine(broker_id).up
+
+        def wake():
+            for loop, call in waking.values():
+                if loop.alive:
+                    loop.call_soon(call)
 
         def fault():
             if timeline.now_us > SECONDS * 1e6:
@@ -228,6 +328,7 @@ def tell(seed):
             seconds = rng.choice((0.5, 3.0, 12.0, 30.0))
             if kind == "kill" and machine.up:
                 machine.kill()
+                timeline.after(1_000_000, wake)
                 timeline.after(int(seconds * 1e6), start, machine.name)
             elif kind == "freeze" and machine.up:
                 machine.process.loop.freeze()
@@ -270,7 +371,7 @@ def tell(seed):
 
         usual()
         log, committed = last.loop.run(read(), timeout_s=120)
-    return story, log, committed
+    return story, log, committed, *claims_of(kafka, Place("c.memq-state", 0))
 
 
 COUNTS = {}
@@ -279,7 +380,7 @@ COUNTS = {}
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_only_the_owner_publishes_and_commits(seed):
     """Who took a write partition over has seen all that anybody before it ever publishes."""
-    story, log, committed = tell(seed)
+    story, log, committed, claims, saved = tell(seed)
     payloads = [payload for partition in log for _, payload in partition]
     assert len(payloads) == len({*payloads})
     assert {*payloads} <= {*story.sent}
@@ -301,6 +402,17 @@ def test_only_the_owner_publishes_and_commits(seed):
     value = committed.get(0, 0)
     assert value >= max((value for _, value, _ in story.commits), default=0)
     assert not value or value in story.may_have_committed
+    for write_partition, of_partition in claims.items():
+        released = {}
+        for before, claim in pairwise(of_partition):
+            if not claim.broker_id:
+                released[before.broker_id] = released.get(before.broker_id, 0) + 1
+        for broker_id, count in released.items():
+            assert count <= story.released[broker_id, write_partition]
+    for by, wall_ms, owned in story.saved:
+        for write_partition, number in owned.items():
+            for claim in claims[write_partition][number:]:
+                assert claim.broker_id == by or claim.offset > saved[by, wall_ms]
     for what, count in story.counts.items():
         COUNTS[what] = COUNTS.get(what, 0) + count
 
@@ -310,4 +422,5 @@ def test_everything_happened():
     if not COUNTS:
         pytest.skip("the stories were not told in this process")
     wanted = {"took over", "published", "committed", "fenced", "uncertain", "found again", "failed"}
-    assert wanted <= {*COUNTS}
+    handed = {"let go", "may have let go", "had nothing to let go", "was handed", "waited in vain"}
+    assert wanted | handed | {"saved"} <= {*COUNTS}

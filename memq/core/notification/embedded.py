@@ -74,14 +74,19 @@ _Result = TypeVar("_Result")
 
 
 class _Topic:
-    """A topic's partitions, and the write partitions that this process may publish for."""
+    """A topic's partitions, and the write partitions that this process has.
+
+    Attributes:
+        fenced: those it has.
+        owned: those of them that it may publish for: an uncertain outcome takes one out.
+    """
 
     def __init__(
         self, name: str, file: TopicFile, folders: TopicFolders, clock_s: Callable[[], float]
     ) -> None:
         self.file = file
         self.owned: set[int] = set()
-        self.has_groups = False
+        self.fenced: set[int] = set()
         self.partitions = [
             Partition(
                 name,
@@ -207,10 +212,41 @@ class EmbeddedQueue:
             for partition in found.partitions:
                 partition.settle()
             found.owned.update(write_partitions)
-            found.has_groups |= GROUPS in write_partitions
+            found.fenced.update(write_partitions)
 
         await self._run(self._writer, settle)
         self._waiters.wake(topic)
+
+    async def release(self, topic: str, *write_partitions: int) -> None:
+        """Let go of write partitions; what was asked for before takes effect before."""
+        found = self._topic(topic)
+
+        def let_go() -> None:
+            self._committer.submit(lambda: None).result()
+            found.owned.difference_update(write_partitions)
+            found.fenced.difference_update(write_partitions)
+
+        await self._run(self._writer, let_go)
+
+    def owns(self, topic: str, write_partition: int) -> bool:
+        """Whether this process has fenced it and not let go of it."""
+        self._check_open()
+        found = self._topics.get(topic)
+        return found is not None and write_partition in found.fenced
+
+    async def wait_released(
+        self,
+        topic: str,
+        write_partitions: Sequence[int],  # noqa: ARG002 - the directory is locked: as with `fence`
+        lives: Callable[[str], bool],  # noqa: ARG002
+        timeout_s: float,  # noqa: ARG002
+    ) -> bool:
+        """True: no other broker can have them."""
+        self._topic(topic)
+        return True
+
+    def wake_owners(self) -> None:
+        """Nobody waits."""
 
     async def publish(
         self, topic: str, write_partition: int, publications: Sequence[Publication]
@@ -440,7 +476,7 @@ class EmbeddedQueue:
             raise ClosedError(f"the queue in {self._directory} has been closed; open it again")
 
     def _check_has_groups(self, topic: str) -> None:
-        if not self._topic(topic).has_groups:
+        if GROUPS not in self._topic(topic).fenced:
             raise not_owned(topic, GROUPS)
 
     def _topic(self, topic: str) -> _Topic:

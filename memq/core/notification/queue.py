@@ -121,6 +121,49 @@ class NotificationQueue(Protocol):
             FencedError: `again`, and another process has fenced one of them since.
         """
 
+    async def release(self, topic: str, *write_partitions: int) -> None:
+        """Let go of write partitions, so that another process can fence them and harm nobody.
+
+        What was asked for before takes effect before; afterwards they are not owned here. One that
+        is not owned here, or not any more, is left to whoever has it.
+
+        Raises:
+            QueueError: they may be released, or not; `owns` may say so still. To release them once
+                more, or to fence them, works, here and at others.
+        """
+
+    def owns(self, topic: str, write_partition: int) -> bool:
+        """Whether this process has fenced it, and has not learned that another one has since.
+
+        What is true right after a successful `save_times` was so when the times were saved: had
+        another process fenced it before, the times could not have been saved without learning that.
+        So whoever fences it later finds these times.
+        """
+
+    async def wait_released(
+        self,
+        topic: str,
+        write_partitions: Sequence[int],
+        lives: Callable[[str], bool],
+        timeout_s: float,
+    ) -> bool:
+        """Wait until none of them belongs to another broker that lives.
+
+        This is a courtesy: to fence them needs no waiting, but costs an owner that lives dearly.
+
+        Args:
+            topic: the topic.
+            write_partitions: which of its write partitions.
+            lives: whether the broker with an id is alive; asked again after `wake_owners`.
+            timeout_s: longest wait.
+
+        Returns:
+            False when the time has passed, and one still belongs to such a broker.
+        """
+
+    def wake_owners(self) -> None:
+        """Let those who wait for owners to let go ask again who lives."""
+
     async def publish(
         self, topic: str, write_partition: int, publications: Sequence[Publication]
     ) -> list[int]:

@@ -8,6 +8,7 @@ import random
 
 import pytest
 
+from memq.core.clock import SavedTimes
 from memq.core.notification.kafka import publisher as publisher_module
 from memq.core.notification.kafka import state_topic as state_topic_module
 from memq.core.notification.kafka.client import NewRecord, Place, Record
@@ -105,6 +106,187 @@ async def test_an_aborted_transaction_is_no_doubt(queue, kafka):
     kafka.mend()
     await publish(queue, b"a")
     assert await payloads(queue) == [b"a"]
+
+
+async def test_a_hand_over_by_release_costs_the_owner_nothing(process, queue):
+    """Who has let go of one write partition publishes on for the others by the same producer."""
+    await publish(queue, b"a", write_partition=1)
+    producer = queue._publisher._producer
+    await queue.release("t", 0)
+    successor = await process("other")
+    await successor.fence("t", 0)
+    await publish(queue, b"b", write_partition=1)
+    assert queue._publisher._producer is producer
+    assert not producer.over
+
+
+@pytest.mark.parametrize("fault", ["loses", "drops", "refuses"])
+async def test_a_release_in_doubt_can_be_repeated(kafka, process, queue, fault):
+    """Whatever became of it, it may be released once more, and nobody is waited for then."""
+    setattr(kafka, fault, 1.0)
+    with pytest.raises(QueueError, match="a release may have taken effect, or not") as caught:
+        await queue.release("t", 0)
+    assert type(caught.value) is QueueError
+    assert caught.value.retriable
+    kafka.mend()
+    await publish(queue, b"a", write_partition=1)
+    assert queue.owns("t", 0) == (fault != "loses")
+    await queue.release("t", 0)
+    assert not queue.owns("t", 0)
+    other = await process("other")
+    assert await other.wait_released("t", [0], lambda _: True, 0)
+    await other.fence("t", 0)
+    with pytest.raises(FencedError):
+        await publish(queue, b"late")
+    assert await payloads(other) == [b"a"]
+
+
+@pytest.mark.parametrize("fault", ["loses", "drops"])
+async def test_a_release_in_doubt_holds_no_successor_up(kafka, process, queue, fault):
+    """The next owner fences what may have been released, and the earlier one adds nothing to it."""
+    setattr(kafka, fault, 1.0)
+    with pytest.raises(QueueError):
+        await queue.release("t", 0)
+    kafka.mend()
+    other = await process("other")
+    await other.fence("t", 0)
+    with pytest.raises(FencedError):
+        await publish(queue, b"late")
+    await publish(queue, b"mine", write_partition=1)
+    await publish(other, b"theirs")
+    assert await payloads(other) == [b"mine", b"theirs"]
+
+
+async def test_what_was_released_is_not_published_though_the_release_is_not_seen(queue):
+    """Once it is committed nobody fences the owner, who need not see it to obey it."""
+    queue._client.unfollow(queue._state_topic.place)
+    await queue.release("t", 0)
+    assert not queue.owns("t", 0)
+    with pytest.raises(FencedError):
+        await publish(queue, b"late")
+    await queue.fence("t", 0)
+    await publish(queue, b"a")
+    assert await payloads(queue) == [b"a"]
+
+
+async def test_a_fence_that_failed_half_way_can_be_released(process, queue, monkeypatch):
+    """Its claim stands, though nothing is owned; a release takes it back."""
+    other = await process("other")
+
+    async def unseen(_topic):
+        raise QueueError("not seen")
+
+    monkeypatch.setattr(other._publisher, "_see_topic", unseen)
+    await queue.release("t", 0)
+    with pytest.raises(QueueError, match="not seen"):
+        await other.fence("t", 0)
+    assert not other.owns("t", 0)
+    assert not await queue.wait_released("t", [0], lambda _: True, 0)
+    await other.release("t", 0)
+    assert await queue.wait_released("t", [0], lambda _: True, 0)
+
+
+async def test_a_claim_that_was_not_seen_can_be_released(process, queue, monkeypatch):
+    """What was claimed is taken back, also when Kafka did not show the claim."""
+    other = await process("other")
+    other._client.unfollow(other._state_topic.place)
+    see, calls = other._state_topic.see, []
+
+    async def not_again():
+        calls.append(1)
+        if len(calls) > 1:
+            raise QueueError("not seen")
+        await see()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(other._state_topic, "see", not_again)
+        with pytest.raises(QueueError, match="not seen"):
+            await other.fence("t", 2)
+    assert not await queue.wait_released("t", [2], lambda _: True, 0)
+    await other.release("t", 2)
+    assert await queue.wait_released("t", [2], lambda _: True, 0)
+
+
+async def test_who_waits_for_an_owner_knows_of_its_latest_claim(process, queue):
+    """A claim that Kafka has not told of yet is waited for as well."""
+    other = await process("other")
+    other._client.unfollow(other._state_topic.place)
+    await queue.fence("t", 2)
+    assert not await other.wait_released("t", [2], lambda _: True, 0)
+
+
+async def test_a_fence_is_nothing_when_it_was_released_meanwhile(queue, monkeypatch):
+    """Who releases what it fences at the same time does not own it, whatever it has seen."""
+    entered, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(_topic):
+        entered.set()
+        await go_on.wait()
+
+    monkeypatch.setattr(queue._publisher, "_see_topic", slow)
+    queue._client.unfollow(queue._state_topic.place)
+    fencing = asyncio.ensure_future(queue.fence("t", 0))
+    await entered.wait()
+    await queue.release("t", 0)
+    go_on.set()
+    with pytest.raises(QueueError, match="or released; try again"):
+        await fencing
+    with pytest.raises(FencedError):
+        await publish(queue, b"late")
+
+
+async def test_times_are_saved_by_who_knows_what_it_owns(process):
+    """An owner that was fenced has learned that before its times are written."""
+    owned = []
+
+    def committed(_place, record):
+        if record.key == b'["times","b"]' and b"777" in record.value:
+            owned.append([queue.owns("t", each) for each in (0, 1)])
+
+    kafka = InMemoryKafka(rng=random.Random(1), on_committed=committed)
+    queue, other = (
+        KafkaQueue(kafka.client(), cluster_id="c", broker_id=broker_id) for broker_id in "bo"
+    )
+    for each in (queue, other):
+        await each.start()
+    await queue.create_topic("t", 1)
+    await queue.fence("t", 0, 1)
+    queue._client.unfollow(queue._state_topic.place)  # it sees only what it looks for
+    await other.fence("t", 0)
+    assert queue.owns("t", 0)
+    await queue.save_times(SavedTimes(777, 777))
+    await queue.save_times(SavedTimes(777, 777))
+    assert owned == [[False, True]] * 2
+    for each in (queue, other):
+        await each.close()
+
+
+async def test_times_that_say_nothing_new_are_saved_too(process, queue):
+    """Who saves the very times that it has saved before learns what it owns all the same."""
+    await queue.save_times(SavedTimes(7, 7))
+    queue._client.unfollow(queue._state_topic.place)
+    await (await process("other")).fence("t", 0)
+    assert queue.owns("t", 0)
+    await queue.save_times(SavedTimes(7, 7))
+    assert [queue.owns("t", each) for each in (0, 1)] == [False, True]
+
+
+@pytest.mark.parametrize(("cluster_id", "broker_id"), [("c", "x.y"), ("c.d", "x"), ("c.d.", ".x.")])
+async def test_brokers_are_known_by_their_ids_whatever_these_are(kafka, cluster_id, broker_id):
+    """Who waits for an owner asks for the very id of it that it was given."""
+    owner, other = (
+        KafkaQueue(kafka.client(), cluster_id=cluster_id, broker_id=each)
+        for each in (broker_id, f"{broker_id}.z")
+    )
+    for each in (owner, other):
+        await each.start()
+    await owner.create_topic("t", 1)
+    await owner.fence("t", 0)
+    asked = []
+    assert await other.wait_released("t", [0], asked.append, 0)
+    assert asked == [broker_id]
+    for each in (owner, other):
+        await each.close()
 
 
 async def test_a_fence_sees_what_lies_behind_an_open_transaction(kafka, process, queue):

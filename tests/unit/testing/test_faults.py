@@ -216,7 +216,7 @@ def test_a_call_hangs_until_released():
         call = pool.submit(put, storage)
         assert storage.hung.wait(30)
         assert list(inner.list("")) == []
-        storage.release()
+        storage.end_hangs()
         call.result()
     put(storage, "later")
     assert len(list(inner.list(""))) == 2
@@ -342,7 +342,7 @@ async def test_a_queue_call_hangs_until_released():
     first = asyncio.ensure_future(publish(queue, b"a"))
     await queue.hung.wait()
     assert await publish(queue, b"b") == [0]
-    queue.release()
+    queue.end_hangs()
     assert await first == [1]
     assert await held(inner) == [b"b", b"a"]
 

@@ -128,7 +128,8 @@ class Publisher:
         self._id = ""
         self._ids: dict[str, None] = {}  # the producer's, and those before it that may have claims
         self._loose: dict[str, None] = {}  # those before it that may have a transaction to end
-        self._owned: dict[Owner, None] = {}
+        self._claimed: dict[Owner, None] = {}  # by us, as far as is known,
+        self._owned: dict[Owner, None] = {}  # and all that was published for them is seen
         self._doubtful: dict[Owner, None] = {}
         self._reclaim = False
         self._fenced: OrderedDict[str, None] = OrderedDict()
@@ -166,11 +167,13 @@ class Publisher:
         if self._producer is not None:
             self._producer.close()
 
+    def owns(self, owner: Owner) -> bool:
+        """Whether it is owned here, as far as is known."""
+        return owner in self._owned and self._is_ours(owner)
+
     def forget_topic(self, topic: str) -> None:
         """It was deleted, here or by another broker."""
-        for owners in (self._owned, self._doubtful):
-            for owner in [each for each in owners if each[0] == topic]:
-                del owners[owner]
+        self._forget([owner for owner in self._claimed if owner[0] == topic])
 
     # -- what is asked for ------------------------------------------------------------------
 
@@ -196,7 +199,7 @@ class Publisher:
         """Say how far time has come; running time is what it was, if that is later."""
         running_ms = max(times.running_ms, self._times.running_ms)
         self._times = SavedTimes(running_ms, times.wall_ms)
-        await self.write([])  # each transaction takes along what was not said of them
+        await self.write([])  # each transaction takes them along, if it has nothing else as well
 
     async def settle(self) -> None:
         """See to it that it is decided what becomes of all that was asked for before."""
@@ -207,11 +210,22 @@ class Publisher:
         wanted = [(topic, each) for each in write_partitions]
         await self._turn(lambda: self._fence(wanted, again=again))
         await self._see_topic(topic)  # others' open transactions may hold this up, not our own
-        if any(self._state_topic.state.claim(*owner).owner not in self._ids for owner in wanted):
-            raise QueueError(f"write partitions of {topic!r} are claimed by others; try again")
+        if not all(self._is_ours(owner) for owner in wanted):
+            raise QueueError(
+                f"write partitions of {topic!r} were claimed by others, or released; try again"
+            )
         for owner in wanted:
             self._owned[owner] = None
             self._doubtful.pop(owner, None)
+
+    async def release(self, topic: str, write_partitions: Sequence[int]) -> None:
+        """Take our claims back, those of fences that have failed as well.
+
+        Raises:
+            QueueError: they may be taken back, or not.
+        """
+        wanted = [(topic, each) for each in write_partitions]
+        await self._turn(lambda: self._release(wanted))
 
     # -- turns ------------------------------------------------------------------------------
 
@@ -298,6 +312,8 @@ class Publisher:
         for _ in range(ATTEMPTS):
             producer = await self._ready_producer()
             calls = [each for each in calls if self._may_write(each)]
+            if not calls:
+                return
             records = [record for call in calls for record in call.records]
             times = self._times_with(records)
             try:
@@ -312,12 +328,14 @@ class Publisher:
     async def _commit_with(
         self, producer: Transactions, records: Sequence[NewRecord], times: SavedTimes
     ) -> list[int]:
-        """The offsets of these records, which are written together with what is new of times."""
+        """The offsets of these records, which are written together with what is new of times.
+
+        Without records the times are written again: whoever saves them learns by that what is owned
+        here (`NotificationQueue.owns`).
+        """
         said: list[NewRecord] = []
-        if times != self._said_times:
+        if times != self._said_times or not records:
             said = self._state_topic.new_records([times_record(self._broker_id, times)])
-        if not records and not said:
-            return []
         try:
             offsets = await producer.commit([*records, *said])
         finally:
@@ -377,7 +395,7 @@ class Publisher:
         """Claim with this id what an earlier one of ours has, and nobody else has taken over."""
         await self._state_topic.see()
         self._drop_lost()
-        await self._claim(producer, self._owned)
+        await self._claim(producer, self._claimed)
         self._drop_lost()
         self._ids = {self._id: None}
         self._reclaim = False
@@ -406,14 +424,22 @@ class Publisher:
             await self._state_topic.see()
 
     def _drop_lost(self) -> None:
-        """What others have claimed is theirs."""
-        for owner in list(self._owned):
-            claim = self._state_topic.state.claim(*owner)
-            if claim.owner not in self._ids:
+        """What others have claimed is theirs, and what we have let go is nobody's."""
+        for owner in [each for each in self._claimed if not self._is_ours(each)]:
+            taken_by = self._state_topic.state.claim(*owner).owner
+            if taken_by and owner in self._owned:
                 topic, write_partition = owner
-                log.error("%s/%d was taken over by %r", topic, write_partition, claim.owner)
-                del self._owned[owner]
-                self._doubtful.pop(owner, None)
+                log.error("%s/%d was taken over by %r", topic, write_partition, taken_by)
+            self._forget([owner])
+
+    def _is_ours(self, owner: Owner) -> bool:
+        """Whether the latest claim is ours, as far as is known."""
+        return owner in self._claimed and self._state_topic.state.claim(*owner).owner in self._ids
+
+    def _forget(self, gone: Iterable[Owner]) -> None:
+        for owner in gone:
+            for owners in (self._claimed, self._owned, self._doubtful):
+                owners.pop(owner, None)
 
     async def _settle(self) -> None:
         if self._loose:
@@ -429,6 +455,7 @@ class Publisher:
             await self._state_topic.see()
             if any(not self._is_fenced(owner) for owner in wanted):
                 continue
+            self._claimed.update(dict.fromkeys(wanted))
             try:
                 await self._claim(producer, wanted)
             except QueueError as exc:
@@ -439,6 +466,38 @@ class Publisher:
             if all(state.claim(*owner).owner == self._id for owner in wanted):
                 return
         raise QueueError(f"others claim {wanted} as well, again and again; try again")
+
+    async def _release(self, wanted: Sequence[Owner]) -> None:
+        """Claim for nobody what is claimed by our producer's id.
+
+        Only that producer writes such a claim, so it cannot come after that of whoever has fenced
+        the id. Once it is written nobody fences us any more before he publishes, so then the write
+        partition must not be owned here. While it may be written, or not, the producer is over, and
+        the next one finds out before it writes anything else.
+        """
+        state = self._state_topic.state
+        for _ in range(ATTEMPTS):
+            if not any(owner in self._claimed for owner in wanted):
+                return
+            producer = await self._ready_producer()
+            await self._state_topic.see()
+            self._drop_lost()
+            ours = [owner for owner in wanted if owner in self._claimed]
+            records = [record for owner in ours for record in state.next_claim(*owner, "")]
+            try:
+                if records:
+                    await producer.commit(self._state_topic.new_records(records))
+            except FencedError as exc:  # and nothing was written
+                log.warning("%s; going on with another producer", exc)
+            except MemqError as exc:
+                raise QueueError(f"a release may have taken effect, or not: {exc}") from exc
+            else:
+                self._forget(ours)
+                return
+            finally:
+                if producer.over:
+                    self._give_up_producer()
+        raise QueueError("others have taken over each of our producers; try again")
 
     async def _fence_owner(self, owner: Owner, *, again: bool) -> None:
         latest = self._state_topic.state.claim(*owner).owner

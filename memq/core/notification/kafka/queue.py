@@ -123,8 +123,12 @@ class KafkaQueue:
     ) -> None:
         self._client = client
         self._cluster_id = cluster_id
+        self._broker_id = broker_id
         self._runtime = runtime
-        self._state_topic = StateTopic(client, cluster_id, self._forget_topic, runtime)
+        self._releases = Waiters()  # those who wait until other brokers let go
+        self._state_topic = StateTopic(
+            client, cluster_id, self._forget_topic, self._releases.wake_all, runtime
+        )
         self._state = self._state_topic.state
         self._publisher = Publisher(
             client,
@@ -168,7 +172,8 @@ class KafkaQueue:
             return
         self._closed = True
         error = _closed()
-        self._waiters.wake_all()
+        for waiters in (self._waiters, self._releases):
+            waiters.wake_all()
         await self._publisher.close(error)
         opening = list(self._opening.values())
         for task in opening:
@@ -231,6 +236,48 @@ class KafkaQueue:
         """
         await self._partitions(topic)
         await self._publisher.fence(topic, write_partitions, again=again)
+
+    async def release(self, topic: str, *write_partitions: int) -> None:
+        """Let go of write partitions, so that another process can fence them and harm nobody.
+
+        Raises:
+            QueueError: they may be released, or not; `owns` says so when that is known.
+        """
+        await self._partitions(topic)
+        await self._publisher.release(topic, write_partitions)
+
+    def owns(self, topic: str, write_partition: int) -> bool:
+        """Whether this process has fenced it, and has not learned that another one has since.
+
+        Times are saved by a producer that had the claims of all that is owned then. Whoever fences
+        a write partition fences that producer first.
+        """
+        self._check_open()
+        return self._publisher.owns((topic, write_partition))
+
+    async def wait_released(
+        self,
+        topic: str,
+        write_partitions: Sequence[int],
+        lives: Callable[[str], bool],
+        timeout_s: float,
+    ) -> bool:
+        """Wait until none of them is claimed by another broker that lives."""
+        await self._partitions(topic)
+        await self._state_topic.see()
+
+        def ready() -> bool:
+            self._check_open()
+            if topic not in self._state.topics:
+                raise _unknown(topic)
+            claimed_by = (self._claimed_by(topic, each) for each in write_partitions)
+            return not any(each not in ("", self._broker_id) and lives(each) for each in claimed_by)
+
+        return await self._releases.wait(topic, ready, timeout_s)
+
+    def wake_owners(self) -> None:
+        """Let those who wait for brokers to let go ask again who lives."""
+        self._releases.wake_all()
 
     async def publish(
         self, topic: str, write_partition: int, publications: Sequence[Publication]
@@ -443,8 +490,13 @@ class KafkaQueue:
         if topic not in self._state.topics:
             await self._state_topic.see()
         if topic not in self._state.topics:
-            raise UnknownTopicError(f"the queue has no topic {topic!r}: deleted, or never made")
+            raise _unknown(topic)
         return self._state.topics[topic]
+
+    def _claimed_by(self, topic: str, write_partition: int) -> str:
+        """Id of the broker with the latest claim; empty when there is none."""
+        transactional_id = self._state.claim(topic, write_partition).owner
+        return transactional_id.removeprefix(f"{self._cluster_id}.").rpartition(".")[0]
 
     async def _tail(self, topic: str, partition: int) -> Tail:
         """The end of a partition, followed, with all that was written here."""
@@ -575,6 +627,10 @@ class KafkaQueue:
         running_ms = max(running_ms, publication.running_ms)
         self._last_times[place] = timestamp_ms, running_ms
         return NewRecord(place, bytes(publication.payload), None, timestamp_ms, running_ms)
+
+
+def _unknown(topic: str) -> UnknownTopicError:
+    return UnknownTopicError(f"the queue has no topic {topic!r}: deleted, or never made")
 
 
 def _closed() -> ClosedError:

@@ -41,6 +41,7 @@ class StateTopic:
         client: of Kafka.
         cluster_id: of the cluster whose topic it is.
         on_forgotten: told of each topic of the queue that is said to be gone.
+        on_read: called when something was read.
         runtime: chance, and the time for records.
 
     Attributes:
@@ -54,10 +55,12 @@ class StateTopic:
         client: KafkaClient,
         cluster_id: str,
         on_forgotten: Callable[[str], None],
+        on_read: Callable[[], None],
         runtime: Runtime,
     ) -> None:
         self._client = client
         self._on_forgotten = on_forgotten
+        self._on_read = on_read
         self._runtime = runtime
         self._failures = 0  # to follow it, one after the other
         self.reached = Reached(0)
@@ -108,6 +111,7 @@ class StateTopic:
                 self._on_forgotten(gone)
         self._failures = 0
         self.reached.advance(reached)
+        self._on_read()
 
     def failed(self, error: MemqError) -> None:
         """It cannot be followed; it is again, as Kafka may only have to come to itself."""
