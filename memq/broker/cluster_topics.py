@@ -40,10 +40,12 @@ from memq.broker.stored_groups import restore_groups
 from memq.broker.takeover import take_over
 from memq.broker.topics import Topics
 from memq.core.checksum import crc32c
+from memq.core.governor.nodes import READ_ROLE
 from memq.core.governor.topics import altered_topic, new_topic, unknown_topic
 from memq.core.notification.queue import GROUPS, Waiters
 from memq.core.retry import Backoff
 from memq.core.topic import INCARNATION_DIGITS, TopicConfig
+from memq.core.wire.messages import BrokerInfo
 from memq.errors import (
     InvalidRequestError,
     MemqError,
@@ -205,6 +207,13 @@ class ClusterTopics(Topics):
         addresses = ["" if broker is None else broker.address for broker in found]
         missing = hosted.topic.config.write_partitions - len(addresses)
         return addresses + [""] * missing
+
+    def brokers(self) -> list[BrokerInfo]:
+        """All that live, sorted."""
+        return [
+            BrokerInfo(id=name, address=node.address, zone=node.zone, reads=node.role == READ_ROLE)
+            for name, node in sorted(self._brokers.items())
+        ]
 
     def version(self, names: Collection[str]) -> str:
         """Stands for what `info` says of some topics."""

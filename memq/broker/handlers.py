@@ -252,10 +252,7 @@ class Handlers:
                 await self._topics.find(name)
         return m.MetadataAnswer(
             cluster_id=self._context.config.cluster_id,
-            brokers=[
-                m.BrokerInfo(id=self._context.config.broker_id, address=self._context.address),
-                *(m.BrokerInfo(id=p.id, address=p.address) for p in self._context.config.peers),
-            ],
+            brokers=self._topics.brokers(),
             topics=[self._topics.info(self._topics.get(name)) for name in names],
             more=more,
             version=self._topics.version(request.topics or ()),

@@ -93,7 +93,12 @@ class HostedTopic:
         except MemqError as exc:
             context.warn("time", f"the watermark stands still, for the time was not saved: {exc}")
         latest_ms = times.saved.wall_ms
-        here = dict(self.partitions)
+        # Whoever has fenced one of them meanwhile tells its watermark; see `owns`.
+        here = {
+            number: partition
+            for number, partition in self.partitions.items()
+            if context.queue.owns(self.topic.queue_topic, number)
+        }
         by_write = [NOT_OWNED] * self.topic.config.write_partitions
         for number, partition in here.items():
             by_write[number] = min(latest_ms, partition.stored_through_ms())

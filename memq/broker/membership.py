@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 from typing import TYPE_CHECKING, TypeVar
 
@@ -217,6 +218,17 @@ class Membership:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
+    async def _make_wanted(self) -> None:
+        """Make the topics that the configuration asks for, however long that takes; never ends."""
+        for failures in itertools.count():
+            try:
+                await self._topics.start()
+                break
+            except MemqError as exc:
+                log.warning("topics of the configuration are not made yet: %s", exc)
+            await asyncio.sleep(AGAIN.equal_jitter_s(failures, self._context.runtime.random))
+        await asyncio.Event().wait()
+
     async def _leave(self) -> None:
         self._registered = False
         await self._topics.left()
@@ -230,6 +242,19 @@ class Membership:
         self._mirrors = []
         if session is not None:
             await session.close()
+
+    async def _govern(self, session):
+        from memq.core.governor.governor import Governor
+        from memq.core.governor.run import govern
+
+        self.governor = Governor()
+        await govern(
+            session,
+            self._id,
+            self._registered_ms,
+            lambda: int(self._context.runtime.mono_s() * 1000),
+            self.governor,
+        )
 
     # -- what is seen -----------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from memq.broker.hosted_topic import HostedTopic
 from memq.broker.takeover import take_over
 from memq.broker.topics import Topics
 from memq.core.topic import INCARNATION_DIGITS, TopicConfig
+from memq.core.wire.messages import BrokerInfo
 from memq.errors import (
     CorruptDataError,
     MemqError,
@@ -133,6 +134,14 @@ class OwnTopics(Topics):
     def hosts(self, hosted: HostedTopic) -> list[str]:
         """This broker's address, for each write partition."""
         return [self._context.address] * hosted.topic.config.write_partitions
+
+    def brokers(self) -> list[BrokerInfo]:
+        """This one, and its peers."""
+        config = self._context.config
+        return [
+            BrokerInfo(id=config.broker_id, address=self._context.address, zone=config.zone),
+            *(BrokerInfo(id=peer.id, address=peer.address) for peer in config.peers),
+        ]
 
     def version(self, names: Collection[str]) -> str:  # noqa: ARG002 - nothing moves here
         """None: they stay on this broker."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from memq.core.notification.queue import GROUPS
 from memq.core.topic import AUDIT_OPTIONS, AUDIT_TOPIC, TopicConfig
-from memq.core.wire.messages import TopicInfo
+from memq.core.wire.messages import BrokerInfo, TopicInfo
 from memq.errors import (
     InvalidRequestError,
     MemqError,
@@ -145,6 +145,10 @@ class Topics(abc.ABC):
     @abc.abstractmethod
     def hosts(self, hosted: HostedTopic) -> list[str]:
         """Addresses of the brokers of its write partitions, by number; empty for none."""
+
+    @abc.abstractmethod
+    def brokers(self) -> list[BrokerInfo]:
+        """The brokers that a client may ask."""
 
     @abc.abstractmethod
     def version(self, names: Collection[str]) -> str:

@@ -1,0 +1,129 @@
+"""Clusters of brokers inside the test process."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+from memq.broker.config import BrokerConfig
+from memq.broker.server import Broker
+from memq.core.notification.kafka.queue import KafkaQueue
+from memq.core.storage.local import LocalStorage
+from memq.testing import InMemoryKafka, InMemoryZooKeeper
+from tests.integration.broker.support import Client, client, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+class ModelBroker(Broker):
+    """A broker whose ZooKeeper and Kafka are models."""
+
+    def __init__(self, config: BrokerConfig, cluster: Cluster) -> None:
+        super().__init__(config, storage=cluster.storage, admin_http=False)
+        self._cluster = cluster
+        self.sessions = []
+
+    async def _open_queue(self, folder, objects):  # noqa: ARG002 - as the broker calls it
+        config = self.config
+        queue = KafkaQueue(
+            self._cluster.kafka.client(), cluster_id=config.cluster_id, broker_id=config.broker_id
+        )
+        await queue.start()
+        return queue
+
+    async def _open_coordination(self):
+        session = await self._cluster.zookeeper.open(
+            session_timeout_s=self._cluster.session_timeout_s, request_timeout_s=5
+        )
+        self.sessions.append(session)
+        return session
+
+
+@dataclass
+class Cluster:
+    """Brokers that share a ZooKeeper, a Kafka and a storage, all of them models.
+
+    Attributes:
+        session_timeout_s: of their sessions.
+        brokers: those that run, by id.
+    """
+
+    folder: object
+    stack: AsyncExitStack
+    session_timeout_s: float = 2.0
+    kafka: InMemoryKafka = field(default_factory=InMemoryKafka)
+    storage: LocalStorage = field(init=False)
+    zookeeper: InMemoryZooKeeper = field(default_factory=InMemoryZooKeeper)
+    brokers: dict[str, ModelBroker] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.storage = LocalStorage(self.folder / "objects")
+
+    async def start(self, *names: str, **options) -> list[ModelBroker]:
+        """Start brokers of these ids."""
+        return [await self._start(name, options) for name in names]
+
+    async def _start(self, name: str, options: dict) -> ModelBroker:
+        config = BrokerConfig.create(
+            {
+                "data_dir": str(self.folder / name),
+                "broker_id": name,
+                "zookeeper": "zk:2181",
+                "queue": "kafka://k:9092",
+                "storage": "s3://bucket",
+                "port": 0,
+                "admin_port": 0,
+                "drain_timeout": "5s",
+            }
+            | options
+        )
+        broker = ModelBroker(config, self)
+        await broker.start()
+        self.brokers[name] = broker
+        return broker
+
+    async def stop(self, name: str) -> None:
+        """Stop a broker, as SIGTERM does."""
+        await self.brokers.pop(name).stop()
+
+    async def connect(self, broker: Broker) -> Client:
+        """A client of one of them, to the end of the test."""
+        return await self.stack.enter_async_context(client(broker))
+
+    async def all_owned(self, topic: str) -> list[str]:
+        """Wait until each write partition of a topic runs somewhere; ids of the brokers."""
+        owners: list[str] = []
+
+        def owned() -> bool:
+            owners[:] = self.owners(topic)
+            return bool(owners) and all(owners)
+
+        await until(owned)
+        return owners
+
+    def owners(self, topic: str) -> list[str]:
+        """Where each write partition of a topic runs; empty for nowhere."""
+        found: dict[int, str] = {}
+        count = 0
+        for name, broker in self.brokers.items():
+            if topic in broker.topics.names():
+                hosted = broker.topics.get(topic)
+                count = hosted.topic.config.write_partitions
+                found |= dict.fromkeys(hosted.partitions, name)
+        return [found.get(number, "") for number in range(count)]
+
+
+@pytest.fixture
+async def cluster(tmp_path) -> AsyncIterator[Cluster]:
+    """A cluster without brokers; those that run in the end are stopped."""
+    async with AsyncExitStack() as stack:
+        made = Cluster(tmp_path, stack)
+        try:
+            yield made
+        finally:
+            await asyncio.gather(*(made.stop(name) for name in list(made.brokers)))

@@ -1,0 +1,120 @@
+"""What becomes of write partitions as brokers come and go."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from memq import AsyncConsumer, AsyncProducer
+from memq.core.wire import messages as m
+from memq.errors import NotHostedError, UnavailableError
+from tests.integration.broker.support import until
+
+
+async def test_a_topic_is_spread_over_the_brokers(cluster):
+    """A topic that one broker makes is known to all, and each broker has its share of it."""
+    one, two, three = await cluster.start("one", "two", "three")
+    made = await (await cluster.connect(one)).create("t", write_partitions=6)
+    owners = await cluster.all_owned("t")
+    assert sorted(owners) == ["one", "one", "three", "three", "two", "two"]
+    addresses = [cluster.brokers[owner].address for owner in owners]
+    assert made.hosts == addresses
+    for broker in (two, three):
+        c = await cluster.connect(broker)
+        answer = await c.ask(m.Metadata(topics=["t"]))
+        assert answer.topics[0].hosts == addresses
+        assert [each.id for each in answer.brokers] == ["one", "three", "two"]
+
+
+async def test_a_write_is_redirected_to_the_owner(cluster):
+    """A broker that does not own a write partition names the one that does."""
+    one, two = await cluster.start("one", "two")
+    c, other = await cluster.connect(one), await cluster.connect(two)
+    info = await c.create("t", write_partitions=2)
+    owners = await cluster.all_owned("t")
+    other.schema_id = info.schema_id
+    for number, owner in enumerate(owners):
+        right, wrong = (c, other) if owner == "one" else (other, c)
+        with pytest.raises(NotHostedError) as error:
+            await wrong.write(0, write_partition=number)
+        assert error.value.address == cluster.brokers[owner].address
+        assert (await right.write(0, write_partition=number)).offset >= 0
+
+
+async def test_what_a_stopped_broker_had_goes_to_another(cluster):
+    """A broker that stops hands over, and a Message that it has acked is a duplicate elsewhere."""
+    one, two = await cluster.start("one", "two")
+    c = await cluster.connect(one)
+    info = await c.create("t", write_partitions=2)
+    owners = await cluster.all_owned("t")
+    number = owners.index("two")
+    c2 = await cluster.connect(two)
+    c2.schema_id = info.schema_id
+    first = await c2.write(0, write_partition=number)
+    await cluster.stop("two")
+    assert await cluster.all_owned("t") == ["one", "one"]
+    again = await c.write(0, write_partition=number)
+    assert (again.duplicate, again.offset, again.batch_id) == (True, first.offset, first.batch_id)
+
+
+async def test_a_broker_whose_session_is_over_acks_nothing(cluster):
+    """Others take over what a broker had whose session is over, and it refuses what comes."""
+    one, two = await cluster.start("one", "two")
+    c = await cluster.connect(one)
+    info = await c.create("t", write_partitions=2)
+    number = (await cluster.all_owned("t")).index("two")
+    c2 = await cluster.connect(two)
+    c2.schema_id = info.schema_id
+    await c2.write(0, write_partition=number)
+    cluster.zookeeper.freeze(two.sessions[-1])
+    await until(lambda: not two.context.leased())
+    with pytest.raises(UnavailableError):
+        await c2.write(1, write_partition=number)
+    await until(lambda: number in one.topics.get("t").partitions)
+    assert (await c.write(0, write_partition=number)).duplicate
+    cluster.zookeeper.thaw(two.sessions[-1])
+    await until(lambda: two.context.leased())
+    with pytest.raises(NotHostedError):
+        await c2.write(1, write_partition=number)
+
+
+async def test_a_producer_and_a_consumer_go_on_as_brokers_come_and_go(cluster):
+    """Each record that was acked is read once, while every broker is stopped and started again."""
+    await cluster.start("one", "two", "three")
+    c = await cluster.connect(cluster.brokers["one"])
+    await c.create("t", write_partitions=4, read_partitions=2, batch_age="5ms")
+    await cluster.all_owned("t")
+    bootstrap = ",".join(broker.address for broker in cluster.brokers.values())
+    acked, done = [], asyncio.Event()
+
+    async def produce():
+        async with AsyncProducer(bootstrap, topic="t", linger="1ms") as producer:
+            number = 0
+            while not done.is_set():
+                value = b"%d" % number
+                delivery = await producer.write(value)
+                delivery.add_done_callback(
+                    lambda _, value=value, delivery=delivery: acked.append(value)
+                )
+                number += 1
+                await asyncio.sleep(0.002)
+            await producer.flush(timeout=20)
+
+    producing = asyncio.create_task(produce())
+    for name in ("one", "two", "three"):
+        await cluster.stop(name)
+        await cluster.start(name)
+    done.set()
+    await producing
+    read = []
+    bootstrap = ",".join(broker.address for broker in cluster.brokers.values())
+    async with AsyncConsumer(bootstrap, topic="t", group="g", start="earliest") as consumer:
+        async with asyncio.timeout(20):
+            while len(read) < len(acked):
+                batch = await consumer.poll(timeout=1.0)
+                if batch is not None:
+                    read += [record.value for record in batch]
+        await consumer.commit()
+    assert sorted(read) == sorted(acked)
+    assert len(read) > 0
