@@ -18,7 +18,12 @@ from click.shell_completion import CompletionItem
 
 from memq.cli.output import notice
 from memq.client.profile import PROFILE_VARIABLE, read_profile
-from memq.core.defaults import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, TOKEN_VARIABLE
+from memq.core.defaults import (
+    BOOTSTRAP_VARIABLE,
+    DEFAULT_BOOTSTRAP,
+    TOKEN_VARIABLE,
+    ZONE_VARIABLE,
+)
 from memq.core.log_format import LOG_FORMAT, configure
 from memq.core.ranges import OffsetRange
 from memq.core.units import parse_duration_ms, parse_size_bytes
@@ -532,6 +537,14 @@ read_through_option = option(
     type=click.Choice(["storage", "broker"]),
     default="storage",
     help="broker: for machines that cannot reach the storage.",
+)
+
+zone_option = option(
+    "--zone",
+    default="",
+    show_default=False,
+    envvar=ZONE_VARIABLE,
+    help="Where this machine is, such as eu-west-1a: brokers of that zone are preferred.",
 )
 
 # -- the way to the brokers -----------------------------------------------------------------

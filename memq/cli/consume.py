@@ -30,6 +30,7 @@ from memq.cli.command import (
     option,
     range_option,
     read_through_option,
+    zone_option,
 )
 from memq.cli.completion import GroupType, TopicType
 from memq.cli.output import check_stdout, notice, write_whole
@@ -148,6 +149,7 @@ memq consume clicks --from 2025-06-30T10:00:00Z --to 2025-06-30T11:00:00Z --form
     help="Of the LogMessages within each Batch.",
 )
 @read_through_option
+@zone_option
 @connection_options
 def consume(
     *,
@@ -169,6 +171,7 @@ def consume(
     exit_at_end: bool,
     order: Order,
     read_through: ReadThrough,
+    zone: str,
     bootstrap: str,
     token: str,
 ) -> None:
@@ -204,7 +207,7 @@ def consume(
     check_reachable(bootstrap)
     check_stdout()
     asked = Asked(wanted, partitions, tail, since, until, from_beginning, exit_at_end)
-    with SyncTopicClient(bootstrap, topic, token=token, client="memq consume") as client:
+    with SyncTopicClient(bootstrap, topic, token=token, zone=zone, client="memq consume") as client:
         info = client.info()
         selection = select(client, topic, asked)
     schema = deserialize_schema(info.schemas[info.schema_id])
@@ -220,6 +223,7 @@ def consume(
         "on_revoke": progress.leave,
         "on_lost": progress.lose,
         "request_timeout": waiting.request_timeout,
+        "zone": zone,
         "token": token,
         "client": "memq consume",
     }

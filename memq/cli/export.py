@@ -20,6 +20,7 @@ from memq.cli.command import (
     range_option,
     read_through_option,
     to_us,
+    zone_option,
 )
 from memq.cli.completion import TopicType
 from memq.cli.output import notice, progress_bar, show_one
@@ -80,6 +81,7 @@ memq export clicks batches/ --range 0:100-200 --format jsonl
     help="Stored bytes after which a folder gets another file.",
 )
 @read_through_option
+@zone_option
 @connection_options
 @output_option
 def export(
@@ -94,6 +96,7 @@ def export(
     metadata: bool,
     file_bytes: int,
     read_through: ReadThrough,
+    zone: str,
     bootstrap: str,
     token: str,
     output: str,
@@ -144,6 +147,7 @@ def export(
                 metadata=metadata,
                 read_through=read_through,
                 token=token,
+                zone=zone,
                 client="memq export",
             )
         )

@@ -28,6 +28,7 @@ from memq.cli.command import (
     output_option,
     table_options,
     to_us,
+    zone_option,
 )
 from memq.cli.completion import TopicType
 from memq.cli.output import notice, show_one
@@ -111,6 +112,7 @@ memq produce rides --input rides.csv --format csv --delimiter ';'
 )
 @table_options(SHAPING_OPTIONS)
 @table_options([row for row in PRODUCER_OPTIONS if row.name in _PLACING])
+@zone_option
 @connection_options
 @output_option
 def produce(
@@ -126,6 +128,7 @@ def produce(
     producer_id: str | None,
     timestamp: datetime | None,
     given: dict[str, str],
+    zone: str,
     bootstrap: str,
     token: str,
     output: str,
@@ -149,6 +152,7 @@ def produce(
         notice("memq: reading lines from the terminal; Ctrl-D ends")
     options: ProducerArguments = {
         "producer_id": producer_id,
+        "zone": zone,
         "token": token,
         "client": "memq produce",
     }

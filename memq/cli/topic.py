@@ -200,7 +200,7 @@ def _show(info: TopicInfo, output: str) -> None:
         texts = {each.name: each.show(row.pop(each.field)) for each in TOPIC_OPTIONS}
         row = {"topic": row.pop("topic")} | texts | row
         row["schema"] = schema_text(schema)
-        row["hosts"] = sorted({*info.hosts})
+        row["hosts"] = sorted({*info.hosts} - {""})  # nobody owns those
     else:
         row["schema"] = [
             {"name": field.name, "type": type_text(field.type), "nullable": field.nullable}

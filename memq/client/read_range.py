@@ -167,6 +167,7 @@ class AsyncTopicReader:
         metadata: add the columns `ORIGIN_COLUMNS`.
         read_through: "storage", or "broker" for machines that cannot reach the storage.
         token: credential; empty where the brokers ask for none.
+        zone: where this reader runs; empty for that of `MEMQ_ZONE`, or of the profile.
         client: names this reader in the brokers' logs.
         schema_id: schema of the topic that the rows are to have; empty for the newest.
 
@@ -188,10 +189,11 @@ class AsyncTopicReader:
         metadata: bool = False,
         read_through: ReadThrough = "storage",
         token: str = "",
+        zone: str = "",
         client: str = "",
         schema_id: str = "",
     ) -> None:
-        self._cluster = Cluster(bootstrap, token=token, client=client)
+        self._cluster = Cluster(bootstrap, token=token, zone=zone, client=client)
         self._topic = TopicClient(self._cluster, topic, incarnation)
         self._executor = self._cluster.runtime.threads(FETCHES, "memq-fetch")
         self._source = BatchSource(self._topic, self._executor, read_through=read_through)
@@ -367,6 +369,7 @@ class ReadArguments(TypedDict, total=False):
         metadata: add the columns `ORIGIN_COLUMNS`.
         read_through: "storage", or "broker" for machines that cannot reach the storage.
         token: credential; empty where the brokers ask for none.
+        zone: where this reader runs; empty for that of `MEMQ_ZONE`, or of the profile.
     """
 
     partition: int | None
@@ -379,6 +382,7 @@ class ReadArguments(TypedDict, total=False):
     metadata: bool
     read_through: ReadThrough
     token: str
+    zone: str
 
 
 def read_range(

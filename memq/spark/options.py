@@ -361,7 +361,9 @@ def _parse_all(
         raise ConfigError(f"option 'topic' is missing: name the topic to {what}")
     values = {field: _value(row, texts.get(row.name.lower())) for field, row in table.items()}
     # Here, on the driver, so that every task asks the same brokers.
-    return values | connection_of(values["bootstrap"], values["token"])
+    found = connection_of(values["bootstrap"], values["token"])
+    # Not the zone: executors may be in another one than the driver, and know their own.
+    return values | {"bootstrap": found["bootstrap"], "token": found["token"]}
 
 
 def _value(row: Option, text: str | None) -> Any:

@@ -17,7 +17,6 @@ from memq.client.read_plan import Selection, plan_read
 from memq.client.read_range import read_batches
 from memq.client.topic import TopicClient
 from memq.core.notification.notification import decode_notification
-from memq.core.wire.messages import FetchWatermark
 from memq.errors import (
     CorruptDataError,
     DataLossError,
@@ -509,7 +508,7 @@ async def ask(run: Run, process: Process, topic: str) -> None:
             here = (process.name, start_us, run.now_us, h.OK, topic, info.incarnation)
             run.history.add(h.Committed(*here, group, tuple(sorted(stored.items()))))
         start_us = run.now_us
-        mark, _ = await queue.ask(FetchWatermark(topic=topic))
+        mark = await queue.watermark()
         here = (process.name, start_us, run.now_us, h.OK, topic, info.incarnation)
         for partition, stored_through_ms in enumerate(mark.read_partitions):
             run.history.add(h.Watermark(*here, partition, stored_through_ms))

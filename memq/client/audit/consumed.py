@@ -28,6 +28,7 @@ def report_consumed(
     reports: Sequence[ConsumedReport],
     *,
     token: str = "",
+    zone: str = "",
     timeout_s: float = TIMEOUT_S,
 ) -> None:
     """Report what was consumed; it returns when the reports are stored.
@@ -37,6 +38,7 @@ def report_consumed(
             of the profile, or else 127.0.0.1:6367.
         reports: what was consumed. Those about topics that are not audited are left out.
         token: credential; empty where the brokers ask for none.
+        zone: where this client runs; empty for that of `MEMQ_ZONE`, or of the profile.
         timeout_s: seconds that all of it may take.
 
     Raises:
@@ -46,7 +48,9 @@ def report_consumed(
     """
     loop = EventLoopThread("memq-report-consumed")
     try:
-        loop.run(report_consumed_async(bootstrap, reports, token=token, timeout_s=timeout_s))
+        loop.run(
+            report_consumed_async(bootstrap, reports, token=token, zone=zone, timeout_s=timeout_s)
+        )
     finally:
         loop.close()
 
@@ -56,12 +60,15 @@ async def report_consumed_async(
     reports: Sequence[ConsumedReport],
     *,
     token: str = "",
+    zone: str = "",
     timeout_s: float = TIMEOUT_S,
 ) -> None:
     """Report what was consumed, from an event loop; see `report_consumed`."""
     for report in reports:
         check_consumed(report)
-    cluster = Cluster(bootstrap, client="memq report", token=token, request_timeout_s=timeout_s)
+    cluster = Cluster(
+        bootstrap, client="memq report", token=token, zone=zone, request_timeout_s=timeout_s
+    )
     try:
         await _report(cluster, reports, timeout_s)
     finally:

@@ -36,7 +36,7 @@ token = "for any broker"
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """The configuration folder, with a file that nobody else can read."""
-    for name in ("MEMQ_CONFIG", "MEMQ_PROFILE", "MEMQ_BOOTSTRAP", "MEMQ_TOKEN"):
+    for name in ("MEMQ_CONFIG", "MEMQ_PROFILE", "MEMQ_BOOTSTRAP", "MEMQ_TOKEN", "MEMQ_ZONE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     write(tmp_path / "memq.toml", FILE)
@@ -85,6 +85,20 @@ def test_a_token_stays_with_its_brokers(folder, monkeypatch):
     assert read_profile("prod").token_for("d:4") == ""
     assert read_profile("prod").token_for("c:3") == "of prod"
     assert read_profile("alone").token_for("d:4") == "for any broker"
+
+
+def test_the_zone_is_the_machines(folder, monkeypatch):
+    """A zone that is not given is that of the variable, else of the profile that names brokers."""
+    text = FILE.replace('token = "of the default"', 'token = "of the default"\nzone = "of the file"')
+    write(folder / "memq.toml", text)
+    assert profile()["zone"] == "of the file"
+    assert connection_of(None)["zone"] == "of the file"
+    assert connection_of(None, zone="mine")["zone"] == "mine"
+    assert "zone" not in connection_of("e:5")
+    monkeypatch.setenv("MEMQ_ZONE", "of the variable")
+    assert connection_of(None)["zone"] == "of the variable"
+    assert connection_of("e:5")["zone"] == "of the variable"
+    assert connection_of("e:5", zone="mine")["zone"] == "mine"
 
 
 def test_without_a_file(tmp_path, monkeypatch):

@@ -50,6 +50,13 @@ def test_every_option_arrives_in_any_case():
     assert (found.token, found.read_through) == ("secret", "broker")
 
 
+def test_the_zone_of_the_driver_is_its_own(monkeypatch):
+    """The zone of the driver's machine is no option of what executors do."""
+    there = parse_read_options(GIVEN)
+    monkeypatch.setenv("MEMQ_ZONE", "a")
+    assert parse_read_options(GIVEN) == there
+
+
 def test_times_are_milliseconds_or_iso():
     """A time is given as milliseconds or as ISO 8601 with its zone."""
     by_number = parse_read_options(GIVEN | {"startingTimestamp": "1751284800000"})
