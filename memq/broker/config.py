@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from memq.core.defaults import DEFAULT_ADMIN_PORT, DEFAULT_HOST, DEFAULT_PORT
+from memq.core.governor.assignor import BALANCED
 from memq.core.governor.options import ZooKeeperOptions
 from memq.core.log_format import LOG_FORMAT, LogFormat
 from memq.core.named_values import (
@@ -73,8 +74,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
             spread over racks as well.
         capacity: Its share of the load beside the other brokers: one with 2 is given twice as much.
         role: all, or read: it takes over no write partitions, and is preferred to read from.
-        assignor: Name of an entry point memq.assignors that decides which broker owns what; empty
-            for the one that comes with memq. The same on every broker.
+        assignor: Decides which broker owns what: balanced, or the name of an entry point
+            memq.assignors of yours. The same on every broker.
         cluster_id: Name of the cluster; it is part of every object's key.
         broker_id: Name of this broker, unique in the cluster.
         host: Address to listen on; 0.0.0.0 for every interface.
@@ -114,7 +115,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     rack: Annotated[str, Option("text", "")]
     capacity: Annotated[int, Option("count", 1, 1, 1_000_000)]
     role: Annotated[str, Option("text", "all", choices=("all", "read"))]
-    assignor: Annotated[str, Option("text", "")]
+    assignor: Annotated[str, Option("text", BALANCED)]
     cluster_id: Annotated[str, Option("text", "memq")]
     broker_id: Annotated[str, Option("text", "broker-1")]
     host: Annotated[str, Option("text", DEFAULT_HOST)]

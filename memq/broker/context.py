@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from memq.broker.data_dir import DiskSpace
 from memq.broker.metrics import Metrics
 from memq.broker.object_root import ObjectRoot, Presence
+from memq.core.clock import CLOCKS_DIFFER_MS
 from memq.core.hedging import Hedging
+from memq.core.notification.kafka.queue import START_S
 from memq.core.notification.notification import decode_notification
 from memq.core.runtime import SYSTEM, Runtime
 from memq.core.storage.keys import topic_objects
@@ -83,8 +85,7 @@ class BrokerContext:
         ready: it serves, and does not stop.
         stopping: it stops, and waits for its threads.
         leased: whether the broker certainly is part of its cluster, so that it may ack now.
-        clocks_differ_ms: by how much running times of brokers that share the queue may differ.
-        forgotten_after_s: for how long other brokers may serve notifications that were forgotten.
+        shared: whether other brokers share its queue and its storage.
         presence: what was found of its objects when they were looked for last.
         root: below which the storage has its objects.
         now: the broker's clock.
@@ -109,8 +110,7 @@ class BrokerContext:
     ready: bool = False
     stopping: bool = False
     leased: Callable[[], bool] = lambda: True
-    clocks_differ_ms: int = 0
-    forgotten_after_s: float = 0.0
+    shared: bool = False
     presence: Presence = field(default_factory=Presence)
     root: ObjectRoot = field(init=False)
     now: Callable[[], ClockReading] = field(init=False)
@@ -122,6 +122,16 @@ class BrokerContext:
         self.metrics.storage.hedges = lambda: self.hedging.hedges
         self.now = self.times.clock
         self.warn = RateLimitedLog(log, self.runtime.mono_s)
+
+    @property
+    def clocks_differ_ms(self) -> int:
+        """By how much running times of brokers that share the queue may differ."""
+        return CLOCKS_DIFFER_MS if self.shared else 0
+
+    @property
+    def forgotten_after_s(self) -> float:
+        """For how long other brokers may serve notifications that were forgotten."""
+        return 2 * START_S if self.shared else 0.0
 
     @property
     def address(self) -> str:

@@ -4,8 +4,9 @@ It goes by the list of doomed topics that is kept beside the topics, so it goes 
 after an error of queue or storage, again and again until nothing is left. Everything it removes is
 named by topic and incarnation; so it never meets what belongs to a later topic of the same name.
 
-An object store may carry out a put that its client has given up, some time later. So its objects
-are looked for once more, `LANDING_S` after they were removed, before the topic is forgotten.
+An object store may carry out a put that its client has given up, some time later, and so may
+another broker that has not seen yet that the topic is gone. So its objects are looked for once
+more, `LANDING_S` after they were removed, before the topic is forgotten.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ class Deletions:
     def _may_land(self, topic: Topic) -> bool:
         """Whether its objects were removed, and a put of it may be carried out all the same."""
         removed_s = self._removed_s.get(topic.incarnation)
-        if removed_s is None or not self._context.storage.remote:
+        if removed_s is None or not (self._context.storage.remote or self._context.shared):
             return False
         return self._context.runtime.mono_s() < removed_s + LANDING_S
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from memq.broker.context import BrokerContext
     from memq.broker.lag import LagCounter
+    from memq.broker.membership import Membership
     from memq.broker.topics import Topics
     from memq.broker.write_partition import ReceivedWrite
     from memq.core.governor.topics import Topic
@@ -92,16 +93,23 @@ class Handlers:
         topics: that it hosts.
         groups: who holds which partition.
         lag: counts what is published after offsets.
+        membership: of the broker in its cluster; None for one that governs itself.
     """
 
     def __init__(
-        self, context: BrokerContext, topics: Topics, groups: GroupCoordinator, lag: LagCounter
+        self,
+        context: BrokerContext,
+        topics: Topics,
+        groups: GroupCoordinator,
+        lag: LagCounter,
+        membership: Membership | None,
     ) -> None:
         self._context = context
         self._topics = topics
         self._groups = groups
         self.stored_groups = StoredGroups(context, topics, groups)
         self._lag = lag
+        self._membership = membership
         self._batch_reads = asyncio.Semaphore(BATCH_READS)
         self._table: dict[type[m.Struct], Callable[[Any], Awaitable[m.Struct]]] = {
             m.Metadata: self._metadata,
@@ -495,19 +503,22 @@ class Handlers:
     # -- the cluster ------------------------------------------------------------------------
 
     async def _describe_cluster(self, request: m.DescribeCluster) -> m.DescribeClusterAnswer:  # noqa: ARG002 - it has no fields
-        raise _alone()
+        return await self._cluster().describe()
 
-    async def _drain_broker(self, request: m.DrainBroker) -> m.Done:  # noqa: ARG002 - as above
-        raise _alone()
+    async def _drain_broker(self, request: m.DrainBroker) -> m.Done:
+        await self._cluster().drain(request.broker_id, withdraw=request.withdraw)
+        return m.Done()
 
-    async def _rebalance_cluster(self, request: m.RebalanceCluster) -> m.Done:  # noqa: ARG002
-        raise _alone()
+    async def _rebalance_cluster(self, request: m.RebalanceCluster) -> m.Done:  # noqa: ARG002 - as above
+        await self._cluster().rebalance()
+        return m.Done()
 
-
-def _alone() -> InvalidRequestError:
-    return InvalidRequestError(
-        "this broker is no part of a cluster: it governs itself (set the option zookeeper)"
-    )
+    def _cluster(self) -> Membership:
+        if self._membership is None:
+            raise InvalidRequestError(
+                "this broker is no part of a cluster: it governs itself (set the option zookeeper)"
+            )
+        return self._membership
 
 
 def _check_write(request: m.Write, body: Any, message_bytes: int, schema: pa.Schema) -> None:

@@ -32,14 +32,13 @@ from memq.broker.object_root import look_for_objects
 from memq.broker.own_topics import OwnTopics
 from memq.broker.retention import delete_expired, forget_expired, scan_orphans
 from memq.broker.stored_groups import restore_groups
-from memq.core.clock import CLOCKS_DIFFER_MS, BrokerClock, Timekeeper
+from memq.core.clock import BrokerClock, Timekeeper
 from memq.core.files import explain, make_folders
 from memq.core.governor.catalog import Catalog
 from memq.core.governor.open import open_zookeeper
 from memq.core.governor.options import ZooKeeperOptions
 from memq.core.group import GroupCoordinator
 from memq.core.log_format import configure
-from memq.core.notification.kafka.queue import START_S
 from memq.core.notification.open import is_embedded, open_embedded, open_kafka
 from memq.core.notification.read_partition import PAGE_BYTES
 from memq.core.runtime import SYSTEM, Runtime
@@ -163,7 +162,7 @@ class Broker:
         self.groups = GroupCoordinator()
         self.topics = self._make_topics()
         lag = LagCounter(self.context)
-        self.handlers = Handlers(self.context, self.topics, self.groups, lag)
+        self.handlers = Handlers(self.context, self.topics, self.groups, lag, self.membership)
         self.connections = Connections(self.context, self.handlers)
         group_lags = GroupLags(self.context, self.topics, lag)
         self.admin = AdminServer(self.context, self.topics, self.connections, group_lags)
@@ -271,8 +270,7 @@ class Broker:
             return OwnTopics(catalog, self.context, on_deleted=self.groups.forget_topic)
         topics = ClusterTopics(self.context, self.groups)
         self.membership = Membership(self.context, topics, self._open_coordination)
-        self.context.clocks_differ_ms = CLOCKS_DIFFER_MS
-        self.context.forgotten_after_s = 2 * START_S
+        self.context.shared = True
         return topics
 
     async def _open_coordination(self) -> Coordination:

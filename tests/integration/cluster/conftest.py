@@ -60,6 +60,7 @@ class Cluster:
     storage: LocalStorage = field(init=False)
     zookeeper: InMemoryZooKeeper = field(default_factory=InMemoryZooKeeper)
     brokers: dict[str, ModelBroker] = field(default_factory=dict)
+    ports: dict[str, int] = field(default_factory=dict)  # a broker has the same in each life
 
     def __post_init__(self) -> None:
         self.storage = LocalStorage(self.folder / "objects")
@@ -76,7 +77,7 @@ class Cluster:
                 "zookeeper": "zk:2181",
                 "queue": "kafka://k:9092",
                 "storage": "s3://bucket",
-                "port": 0,
+                "port": self.ports.get(name, 0),
                 "admin_port": 0,
                 "drain_timeout": "5s",
             }
@@ -85,6 +86,7 @@ class Cluster:
         broker = ModelBroker(config, self)
         await broker.start()
         self.brokers[name] = broker
+        self.ports[name] = int(broker.address.rpartition(":")[2])
         return broker
 
     async def stop(self, name: str) -> None:
