@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from memq.broker.context import BrokerContext
+    from memq.broker.governing import Governing
     from memq.broker.lag import LagCounter
     from memq.broker.membership import Membership
     from memq.broker.topics import Topics
@@ -513,12 +514,12 @@ class Handlers:
         await self._cluster().rebalance()
         return m.Done()
 
-    def _cluster(self) -> Membership:
+    def _cluster(self) -> Governing:
         if self._membership is None:
             raise InvalidRequestError(
                 "this broker is no part of a cluster: it governs itself (set the option zookeeper)"
             )
-        return self._membership
+        return self._membership.governing
 
 
 def _check_write(request: m.Write, body: Any, message_bytes: int, schema: pa.Schema) -> None:

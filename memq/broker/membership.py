@@ -25,42 +25,29 @@ import itertools
 import logging
 from typing import TYPE_CHECKING, TypeVar
 
-import msgspec
-
-from memq.broker.deletion import Deletions
+from memq.broker.governing import Governing
 from memq.broker.traffic import TrafficMeter
-from memq.core.governor.assignor import load_assignor
-from memq.core.governor.governor import Governor
 from memq.core.governor.mirror import Mirror
 from memq.core.governor.nodes import (
     ASSIGNMENTS,
     BROKERS,
-    DOOMED,
-    DRAINING,
-    GOVERNOR,
     LOADS,
-    REBALANCE,
     TOPICS,
     BrokerNode,
     Folder,
     LoadsNode,
     make_persistent,
 )
-from memq.core.governor.runner import GovernorRunner
 from memq.core.governor.shared_catalog import SharedCatalog
 from memq.core.retry import Backoff
-from memq.core.topic import check_topic_name
-from memq.core.wire.messages import ClusterBroker, DescribeClusterAnswer, MovingPartition
 from memq.errors import (
     ChangeUncertainError,
     CorruptDataError,
     MemqError,
     NodeExistsError,
     NoNodeError,
-    NotHostedError,
     QueueError,
     UnavailableError,
-    VersionConflictError,
 )
 
 if TYPE_CHECKING:
@@ -70,7 +57,6 @@ if TYPE_CHECKING:
     from memq.broker.context import BrokerContext
     from memq.core.governor.assignment import Partition
     from memq.core.governor.coordination import Coordination, Node
-    from memq.core.governor.topics import Topic
 
 T = TypeVar("T")
 
@@ -88,6 +74,9 @@ class Membership:
         context: of the broker.
         topics: of the broker.
         open_session: opens a session with the coordination service.
+
+    Attributes:
+        governing: what it does as the broker that governs, if it is.
     """
 
     def __init__(
@@ -105,10 +94,7 @@ class Membership:
         self._stopping = False
         self._brokers: dict[str, BrokerNode] = {}
         self._registered_s = 0.0
-        self._catalog: SharedCatalog | None = None
-        self._runner: GovernorRunner | None = None
-        self._assignor = load_assignor(context.config.assignor)
-        self._deletions = Deletions(self, context)
+        self.governing = Governing(context, self._brokers)
         context.leased = self._leased
 
     def __repr__(self) -> str:
@@ -136,7 +122,7 @@ class Membership:
     async def run(self) -> None:
         """Be part of the cluster, from one session to the next; until it is cancelled."""
         failures = 0
-        self._deletions.start()
+        self.governing.start()
         while True:
             try:
                 if self._session is None:
@@ -165,7 +151,7 @@ class Membership:
 
     async def close(self) -> None:
         """End the session; others may take over at once."""
-        await self._deletions.stop()
+        await self.governing.stop()
         await self._end_session()
 
     # -- a session --------------------------------------------------------------------------
@@ -182,7 +168,7 @@ class Membership:
         for mirror in self._mirrors:
             await mirror.start()
         brokers, topics, assignments = (mirror.nodes for mirror in self._mirrors)
-        self._brokers = {}
+        self._brokers.clear()
         for name, node in brokers.items():
             self._broker_changed(name, node)
         for name in self._topics.known() | topics.keys() | assignments.keys():
@@ -219,7 +205,7 @@ class Membership:
         """Take over what is assigned to this broker, until the session does not serve any more."""
         session, spawn = self._session, asyncio.get_running_loop().create_task
         assert session is not None  # noqa: S101 - it was joined
-        catalog = self._catalog = SharedCatalog(session, self._id)
+        catalog = SharedCatalog(session, self._id)
         for left in await catalog.doomed():
             if left.by == self._id:  # of a life before this one, which did not come to its end
                 await catalog.claim_removal(left.topic)
@@ -229,8 +215,8 @@ class Membership:
         tasks += [
             spawn(session.wait_lost()),
             spawn(self._report(session)),
-            spawn(self._govern(session)),
-            spawn(self._follow_doomed(session)),
+            spawn(self.governing.run(session, catalog, self._registered_s)),
+            spawn(self.governing.follow_doomed(session)),
             spawn(self._make_wanted()),
         ]
         try:
@@ -260,112 +246,12 @@ class Membership:
 
     async def _end_session(self) -> None:
         session, self._session = self._session, None
-        self._registered, self._catalog, self._runner = False, None, None
+        self._registered = False
         for mirror in self._mirrors:
             await mirror.stop()
         self._mirrors = []
         if session is not None:
             await session.close()
-
-    async def _govern(self, session: Coordination) -> None:
-        """Stand for election, and govern while elected."""
-        self._runner = GovernorRunner(
-            session,
-            self._id,
-            Governor(self._assignor),
-            registered_s=self._registered_s,
-            runtime=self._context.runtime,
-            on_change=lambda _: self._deletions.wanted(),
-        )
-        await self._runner.run()
-
-    async def _follow_doomed(self, session: Coordination) -> None:
-        async for _ in session.watch_children(DOOMED.path):
-            self._deletions.wanted()
-
-    # -- what is left of deleted topics, which the Governor's broker removes -----------------
-
-    async def doomed(self) -> list[Topic]:
-        """Topics that this broker is to remove: none unless it governs."""
-        if self._runner is None or not self._runner.elected or self._catalog is None:
-            return []
-        return [node.topic for node in await self._catalog.doomed() if node.by not in self._brokers]
-
-    async def withdraw(self, topic: Topic) -> None:
-        """See to it that whoever was making it cannot come to an end any more."""
-        await self._shared().claim_removal(topic)
-
-    async def forget(self, topic: Topic) -> None:
-        """Nothing is left of it."""
-        await self._shared().forget(topic)
-
-    def _shared(self) -> SharedCatalog:
-        if self._catalog is None:
-            raise UnavailableError("there is no session with the coordination service; try again")
-        return self._catalog
-
-    # -- what people ask for ----------------------------------------------------------------
-
-    async def describe(self) -> DescribeClusterAnswer:
-        """The cluster as this broker knows it.
-
-        Raises:
-            NotHostedError: another broker governs; the error has its address.
-            UnavailableError: nobody does.
-        """
-        if self._runner is None or not self._runner.elected:
-            governor = await self._governor_id()
-            broker = self._brokers.get(governor)
-            if broker is None or governor == self._id:
-                raise UnavailableError("no broker governs the cluster now; ask again")
-            raise NotHostedError(f"broker {governor!r} governs the cluster", broker.address)
-        found = self._runner.describe()
-        return DescribeClusterAnswer(
-            cluster_id=self._context.config.cluster_id,
-            governor=self._id,
-            brokers=[
-                ClusterBroker(
-                    address=node.address, role=node.role, **msgspec.structs.asdict(broker)
-                )
-                for broker in found.brokers
-                if (node := self._brokers.get(broker.id)) is not None
-            ],
-            homeless=found.homeless,
-            moving=[
-                MovingPartition(topic=topic, write_partition=number, to=owner)
-                for topic, number, owner in found.moving
-            ],
-            waiting_for=found.waiting_for,
-            problem=found.problem,
-        )
-
-    async def _governor_id(self) -> str:
-        try:
-            return (await self._alive().get(GOVERNOR)).data.decode(errors="replace")
-        except NoNodeError:
-            return ""
-
-    async def drain(self, broker_id: str, *, withdraw: bool) -> None:
-        """Have a broker emptied, or no more."""
-        check_topic_name(broker_id)  # which broker ids must be like
-        session, path = self._alive(), f"{DRAINING}/{broker_id}"
-        with contextlib.suppress(NodeExistsError, NoNodeError):
-            if withdraw:
-                await session.delete(path, 0)
-            else:
-                await session.create(path)
-
-    async def rebalance(self) -> None:
-        """Have loads evened out now."""
-        session = self._alive()
-        node = await session.get(REBALANCE)
-        with contextlib.suppress(VersionConflictError):  # somebody else has asked meanwhile
-            await session.set(REBALANCE, b"", node.version)
-
-    def _alive(self) -> Coordination:
-        if self._session is None:
-            raise UnavailableError("there is no session with the coordination service; ask again")
-        return self._session
 
     # -- what is seen -----------------------------------------------------------------------
 
@@ -376,7 +262,7 @@ class Membership:
         elif node is None:
             self._brokers.pop(name, None)
         self._topics.brokers_changed(self._brokers)
-        self._deletions.wanted()
+        self.governing.brokers_changed()
 
     def _topic_changed(self, name: str, node: Node | None) -> None:
         found = self._decoded(TOPICS, name, node)

@@ -28,7 +28,7 @@ class ModelBroker(Broker):
         self._cluster = cluster
         self.sessions = []
 
-    async def _open_queue(self, folder, objects):  # noqa: ARG002 - as the broker calls it
+    async def _open_queue(self, folder, objects):
         config = self.config
         queue = KafkaQueue(
             self._cluster.kafka.client(), cluster_id=config.cluster_id, broker_id=config.broker_id

@@ -1,0 +1,206 @@
+"""What a broker does as the one that governs its cluster, and what people ask of that one.
+
+Every broker stands for election (`memq.core.governor.runner`). The one that is elected decides who
+owns what, and removes what is left of deleted topics; so that is done once, and by somebody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from memq.broker.deletion import Deletions
+from memq.core.governor.assignor import load_assignor
+from memq.core.governor.governor import Governor
+from memq.core.governor.nodes import DOOMED, DRAINING, GOVERNOR, REBALANCE
+from memq.core.governor.runner import GovernorRunner
+from memq.core.topic import check_topic_name
+from memq.core.wire.messages import ClusterBroker, DescribeClusterAnswer, MovingPartition
+from memq.errors import (
+    NodeExistsError,
+    NoNodeError,
+    NotHostedError,
+    UnavailableError,
+    VersionConflictError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from memq.broker.context import BrokerContext
+    from memq.core.governor.coordination import Coordination
+    from memq.core.governor.nodes import BrokerNode
+    from memq.core.governor.shared_catalog import SharedCatalog
+    from memq.core.governor.topics import Topic
+
+
+class Governing:
+    """Stands for election, and governs while elected.
+
+    Args:
+        context: of the broker.
+        brokers: those that live, by id, as they are now.
+
+    Raises:
+        ConfigError: the assignor that the configuration names is not to be had.
+    """
+
+    def __init__(self, context: BrokerContext, brokers: Mapping[str, BrokerNode]) -> None:
+        self._context = context
+        self._brokers = brokers
+        self._assignor = load_assignor(context.config.assignor)
+        self._deletions = Deletions(self, context)
+        self._session: Coordination | None = None
+        self._catalog: SharedCatalog | None = None
+        self._runner: GovernorRunner | None = None
+
+    def __repr__(self) -> str:
+        return f"<Governing {self._runner!r}>"
+
+    # -- life -------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to remove deleted topics, whenever this broker governs."""
+        self._deletions.start()
+
+    async def stop(self) -> None:
+        """Remove nothing more."""
+        await self._deletions.stop()
+
+    async def run(self, session: Coordination, catalog: SharedCatalog, registered_s: float) -> None:
+        """Stand for election, and govern while elected; until the session ends.
+
+        Args:
+            session: with the coordination service.
+            catalog: of the topics, in that session.
+            registered_s: when this broker registered in it.
+
+        Raises:
+            MemqError: the session does not serve any more.
+        """
+        self._session, self._catalog = session, catalog
+        runner = self._runner = GovernorRunner(
+            session,
+            self._context.config.broker_id,
+            Governor(self._assignor),
+            registered_s=registered_s,
+            runtime=self._context.runtime,
+            on_change=lambda _: self._deletions.wanted(),
+        )
+        try:
+            await runner.run()
+        finally:
+            self._session = self._catalog = self._runner = None
+
+    def brokers_changed(self) -> None:
+        """A broker has come or gone, which may have been making a topic."""
+        self._deletions.wanted()
+
+    async def follow_doomed(self, session: Coordination) -> None:
+        """See what is doomed, until the session ends.
+
+        Raises:
+            MemqError: the session does not serve any more.
+        """
+        async for _ in session.watch_children(DOOMED.path):
+            self._deletions.wanted()
+
+    # -- what is left of deleted topics -----------------------------------------------------
+
+    async def doomed(self) -> list[Topic]:
+        """Topics that this broker is to remove: none unless it governs."""
+        if self._catalog is None or self._runner is None or not self._runner.elected:
+            return []
+        nodes = await self._catalog.doomed()
+        return [node.topic for node in nodes if node.by not in self._brokers]
+
+    async def withdraw(self, topic: Topic) -> None:
+        """See to it that whoever was making it cannot come to an end any more."""
+        await self._shared().claim_removal(topic)
+
+    async def forget(self, topic: Topic) -> None:
+        """Nothing is left of it."""
+        await self._shared().forget(topic)
+
+    def _shared(self) -> SharedCatalog:
+        if self._catalog is None:
+            raise _no_session()
+        return self._catalog
+
+    # -- what people ask for ----------------------------------------------------------------
+
+    async def describe(self) -> DescribeClusterAnswer:
+        """The cluster as its Governor knows it.
+
+        Raises:
+            NotHostedError: another broker governs; the error has its address.
+            UnavailableError: nobody does.
+        """
+        if self._runner is None or not self._runner.elected:
+            raise await self._who_governs()
+        found = self._runner.describe()
+        return DescribeClusterAnswer(
+            cluster_id=self._context.config.cluster_id,
+            governor=self._context.config.broker_id,
+            brokers=[
+                ClusterBroker(
+                    address=node.address, role=node.role, **msgspec.structs.asdict(broker)
+                )
+                for broker in found.brokers
+                if (node := self._brokers.get(broker.id)) is not None
+            ],
+            homeless=found.homeless,
+            moving=[
+                MovingPartition(topic=topic, write_partition=number, to=owner)
+                for topic, number, owner in found.moving
+            ],
+            waiting_for=found.waiting_for,
+            problem=found.problem,
+        )
+
+    async def _who_governs(self) -> NotHostedError | UnavailableError:
+        try:
+            governor = (await self._alive().get(GOVERNOR)).data.decode(errors="replace")
+        except NoNodeError:
+            governor = ""
+        broker = self._brokers.get(governor)
+        if broker is None or governor == self._context.config.broker_id:
+            return UnavailableError("no broker governs the cluster now; ask again")
+        return NotHostedError(f"broker {governor!r} governs the cluster", broker.address)
+
+    async def drain(self, broker_id: str, *, withdraw: bool) -> None:
+        """Have a broker emptied, or no more.
+
+        Raises:
+            InvalidRequestError: no broker can have this id.
+            UnavailableError: the coordination service does not answer.
+        """
+        check_topic_name(broker_id)  # which broker ids must be like
+        session, path = self._alive(), f"{DRAINING}/{broker_id}"
+        with contextlib.suppress(NodeExistsError, NoNodeError):
+            if withdraw:
+                await session.delete(path, 0)
+            else:
+                await session.create(path)
+
+    async def rebalance(self) -> None:
+        """Have loads evened out now.
+
+        Raises:
+            UnavailableError: the coordination service does not answer.
+        """
+        session = self._alive()
+        node = await session.get(REBALANCE)
+        with contextlib.suppress(VersionConflictError):  # somebody else has asked meanwhile
+            await session.set(REBALANCE, b"", node.version)
+
+    def _alive(self) -> Coordination:
+        if self._session is None:
+            raise _no_session()
+        return self._session
+
+
+def _no_session() -> UnavailableError:
+    return UnavailableError("there is no session with the coordination service now; ask again")

@@ -1,0 +1,111 @@
+"""Topics of a cluster: made, altered, deleted and made again, by whichever broker."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from memq import AsyncAdminClient
+from memq.core.topic import TopicConfig
+from memq.core.wire import messages as m
+from memq.errors import TopicExistsError, TopicRecreatedError, UnknownTopicError
+from tests.integration.broker.support import until
+
+
+async def test_every_broker_knows_a_topic_that_another_has_just_made(cluster):
+    """Who is told by one broker that a topic exists is not told by another that it does not."""
+    one, two = await cluster.start("one", "two")
+    c, other = await cluster.connect(one), await cluster.connect(two)
+    for number in range(20):
+        made = await c.create(f"t{number}")
+        answer = await other.ask(m.Metadata(topics=[f"t{number}"]))
+        assert answer.topics[0].incarnation == made.incarnation
+
+
+async def test_of_two_who_make_a_topic_one_does(cluster):
+    """A topic that two brokers are asked to make at the same time is made once."""
+    one, two = await cluster.start("one", "two")
+    clients = [await cluster.connect(one), await cluster.connect(two)]
+    config = TopicConfig.create("t")
+    outcomes = await asyncio.gather(
+        *(c.ask(m.CreateTopic(config=config, request_id=f"{n}")) for n, c in enumerate(clients)),
+        return_exceptions=True,
+    )
+    assert sum(isinstance(each, m.TopicAnswer) for each in outcomes) == 1
+    assert sum(isinstance(each, TopicExistsError) for each in outcomes) == 1
+    made = next(each for each in outcomes if isinstance(each, m.TopicAnswer))
+    by = outcomes.index(made)
+    again = await clients[1 - by].ask(m.CreateTopic(config=config, request_id=f"{by}"))
+    assert again.topic.incarnation == made.topic.incarnation
+    await until(lambda: len(cluster_queue_topics(cluster, "t")) == 1, 120)
+
+
+def cluster_queue_topics(cluster, name: str) -> list[str]:
+    """Topics of Kafka that hold incarnations of a topic."""
+    return [each for each in cluster.kafka.partitions() if each.startswith(f"memq.{name}.")]
+
+
+async def test_a_schema_is_known_where_it_is_written_with(cluster):
+    """A Message with a schema that another broker has just added is not refused."""
+    import pyarrow as pa
+
+    from memq import AsyncProducer
+
+    one, two = await cluster.start("one", "two")
+    bootstrap = f"{one.address},{two.address}"
+    async with AsyncAdminClient(bootstrap) as admin:
+        await admin.create_topic("t", schema=pa.schema([("a", pa.int64())]), write_partitions=4)
+        fields = [("a", pa.int64())]
+        for number in range(5):
+            fields.append((f"b{number}", pa.int64()))
+            schema = pa.schema(fields)
+            await admin.alter_topic("t", schema=schema)
+            async with AsyncProducer(bootstrap, topic="t") as producer:
+                table = pa.table({name: [1] for name in schema.names}, schema=schema)
+                for _ in range(4):
+                    for delivery in await producer.write_table(table):
+                        await producer.flush(timeout=20)
+                        assert delivery.result(0).offset >= 0
+
+
+async def test_write_partitions_that_are_added_are_owned(cluster):
+    """A topic that gets more write partitions is answered when each of them has an owner."""
+    one, two = await cluster.start("one", "two")
+    async with AsyncAdminClient(f"{one.address},{two.address}") as admin:
+        await admin.create_topic("t", write_partitions=1)
+        altered = await admin.alter_topic("t", write_partitions="4")
+        assert len(altered.hosts) == 4
+        assert set(altered.hosts) == {one.address, two.address}
+        await cluster.all_owned("t")
+
+
+async def test_a_deleted_topic_is_gone_everywhere(cluster, monkeypatch):
+    """A topic that is deleted and made again is another one, and nothing of the first is left."""
+    monkeypatch.setattr("memq.broker.deletion.LANDING_S", 0.3)
+    one, two = await cluster.start("one", "two")
+    c, other = await cluster.connect(one), await cluster.connect(two)
+    first = await c.create("t", write_partitions=2)
+    for number, owner in enumerate(await cluster.all_owned("t")):
+        client = c if owner == "one" else other
+        client.schema_id = first.schema_id
+        await client.write(0, write_partition=number)
+    await other.ask(m.DeleteTopic(topic="t", incarnation=first.incarnation))
+    with pytest.raises(UnknownTopicError):
+        await c.ask(m.Metadata(topics=["t"]))
+    second = await c.create("t", write_partitions=2)
+    for client in (c, other):
+        with pytest.raises(TopicRecreatedError):
+            await client.ask(m.FetchOffsets(topic="t", incarnation=first.incarnation))
+        answer = await client.ask(m.FetchOffsets(topic="t", incarnation=second.incarnation))
+        assert [each.end for each in answer.partitions] == [0]
+    await until(lambda: len(cluster_queue_topics(cluster, "t")) == 1)
+    await until(
+        lambda: (
+            not list(
+                (cluster.folder / "objects").glob(
+                    f"*/memq/topics/t/{first.incarnation}/**/*.arrows"
+                )
+            )
+        )
+    )
