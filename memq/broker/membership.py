@@ -281,7 +281,7 @@ class Membership:
         try:
             return folder.decode(name, node.data)
         except CorruptDataError as exc:
-            log.error("%s", exc)  # noqa: TRY400 - expected, and told in full
+            log.error("not understood, and so it changes nothing: %s", exc)  # noqa: TRY400 - expected, and told in full
             return None
 
     # -- what is said -----------------------------------------------------------------------

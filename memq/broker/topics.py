@@ -121,8 +121,10 @@ class Topics(abc.ABC):
         address = self.hosts(hosted)[write_partition]
         if address == self._context.address:  # it is on its way here
             address = ""
-        where = f"hosted by {address}; ask there" if address else "without a host now; ask again"
-        return NotHostedError(f"write partition {write_partition} of {name!r} is {where}", address)
+        what = f"write partition {write_partition} of {name!r}"
+        if address:
+            return NotHostedError(f"{what} is hosted by {address}; ask that broker", address)
+        return NotHostedError(f"{what} has no host now; ask again")
 
     def info(self, hosted: HostedTopic) -> TopicInfo:
         """A topic as clients need it."""

@@ -89,7 +89,9 @@ def test_a_token_stays_with_its_brokers(folder, monkeypatch):
 
 def test_the_zone_is_the_machines(folder, monkeypatch):
     """A zone that is not given is that of the variable, else of the profile that names brokers."""
-    text = FILE.replace('token = "of the default"', 'token = "of the default"\nzone = "of the file"')
+    text = FILE.replace(
+        'token = "of the default"', 'token = "of the default"\nzone = "of the file"'
+    )
     write(folder / "memq.toml", text)
     assert profile()["zone"] == "of the file"
     assert connection_of(None)["zone"] == "of the file"
