@@ -42,6 +42,7 @@ MAX_CHANGES = 1_000  # of one transaction; each is an entry in the log of every 
 CHANGE_BYTES = 200  # of a change in a request beside path and data: headers, access rights
 MAX_PATH_BYTES = 1_000  # of one path
 MAX_IN_FLIGHT = 100  # calls of one session under way; further ones wait, within their timeout
+MAX_WATCH_READS = 50  # of these, by watches; so that a call has not to wait for all that is watched
 
 
 class Node(NamedTuple):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias,
 
 from memq.core.governor.coordination import (
     MAX_IN_FLIGHT,
+    MAX_WATCH_READS,
     Create,
     Delete,
     Set,
@@ -138,6 +139,7 @@ class Session:
         self._clock_s = clock_s
         self._request_timeout_s = request_timeout_s
         self._slots = asyncio.Semaphore(MAX_IN_FLIGHT)
+        self._watch_slots = asyncio.Semaphore(MAX_WATCH_READS)
         self._connected = asyncio.Event()  # or over
         self._over = asyncio.Event()
         self._lost: str | None = None  # why
@@ -254,7 +256,8 @@ class Session:
 
         async def read(changed: Callable[[], None]) -> Node | None:
             try:
-                _, node = await self._ask(WatchNode(path, changed), GetNode(path))
+                async with self._watch_slots:
+                    _, node = await self._ask(WatchNode(path, changed), GetNode(path))
             except NoNodeError:
                 return None
             return node  # type: ignore[no-any-return]
@@ -267,7 +270,8 @@ class Session:
 
         async def read(changed: Callable[[], None]) -> tuple[str, ...]:
             try:
-                _, names = await self._ask(WatchNode(path, changed), GetChildren(path, changed))
+                async with self._watch_slots:
+                    _, names = await self._ask(WatchNode(path, changed), GetChildren(path, changed))
             except NoNodeError:
                 return ()
             return names  # type: ignore[no-any-return]
