@@ -18,10 +18,10 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from memq.core.governor.assignment import BrokerResources, PartitionLoad, assign, rebalance
+from memq.core.governor.coordination import Check
 from memq.core.governor.governor import (
     REBALANCE_INTERVAL_MS,
     TOLERANCE,
-    Check,
     ClusterSnapshot,
     Governor,
     StoredNode,

@@ -71,6 +71,7 @@ if TYPE_CHECKING:
 
     from memq.core.governor.assignment import Partition
     from memq.core.governor.assignor import Assignor
+    from memq.core.governor.coordination import Check
 
 log = logging.getLogger(__name__)
 
@@ -130,13 +131,6 @@ class ClusterSnapshot(NamedTuple):
 
 
 # -- what is to be done ---------------------------------------------------------------------
-
-
-class Check(NamedTuple):
-    """What must hold for a transaction to happen: the node is there, with this version."""
-
-    path: str
-    version: int
 
 
 class Change(NamedTuple):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from memq.core.governor.coordination import Check
 from memq.core.governor.governor import (
-    Check,
     ClusterSnapshot,
     ReadAgain,
     StoredNode,
