@@ -142,6 +142,8 @@ class BrokerContext:
         """Why the broker should be given nothing to do now; none when it is ready."""
         if not self.ready:
             return ["it starts or stops"]
+        if not self.leased():
+            return ["it is not certain to be part of its cluster"]
         return [*self.disk.reasons(self.now().mono_ms), *self.presence.reasons()]
 
     def check_lease(self) -> None:

@@ -65,6 +65,8 @@ class GroupLags:
             rows: list[GroupLag] = []
             left_out = 0
             for hosted in self._topics.hosted():
+                if not hosted.coordinated:
+                    continue  # another broker shows them
                 try:
                     left_out += await self._look_at(hosted.topic, rows)
                 except UnknownTopicError:

@@ -103,3 +103,19 @@ def test_running_time_is_the_monotonic_clock_whatever_the_wall_clock_does(steps)
         machine.wait(wait_ms)
         machine.step(step_ms)
     assert machine.clock().mono_ms == sum(wait_ms for wait_ms, _ in steps)
+
+
+@pytest.mark.parametrize("behind_ms", [-5_000, 0, 1, 90_000])
+@pytest.mark.parametrize("step_ms", [0, 3_600_000, -3_600_000])
+def test_running_time_catches_up_and_wall_time_does_not_notice(behind_ms, step_ms) -> None:
+    """A broker that joins has the furthest running time; its wall clock is judged as before."""
+    machine, beside = Machine(), Machine()
+    for each in (machine, beside):
+        each.step(step_ms)
+        each.wait(CONFIRM_MS // 2)
+    machine.clock.catch_up(machine.clock().mono_ms + behind_ms)
+    for wait_ms in (0, 1_000, CONFIRM_MS // 2 - 1_001, 1, 1):
+        for each in (machine, beside):
+            each.wait(wait_ms)
+        assert machine.clock().wall_ms == beside.clock().wall_ms
+        assert machine.clock().mono_ms == beside.clock().mono_ms + max(0, behind_ms)

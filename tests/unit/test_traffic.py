@@ -1,0 +1,40 @@
+"""How much is written to each write partition, from counters."""
+
+from __future__ import annotations
+
+import pytest
+
+from memq.broker.traffic import OVER_S, TrafficMeter
+
+ONE, TWO = ("t", 0), ("t", 1)
+
+
+def test_a_steady_rate_is_found():
+    """Traffic that does not change is measured as what it is, after a few minutes."""
+    meter = TrafficMeter()
+    for second in range(0, 600, 10):
+        found = meter.measure({ONE: 1_000 * second, TWO: 0}, float(second))
+    assert found == {ONE: pytest.approx(1_000, rel=0.001), TWO: 0}
+
+
+def test_a_burst_is_averaged():
+    """A burst of seconds is not taken for what goes on."""
+    meter = TrafficMeter()
+    meter.measure({ONE: 0}, 0.0)
+    assert meter.measure({ONE: 10_000}, 1.0)[ONE] < 10_000 * 2 / OVER_S
+
+
+def test_a_write_partition_that_comes_back_begins_anew():
+    """A counter that has gone back, or was not named for a while, has no rate yet."""
+    meter = TrafficMeter()
+    meter.measure({ONE: 5_000, TWO: 0}, 0.0)
+    assert meter.measure({ONE: 10}, 10.0) == {ONE: 0}
+    assert meter.measure({ONE: 10, TWO: 9_000}, 20.0)[TWO] == 0
+
+
+def test_a_clock_that_stands_changes_nothing():
+    """Asked twice in one moment, it says the same."""
+    meter = TrafficMeter()
+    meter.measure({ONE: 0}, 0.0)
+    once = meter.measure({ONE: 100}, 10.0)
+    assert meter.measure({ONE: 900}, 10.0) == once
