@@ -131,6 +131,14 @@ class GroupType(_NameType):
         return [group.group for group in admin.groups()]
 
 
+class BrokerType(_NameType):
+    """The id of a broker that lives."""
+
+    def names(self, admin: AdminClient) -> list[str]:
+        """All brokers of the cluster."""
+        return [broker.id for broker in admin.describe_cluster().brokers]
+
+
 def _ask(
     ctx: click.Context, incomplete: str, question: Callable[[AdminClient], list[str]]
 ) -> list[CompletionItem[str]]:

@@ -23,6 +23,7 @@ from memq.cli import serve
 from memq.cli.audit import audit
 from memq.cli.batch import batch
 from memq.cli.bench import bench
+from memq.cli.cluster import cluster
 from memq.cli.command import Group
 from memq.cli.completion import completion
 from memq.cli.consume import consume
@@ -143,6 +144,7 @@ for command in (
     offsets,
     group,
     lag,
+    cluster,
     batch,
     audit,
     recover,

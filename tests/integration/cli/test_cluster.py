@@ -1,0 +1,258 @@
+"""`memq cluster`, against a broker that tells of a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+
+import pytest
+
+from memq.cli import cluster
+from memq.core.wire import messages as m
+from memq.errors import NotHostedError, UnavailableError
+from tests.advice import follows
+from tests.integration.tiny_broker import TinyBroker
+
+
+def described(*, draining=False, owned=(), moving=(), **fields):
+    """A cluster in which broker-2 owns these write partitions of clicks."""
+    return m.DescribeClusterAnswer(
+        cluster_id="memq",
+        governor="broker-1",
+        brokers=[
+            m.ClusterBroker(
+                id="broker-1",
+                address="one:6367",
+                zone="a",
+                bytes_per_s=3 << 20,
+                write_partitions={"clicks": [0]},
+            ),
+            m.ClusterBroker(
+                id="broker-2",
+                address="two:6367",
+                accepting=not draining,
+                draining=draining,
+                write_partitions={"clicks": list(owned)} if owned else {},
+            ),
+            m.ClusterBroker(id="broker-3", address="three:6367", role="read", accepting=False),
+        ],
+        moving=[
+            m.MovingPartition(topic="clicks", write_partition=n, to="broker-1") for n in moving
+        ],
+        **fields,
+    )
+
+
+@pytest.fixture
+def broker(monkeypatch):
+    """A broker in a thread; a look while a drain is waited for follows the one before at once."""
+    monkeypatch.setattr(cluster, "LOOK_S", 0.01)
+    with in_thread(TinyBroker()) as tiny:
+        tiny.answers |= {
+            m.DescribeCluster: described(owned=[1, 2]),
+            m.DrainBroker: m.Done(),
+            m.RebalanceCluster: m.Done(),
+        }
+        yield tiny
+
+
+@contextmanager
+def in_thread(tiny):
+    """The broker serves from a thread of its own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="tiny-broker")
+    thread.start()
+    try:
+        asyncio.run_coroutine_threadsafe(tiny.start(), loop).result(10)
+        yield tiny
+        asyncio.run_coroutine_threadsafe(tiny.stop(), loop).result(10)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()
+
+
+def test_describe(memq, broker):
+    """A row for each broker; what has no row stands below."""
+    broker.answers[m.DescribeCluster] = described(
+        draining=True,
+        owned=[1, 2],
+        moving=[3],
+        homeless={"clicks": list(range(10, 20))},
+        waiting_for=["broker-9"],
+        problem="it failed",
+    )
+
+    titles, *rows = memq("cluster", "describe").decode().splitlines()
+
+    assert titles.split() == [
+        "BROKER", "ADDRESS", "ZONE", "ROLE", "STATE", "WRITE-PARTITIONS", "TRAFFIC", "GOVERNS"
+    ]  # fmt: skip
+    assert [row.split() for row in rows[:3]] == [
+        ["broker-1", "one:6367", "a", "all", "accepting", "1", "3.0", "MiB/s", "*"],
+        ["broker-2", "two:6367", "-", "all", "draining", "2", "0", "B/s", "-"],
+        ["broker-3", "three:6367", "-", "read", "not", "accepting", "0", "0", "B/s", "-"],
+    ]
+    assert rows[3:] == [
+        "",
+        f"homeless: {', '.join(f'clicks/{number}' for number in range(10, 18))} and 2 more",
+        "moving: clicks/3 to broker-1",
+        "waiting for: broker-9",
+        "the assignor is not followed: it failed",
+    ]
+
+
+def test_describe_as_json(memq, broker):
+    """JSON has all of it, what is empty as well."""
+    found = json.loads(memq("cluster", "describe", "-o", "json"))
+
+    assert (found["governor"], found["homeless"], found["moving"]) == ("broker-1", {}, [])
+    assert [each["id"] for each in found["brokers"]] == ["broker-1", "broker-2", "broker-3"]
+    assert found["brokers"][1]["write_partitions"] == {"clicks": [1, 2]}
+    assert found["brokers"][1]["draining"] is False
+
+
+def test_without_a_governor(memq, broker):
+    """A cluster that nobody governs says so."""
+    broker.answers[m.DescribeCluster] = m.DescribeClusterAnswer(
+        cluster_id="memq", governor="", brokers=[]
+    )
+
+    assert memq("cluster", "describe").decode().splitlines()[-1] == "no broker governs now"
+
+
+def test_drain(memq, broker):
+    """A drain is requested and not waited for; what the broker owns is printed."""
+    found = json.loads(memq("cluster", "drain", "broker-2", "-o", "json"))
+
+    assert found == {
+        "broker": "broker-2",
+        "drain": "draining",
+        "write_partitions": ["clicks/1", "clicks/2"],
+    }
+    assert asked(broker, m.DrainBroker) == [m.DrainBroker(broker_id="broker-2")]
+
+
+def asked(broker, kind):
+    """Requests of one type that came."""
+    return [request for request in broker.asked if isinstance(request, kind)]
+
+
+def looks(broker, *outcomes):
+    """What the looks show, one after the other; the last one from then on."""
+    left = list(outcomes)
+    broker.answers[m.DescribeCluster] = lambda _: left.pop(0) if len(left) > 1 else left[0]
+
+
+def test_drain_is_waited_for(memq, broker):
+    """It ends when all is taken over, not when it is given away; it survives a moment's outage."""
+    looks(
+        broker,
+        described(owned=[1, 2]),
+        described(owned=[1, 2]),  # the Governor has not heard of it yet
+        described(draining=True, owned=[1, 2]),
+        UnavailableError("the Governor is being elected"),
+        described(draining=True, owned=[2], moving=[1]),
+        described(draining=True, moving=[2]),
+        described(draining=True),
+    )
+
+    found = json.loads(memq("cluster", "drain", "broker-2", "--wait", "-o", "json"))
+
+    assert found == {"broker": "broker-2", "drain": "drained", "write_partitions": []}
+    assert broker.count(m.DescribeCluster) == 7
+
+
+def test_drain_that_takes_too_long(memq, broker):
+    """The wait has an end."""
+    looks(broker, described(draining=True, owned=[1]))
+
+    said = memq("cluster", "drain", "broker-2", "--wait", "--timeout", "1s", code=1)
+
+    assert "1 write partition of broker 'broker-2' left after 1 s" in said
+
+
+def test_drain_that_is_withdrawn_meanwhile(memq, broker):
+    """Who waits is told when there is nothing to wait for any more."""
+    draining = described(draining=True, owned=[1])
+    looks(broker, described(owned=[1]), draining, described(owned=[1]))
+
+    said = memq("cluster", "drain", "broker-2", "--wait", code=1)
+
+    assert "the drain of broker 'broker-2' was withdrawn" in said
+
+
+def test_withdraw(memq, broker):
+    """A drain is taken back, also that of a broker that does not live."""
+    [line] = json.loads(
+        f"[{memq('cluster', 'drain', 'gone', '--withdraw', '-o', 'json').decode()}]"
+    )
+
+    assert line == {"broker": "gone", "drain": "withdrawn", "write_partitions": []}
+    assert asked(broker, m.DrainBroker) == [m.DrainBroker(broker_id="gone", withdraw=True)]
+
+
+def test_a_name_that_is_mistyped(memq, broker):
+    """Nobody waits for a broker that there is not."""
+    said = memq("cluster", "drain", "broker-22", code=1)
+
+    assert "no broker 'broker-22' lives; these do: broker-1, broker-2, broker-3" in said
+    assert asked(broker, m.DrainBroker) == []
+
+
+@follows("--wait is for what moves away; leave out --withdraw, or --wait")
+def test_withdraw_and_wait(memq, broker):
+    """What does not go together is refused; either goes alone."""
+    both = ("cluster", "drain", "broker-2", "--wait", "--withdraw")
+    assert "leave out --withdraw" in memq(*both, code=2)
+    broker.answers[m.DescribeCluster] = described(draining=True)
+    for left_out in both[-2:]:
+        memq(*(word for word in both if word != left_out))
+
+
+def test_rebalance(memq, broker):
+    """It asks, and says so."""
+    assert memq("cluster", "rebalance") == b""
+    assert broker.count(m.RebalanceCluster) == 1
+
+
+def test_requests_follow_the_governor(memq, broker):
+    """A broker that cannot answer may point to one that can."""
+    with in_thread(TinyBroker()) as governor:
+        governor.answers = broker.answers
+        broker.answers = {m.RebalanceCluster: NotHostedError("not I", governor.address)}
+        memq("cluster", "rebalance")
+        assert governor.count(m.RebalanceCluster) == 1
+
+
+def test_progress_at_a_terminal(broker):
+    """At a terminal a bar shows how far the drain is."""
+    looks(
+        broker,
+        described(owned=[1, 2]),
+        described(draining=True, owned=[1, 2]),
+        described(draining=True, owned=[1]),
+        described(draining=True),
+    )
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "memq.cli.main", "cluster", "drain", "broker-2", "--wait"]
+    ended = subprocess.run(
+        [*command, "-b", broker.address],
+        check=False,
+        stderr=theirs,
+        stdout=subprocess.PIPE,
+        timeout=60,
+    )
+    os.close(theirs)
+    shown = os.read(ours, 10_000).decode()
+    os.close(ours)
+
+    assert ended.returncode == 0
+    assert "drain broker-2" in shown
+    assert "50%" in shown
