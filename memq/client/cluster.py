@@ -353,11 +353,12 @@ class Cluster:
 
     def _limit_s(self, retry: Retry, anyone: bool, wait_s: float) -> float:
         """How long the next attempt may take: where others could answer, not all that is left."""
-        left_s = retry.left_s
         if not anyone:
-            return left_s
+            return retry.left_s
+        left_s = max(0.0, retry.left_s - wait_s)
         others = sum(map(self._choice.awake, self._untried(set()))) > 1
-        return min(left_s / 2 if others else left_s, ANY_BROKER_ATTEMPT_S + wait_s)
+        limit_s = min(left_s / 2 if others else left_s, ANY_BROKER_ATTEMPT_S)
+        return min(retry.left_s, limit_s + wait_s)
 
     async def _attempt(
         self, call: _Call, address: str, limit_s: float

@@ -147,6 +147,16 @@ async def test_a_producer_goes_on_when_the_broker_that_tells_is_gone():
         assert numbers(two.b) == [b"1"]
 
 
+async def test_no_news_are_no_failure():
+    """A broker that waits for as long as it was asked to is not taken for one that hangs."""
+    async with running() as two, reaching(*two.both, request_timeout_s=0.4) as cluster:
+        two.place(two.a, version="1")
+        before = await cluster.topic("events")
+        asyncio.get_running_loop().call_later(0.45, lambda: two.a.change("1"))
+        assert await cluster.next_topic("events", 0.4) == before
+        assert two.b.metadata_requests == 0
+
+
 async def test_producers_stay_in_their_zone():
     """Messages that may go anywhere go to write partitions in the zone of their producer."""
     async with running(write_partitions=4) as two:
