@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from memq.client.cluster import Cluster, parse_bootstrap
+from memq.client.cluster import METADATA_AGE_S, Cluster, parse_bootstrap
 from memq.core.runtime import SYSTEM, Runtime
 from memq.core.wire.messages import Metadata, Write
 from memq.errors import (
@@ -70,6 +70,25 @@ async def test_topic_is_asked_for_once_until_refreshed(broker, make):
     assert broker.metadata_requests == 2
     assert [info.address for info in cluster.brokers] == [broker.address]
     assert repr(cluster) == f"<Cluster {broker.address} [1 connections | 1 brokers | 1 topics]>"
+
+
+async def test_what_is_known_grows_old(broker, make):
+    """After some minutes brokers and topics are asked for again, though nothing went wrong."""
+    now = [0.0]
+    cluster = make(broker.address, clock=lambda: now[0])
+    for moment_s, asked in ((0, 1), (METADATA_AGE_S - 1, 1), (METADATA_AGE_S, 2)):
+        now[0] = moment_s
+        await cluster.topic("events")
+        assert broker.metadata_requests == asked
+
+
+async def test_a_forgotten_topic_is_asked_for(broker, make):
+    """What turned out to be over is not believed again."""
+    cluster = make(broker.address)
+    await cluster.topic("events")
+    cluster.forget("events")
+    await cluster.topic("events")
+    assert broker.metadata_requests == 2
 
 
 async def test_unknown_topic_is_not_retried(broker, make):

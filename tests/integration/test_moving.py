@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import msgspec
 import pytest
@@ -12,16 +12,25 @@ from memq.client.admin import AsyncAdminClient
 from memq.client.audit.reporter import EncodedReport, ReportSender
 from memq.client.cluster import Cluster
 from memq.client.consumer.consumer import AsyncConsumer
+from memq.client.objects import read_broker
 from memq.client.producer.producer import AsyncProducer
+from memq.client.topic import TopicClient
 from memq.core.audit.reports import encode_report
 from memq.core.topic import AUDIT_TOPIC
 from memq.core.wire import messages as m
-from memq.errors import NotHostedError, StorageError, UnavailableError, UnknownTopicError
+from memq.errors import (
+    NotHostedError,
+    OffsetOutOfRangeError,
+    StorageError,
+    UnavailableError,
+    UnknownTopicError,
+)
 from tests.integration.broker.support import until
 from tests.integration.tiny_broker import TinyBroker
 from tests.unit.audit.test_backlog import report
 
 TIMEOUT_S = 20.0
+POSITIONS = [m.PartitionOffset(0, 0)]
 READ = m.FetchOffsetsAnswer(partitions=[m.PartitionOffsets(partition=0, start=0, end=3)])
 
 
@@ -174,16 +183,30 @@ async def test_producers_stay_in_their_zone():
 # -- reading --------------------------------------------------------------------------------
 
 
-async def test_reading_in_the_zone_of_the_client(two):
+@pytest.mark.parametrize(
+    ("kind", "answer", "read"),
+    [
+        (m.FetchOffsets, READ, lambda topic: topic.offsets()),
+        (m.FetchLag, m.FetchLagAnswer(lags=[], now_us=1), lambda topic: topic.lags(POSITIONS)),
+        (
+            m.FetchNotifications,
+            OffsetOutOfRangeError("it is enough that it came"),
+            lambda topic: topic.page({0: 0}, max_entries=1),
+        ),
+        (m.FetchBatch, m.FetchBatchAnswer(), lambda topic: read_broker(topic, "uri", 0, 1)),
+    ],
+)
+async def test_reading_in_the_zone_of_the_client(two, kind, answer, read):
     """A client reads in its zone, wherever the topic's coordinator is."""
-    for broker in two.both:
-        broker.answers[m.FetchOffsets] = READ
     for zone, near, far in (("b", two.b, two.a), ("a", two.a, two.b)):
-        far.asked.clear()
-        async with AsyncAdminClient(two.a.address, zone=zone) as admin:
-            await admin.offsets("events")
-        assert near.count(m.FetchOffsets) == 1
-        assert far.count(m.FetchOffsets) == 0
+        for broker in two.both:
+            broker.answers[kind] = answer
+            broker.asked.clear()
+        async with reaching(two.a, zone=zone) as cluster:
+            with suppress(OffsetOutOfRangeError):
+                await read(TopicClient(cluster, "events"))
+        assert near.count(kind) == 1
+        assert far.asked == []
 
 
 async def test_reading_goes_on_elsewhere_when_the_reader_fails(two):
@@ -357,7 +380,6 @@ async def member(two, **options):
         broker.answers[m.FetchOffsets] = m.FetchOffsetsAnswer(
             partitions=[m.PartitionOffsets(partition=0, start=0, end=0)]
         )
-        broker.answers[m.FetchNotifications] = "ignore"
     member_answers(two.a)
     both = f"{two.a.address},{two.b.address}"
     async with AsyncConsumer(

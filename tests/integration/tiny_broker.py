@@ -29,7 +29,7 @@ from memq.core.wire.messages import (
     WriteAnswer,
 )
 from memq.core.wire.server_connection import ServerConnection
-from memq.errors import MemqError, SequenceGapError, UnavailableError, UnknownTopicError
+from memq.errors import MemqError, SequenceGapError, UnknownTopicError
 
 
 class Published:
@@ -50,7 +50,7 @@ class TinyBroker:
             before, "drop after" to publish and then cut it, "ignore" to never answer.
         hold: while set, Writes are published but answered only by `release`.
         answers: what other requests are answered with, by type: an answer, an error, or a function
-            of the request that gives one; "ignore" to never answer.
+            of the request that gives one. What has none is never answered.
         asked: those requests, as they came.
         hosts: address by write partition; None where all is here.
         queue_address: of the topics; None where it is here.
@@ -286,11 +286,9 @@ class _Connection(asyncio.BufferedProtocol):
         broker, request = self.broker, event.header
         broker.asked.append(request)
         answer = broker.answers.get(type(request))
-        if answer is None:
-            answer = UnavailableError(f"no answer to {type(request).__name__}")
-        elif callable(answer):
+        if callable(answer):
             answer = answer(request)
-        if not isinstance(answer, str):
+        if answer is not None:
             self.reply(event.correlation_id, answer)
         broker.note_change()
 
