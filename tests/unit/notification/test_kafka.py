@@ -17,6 +17,7 @@ from memq.core.notification.kafka.state import KafkaState, held_record, offset_r
 from memq.core.notification.queue import Holding, Publication
 from memq.core.retry import Backoff
 from memq.errors import (
+    ClosedError,
     ConfigError,
     FencedError,
     OffsetOutOfRangeError,
@@ -305,6 +306,40 @@ async def test_a_fence_sees_what_lies_behind_an_open_transaction(kafka, process,
     await fencing
     assert await payloads(successor) == [b"a", b"b"]
     left_open.close()
+
+
+async def test_to_fence_others_holds_no_publication_up(kafka, process, queue):
+    """While Kafka is slow to end what another broker has begun, this one goes on with its own."""
+    other = await process("other")
+    await other.fence("t", 2)
+    kafka.marker_s = (3.0, 3.0)
+    await publish(other, b"late marker", write_partition=2)
+    kafka.marker_s = (0.0, 0.0)
+    fencing = asyncio.ensure_future(queue.fence("t", 2))
+    await asyncio.sleep(0.01)
+    async with asyncio.timeout(1):
+        await publish(queue, b"a", partition=1)
+    assert not fencing.done()
+    await queue.close()
+    with pytest.raises(ClosedError):
+        await fencing
+
+
+async def test_fences_at_a_time_share_their_work(kafka, process, queue):
+    """Who takes many write partitions over from one broker fences it once."""
+    other = await process("other")
+    await other.fence("t", *range(2, 9))
+    kafka.latency_s = (0.001, 0.002)
+    fenced = []
+    transactions = queue._client.transactions
+
+    async def counted(transactional_id):
+        fenced.append(transactional_id)
+        return await transactions(transactional_id)
+
+    queue._client.transactions = counted
+    await asyncio.gather(*(queue.fence("t", each) for each in range(2, 9)))
+    assert fenced == [other._publisher._id]
 
 
 async def test_a_truncation_by_another_broker_harms_nobody_who_follows(kafka, process, queue):

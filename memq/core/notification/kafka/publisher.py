@@ -1,8 +1,9 @@
 """What a broker writes to Kafka: in turns, by transactions, for write partitions that it owns.
 
 `memq.core.notification.kafka.queue` has the theory of operation. One task does one thing at a time,
-in the order in which they were asked for: a transaction of all the calls that wait, a fence, or
-whatever else must come between what was asked for before and after it.
+in the order in which they were asked for: a transaction of all the calls that wait, a claim, or
+whatever else must come between what was asked for before and after it. What takes long, as to fence
+others may while Kafka is slow, is not done there.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import asyncio
 import logging
 from collections import OrderedDict, deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from memq.core.clock import SavedTimes
 from memq.core.notification.kafka.state import times_record
@@ -41,17 +43,34 @@ ROUND_BYTES = 16 << 20  # of one transaction, about,
 ROUND_RECORDS = 20_000  # and records; Kafka's client holds 100,000
 MAX_FENCED = 10_000  # transactional ids that are known to be over
 
+_Result = TypeVar("_Result")
+
 Owner = tuple[str, int]
 """Topic of the queue and write partition."""
 
 
 @dataclass(eq=False, slots=True)
-class _Call:
-    """Records that wait for a transaction.
+class _Waiting:
+    """What waits for the one task.
+
+    Attributes:
+        done: what came of it, or why nothing did.
+    """
+
+    done: asyncio.Future[Any]
+
+    def fail(self, error: MemqError) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)
+            self.done.exception()  # it may be that nobody waits any more
+
+
+@dataclass(eq=False, slots=True)
+class _Call(_Waiting):
+    """Records that wait for a transaction; what comes of them is their offsets.
 
     Attributes:
         records: to write.
-        done: their offsets, or why they are not written.
         owner: the write partition that they are written for; None when nobody has to own one.
         doubtful: they are notifications: when their outcome is not known, the write partition
             takes no more of them.
@@ -59,7 +78,6 @@ class _Call:
     """
 
     records: Sequence[NewRecord]
-    done: asyncio.Future[list[int]]
     owner: Owner | None
     doubtful: bool
     cancelled: bool = False
@@ -68,23 +86,12 @@ class _Call:
     def size_bytes(self) -> int:
         return sum(len(each.value or b"") + 100 for each in self.records)
 
-    def fail(self, error: MemqError) -> None:
-        if not self.done.done():
-            self.done.set_exception(error)
-            self.done.exception()  # it may be that nobody waits any more
-
 
 @dataclass(eq=False, slots=True)
-class _Turn:
+class _Turn(_Waiting):
     """Something else that waits for its turn among the transactions."""
 
-    work: Callable[[], Awaitable[None]]
-    done: asyncio.Future[None]
-
-    def fail(self, error: MemqError) -> None:
-        if not self.done.done():
-            self.done.set_exception(error)
-            self.done.exception()  # it may be that nobody waits any more
+    work: Callable[[], Awaitable[Any]]
 
 
 class Publisher:
@@ -133,6 +140,7 @@ class Publisher:
         self._doubtful: dict[Owner, None] = {}
         self._reclaim = False
         self._fenced: OrderedDict[str, None] = OrderedDict()
+        self._fencing: dict[str, asyncio.Task[None]] = {}
         self._times = self._said_times = SavedTimes(0, 0)
 
     def __repr__(self) -> str:
@@ -158,9 +166,10 @@ class Publisher:
 
     async def close(self, error: ClosedError) -> None:
         """Work no more; those who wait are told why."""
-        if self._worker is not None:
-            self._worker.cancel()
-            await asyncio.gather(self._worker, return_exceptions=True)
+        tasks = [*self._fencing.values(), *([self._worker] if self._worker else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         for under_way in (*self._taken, *self._waiting):
             under_way.fail(error)
         self._waiting.clear()
@@ -187,7 +196,7 @@ class Publisher:
             PublishUncertainError: they may have been written.
             QueueError: they were not.
         """
-        call = _Call(records, asyncio.get_running_loop().create_future(), owner, doubtful)
+        call = _Call(asyncio.get_running_loop().create_future(), records, owner, doubtful)
         self._enqueue(call)
         try:
             return await asyncio.shield(call.done)
@@ -208,7 +217,12 @@ class Publisher:
     async def fence(self, topic: str, write_partitions: Sequence[int], *, again: bool) -> None:
         """Own write partitions, and see all that was published; see the theory of operation."""
         wanted = [(topic, each) for each in write_partitions]
-        await self._turn(lambda: self._fence(wanted, again=again))
+        for _ in range(ATTEMPTS):
+            await self._fence_others(wanted, again=again)
+            if await self._turn(lambda: self._claim_fenced(wanted, again=again)):
+                break
+        else:
+            raise QueueError(f"others claim {wanted} as well, again and again; try again")
         await self._see_topic(topic)  # others' open transactions may hold this up, not our own
         if not all(self._is_ours(owner) for owner in wanted):
             raise QueueError(
@@ -229,10 +243,10 @@ class Publisher:
 
     # -- turns ------------------------------------------------------------------------------
 
-    async def _turn(self, work: Callable[[], Awaitable[None]]) -> None:
-        turn = _Turn(work, asyncio.get_running_loop().create_future())
+    async def _turn(self, work: Callable[[], Awaitable[_Result]]) -> _Result:
+        turn = _Turn(asyncio.get_running_loop().create_future(), work)
         self._enqueue(turn)
-        await asyncio.shield(turn.done)
+        return cast("_Result", await asyncio.shield(turn.done))
 
     def _enqueue(self, waiting: _Call | _Turn) -> None:
         if self._broken is not None:
@@ -266,12 +280,12 @@ class Publisher:
 
     async def _take(self, turn: _Turn) -> None:
         try:
-            await turn.work()
+            result = await turn.work()
         except MemqError as exc:
             turn.fail(exc)
         else:
             if not turn.done.done():
-                turn.done.set_result(None)
+                turn.done.set_result(result)
 
     def _next_calls(self) -> list[_Call]:
         """The calls of one transaction: all up to the next turn, but of so much."""
@@ -445,27 +459,42 @@ class Publisher:
         if self._loose:
             await self._ready_producer()
 
-    async def _fence(self, wanted: Sequence[Owner], *, again: bool) -> None:
-        """Be the latest to claim write partitions, with the owners before us fenced."""
-        state = self._state_topic.state
-        for _ in range(ATTEMPTS):
-            producer = await self._ready_producer()
-            for owner in wanted:
-                await self._fence_owner(owner, again=again)
-            await self._state_topic.see()
-            if any(not self._is_fenced(owner) for owner in wanted):
-                continue
-            self._claimed.update(dict.fromkeys(wanted))
-            try:
-                await self._claim(producer, wanted)
-            except QueueError as exc:
-                if not producer.over:
-                    raise
-                log.warning("%s; going on with another producer", exc)
-                continue
-            if all(state.claim(*owner).owner == self._id for owner in wanted):
-                return
-        raise QueueError(f"others claim {wanted} as well, again and again; try again")
+    async def _fence_others(self, wanted: Sequence[Owner], *, again: bool) -> None:
+        """Fence the owners before us, as far as they are known."""
+        under_way = []
+        for other in self._unfenced(wanted, again=again):
+            if other not in self._fencing:
+                fencing = asyncio.get_running_loop().create_task(self._fence_id(other))
+                self._fencing[other] = fencing
+                fencing.add_done_callback(partial(self._fenced_id, other))
+            under_way.append(self._fencing[other])
+        if under_way:
+            await asyncio.wait(under_way)
+        for fencing in under_way:
+            if fencing.cancelled():
+                raise ClosedError("this queue was closed while it fenced other brokers")
+            fencing.result()
+
+    def _fenced_id(self, transactional_id: str, fencing: asyncio.Task[None]) -> None:
+        del self._fencing[transactional_id]
+        if not fencing.cancelled():
+            fencing.exception()  # whoever waits is told; it may be that nobody does any more
+
+    async def _claim_fenced(self, wanted: Sequence[Owner], *, again: bool) -> bool:
+        """Be the latest to claim write partitions, if the owners before us are fenced."""
+        producer = await self._ready_producer()
+        await self._state_topic.see()
+        if self._unfenced(wanted, again=again):
+            return False
+        self._claimed.update(dict.fromkeys(wanted))
+        try:
+            await self._claim(producer, wanted)
+        except QueueError as exc:
+            if not producer.over:
+                raise
+            log.warning("%s; going on with another producer", exc)
+            return False
+        return all(self._state_topic.state.claim(*each).owner == self._id for each in wanted)
 
     async def _release(self, wanted: Sequence[Owner]) -> None:
         """Claim for nobody what is claimed by our producer's id.
@@ -499,24 +528,30 @@ class Publisher:
                     self._give_up_producer()
         raise QueueError("others have taken over each of our producers; try again")
 
-    async def _fence_owner(self, owner: Owner, *, again: bool) -> None:
-        latest = self._state_topic.state.claim(*owner).owner
-        if latest in self._ids:
-            return
-        if again:
-            topic, write_partition = owner
-            raise FencedError(
-                f"write partition {write_partition} of {topic!r} was taken over by {latest!r}"
-            )
-        await self._fence_id(latest)
+    def _unfenced(self, wanted: Iterable[Owner], *, again: bool) -> list[str]:
+        """Who has these, beside us, and is not known to be fenced.
 
-    def _is_fenced(self, owner: Owner) -> bool:
-        latest = self._state_topic.state.claim(*owner).owner
-        return not latest or latest in self._ids or latest in self._fenced
+        Raises:
+            FencedError: `again`, and one is not ours any more.
+        """
+        found: dict[str, None] = {}
+        for topic, write_partition in wanted:
+            latest = self._state_topic.state.claim(topic, write_partition).owner
+            if latest in self._ids:
+                continue
+            if again and not latest:
+                raise not_owned(topic, write_partition)
+            if again:
+                raise FencedError(
+                    f"write partition {write_partition} of {topic!r} was taken over by {latest!r}"
+                )
+            if latest and latest not in self._fenced:
+                found[latest] = None
+        return list(found)
 
     async def _fence_id(self, transactional_id: str) -> None:
         """See to it that nobody writes with an id any more, and that what it wrote is decided."""
-        if not transactional_id or transactional_id in self._fenced:
+        if transactional_id in self._fenced:
             return
         (await self._client.transactions(transactional_id)).close()
         self._fenced[transactional_id] = None
