@@ -8,6 +8,7 @@ import pytest
 
 from memq.core.named_values import parse_queue_options
 from memq.core.notification.kafka import confluent
+from memq.core.notification.kafka.client import Place
 from memq.core.notification.open import open_kafka
 from memq.core.notification.queue import Publication
 from memq.errors import (
@@ -16,6 +17,7 @@ from memq.errors import (
     MemqError,
     PublishUncertainError,
     QueueError,
+    UnknownTopicError,
 )
 from tests.harness.services.kafka import Kafka
 
@@ -149,6 +151,32 @@ async def test_a_partition_that_cannot_be_followed_harms_no_other(kafka_server, 
     (last,) = await queue.publish("t", 0, [Publication(1, b"x", 1)])
     assert (await everything(slow))[1] == {b"x": last}
     assert await slow.topics() == ["t"]
+
+
+async def test_questions_at_a_time_share_a_look(kafka_server, process, monkeypatch):
+    """What many ask at a time takes a few requests; one that is to blame fails alone."""
+    queue = await process("a")
+    await queue.create_topic("t", 16)
+    await queue.fence("t", 0)
+    await queue.publish("t", 0, [Publication(each, b"x", 1) for each in range(16)])
+    client, looks = queue._client, []
+    bounds = client._bounds
+
+    def counted(places):
+        looks.append(places)
+        return bounds(places)
+
+    monkeypatch.setattr(client, "_bounds", counted)
+    ends = await asyncio.gather(*(queue.offsets("t", each % 16) for each in range(160)))
+    assert ends == [(0, 1)] * 160
+    assert len(looks) < 80
+    looks.clear()
+    places = [queue._place("t", each) for each in range(16)]
+    questions = [client.bounds([each]) for each in places]
+    bad = [client.bounds([Place("no-such-topic", 0)]), client.bounds([queue._place("t", 16)])]
+    answers = await asyncio.gather(*questions, *bad, return_exceptions=True)
+    assert [[each[:2] for each in found] for found in answers[:16]] == [[(0, 2)]] * 16
+    assert [type(each) for each in answers[16:]] == [UnknownTopicError] * 2
 
 
 async def test_a_read_that_ends_early_is_no_end(kafka_server, process, monkeypatch):

@@ -25,6 +25,7 @@ import confluent_kafka as ck
 from confluent_kafka import admin
 
 from memq.core.notification.kafka.client import Bounds, Place, Record
+from memq.core.notification.kafka.looks import Looks
 from memq.core.notification.queue import MAX_PAYLOAD_BYTES
 from memq.errors import (
     ClosedError,
@@ -62,6 +63,7 @@ SETTLED_S = 30.0  # for a topic that was made or deleted to be so at every broke
 LOOK_AGAIN_S = 0.05
 LOOK_S = 0.02  # within which the thread that follows sees that it is to follow others, or to end
 SAME_LOG_S = 30.0  # between two lines of one kind of librdkafka's log
+LOOK_AT_ONCE = 1_000  # partitions that are asked about in one request
 MAX_TOLD = 10_000  # topics that a consumer is known to know
 READ_AT_ONCE = 2_000  # records that a consumer hands over at a time
 
@@ -87,6 +89,12 @@ _GONE = {
     ck.KafkaError.UNKNOWN_TOPIC_OR_PART,
     ck.KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001 - its public name
     ck.KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
+}
+_MOVED = {
+    ck.KafkaError.NOT_LEADER_FOR_PARTITION,
+    ck.KafkaError.LEADER_NOT_AVAILABLE,
+    ck.KafkaError.FENCED_LEADER_EPOCH,
+    ck.KafkaError.UNKNOWN_LEADER_EPOCH,
 }
 _OUT_OF_RANGE = {ck.KafkaError.OFFSET_OUT_OF_RANGE, ck.KafkaError._AUTO_OFFSET_RESET}  # noqa: SLF001
 _FENCED = {
@@ -156,6 +164,7 @@ class ConfluentClient:
         self._fencing = runtime.threads(4, "memq-kafka-fence")
         self._reading = runtime.threads(READERS, "memq-kafka-read")
         self._asking = runtime.threads(1, "memq-kafka-ask")
+        self._looks = Looks(self._asking, self._look)
         self._follower: threading.Thread | None = None
 
     def __repr__(self) -> str:
@@ -203,16 +212,45 @@ class ConfluentClient:
 
     async def bounds(self, places: Sequence[Place]) -> list[Bounds]:
         """What each of these partitions has now, as their leaders say."""
-        asking = partial(self._bounds, places)
-        return await self._in(self._asking, f"look up the offsets of {places[0]}", asking)
+        doing = f"look up the offsets of {places[0]}"
+        return await self._answered(self._looks.bounds(places), doing)
 
-    def _bounds(self, places: Sequence[Place]) -> list[Bounds]:
-        found = []
-        for place in places:
-            start, written = _watermarks(self._looks_at_all, place)
-            _, stable = _watermarks(self._looks_at_committed, place)
-            found.append(Bounds(start, stable, written))
+    def _look(self, places: Sequence[Place]) -> dict[Place, Bounds | MemqError]:
+        """What these partitions have, or why one is to blame; in the thread that asks."""
+        found: dict[Place, Bounds | MemqError] = {}
+        for first in range(0, len(places), LOOK_AT_ONCE):
+            some = places[first : first + LOOK_AT_ONCE]
+            self._check_open("look up offsets")
+            try:
+                found |= self._bounds(some)
+            except ck.KafkaException as exc:
+                if exc.args[0].code() in _NO_ANSWER:
+                    raise
+                if len(some) == 1:
+                    doing = f"look up the offsets of {some[0]}"
+                    found[some[0]] = _translated(exc.args[0], doing)
+                else:
+                    for place in some:
+                        found |= self._look([place])
         return found
+
+    def _bounds(self, places: Sequence[Place]) -> dict[Place, Bounds]:
+        try:
+            return self._bounds_as_told(places)
+        except ck.KafkaException as exc:
+            if exc.args[0].code() not in _GONE | _MOVED:
+                raise
+        for consumer in (self._looks_at_all, self._looks_at_committed):
+            for topic in dict.fromkeys(place.topic for place in places):
+                consumer.tell(topic, anew=True)
+        return self._bounds_as_told(places)
+
+    def _bounds_as_told(self, places: Sequence[Place]) -> dict[Place, Bounds]:
+        starts = _offsets(self._looks_at_all, places, ck.OFFSET_BEGINNING)
+        written = _offsets(self._looks_at_all, places, ck.OFFSET_END)
+        stable = _offsets(self._looks_at_committed, places, ck.OFFSET_END)
+        found = zip(places, starts, stable, written, strict=True)
+        return {place: Bounds(*each) for place, *each in found}
 
     async def _problem(self, places: Sequence[Place]) -> str:
         """Why these do not serve; empty when they do."""
@@ -405,17 +443,24 @@ class ConfluentClient:
 
     async def _in(self, threads: Executor, doing: str, work: Callable[[], _Result]) -> _Result:
         def work_if_open() -> _Result:
-            if self._closed.is_set():
-                raise ClosedError(f"cannot {doing}: the client of Kafka is closed")
+            self._check_open(doing)
             return work()
 
-        doing_it = asyncio.get_running_loop().run_in_executor(threads, work_if_open)
+        return await self._answered(
+            asyncio.get_running_loop().run_in_executor(threads, work_if_open), doing
+        )
+
+    async def _answered(self, answer: Awaitable[_Result], doing: str) -> _Result:
         try:
-            return await asyncio.wait_for(doing_it, WAIT_S)  # others may be before it
+            return await asyncio.wait_for(answer, WAIT_S)  # others may be before it
         except TimeoutError as exc:
             raise QueueError(f"cannot {doing}: Kafka does not answer{self._reason()}") from exc
         except ck.KafkaException as exc:
             raise self._translated(exc.args[0], doing) from exc
+
+    def _check_open(self, doing: str) -> None:
+        if self._closed.is_set():
+            raise ClosedError(f"cannot {doing}: the client of Kafka is closed")
 
     def _translated(self, error: ck.KafkaError, doing: str) -> MemqError:
         """What an error means; a timeout with what librdkafka has seen of its cause."""
@@ -575,18 +620,19 @@ class _Consumer(ck.Consumer):
                 self._told.clear()
 
 
-def _watermarks(consumer: _Consumer, place: Place) -> tuple[int, int]:
-    """First offset retained, and one past the last that the consumer may read."""
-    where = ck.TopicPartition(*place)
-    try:
-        consumer.tell(place.topic)
-        found: tuple[int, int] = consumer.get_watermark_offsets(where, REQUEST_S)
-    except ck.KafkaException as exc:
-        if exc.args[0].code() not in _GONE:
-            raise
-        consumer.tell(place.topic, anew=True)
-        found = consumer.get_watermark_offsets(where, REQUEST_S)
-    return found
+def _offsets(consumer: _Consumer, places: Sequence[Place], which: int) -> list[int]:
+    """The first offset retained in each partition, or one past the last that may be read.
+
+    Kafka takes these as special times; so there is one request for all, not one for each.
+    """
+    for topic in dict.fromkeys(place.topic for place in places):
+        consumer.tell(topic)
+    asked = [ck.TopicPartition(*place, which) for place in places]
+    found = consumer.offsets_for_times(asked, REQUEST_S)
+    for each in found:
+        if each.error is not None:
+            raise ck.KafkaException(each.error)
+    return [each.offset for each in found]
 
 
 def _first_records(
