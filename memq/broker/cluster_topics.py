@@ -356,6 +356,8 @@ class ClusterTopics(Topics):
 
     def _follow(self, name: str) -> None:
         """Compare what runs of a topic with what is stored, now or after what is under way."""
+        if self._stopping:
+            return  # all of it is let go of already
         wanted = self._wanted.setdefault(name, asyncio.Event())
         wanted.set()
         if name not in self._tasks:
