@@ -73,12 +73,15 @@ class StoredGroups:
         """Store next offsets of a group, which are not past the ends.
 
         Raises:
+            NotHostedError: another broker has the groups by now.
             NotOwnerError, InvalidRequestError: they are not to be stored.
             QueueError: they may not be stored.
         """
         offsets = {position.partition: position.offset for position in request.offsets}
         async with self._lock(request.group, topic):
-            # After all that may take time: whoever may commit now may not have been able to then.
+            # After all that may take time: whoever may commit now may not have been able to then,
+            # and groups that have gone to another broker are forgotten here.
+            self._topics.coordinated(topic.name, topic.incarnation)
             if self._coordinator.check_commit(request, self._context.now().mono_ms):
                 with self._owned(topic):
                     await self._context.queue.commit(request.group, topic.queue_topic, offsets)
@@ -90,6 +93,9 @@ class StoredGroups:
         if coordinator.unsaved(group, topic.name) is None:
             return
         async with self._lock(group, topic):
+            # Where it has gone to another broker meanwhile there is nothing to store any more, and
+            # nobody may be told what he was given.
+            self._topics.coordinated(topic.name, topic.incarnation)
             holdings = coordinator.unsaved(group, topic.name)
             if holdings is not None:
                 coordinator.storing(group, topic.name)

@@ -69,7 +69,7 @@ class Cluster:
         """Start brokers of these ids."""
         return [await self._start(name, options) for name in names]
 
-    async def _start(self, name: str, options: dict) -> ModelBroker:
+    async def _start(self, name: str, options: dict) -> Broker:
         config = BrokerConfig.create(
             {
                 "data_dir": str(self.folder / name),
@@ -83,11 +83,14 @@ class Cluster:
             }
             | options
         )
-        broker = ModelBroker(config, self)
+        broker = self._make(config)
         await broker.start()
         self.brokers[name] = broker
         self.ports[name] = int(broker.address.rpartition(":")[2])
         return broker
+
+    def _make(self, config: BrokerConfig) -> Broker:
+        return ModelBroker(config, self)
 
     async def stop(self, name: str) -> None:
         """Stop a broker, as SIGTERM does."""
