@@ -276,6 +276,7 @@ class ClusterTopics(Topics):
     async def stop(self, timeout_s: float) -> bool:
         """Drain and release everything; True when all that was accepted is stored and acked."""
         self._stopping = True
+        self._waiters.wake_all()
         self._session += 1
         for task in self._tasks.values():
             task.cancel()
@@ -443,7 +444,7 @@ class ClusterTopics(Topics):
             self._forget_groups(hosted)
         await self._context.queue.release(hosted.topic.queue_topic, *numbers)
         for number in numbers:
-            del hosted.partitions[number]
+            hosted.partitions.pop(number, None)  # with the session, what ran here is closed as well
         self._moved()
         log.info("%s: %s let go of", hosted.topic.name, numbers)
         return drained
@@ -495,4 +496,4 @@ class ClusterTopics(Topics):
 
     async def _wait(self, name: str, ready: Callable[[], bool]) -> None:
         """Wait until this broker has seen a change of a topic, but not for ever."""
-        await self._waiters.wait(name, ready, SEEN_S)
+        await self._waiters.wait(name, lambda: self._stopping or ready(), SEEN_S)

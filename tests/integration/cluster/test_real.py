@@ -13,6 +13,8 @@ import pytest
 
 from memq import AsyncConsumer, AsyncProducer
 from memq.broker.server import Broker
+from memq.core.governor import governor
+from memq.core.governor.nodes import ELECTION
 from memq.core.wire import messages as m
 from memq.errors import UnavailableError
 from tests.harness.services.s3proxy import REGION
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 SESSION_S = 2.0  # four ticks of the tests' ZooKeeper
+SETTLE_MS = 1_000  # for which brokers that start together are waited for; 10 s else
 READ_S = 20.0
 
 
@@ -62,6 +65,7 @@ class RealCluster(Cluster):
 @pytest.fixture
 async def real(tmp_path, monkeypatch, s3_server, kafka_server, zookeeper_server):
     """A cluster without brokers; those that run in the end are stopped."""
+    monkeypatch.setattr(governor, "SETTLE_MS", SETTLE_MS)
     for name in os.environ:
         if name.startswith("AWS_"):
             monkeypatch.delenv(name)
@@ -163,7 +167,7 @@ async def group_of(count: int, bootstrap: str, topic: str) -> AsyncIterator[set[
 
 async def test_producer_and_group_go_on_as_brokers_stop_and_lose_their_sessions(real):
     """What is acked is stored once and read by the group, whoever leaves the cluster, and how."""
-    one, two, three = await real.start("one", "two", "three")
+    one, _, three = await real.start("one", "two", "three")
     c = await real.connect(one)
     await c.create("t", write_partitions=6, read_partitions=2, batch_age="5ms")
     assert sorted(await real.all_owned("t")) == ["one", "one", "three", "three", "two", "two"]
@@ -192,7 +196,7 @@ async def test_producer_and_group_go_on_as_brokers_stop_and_lose_their_sessions(
         await until(lambda: len(one.topics.get("t").partitions) == 6)
         await go_on()
         real.proxies["three"].thaw()
-        await until(lambda: three.context.leased())
+        await until(three.context.leased)
         await real.stop("one")
         assert await real.all_owned("t") == ["three"] * 6
         await go_on()
@@ -203,21 +207,20 @@ async def test_another_governs_when_the_governor_is_cut_off(real):
     """A topic can be made, and is owned, while the broker that governed hears nothing."""
     one, two = await real.start("one", "two")
     await until(lambda: len(two.topics.brokers()) == 2)
-    governor = next(name for name in ("one", "two") if await governs(real, name))
-    other = {"one": two, "two": one}[governor]
-    real.proxies[governor].freeze()
+    name = await elected(one)
+    other = {"one": two, "two": one}[name]
+    real.proxies[name].freeze()
     c = await real.connect(other)
     await c.create("t", write_partitions=2, batch_age="5ms")
-    assert set(other.topics.get("t").partitions) == {0, 1}
+    await until(lambda: set(other.topics.get("t").partitions) == {0, 1})
     assert (await c.write(0)).offset >= 0
-    await until(lambda: not real.brokers[governor].context.leased())
-    real.proxies[governor].thaw()
+    await until(lambda: not real.brokers[name].context.leased())
+    real.proxies[name].thaw()
 
 
-async def governs(cluster: RealCluster, name: str) -> bool:
-    """Whether a broker is the one that was elected last."""
-    session = cluster.brokers[name].membership._session
-    return (await session.get("/election")).data == name.encode()
+async def elected(broker: Broker) -> str:
+    """The broker id of the Governor."""
+    return (await broker.membership._session.get(ELECTION)).data.decode()
 
 
 async def test_a_cluster_without_zookeeper_acks_nothing_and_comes_back(real):
