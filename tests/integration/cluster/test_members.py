@@ -114,3 +114,39 @@ async def test_a_producer_and_a_consumer_go_on_as_brokers_come_and_go(cluster):
         await consumer.commit()
     assert sorted(read) == sorted(acked)
     assert len(acked) == len(written) > 20
+
+
+async def test_a_commit_that_waits_while_the_groups_move_is_sent_elsewhere(cluster, monkeypatch):
+    """It is no news that its member has lost anything: the next coordinator still knows of it."""
+    one, two = await cluster.start("one", "two")
+    c = await cluster.connect(one)
+    await c.create("t", write_partitions=2)
+    owner = cluster.brokers[(await cluster.all_owned("t"))[0]]
+    other = two if owner is one else one
+    c = await cluster.connect(owner)
+    beat = m.GroupHeartbeat(
+        group="g", topic="t", member_id="a", sequence=1, client="", owned=[],
+        session_timeout_ms=10_000,
+    )  # fmt: skip
+    assert (await c.ask(beat)).assigned == [0]
+    gate, offsets, waiting = asyncio.Event(), owner.context.queue.offsets, asyncio.Event()
+
+    async def gated(topic, partition):
+        waiting.set()
+        await gate.wait()
+        return await offsets(topic, partition)
+
+    monkeypatch.setattr(owner.context.queue, "offsets", gated)
+    commit = m.CommitOffsets(
+        group="g", topic="t", member_id="a", heartbeat=1, offsets=[m.PartitionOffset(0, 0)]
+    )
+    late = asyncio.ensure_future(c.ask(commit))
+    await waiting.wait()
+    stopping = asyncio.ensure_future(cluster.stop(owner.config.broker_id))
+    await until(lambda: not owner.topics.get("t").coordinated)
+    gate.set()
+    with pytest.raises(NotHostedError) as error:
+        await late
+    assert error.value.address == other.address
+    await stopping
+    await (await cluster.connect(other)).ask(commit)
