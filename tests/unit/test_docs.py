@@ -218,6 +218,7 @@ OTHERS = {
     "zookeeper_server": "a fixture of the tests",
     "asset_event": "a table of Airflow",
     "current_timestamp": "a function of Spark",
+    "histogram_quantile": "a function of Prometheus",
     "offsets_for_times": "a method of confluent-kafka's consumer",
     "properties_file": "an argument of Airflow's SparkSubmitOperator",
     "pushFilters": "a method of PySpark's data sources",
