@@ -180,7 +180,7 @@ def _check_there(admin: AdminClient, broker: str, *, withdraw: bool) -> None:
     live = [each.id for each in admin.describe_cluster().brokers]
     if broker not in live and not withdraw:
         raise InvalidRequestError(
-            f"no broker {broker!r} lives; these do: {', '.join(live) or 'none'}"
+            f"no broker {broker[:250]!r} lives; these do: {', '.join(live) or 'none'}"
         )
 
 

@@ -42,6 +42,7 @@ def given(topic, lines, tmp_path, memq):
             "folder": tmp_path / "folder",
             "sources": "dags",
             "shell": "bash",
+            "broker": "broker-1",
         },
         "options": {
             "produce": ["--input", lines],
