@@ -112,6 +112,7 @@ class ClusterTopics(Topics):
         self._brokers: Mapping[str, BrokerNode] = {}
         self._wanted: dict[str, asyncio.Event] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._gone: dict[str, list[HostedTopic]] = {}  # incarnations that are to be closed
         self._waiters = Waiters()
         self._moves = 0  # how often what runs here has changed, or who lives
 
@@ -133,7 +134,10 @@ class ClusterTopics(Topics):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._tasks.clear()
-        for hosted in self.hosted():
+        self._wanted.clear()
+        gone = [hosted for of_name in self._gone.values() for hosted in of_name]
+        self._gone.clear()
+        for hosted in (*self.hosted(), *gone):
             await self._close(hosted)
         self._moved()
 
@@ -159,10 +163,33 @@ class ClusterTopics(Topics):
         return {*self._stored}
 
     def _store(self, name: str, stored: _Stored) -> None:
-        self._stored[name] = stored
+        """Take note of what nodes say; what is known of a topic changes at once."""
+        if stored.topic is None and stored.assignment is None:
+            self._stored.pop(name, None)
+        else:
+            self._stored[name] = stored
+        try:
+            self._know(name, stored.topic)
+        except MemqError as exc:
+            log.error("topic %s is not served as it is stored: %s", name, exc)  # noqa: TRY400 - expected, and told in full
+        self._waiters.wake(name)
         self._waiters.wake(_NEWS)
         if self._catalog is not None:
             self._follow(name)
+
+    def _know(self, name: str, topic: Topic | None) -> None:
+        hosted = self._hosted.get(name)
+        if hosted is not None and (topic is None or topic.incarnation != hosted.topic.incarnation):
+            del self._hosted[name]
+            self._forget_groups(hosted)
+            self._gone.setdefault(name, []).append(hosted)
+            hosted = None
+        if topic is None:
+            return
+        if hosted is None:
+            self._hosted[name] = HostedTopic(topic, self._context)
+        elif hosted.topic != topic:
+            hosted.set(topic)
 
     # -- what runs here, for others ---------------------------------------------------------
 
@@ -251,14 +278,13 @@ class ClusterTopics(Topics):
         try:
             topic, version = await catalog.get(name)
         except NoNodeError:
-            await self._wait(name, lambda: self._seen(name) is None)
+            await self._wait(name, lambda: name not in self._hosted)
             return
 
         def seen() -> bool:
-            stored = self._stored.get(name, _Stored())
-            if stored.topic is None or stored.topic.incarnation != topic.incarnation:
-                return False
-            return stored.version >= version and name in self._hosted
+            hosted, stored = self._hosted.get(name), self._stored.get(name, _Stored())
+            known = hosted is not None and hosted.topic.incarnation == topic.incarnation
+            return known and stored.version >= version
 
         await self._wait(name, seen)
 
@@ -282,6 +308,8 @@ class ClusterTopics(Topics):
             task.cancel()
         await asyncio.gather(*self._tasks.values(), *self._changes, return_exceptions=True)
         self._tasks.clear()
+        for gone in [hosted for of_name in self._gone.values() for hosted in of_name]:
+            await self._close(gone)
         stopping = [self._let_go(each, list(each.partitions), timeout_s) for each in self.hosted()]
         outcomes = await asyncio.gather(*stopping, return_exceptions=True)
         for outcome in outcomes:
@@ -366,10 +394,9 @@ class ClusterTopics(Topics):
             self._tasks[name] = task
 
     async def _keep(self, name: str, wanted: asyncio.Event) -> None:
-        """Make what runs here of a topic what is to run here, for as long as there is anything."""
+        """Make what runs here of a topic what is to run here."""
         failures = 0
-        while name in self._stored or name in self._hosted:
-            await wanted.wait()
+        while wanted.is_set():
             wanted.clear()
             try:
                 await self._converge(name)
@@ -380,29 +407,24 @@ class ClusterTopics(Topics):
                 failures += 1
             else:
                 failures = 0
-            if self._stored.get(name) == _Stored() and name not in self._hosted:
-                del self._stored[name]
-            self._waiters.wake(name)
         del self._tasks[name], self._wanted[name]
 
     async def _converge(self, name: str) -> None:
-        topic = self._stored.get(name, _Stored()).topic
-        hosted = self._hosted.get(name)
-        if hosted is not None and (topic is None or topic.incarnation != hosted.topic.incarnation):
-            del self._hosted[name]
-            self._forget_groups(hosted)
-            await hosted.stop(DELETED_S)
+        while gone := self._gone.get(name):
+            await gone[0].stop(DELETED_S)
+            del gone[0]
             self._moved()
-            hosted = None
-        if topic is None:
-            return
+        self._gone.pop(name, None)
+        hosted = self._hosted.get(name)
         if hosted is None:
-            hosted = self._hosted[name] = HostedTopic(topic, self._context)
-        elif hosted.topic != topic:
-            hosted.set(topic)
-        self._waiters.wake(name)
+            return
+        topic = hosted.topic
         here = self._here(topic)
-        leaving = [number for number in hosted.partitions if number not in here]
+        leaving = [
+            number
+            for number, partition in hosted.partitions.items()
+            if number not in here or partition.closing  # which was not released yet
+        ]
         coming = [number for number in here if number not in hosted.partitions]
         if leaving:
             await self._let_go(hosted, leaving, self._context.config.drain_timeout_ms / 1000)
@@ -482,9 +504,6 @@ class ClusterTopics(Topics):
 
     def _lives(self, broker_id: str) -> bool:
         return broker_id in self._brokers
-
-    def _seen(self, name: str) -> Topic | None:
-        return self._stored.get(name, _Stored()).topic
 
     def _shared(self) -> SharedCatalog:
         if self._catalog is None:

@@ -190,7 +190,7 @@ class Handlers:
                 return max(MAX_NOTIFICATION_BYTES, min(request.max_bytes, MAX_FETCH_BYTES))
             case m.FetchBatch():
                 return max(1, min(request.length, self._context.config.max_body_bytes))
-            case m.Metadata(topics=None) | m.ListGroups():
+            case m.Metadata(topics=None) | m.ListGroups() | m.DescribeCluster():
                 return PAGE_BYTES
             case m.FetchLag(positions=positions):
                 large = LAG_BYTES * min(len(positions), MAX_POSITIONS)
@@ -393,6 +393,7 @@ class Handlers:
     async def _fetch_watermark(self, request: m.FetchWatermark) -> m.WatermarkAnswer:
         hosted = await self._topics.find(request.topic, request.incarnation)
         by_write, by_read = await hosted.watermarks()
+        self._context.check_lease()
         return m.WatermarkAnswer(
             stored_through_ms=min([each for each in by_write if each >= 0], default=-1),
             write_partitions=by_write,

@@ -74,10 +74,10 @@ class HostedTopic:
     def retained_since_ms(self, now_ms: int) -> int:
         """Retention has removed nothing that was published at this time or later.
 
-        It never went further than it reaches now, than it reached when the topic was altered last,
-        or than it went since the broker started.
+        It never went further than it reaches now, also by the clock of another broker, than it
+        reached when the topic was altered last, or than it went since the broker started.
         """
-        reach_ms = now_ms - self.topic.config.retention_ms
+        reach_ms = now_ms - self.topic.config.retention_ms + self._context.clocks_differ_ms
         return max(reach_ms, self.topic.retained_since_ms, self.expired_before_ms)
 
     async def watermarks(self) -> tuple[list[int], list[int]]:
@@ -146,7 +146,7 @@ class HostedTopic:
             if start.batches:
                 found = counted(start.batches, "notification")
                 log.info("%s/%d: taken over, %s", config.name, number, found)
-        self.coordinated = GROUPS in self.partitions
+        self.coordinated |= GROUPS in rebuilt
 
     async def stop(self, timeout_s: float, *write_partitions: int) -> bool:
         """Drain and close write partitions; all that run here when none is named.

@@ -217,6 +217,7 @@ class Membership:
             spawn(self._report(session)),
             spawn(self.governing.run(session, catalog, self._registered_s)),
             spawn(self.governing.follow_doomed(session)),
+            spawn(self._watch_registration(session)),
             spawn(self._make_wanted()),
         ]
         try:
@@ -227,6 +228,15 @@ class Membership:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _watch_registration(self, session: Coordination) -> None:
+        """End with an error when this broker's node is gone though its session lives.
+
+        Somebody has deleted it: others believe that this broker is dead, and act upon it.
+        """
+        async for node in session.watch(BROKERS.child(self._id)):
+            if node is None or node.owner != session.session_id:
+                raise UnavailableError("its node in the coordination service was deleted")
 
     async def _make_wanted(self) -> None:
         """Make the topics that the configuration asks for, however long that takes; never ends."""

@@ -172,6 +172,11 @@ class WritePartition:
         return f"<WritePartition {self.processor!r} [parked {len(self._parked)}]>"
 
     @property
+    def closing(self) -> bool:
+        """Whether it takes nothing more, for good."""
+        return self._closing
+
+    @property
     def parked(self) -> int:
         """Messages that wait for room."""
         return len(self._parked)
