@@ -568,13 +568,13 @@ class TopicClient:
         cluster = self.cluster
         budget_s = cluster.request_timeout_s if timeout_s is None else timeout_s
         retry = cluster.retry(budget_s + wait_s)
+
+        def left_s() -> float:
+            return min(retry.left_s, attempt_s + wait_s)
+
         pointed_to, redirected = "", False
         doubt: MemqError | None = None  # what a broker said of the topic, that others may not say
         while True:
-
-            def left_s() -> float:
-                return min(retry.left_s, attempt_s + wait_s)
-
             known = False
             try:
                 topic = await cluster.topic(self.topic, timeout_s=left_s())
