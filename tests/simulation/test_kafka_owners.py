@@ -115,9 +115,7 @@ class Broker:
     async def take_over(self, *wanted):
         for each in wanted:
             self.owned.pop(each, None)
-        await self.queue.fence(TOPIC, *wanted)
-        for each in wanted:
-            await self.note_fence(each)
+        await self.fence_and_note(*wanted)
 
     async def wait(self):
         """Take over what nobody has, or what its owner lets go in time."""
@@ -161,11 +159,15 @@ class Broker:
         claims = {each: self.queue._state.claim(TOPIC, each).number for each in owned}
         self.story.saved.append(Saved(self.broker_id, wall_ms, claims))
 
-    async def note_fence(self, write_partition):
-        number = self.queue._state.claim(TOPIC, write_partition).number
-        seen = {each: None for each in await self.all_payloads() if own(each) == write_partition}
-        self.owned[write_partition] = number
-        self.story.fences.append(Fenced(self.life, write_partition, number, frozenset(seen)))
+    async def fence_and_note(self, *wanted, again=False):
+        await self.queue.fence(TOPIC, *wanted, again=again)
+        claims = {each: self.queue._state.claim(TOPIC, each) for each in wanted}
+        payloads = await self.all_payloads()
+        for each, (number, owner) in claims.items():
+            assert owner.rpartition(".")[0] == f"c.{self.broker_id}"
+            seen = frozenset(payload for payload in payloads if own(payload) == each)
+            self.owned[each] = number
+            self.story.fences.append(Fenced(self.life, each, number, seen))
 
     async def all_payloads(self):
         found = []
@@ -212,8 +214,7 @@ class Broker:
         """Where it is; None when it was not published, and nobody else owns the partition."""
         while True:
             try:
-                await self.queue.fence(TOPIC, write_partition, again=True)
-                await self.note_fence(write_partition)
+                await self.fence_and_note(write_partition, again=True)
                 for partition in range(READ_PARTITIONS):
                     for offset, each in await entries(self.queue, partition):
                         if each == payload:

@@ -218,7 +218,8 @@ class Publisher:
         """Own write partitions, and see all that was published; see the theory of operation."""
         wanted = [(topic, each) for each in write_partitions]
         for _ in range(ATTEMPTS):
-            await self._fence_others(wanted, again=again)
+            if not again:
+                await self._fence_others(wanted)
             if await self._turn(lambda: self._claim_fenced(wanted, again=again)):
                 break
         else:
@@ -459,10 +460,10 @@ class Publisher:
         if self._loose:
             await self._ready_producer()
 
-    async def _fence_others(self, wanted: Sequence[Owner], *, again: bool) -> None:
+    async def _fence_others(self, wanted: Sequence[Owner]) -> None:
         """Fence the owners before us, as far as they are known."""
         under_way = []
-        for other in self._unfenced(wanted, again=again):
+        for other in self._unfenced(wanted):
             if other not in self._fencing:
                 fencing = asyncio.get_running_loop().create_task(self._fence_id(other))
                 self._fencing[other] = fencing
@@ -484,7 +485,9 @@ class Publisher:
         """Be the latest to claim write partitions, if the owners before us are fenced."""
         producer = await self._ready_producer()
         await self._state_topic.see()
-        if self._unfenced(wanted, again=again):
+        if again:
+            self._check_still_ours(wanted)
+        if self._unfenced(wanted):
             return False
         self._claimed.update(dict.fromkeys(wanted))
         try:
@@ -528,26 +531,22 @@ class Publisher:
                     self._give_up_producer()
         raise QueueError("others have taken over each of our producers; try again")
 
-    def _unfenced(self, wanted: Iterable[Owner], *, again: bool) -> list[str]:
-        """Who has these, beside us, and is not known to be fenced.
-
-        Raises:
-            FencedError: `again`, and one is not ours any more.
-        """
-        found: dict[str, None] = {}
+    def _check_still_ours(self, wanted: Iterable[Owner]) -> None:
         for topic, write_partition in wanted:
             latest = self._state_topic.state.claim(topic, write_partition).owner
-            if latest in self._ids:
-                continue
-            if again and not latest:
+            if not latest:
                 raise not_owned(topic, write_partition)
-            if again:
+            if latest not in self._ids:
                 raise FencedError(
                     f"write partition {write_partition} of {topic!r} was taken over by {latest!r}"
                 )
-            if latest and latest not in self._fenced:
-                found[latest] = None
-        return list(found)
+
+    def _unfenced(self, wanted: Iterable[Owner]) -> list[str]:
+        """Who has these, beside us, and is not known to be fenced."""
+        owners = dict.fromkeys(self._state_topic.state.claim(*owner).owner for owner in wanted)
+        return [
+            each for each in owners if each and each not in self._ids and each not in self._fenced
+        ]
 
     async def _fence_id(self, transactional_id: str) -> None:
         """See to it that nobody writes with an id any more, and that what it wrote is decided."""
