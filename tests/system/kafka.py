@@ -29,18 +29,16 @@ START_S = 3.0  # that a broker takes longer to start than with the embedded queu
 
 @contextmanager
 def kafka(folder: Path, jars: Jars | None = None, seed: object = 0) -> Iterator[str]:
-    """Where a Kafka listens that fails for everybody; with a seed of None it does not."""
+    """Where a Kafka listens that fails for everybody."""
     with Kafka(folder / "kafka", jars=jars) as server:
         end = threading.Event()
         failing = threading.Thread(target=_fail, args=(server, random.Random(seed), end))
-        if seed is not None:
-            failing.start()
+        failing.start()
         try:
             yield f"kafka://{server.address}"
         finally:
             end.set()
-            if seed is not None:
-                failing.join()
+            failing.join()
 
 
 def _fail(server: Kafka, rng: random.Random, end: threading.Event) -> None:

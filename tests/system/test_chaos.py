@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,6 +16,9 @@ from tests.system.lives import Life, Seams
 from tests.system.object_store import in_store, store
 from tests.system.plan import Plan, ProducerPlan, draw, draw_retention
 from tests.system.runs import Report, run
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 AT_A_TIME = 8  # runs mostly wait; so many share two cores well
 RETENTION_SEED = "fixed/retention"
@@ -67,6 +71,16 @@ def reports(tmp_path_factory) -> dict[str, Report]:
     return asyncio.run(run_all())
 
 
+def reports_of(plans: Sequence[Plan], tmp_path_factory) -> dict[str, Report]:
+    """The reports of runs that take place side by side, by seed."""
+
+    async def run_all() -> list[Report]:
+        folders = [tmp_path_factory.mktemp("chaos") for _ in plans]
+        return await asyncio.gather(*map(run, plans, folders))
+
+    return dict(zip([plan.seed for plan in plans], asyncio.run(run_all()), strict=True))
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nothing_acked_is_lost_doubled_or_damaged_by_kills(reports, seed) -> None:
     """Whatever step the broker is killed at, what was acked is there once, as it was sent."""
@@ -78,14 +92,8 @@ def test_nothing_acked_is_lost_doubled_or_damaged_by_kills(reports, seed) -> Non
 @pytest.fixture(scope="module")
 def reports_in_store(tmp_path_factory, service_jars) -> dict[str, Report]:
     """The reports of runs in an object store, by seed."""
-
-    async def run_all(options: dict[str, str]) -> list[Report]:
-        plans = [in_store(draw(seed), options) for seed in IN_STORE]
-        folders = [tmp_path_factory.mktemp("chaos") for _ in plans]
-        return await asyncio.gather(*map(run, plans, folders))
-
     with store(tmp_path_factory.mktemp("store"), service_jars) as options:
-        return dict(zip(IN_STORE, asyncio.run(run_all(options)), strict=True))
+        return reports_of([in_store(draw(seed), options) for seed in IN_STORE], tmp_path_factory)
 
 
 @pytest.mark.parametrize("seed", IN_STORE)
@@ -99,14 +107,8 @@ def test_nothing_acked_is_lost_in_an_object_store_that_fails(reports_in_store, s
 @pytest.fixture(scope="module")
 def reports_in_kafka(tmp_path_factory, service_jars) -> dict[str, Report]:
     """The reports of runs with their notifications in Kafka, by seed."""
-
-    async def run_all(address: str) -> list[Report]:
-        plans = [in_kafka(draw(seed), address) for seed in IN_KAFKA]
-        folders = [tmp_path_factory.mktemp("chaos") for _ in plans]
-        return await asyncio.gather(*map(run, plans, folders))
-
     with kafka(tmp_path_factory.mktemp("kafka"), service_jars) as address:
-        return dict(zip(IN_KAFKA, asyncio.run(run_all(address)), strict=True))
+        return reports_of([in_kafka(draw(seed), address) for seed in IN_KAFKA], tmp_path_factory)
 
 
 @pytest.mark.parametrize("seed", IN_KAFKA)
