@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from memq.core.notification.embedded import EmbeddedQueue
+from memq.core.notification.kafka.client import log_failure
 from memq.core.runtime import SYSTEM, Runtime
 from memq.errors import ConfigError
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from memq.core.named_values import NamedValues
+    from memq.core.notification.kafka.client import OnFailure
     from memq.core.notification.queue import NotificationQueue
 
 _KAFKA = "kafka://"
@@ -40,7 +42,13 @@ async def open_embedded(directory: Path, runtime: Runtime = SYSTEM) -> Notificat
 
 
 async def open_kafka(
-    queue: str, options: NamedValues, *, cluster_id: str, broker_id: str, runtime: Runtime = SYSTEM
+    queue: str,
+    options: NamedValues,
+    *,
+    cluster_id: str,
+    broker_id: str,
+    runtime: Runtime = SYSTEM,
+    on_failure: OnFailure = log_failure,
 ) -> NotificationQueue:
     """The queue in Kafka that the option `queue` names.
 
@@ -50,6 +58,8 @@ async def open_kafka(
         cluster_id: of the cluster, which shares what is in Kafka under this name.
         broker_id: of this broker.
         runtime: clocks, chance and threads.
+        on_failure: told, on the event loop, of what nothing expected, and where it was; the queue
+            does not work any more then. As `FatalErrors.report`.
 
     Raises:
         ConfigError: an option is wrong, or Kafka's client is not installed.
@@ -63,8 +73,15 @@ async def open_kafka(
         ) from exc
     from memq.core.notification.kafka.queue import KafkaQueue  # noqa: PLC0415 - with its client
 
-    client = ConfluentClient(queue.removeprefix(_KAFKA).strip("/"), dict(options), runtime)
-    found = KafkaQueue(client, cluster_id=cluster_id, broker_id=broker_id, runtime=runtime)
+    address = queue.removeprefix(_KAFKA).strip("/")
+    client = ConfluentClient(address, dict(options), runtime, on_failure)
+    found = KafkaQueue(
+        client,
+        cluster_id=cluster_id,
+        broker_id=broker_id,
+        runtime=runtime,
+        on_failure=on_failure,
+    )
     try:
         await found.start()
     except BaseException:

@@ -6,6 +6,7 @@ import secrets
 
 import pytest
 
+from memq.core.notification.kafka.client import log_failure
 from memq.core.notification.kafka.confluent import ConfluentClient
 from memq.core.notification.kafka.queue import KafkaQueue
 from memq.core.runtime import SYSTEM
@@ -24,9 +25,10 @@ async def process(kafka_server, cluster):
     """Gives the queue of the cluster as another process has it; all are closed in the end."""
     opened = []
 
-    async def start(broker_id="b", port=None, **options):
-        client = ConfluentClient(f"127.0.0.1:{port or kafka_server.port}", options, SYSTEM)
-        found = KafkaQueue(client, cluster_id=cluster, broker_id=broker_id)
+    async def start(broker_id="b", port=None, on_failure=log_failure, **options):
+        address = f"127.0.0.1:{port or kafka_server.port}"
+        client = ConfluentClient(address, options, SYSTEM, on_failure)
+        found = KafkaQueue(client, cluster_id=cluster, broker_id=broker_id, on_failure=on_failure)
         opened.append(found)
         await found.start()
         return found

@@ -17,6 +17,7 @@ from memq.errors import (
     MemqError,
     PublishUncertainError,
     QueueError,
+    QueueFailedError,
     UnknownTopicError,
 )
 from tests.harness.services.kafka import Kafka
@@ -186,6 +187,26 @@ async def test_a_read_that_ends_early_is_no_end(kafka_server, process, monkeypat
     await queue.create_topic("t", 1)
     with pytest.raises(QueueError, match="was not read within"):
         await queue._client.read(queue._place("t", 0), 0, 5, max_records=9, max_bytes=99)
+
+
+async def test_a_bug_in_the_thread_that_follows_is_told(kafka_server, process, monkeypatch):
+    """Who has the queue hears of it, and no reader waits for ever."""
+    told = asyncio.get_running_loop().create_future()
+    queue = await process(on_failure=lambda *failure: told.set_result(failure))
+    await queue.create_topic("t", 1)
+    await queue.fence("t", 0)
+    waiting = asyncio.ensure_future(queue.wait("t", {0: 0}, 60))
+    await asyncio.sleep(0)
+
+    def broken(*_):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(confluent, "_news", broken)
+    async with asyncio.timeout(30):
+        where, error = await told
+        assert (where, str(error)) == ("what follows Kafka", "a bug")
+        with pytest.raises(QueueFailedError, match=r"Kafka is followed no more.*a bug"):
+            await waiting
 
 
 async def test_a_kafka_that_is_not_there_is_an_error_in_time(monkeypatch):

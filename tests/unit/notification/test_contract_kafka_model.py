@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-from memq.core.notification.kafka.queue import KafkaQueue
 from memq.testing import InMemoryKafka
 from tests.contracts.queue import *  # noqa: F403 - the suite is the module
 
@@ -18,21 +17,6 @@ def kafka(request):
     if request.param == "after a while":
         found.latency_s, found.marker_s = (0.0001, 0.003), (0.0001, 0.01)
     return found
-
-
-@pytest.fixture
-async def process(kafka):
-    """Gives the queue as another process has it; all are closed in the end."""
-    opened = []
-
-    async def start(broker_id):
-        opened.append(KafkaQueue(kafka.client(), cluster_id="c", broker_id=broker_id))
-        await opened[-1].start()
-        return opened[-1]
-
-    yield start
-    for queue in opened:
-        await queue.close()
 
 
 @pytest.fixture

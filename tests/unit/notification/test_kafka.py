@@ -36,21 +36,6 @@ def kafka():
 
 
 @pytest.fixture
-async def process(kafka):
-    """Gives the queue as another process has it; all are closed in the end."""
-    opened = []
-
-    async def start(broker_id="b"):
-        opened.append(KafkaQueue(kafka.client(), cluster_id="c", broker_id=broker_id))
-        await opened[-1].start()
-        return opened[-1]
-
-    yield start
-    for queue in opened:
-        await queue.close()
-
-
-@pytest.fixture
 async def queue(process):
     """A queue with the topic "t" of two read partitions, of which write partition 0 is owned."""
     found = await process()
@@ -273,21 +258,15 @@ async def test_times_that_say_nothing_new_are_saved_too(process, queue):
 
 
 @pytest.mark.parametrize(("cluster_id", "broker_id"), [("c", "x.y"), ("c.d", "x"), ("c.d.", ".x.")])
-async def test_brokers_are_known_by_their_ids_whatever_these_are(kafka, cluster_id, broker_id):
+async def test_brokers_are_known_by_their_ids_whatever_these_are(process, cluster_id, broker_id):
     """Who waits for an owner asks for the very id of it that it was given."""
-    owner, other = (
-        KafkaQueue(kafka.client(), cluster_id=cluster_id, broker_id=each)
-        for each in (broker_id, f"{broker_id}.z")
-    )
-    for each in (owner, other):
-        await each.start()
+    owner = await process(broker_id, cluster_id)
+    other = await process(f"{broker_id}.z", cluster_id)
     await owner.create_topic("t", 1)
     await owner.fence("t", 0)
     asked = []
     assert await other.wait_released("t", [0], asked.append, 0)
     assert asked == [broker_id]
-    for each in (owner, other):
-        await each.close()
 
 
 async def test_a_fence_sees_what_lies_behind_an_open_transaction(kafka, process, queue):
@@ -491,8 +470,12 @@ async def test_calls_that_wait_are_bounded(queue, kafka, monkeypatch):
     assert len(await payloads(queue)) == len(outcomes) - len(refused)
 
 
-async def test_a_bug_is_told_and_costs_no_silence(queue, monkeypatch):
-    """An error that nothing expected fails the calls that wait, and those that come."""
+async def test_a_bug_is_told_and_costs_no_silence(process, monkeypatch):
+    """An error that nothing expected fails the calls that wait, and those that come; it is told."""
+    failures = []
+    queue = await process("b", on_failure=lambda *failure: failures.append(failure))
+    await queue.create_topic("t", 1)
+    await queue.fence("t", 0)
 
     async def broken(*_):
         raise RuntimeError("a bug")
@@ -501,6 +484,9 @@ async def test_a_bug_is_told_and_costs_no_silence(queue, monkeypatch):
     for _ in range(2):
         with pytest.raises(QueueFailedError, match="a bug"):
             await publish(queue, b"x")
+    assert [(where, str(error)) for where, error in failures] == [
+        ("what publishes to Kafka", "a bug")
+    ]
 
 
 async def test_a_state_topic_of_somebody_else_is_refused(kafka):
@@ -512,14 +498,12 @@ async def test_a_state_topic_of_somebody_else_is_refused(kafka):
     await queue.close()
 
 
-async def test_clusters_do_not_see_each_other(kafka, queue):
+async def test_clusters_do_not_see_each_other(process, queue):
     """Topics of another cluster in the same Kafka are not listed, though its name begins alike."""
-    other = KafkaQueue(kafka.client(), cluster_id="c.t", broker_id="b")
-    await other.start()
+    other = await process("b", "c.t")
     await other.create_topic("u", 1)
     assert await queue.topics() == ["t"]
     assert await other.topics() == ["u"]
-    await other.close()
 
 
 async def test_partitions_nobody_asks_about_are_followed_no_more(queue, monkeypatch):

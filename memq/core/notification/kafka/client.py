@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from memq.errors import MemqError
+
+    OnFailure = Callable[[str, Exception], None]
+
+log = logging.getLogger(__name__)
+
+
+def log_failure(where: str, error: Exception) -> None:
+    """Log what nothing expected, whole, where nobody else is told of it."""
+    log.critical("%s: unexpected error", where, exc_info=error)
 
 
 class Place(NamedTuple):

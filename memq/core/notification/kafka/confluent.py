@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import confluent_kafka as ck
 from confluent_kafka import admin
 
-from memq.core.notification.kafka.client import Bounds, Place, Record
+from memq.core.notification.kafka.client import Bounds, Place, Record, log_failure
 from memq.core.notification.kafka.looks import Looks
 from memq.core.notification.queue import MAX_PAYLOAD_BYTES
 from memq.errors import (
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
     from concurrent.futures import Executor, Future
 
-    from memq.core.notification.kafka.client import NewRecord, Reader
+    from memq.core.notification.kafka.client import NewRecord, OnFailure, Reader
     from memq.core.runtime import Runtime
 
 log = logging.getLogger(__name__)
@@ -128,12 +128,19 @@ class ConfluentClient:
             `topic.` are for the topics that are made, as `topic.min.insync.replicas`, and
             `topic.replication.factor` says how many replicas they have.
         runtime: threads.
+        on_failure: told, on the event loop, of a bug after which nothing is followed any more.
 
     Raises:
         ConfigError: an option is not known to librdkafka, or is ours to set.
     """
 
-    def __init__(self, bootstrap: str, options: Mapping[str, str], runtime: Runtime) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        options: Mapping[str, str],
+        runtime: Runtime,
+        on_failure: OnFailure = log_failure,
+    ) -> None:
         for name in options:
             if name in _OURS:
                 raise ConfigError(f"queue_options: {name} cannot be set: {_OURS[name]}")
@@ -148,6 +155,7 @@ class ConfluentClient:
             name: value for name, value in options.items() if not name.startswith(TOPIC_PREFIX)
         } | {"bootstrap.servers": bootstrap}
         self._bootstrap = bootstrap
+        self._on_failure = on_failure
         self._log = _Log(runtime.mono_s)
         self._admin = self._made(admin.AdminClient, {})
         self._closed = threading.Event()
@@ -338,8 +346,7 @@ class ConfluentClient:
                     self._assign(assigned, *self._changes.get())
                 if news := _news(_polled(self._tail, LOOK_S), assigned):
                     loop.call_soon_threadsafe(self._hand_over, news)
-        except Exception as exc:  # it would be lost with the thread
-            log.exception("Kafka is followed no more")
+        except Exception as exc:  # noqa: BLE001 - it would be lost with the thread
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self._tell_all, exc)
 
@@ -360,6 +367,7 @@ class ConfluentClient:
 
     def _tell_all(self, error: Exception) -> None:
         """Nothing is followed any more."""
+        self._on_failure("what follows Kafka", error)
         while self._readers:
             _, (reader, _) = self._readers.popitem()
             reader.failed(QueueFailedError(f"Kafka is followed no more: {error!r}"))

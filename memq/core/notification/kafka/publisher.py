@@ -31,7 +31,12 @@ from memq.errors import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-    from memq.core.notification.kafka.client import KafkaClient, NewRecord, Transactions
+    from memq.core.notification.kafka.client import (
+        KafkaClient,
+        NewRecord,
+        OnFailure,
+        Transactions,
+    )
     from memq.core.notification.kafka.state_topic import StateTopic
     from memq.core.runtime import Runtime
 
@@ -105,6 +110,7 @@ class Publisher:
         runtime: chance, for transactional ids.
         see_topic: sees all that was published to a topic of the queue up to now.
         on_written: told the records of each transaction, and their offsets.
+        on_failure: told of a bug that has ended the one task.
     """
 
     def __init__(
@@ -117,6 +123,7 @@ class Publisher:
         runtime: Runtime,
         see_topic: Callable[[str], Awaitable[None]],
         on_written: Callable[[Sequence[NewRecord], Sequence[int]], None],
+        on_failure: OnFailure,
     ) -> None:
         self._client = client
         self._state_topic = state_topic
@@ -125,6 +132,7 @@ class Publisher:
         self._runtime = runtime
         self._see_topic = see_topic
         self._on_written = on_written
+        self._on_failure = on_failure
         self._waiting: deque[_Call | _Turn] = deque()
         self._taken: list[_Call | _Turn] = []  # what is being done
         self._wanted = asyncio.Event()
@@ -156,10 +164,12 @@ class Publisher:
 
         What they have said of the time is where this life goes on.
         """
-        for owner in self._state_topic.state.owners():
-            if owner.rpartition(".")[0] == self._name:
-                await self._fence_id(owner)
-        await self._state_topic.see()
+        owners = self._state_topic.state.owners()
+        earlier = [each for each in owners if each.rpartition(".")[0] == self._name]
+        for each in earlier:
+            await self._fence_id(each)
+        if earlier:
+            await self._state_topic.see()
         said = self._state_topic.state.times.get(self._broker_id, SavedTimes(0, 0))
         self._times = self._said_times = said
         self._worker = asyncio.get_running_loop().create_task(self._work())
@@ -272,8 +282,8 @@ class Publisher:
                         self._taken = [*calls]
                         await self._commit(calls)
                 self._wanted.clear()
-        except Exception as exc:  # a bug: whoever asks is told, and the broker goes on reading
-            log.exception("nothing is written to Kafka any more")
+        except Exception as exc:  # noqa: BLE001 - a bug; whoever asks is told as well
+            self._on_failure("what publishes to Kafka", exc)
             self._broken = exc
             for lost in (*self._taken, *self._waiting):
                 lost.fail(QueueFailedError(f"nothing is written to Kafka any more: {exc!r}"))

@@ -55,7 +55,7 @@ from typing import TYPE_CHECKING
 
 from memq.core.clock import SavedTimes
 from memq.core.group import check_group_name
-from memq.core.notification.kafka.client import NewRecord, Place
+from memq.core.notification.kafka.client import NewRecord, Place, log_failure
 from memq.core.notification.kafka.publisher import ROUND_RECORDS, Publisher
 from memq.core.notification.kafka.reached import SEEN_S, see
 from memq.core.notification.kafka.state import held_record, offset_records, topic_record
@@ -86,7 +86,7 @@ from memq.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from memq.core.notification.kafka.client import Bounds, KafkaClient
+    from memq.core.notification.kafka.client import Bounds, KafkaClient, OnFailure
     from memq.core.notification.kafka.publisher import Owner
     from memq.core.notification.kafka.state import StateRecord
     from memq.core.notification.queue import Holding, Publication, QueueEntry
@@ -116,10 +116,18 @@ class KafkaQueue:
         cluster_id: of the cluster, which shares what is in Kafka under this name.
         broker_id: of this broker.
         runtime: chance, for transactional ids, and the clock.
+        on_failure: told of what nothing expected, and where; the queue does not work any more, and
+            whoever has it is to stop.
     """
 
     def __init__(
-        self, client: KafkaClient, *, cluster_id: str, broker_id: str, runtime: Runtime = SYSTEM
+        self,
+        client: KafkaClient,
+        *,
+        cluster_id: str,
+        broker_id: str,
+        runtime: Runtime = SYSTEM,
+        on_failure: OnFailure = log_failure,
     ) -> None:
         self._client = client
         self._cluster_id = cluster_id
@@ -138,6 +146,7 @@ class KafkaQueue:
             runtime=runtime,
             see_topic=self._see_topic,
             on_written=self._note_written,
+            on_failure=on_failure,
         )
         self._tails: OrderedDict[Place, Tail] = OrderedDict()  # asked about longest ago first
         self._opening: dict[Place, asyncio.Task[Tail]] = {}
