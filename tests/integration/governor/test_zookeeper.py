@@ -6,7 +6,6 @@ import asyncio
 import secrets
 import subprocess
 import sys
-import threading
 import time
 
 import pytest
@@ -21,68 +20,9 @@ from tests.contracts.coordination import *  # noqa: F403 - the suite is the modu
 from tests.contracts.coordination import SHORT_S, begun, data_is, following, until, within
 from tests.harness.services.tcp_faults import TcpFaultProxy
 from tests.harness.services.zookeeper import ZooKeeper
+from tests.integration.governor.servers import Service, kazoo_threads
 
 LATE_S = 1.0  # what a busy machine may add to what is prompt
-
-
-class Service:
-    """Sessions with one root of a server, each through a proxy of its own."""
-
-    clock_s = staticmethod(SYSTEM.boot_s)
-
-    def __init__(self, server) -> None:
-        self.server = server
-        self.root = f"/test-{secrets.token_hex(6)}"
-        self.proxies = {}
-
-    async def open(self, *, session_timeout_s=6.0, request_timeout_s=10.0, user=""):
-        proxy = TcpFaultProxy(("127.0.0.1", self.server.port))
-        proxy.__enter__()
-        options = ZooKeeperOptions(
-            servers=f"{proxy.address}{self.root}",
-            session_timeout_ms=int(session_timeout_s * 1000),
-            request_timeout_ms=int(request_timeout_s * 1000),
-            user=user,
-            password=user and f"password of {user}",
-        )
-        session = await open_zookeeper(options)
-        self.proxies[session] = proxy
-        return session
-
-    async def close(self):
-        for session, proxy in self.proxies.items():
-            proxy.restore()
-            await session.close()
-            proxy.__exit__(None, None, None)
-
-    def reset(self, session):
-        self.proxies[session].reset()
-        self.proxies[session].thaw()
-
-    def refuse(self, session):
-        self.proxies[session].refuse()
-
-    def restore(self, session):
-        self.proxies[session].restore()
-
-    def freeze(self, session):
-        self.proxies[session].freeze()
-
-    def thaw(self, session):
-        self.proxies[session].thaw()
-
-    def lose_answer(self, session):
-        self.proxies[session].freeze("to_client")
-
-
-@pytest.fixture
-async def service(zookeeper_server):
-    """An empty root, which belongs to nobody."""
-    service = Service(zookeeper_server)
-    await (await service.open()).close()
-    yield service
-    await service.close()
-    assert kazoo_threads() == []
 
 
 @pytest.fixture
@@ -91,12 +31,6 @@ def own_server(tmp_path, service_jars):
     with ZooKeeper(tmp_path, jars=service_jars) as server:
         yield server
         server.thaw()
-
-
-def kazoo_threads():
-    """Threads that kazoo has begun and not ended."""
-    names = ("zk_loop", "_thread_worker")
-    return [each for each in threading.enumerate() if any(name in each.name for name in names)]
 
 
 def options_for(server, **options):

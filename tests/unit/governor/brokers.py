@@ -17,6 +17,7 @@ from memq.core.governor.nodes import (
 from memq.core.governor.runner import GovernorRunner
 from memq.core.governor.topics import new_topic
 from memq.core.topic import TopicConfig
+from memq.errors import NoNodeError
 
 LONG_S = 60  # a wait that ends sooner, or the test has failed
 
@@ -92,7 +93,10 @@ async def assignments(session):
     """What the assignment nodes say, by topic."""
     found = {}
     for name in await session.children(ASSIGNMENTS.path):
-        node = await session.get(ASSIGNMENTS.child(name))
+        try:
+            node = await session.get(ASSIGNMENTS.child(name))
+        except NoNodeError:
+            continue
         found[name] = ASSIGNMENTS.decode(name, node.data)
     return found
 

@@ -13,6 +13,7 @@ from memq.core.governor.session import GetChildren, GetNode
 from memq.errors import ClosedError, SessionLostError
 from memq.testing import InMemoryZooKeeper
 from tests.simulation.loop import ProcessLoop, Timeline, Trace
+from tests.unit.governor.servers import Slow, of
 
 LONG_S = 60
 
@@ -138,34 +139,15 @@ async def test_what_was_missed_while_there_was_no_connection_is_told(virtual_tim
     assert sorted(followed.told) == [("a", None), ("b", b"1"), ("c", b"2")]
 
 
-class Slow(InMemoryZooKeeper):
-    """Servers that answer some reads late, as if others went before them."""
-
-    late = None
-    held = ()
-
-    def carry_out(self, connection, request, answer):
-        if self.late is not None and self.late(request):
-            self.held = (*self.held, (connection, request, answer))
-        else:
-            super().carry_out(connection, request, answer)
-
-    def hold(self, late):
-        """Hold back such requests; those that were held are carried out."""
-        held, self.held, self.late = self.held, (), late
-        for each in held:
-            self.carry_out(*each)
-
-
 async def test_a_child_that_is_back_before_the_names_are_read_is_followed(virtual_time):
     """Nobody has seen names without it, and its own watch has seen it gone."""
     followed = await Followed.create("a", service=Slow())
     await followed.mirror.start()
-    followed.service.hold(lambda request: isinstance(request, GetChildren) and request.changed)
+    followed.service.hold(of(followed.session, GetChildren))
     await followed.other.delete("/f/a", 0)
     await quiet()
     await followed.other.create("/f/a", b"1")
-    followed.service.hold(None)
+    followed.service.release()
     await quiet()
     await followed.other.set("/f/a", b"2", 0)
     await quiet()
@@ -175,13 +157,13 @@ async def test_a_child_that_is_back_before_the_names_are_read_is_followed(virtua
 async def test_a_child_that_goes_before_it_is_read_holds_up_no_start(virtual_time):
     """The names say so before it was read at all."""
     followed = await Followed.create("a", "b", service=Slow())
-    followed.service.hold(lambda request: request == GetNode("/f/b"))
+    followed.service.hold(of(followed.session, GetNode("/f/b")))
     start = asyncio.ensure_future(followed.mirror.start())
     await quiet()
     await followed.other.delete("/f/b", 0)
     await asyncio.wait_for(start, LONG_S)
     assert followed.data() == {"a": b"0"}
-    followed.service.hold(None)
+    followed.service.release()
     await quiet()
     assert followed.told == []
 

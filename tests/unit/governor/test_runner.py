@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.core.governor.coordination import Check, Create
 from memq.core.governor.election import resign
 from memq.core.governor.governor import MOVE_TIMEOUT_MS, SETTLE_MS
 from memq.core.governor.nodes import (
@@ -24,10 +23,9 @@ from memq.core.governor.nodes import (
     TopicAssignment,
     make_persistent,
 )
-from memq.core.governor.session import Transaction
+from memq.core.governor.session import GetNode, Transaction
 from memq.core.runtime import Runtime
 from memq.errors import MemqError, SessionLostError, UnavailableError
-from memq.testing import InMemoryZooKeeper
 from tests.advice import follows
 from tests.simulation.loop import ProcessLoop, Timeline, Trace
 from tests.unit.governor.brokers import (
@@ -40,40 +38,7 @@ from tests.unit.governor.brokers import (
     until_elected,
     until_owned,
 )
-
-
-class Watched(InMemoryZooKeeper):
-    """Servers that look whether only the broker elected last changes assignments.
-
-    Attributes:
-        wrong: what was done and should not have been.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.wrong = []
-        self.elections = self.writes = 0
-        self.elected = None  # the session
-
-    def carry_out(self, connection, request, answer):
-        before = dict(self._tree.nodes)
-        super().carry_out(connection, request, answer)
-        if isinstance(request, Transaction) and self._tree.nodes != before:
-            self.look(request.changes, before, connection.session.session_id)
-
-    def look(self, changes, before, session_id):
-        paths = [change.path for change in changes]
-        if paths[0] == ELECTION and any(path.startswith("/assignments/") for path in paths):
-            self.writes += 1
-            if changes[0] != Check(ELECTION, before[ELECTION].node.version):
-                self.wrong.append(f"{paths}: not checked")
-            if self.elected != session_id:
-                self.wrong.append(f"{paths}: by another one than was elected last")
-        if isinstance(changes[0], Create) and paths == [GOVERNOR, ELECTION]:
-            self.elections += 1
-            self.elected = session_id
-            if self._tree.nodes[ELECTION].node.version != self.elections:
-                self.wrong.append("an election without a version of its own")
+from tests.unit.governor.servers import Watched, of
 
 
 @pytest.fixture
@@ -88,7 +53,9 @@ async def service(virtual_time):
 @pytest.fixture
 async def person(service):
     """A session of somebody who looks, and changes things by hand."""
-    return await service.open()
+    session = await service.open()
+    service.people.append(session)
+    return session
 
 
 async def started(service, *names, **more):
@@ -110,6 +77,20 @@ async def governed(service, person, *names, write_partitions=6):
     await quiet()
     assert brokers[0].runner.elected
     return brokers
+
+
+def standing(_, request):
+    """What `hold` takes, for the transactions of who stands for election."""
+    return isinstance(request, Transaction) and [each.path for each in request.changes] == [
+        GOVERNOR,
+        ELECTION,
+    ]
+
+
+async def until_held(service):
+    """Wait until a request is held back."""
+    while not service.held:
+        await asyncio.sleep(0.01)
 
 
 def share(found):
@@ -188,22 +169,16 @@ async def test_an_election_without_an_answer_is_looked_up(service, person):
 
 async def test_who_came_and_went_between_two_looks_stops_no_election(service, person):
     """A broker that finds somebody elected, who is gone before it looks again, stands again."""
+    service.hold(standing)
     (broker,) = await started(service, "a")
+    await until_held(service)
+    await person.create(GOVERNOR, ephemeral=True)
+    service.release()
+    service.hold(of(broker.session, GetNode(GOVERNOR)))
+    await until_held(service)
+    await delete(person, GOVERNOR)
+    service.release()
     await until_elected([broker])
-    await quiet()
-    await broker.stop_running()
-    await resign(broker.session)
-    first, second = await service.open(), await service.open()
-    service.delay(second, 0.1)
-    later = asyncio.ensure_future(Broker.start(second, "b", Runtime()))
-    while "/brokers/b" not in service._tree.nodes:
-        await asyncio.sleep(0.01)
-    await quiet(0.35)  # it has seen that there is nobody, and is about to be elected
-    await first.create(GOVERNOR, b"x", ephemeral=True)
-    await quiet(0.15)
-    assert GOVERNOR in service._tree.nodes
-    await first.close()
-    await until_elected([await later])
 
 
 async def test_who_resigns_is_followed_at_once(service, person, caplog):
@@ -211,7 +186,8 @@ async def test_who_resigns_is_followed_at_once(service, person, caplog):
     first, second = await governed(service, person, "a", "b")
     await second.stop_running()
     await resign(second.session)
-    assert first.runner.elected
+    await quiet()
+    assert first.elected == [True]
     second.stand()
     await first.stop_running()
     assert not first.runner.elected
@@ -221,6 +197,48 @@ async def test_who_resigns_is_followed_at_once(service, person, caplog):
     await quiet()
     assert second.runner.elected
     assert (await person.get(BROKERS.child("a"))).owner == first.session.session_id
+
+
+async def test_who_was_replaced_resigns_for_itself_alone(service, person):
+    """Though it finds out after it has begun to resign."""
+    first, second = await governed(service, person, "a", "b")
+    await first.stop_running()
+    service.hold(of(first.session, Transaction))
+    late = asyncio.ensure_future(resign(first.session))
+    await until_held(service)
+    await delete(person, GOVERNOR)
+    await until_elected([second])
+    service.release()
+    await late
+    await quiet()
+    assert second.elected == [True]
+
+
+async def test_who_was_replaced_does_not_go_on(service, person):
+    """Though it has seen its node before it looked which election it is of."""
+    first, second = await governed(service, person, "a", "b")
+    await first.stop_running()
+    service.hold(of(first.session, GetNode(ELECTION)))
+    first.stand()
+    await until_held(service)
+    await delete(person, GOVERNOR)
+    await until_elected([second])
+    service.release()
+    await quiet()
+    assert (first.elected, second.elected) == ([True, False], [True])
+
+
+async def test_who_finds_its_node_gone_stands_again(service, person):
+    """Though it has seen it there before."""
+    (broker,) = await governed(service, person, "a")
+    await broker.stop_running()
+    service.hold(of(broker.session, GetNode(ELECTION)))
+    broker.stand()
+    await until_held(service)
+    await delete(person, GOVERNOR)
+    service.release()
+    await until_elected([broker])
+    assert service.elections == 2
 
 
 async def test_who_goes_on_in_its_session_was_elected_before(service, person):
@@ -257,6 +275,22 @@ async def test_what_arrives_late_of_one_that_was_replaced_is_refused(service, pe
     await until_owned(person, 12, by="a")
 
 
+async def test_one_that_is_refused_looks_who_was_elected(service, person, caplog):
+    """Before its watch says so."""
+    first, second = await governed(service, person, "a", "b")
+    service.hold(of(first.session, GetNode(GOVERNOR)))
+    await delete(person, GOVERNOR)
+    await until_elected([second])
+    await quiet()
+    service.hold(of(first.session, GetNode(GOVERNOR)))
+    assert first.elected == [True]
+    await create_topic(person, topic_of("u"))
+    await quiet()
+    assert first.elected == [True, False]
+    assert "broker a is deposed: broker 'b' was elected" in caplog.text
+    service.release()
+
+
 async def test_one_whose_node_is_deleted_stands_again(service, person, caplog):
     """Nobody knows whether another one is elected; here it is itself."""
     (broker,) = await governed(service, person, "a")
@@ -268,14 +302,21 @@ async def test_one_whose_node_is_deleted_stands_again(service, person, caplog):
 
 
 async def test_its_end_leaves_nothing_running(service, person):
-    """No task is left when its session is lost, and nothing of the cluster is known."""
-    before = asyncio.all_tasks()
+    """No task is left, and nothing of the cluster is known: after a stop, and with its session."""
     (broker,) = await governed(service, person, "a")
+    await broker.stop_running()
+    assert repr(broker.runner._governor) == "<Governor [not elected]>"
+    before = asyncio.all_tasks()
+    broker.stand()
+    await until_elected([broker])
+    await broker.stop_running()
+    assert asyncio.all_tasks() == before
+    broker.stand()
+    await until_elected([broker])
     await broker.session.close()
     await asyncio.gather(broker.task, return_exceptions=True)
     assert not broker.runner.elected
-    await quiet(0)
-    assert {task for task in asyncio.all_tasks() if not task.done()} <= before
+    assert asyncio.all_tasks() < before
 
 
 @follows("ask the one that does")
@@ -421,6 +462,20 @@ async def test_a_report_that_was_there_before_counts(service, person):
     assert "a" in second.runner._governor._reported
 
 
+async def test_a_report_that_comes_before_the_read_counts(service, person):
+    """It is of what was moved by a transaction that nobody has answered."""
+    first, second = await governed(service, person, "a", "b", write_partitions=10)
+    service.lose_answer(first.session)
+    service.hold(of(first.session, GetNode(ELECTION)))
+    await person.create(f"{DRAINING}/a")
+    await until_held(service)
+    await second.report(2.0)
+    await quiet()
+    service.release()
+    await quiet()
+    assert first.runner.describe().brokers[1].bytes_per_s == 20
+
+
 async def test_a_person_who_asks_for_it_has_loads_evened_out(service, person):
     """Each time that `/rebalance` is set, and not because it was set before."""
     first, *_ = await governed(service, person, "a", write_partitions=10)
@@ -466,6 +521,7 @@ async def test_a_topic_that_cannot_be_understood_stays_as_it_was(service, person
         service.lose_answer(first.session)
         await create_topic(person, topic_of(name))
         await until_owned(person, 12 if name == "u" else 18, by="a")
+        await quiet()
         await first.stop_running()  # the next one has never known it
         first.stand()
         await until_elected([first])
@@ -565,6 +621,7 @@ def test_whatever_happens_only_the_broker_elected_writes(steps, seed):
     async def run():
         service = Watched()
         person = await service.open(session_timeout_s=600)
+        service.people.append(person)
         await make_persistent(person)
         runtime = Runtime(mono_s=loop.time, random=random.Random(seed).random)
         history = History(service, person, runtime)
