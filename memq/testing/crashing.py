@@ -6,8 +6,8 @@ broker with embedded queue and local storage, which ends with SIGKILL right befo
 A crash point is `STEP:MOMENT:NTH`: the moment is `before` or `after`, and the calls are counted
 from 1, from the start of the process. What a step is:
 
-- `put` and `delete` of the storage; `create_topic`, `publish`, `fence`, `commit` and `truncate` of
-  the notification queue: the steps of the protocol, at the broker's two seams.
+- `put` and `delete` of the storage; `create_topic`, `publish`, `fence`, `release`, `commit` and
+  `truncate` of the notification queue: the steps of the protocol, at the broker's two seams.
 - `os.writev`, `os.fsync`, `os.link`, `os.replace` and `os.unlink`: system calls, which cut these
   steps in pieces. A put is a writev to a temporary name, an fsync, a link to the key, an fsync of
   the folder, an unlink. A publish is memory written and then an fsync for each file it changed. A
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from memq.testing.faults import Kind
 
 STORAGE_STEPS = ("put", "delete")
-QUEUE_STEPS = ("create_topic", "publish", "fence", "commit", "truncate")
+QUEUE_STEPS = ("create_topic", "publish", "fence", "release", "commit", "truncate")
 SYSTEM_CALLS = ("os.writev", "os.fsync", "os.link", "os.replace", "os.unlink")
 STEPS = (*STORAGE_STEPS, *QUEUE_STEPS, *SYSTEM_CALLS)
 MOMENTS = ("before", "after")

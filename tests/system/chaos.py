@@ -2,12 +2,16 @@
 
     python -m tests.system.chaos --runs 200 --seed 7
     python -m tests.system.chaos --runs 100 --storage s3 --queue kafka
+    python -m tests.system.chaos --runs 200 --cluster 3
 
 One *run* is one data directory, some producers and topics, and several lives of the broker. Each
 life ends at an exact step of the protocol (see `memq.testing.crashing`), or by SIGKILL at a random
 time, or by SIGTERM. The producers are never told; they retry. A reader follows meanwhile. The last
 broker lives on until all producers have their acks; then all is read back from the stored objects,
 by their notifications, and compared with what was sent. What is compared stands in `checker`.
+
+With `--cluster` a run is a cluster of brokers instead, on real services, which fail as well: see
+`tests.system.cluster` and `tests.system.services`.
 
 One summary line is printed, and for each run that failed what was wrong and how to replay it; its
 data is kept. Exit code 1 when any did.
@@ -29,16 +33,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.system.cluster import draw_cluster, run_cluster
 from tests.system.kafka import in_kafka, kafka
 from tests.system.object_store import in_store, store
 from tests.system.plan import Plan, draw, draw_retention, folder_of
 from tests.system.runs import Report, run
+from tests.system.services import draw_weather, pass_over, services
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tests.system.services import Services
+
 RETENTION_EVERY = 50  # one run in so many outlives its first Batches, which takes some 20 s
 MAX_SHOWN = 12  # violations shown of a run
+ROUND = 4  # runs of clusters at a time
 MAX_FAILED = 10  # runs; after these no other is begun
 
 
@@ -82,6 +91,62 @@ async def run_many(
     return total, failed
 
 
+async def run_rounds(
+    seeds: list[str], count: int, root: Path, found: Services
+) -> tuple[Report, list[str]]:
+    """Carry out runs of clusters, one round after the other; as `run_many`.
+
+    Args:
+        seeds: of the runs.
+        count: of brokers in each cluster.
+        root: folder for their data.
+        found: the services that all share.
+    """
+    total, failed = Report(runs=0), []
+    rounds: dict[str, list[str]] = {}
+    for seed in seeds:
+        rounds.setdefault(round_of(seed), []).append(seed)
+    for name, members in rounds.items():
+        if len(failed) >= MAX_FAILED:
+            break
+        reports = await run_round(name, members, count, root, found)
+        for seed, report in zip(members, reports, strict=True):
+            total.add(report)
+            directory = folder_of(root, seed)
+            if report.violations:
+                failed.append(seed)
+                _show(seed, directory, report)
+            else:
+                shutil.rmtree(directory)
+        weather = " and ".join(draw_weather(name)) or "nothing"
+        print(f"round {name}: {weather} failed, {total.runs} runs", flush=True)
+    return total, failed
+
+
+def round_of(seed: str) -> str:
+    """The name of the round that a run, `S/N`, belongs to."""
+    campaign, _, number = seed.rpartition("/")
+    return f"{campaign}/round {int(number) // ROUND}"
+
+
+async def run_round(
+    name: str, seeds: list[str], count: int, root: Path, found: Services
+) -> list[Report]:
+    """Carry out the runs of a round side by side, with their weather; their reports."""
+    over, links = asyncio.Event(), []
+
+    async def one(seed: str) -> Report:
+        directory = folder_of(root, seed)
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True)
+        return await run_cluster(draw_cluster(seed, count), directory, found, over, links)
+
+    running = asyncio.gather(*map(one, seeds))
+    await pass_over(draw_weather(name), found, lambda: links, name)
+    over.set()
+    return await running
+
+
 def _show(seed: str, directory: Path, report: Report) -> None:
     print(f"FAILED: {report}", file=sys.stderr)
     for kind, text in report.violations[:MAX_SHOWN]:
@@ -89,7 +154,7 @@ def _show(seed: str, directory: Path, report: Report) -> None:
     if len(report.violations) > MAX_SHOWN:
         print(f"  … {len(report.violations) - MAX_SHOWN} more", file=sys.stderr)
     print(f"  data: {directory}", file=sys.stderr)
-    print(f"  replay: python -m tests.system.chaos --replay {seed}", file=sys.stderr, flush=True)
+    print(f"  replay: python -m tests.system.chaos --replay '{seed}'", file=sys.stderr, flush=True)
 
 
 def main() -> int:
@@ -106,17 +171,21 @@ def main() -> int:
     parser.add_argument(
         "--queue", choices=("files", "kafka"), default="files", help="where notifications are"
     )
+    parser.add_argument(
+        "--cluster", type=int, default=0, metavar="BROKERS", help="runs of clusters of so many"
+    )
     given = parser.parse_args()
     seeds = [f"{given.seed}/{number}" for number in range(given.runs)]
     if given.replay:
         seeds = given.replay
         for seed in seeds:
-            print(plan_of(seed))
+            print(draw_cluster(seed, given.cluster) if given.cluster else plan_of(seed))
     root = Path(tempfile.mkdtemp(prefix="memq-chaos-"))
     started_s = time.monotonic()
     total, failed = Report(runs=0), []
     with contextlib.ExitStack() as stack:
         places = []
+        found = stack.enter_context(services(root)) if given.cluster else None
         if given.storage == "s3":
             places.append(partial(in_store, options=stack.enter_context(store(root))))
         if given.queue == "kafka":
@@ -129,7 +198,11 @@ def main() -> int:
             return plan
 
         for _ in range(given.times):
-            report, wrong = asyncio.run(run_many(seeds, given.jobs, root, placed))
+            if found is None:
+                campaign = run_many(seeds, given.jobs, root, placed)
+            else:
+                campaign = run_rounds(seeds, given.cluster, root, found)
+            report, wrong = asyncio.run(campaign)
             total.add(report)
             failed += wrong
     verdict = f"{len(failed)} FAILED" if failed else "ok"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import pyarrow as pa
 
+from memq.client.topic import TopicClient
 from memq.core.format.reader import BatchReader
 from memq.core.format.verify import verify
 from memq.core.notification.notification import Notification, decode_notification
@@ -87,6 +88,7 @@ class Follower:
         self.seen: dict[tuple[int, int], Seen] = {}
         self.violations: list[Violation] = []
         self._cluster = cluster
+        self._client = TopicClient(cluster, topic)
         self._topic = topic
         self._ledger = ledger
         self._add = ledger.history.add
@@ -149,7 +151,7 @@ class Follower:
 
     async def _watermark(self) -> None:
         begun_us = now_us()
-        answer = await self._ask(m.FetchWatermark(topic=self._topic))
+        answer = await self._client.watermark()
         for partition, mark in enumerate(answer.read_partitions):
             self._add(
                 h.Watermark(
@@ -166,8 +168,8 @@ class Follower:
 
     async def _committed(self) -> None:
         begun_us = now_us()
-        answer = await self._ask(m.FetchCommitted(group=GROUP, topic=self._topic))
-        offsets = tuple((position.partition, position.offset) for position in answer.offsets)
+        committed = await self._client.committed(GROUP, timeout_s=CALL_TIMEOUT_S)
+        offsets = tuple(committed.items())
         self._add(
             h.Committed(
                 FOLLOWER, begun_us, now_us(), h.OK, self._topic, self._incarnation, GROUP, offsets
@@ -179,13 +181,14 @@ class Follower:
             FOLLOWER, now_us(), None, h.INFO, self._topic, self._incarnation, GROUP, "", offsets
         )
         try:
-            await self._ask(
+            await self._client.ask(
                 m.CommitOffsets(
                     group=GROUP,
                     topic=self._topic,
                     member_id="",
                     offsets=[m.PartitionOffset(*each) for each in offsets],
-                )
+                ),
+                timeout_s=CALL_TIMEOUT_S,
             )
             commit = commit._replace(outcome=h.OK)
         finally:

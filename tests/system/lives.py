@@ -40,6 +40,7 @@ START_TIMEOUT_S = 30.0
 STARTS = 5  # of a broker that is supervised
 COULD_NOT_START = 3  # its exit code
 TERM_TIMEOUT_S = 20.0  # a drain takes as long as storing what was accepted
+GOES_ON_S = 2.0  # a broker that was stopped
 
 
 class Seams(NamedTuple):
@@ -48,6 +49,7 @@ class Seams(NamedTuple):
     storage: Callable[[Path], StorageHandler] = LocalStorage
     queue: Callable[[Path], NotificationQueue | Awaitable[NotificationQueue]] = EmbeddedQueue
     supervised: bool = False  # a broker that could not start is started again
+    may_not_drain: bool = False  # what it needs for that may be away
 
 
 @dataclass(frozen=True)
@@ -58,12 +60,16 @@ class Life:
         crash_at: where it kills itself; None for nowhere.
         ends_after_s: when it is ended from outside if it still lives, from its start on.
         by: "kill" at once; "term" by SIGTERM, after a drain; "term+kill" by SIGKILL while it
-            drains.
+            drains; "stop" by SIGSTOP, and SIGKILL when it has gone on for some time.
+        stopped_s: for how long it is stopped before it goes on.
+        down_s: until the next life begins.
     """
 
     crash_at: CrashPoint | None
     ends_after_s: float
     by: str = "kill"
+    stopped_s: float = 0.0
+    down_s: float = 0.0
 
     def __str__(self) -> str:
         point = f"{self.crash_at} or " if self.crash_at is not None else ""
@@ -93,6 +99,7 @@ class Lives:
         self._options = {"port": port, "admin_port": 0, "data_dir": str(directory / "data")}
         self._options |= options
         self._seams = seams
+        self._killed = False
         self._process: ForkServerProcess | None = None
         self._ready: Connection | None = None  # the broker must be able to write to it
 
@@ -118,10 +125,14 @@ class Lives:
             process.join()
             if self._could_not_start():
                 return "could not start"
+            if self._killed:
+                return "governor"
             if process.exitcode != -signal.SIGKILL or life.crash_at is None:
                 raise BrokerEndedError(process.exitcode)
             return f"{life.crash_at.step}:{life.crash_at.moment}"
-        if life.by != "kill":
+        if life.by == "stop":
+            await self._stop(life.stopped_s)
+        elif life.by != "kill":
             await self.terminate(kill_after_s=0.005 if life.by == "term+kill" else None)
         self.kill()
         return life.by
@@ -153,6 +164,19 @@ class Lives:
         assert self._process is not None
         return self._seams.supervised and self._process.exitcode == COULD_NOT_START
 
+    async def _stop(self, stopped_s: float) -> None:
+        """Stop its clock for some time, and let it go on for a while."""
+        process = self._process
+        assert process is not None
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGSTOP)
+        await asyncio.sleep(stopped_s)
+        os.kill(process.pid, signal.SIGCONT)
+        if await _readable(process.sentinel, GOES_ON_S):
+            process.join()
+            if not (self._killed or self._could_not_start()):
+                raise BrokerEndedError(process.exitcode)
+
     async def terminate(self, kill_after_s: float | None = None) -> None:
         """End it by SIGTERM, and wait; by SIGKILL if it takes longer than `kill_after_s`.
 
@@ -166,7 +190,10 @@ class Lives:
         ended = await _readable(process.sentinel, kill_after_s or TERM_TIMEOUT_S)
         self.kill()
         # SIGTERM itself ends a process that has not begun to listen to it.
-        if kill_after_s is None and (not ended or process.exitcode not in (0, -signal.SIGTERM)):
+        good = [0, -signal.SIGTERM, *([1] if self._seams.may_not_drain else [])]
+        if self._killed or self._could_not_start():
+            return
+        if kill_after_s is None and (not ended or process.exitcode not in good):
             raise BrokerEndedError(process.exitcode)
 
     def kill(self) -> None:
@@ -175,8 +202,15 @@ class Lives:
             self._process.kill()
             self._process.join()
 
+    def kill_now(self) -> None:
+        """End it with SIGKILL while `live` waits for its end: it governs its cluster."""
+        if self._process is not None and self._process.is_alive():
+            self._killed = True
+            self._process.kill()
+
     def _start(self, crash_at: CrashPoint | None) -> None:
         self._ready, its_end = _context.Pipe(duplex=False)
+        self._killed = False
         arguments = (self._options, crash_at, its_end, self._log, self._seams)
         self._process = _context.Process(target=_broker, args=arguments, daemon=True)
         self._process.start()

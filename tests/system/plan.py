@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SIZES = ((0,), (10, 100), (100, 1_000), (1_000, 20_000), (0, 50, 200_000))
+LATE_STEPS = ("truncate", "delete", "release")  # that no ordinary life of one broker comes to
 RETENTION_S = 15  # what a busy machine needs to ack every Message sooner, and little more
 
 
@@ -165,7 +166,7 @@ def _producer(
 
 def _life(rng: random.Random) -> Life:
     if rng.random() < 0.65:
-        step = rng.choice([step for step in STEPS if step not in ("truncate", "delete")])
+        step = rng.choice([step for step in STEPS if step not in LATE_STEPS])
         most = 25 if step.startswith("os.") else 6
         point = CrashPoint(step, rng.choice(MOMENTS), rng.randint(1, most))
         return Life(point, 0.6)

@@ -26,7 +26,7 @@ from tests.system.lives import BrokerEndedError, Lives
 from tests.system.workload import produce
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Callable, Iterable
     from pathlib import Path
 
     from tests.system.plan import Plan
@@ -78,7 +78,9 @@ class Report:
 
     def __str__(self) -> str:
         kinds = self.kinds
-        kills = self.ends.total() - self.ends["term"] - self.ends["cut"]
+        kills = self.ends.total() - sum(
+            self.ends[end] for end in ("term", "cut", "could not start")
+        )
         named = {"lost": LOST, "doubled": DOUBLED, "damaged": DAMAGED}
         first = LOST | DOUBLED | DAMAGED
         others = {kind: count for kind, count in kinds.items() if kind not in first}
@@ -107,7 +109,14 @@ async def run(plan: Plan, directory: Path) -> Report:
                 stack.callback(lambda: report.ends.update({"cut": cutter.cuts}))
                 address = (await stack.enter_async_context(cutter)).address
                 lives.advertise(address)
-            await _run(plan, lives, address, report)
+
+            async def die() -> list[str]:
+                for life in plan.lives:
+                    report.ends[await lives.live(life)] += 1
+                return [await lives.start()]
+
+            await carry_out(plan, address, die, report)
+            await lives.terminate()
     except TimeoutError:
         report.violations.append(
             Violation("stuck", f"the run has not ended after {RUN_TIMEOUT_S:g} s")
@@ -116,19 +125,43 @@ async def run(plan: Plan, directory: Path) -> Report:
         report.violations.append(Violation("refused", f"{type(exc).__name__}: {exc}"))
     finally:
         lives.kill()
-    signs = [line for line in lives.log.splitlines() if any(sign in line for sign in LOG_SIGNS)]
-    report.violations += [Violation("log", line) for line in signs]
+    report.violations += signs(lives.log)
     return report
 
 
-async def _run(plan: Plan, lives: Lives, address: str, report: Report) -> None:
+def signs(log: str) -> list[Violation]:
+    """What no broker may log."""
+    lines = [line for line in log.splitlines() if any(sign in line for sign in LOG_SIGNS)]
+    return [Violation("log", line) for line in lines]
+
+
+async def carry_out(
+    plan: Plan,
+    address: str,
+    die: Callable[[], Awaitable[list[str]]],
+    report: Report,
+    look: Callable[[Cluster, Ledger], Awaitable[None]] | None = None,
+) -> None:
+    """Have producers write and brokers die as planned, and check everything.
+
+    Args:
+        plan: of the run; its lives are not looked at.
+        address: of the brokers.
+        die: lets brokers live and die; gives the URLs of the admin HTTP of those that live on.
+        report: of the run.
+        look: checks the brokers that live on, when no producer writes any more.
+
+    Raises:
+        MemqError: something was refused for good.
+        BrokerEndedError: a broker ended as nothing asked it to.
+    """
     ledger = Ledger()
     cluster = Cluster(address, client="chaos")
     followers = {topic: Follower(cluster, topic, ledger) for topic in plan.topics}
     stop, stop_following = asyncio.Event(), asyncio.Event()
     try:
         async with asyncio.TaskGroup() as tasks:
-            dying = tasks.create_task(_die(plan, lives, report))
+            dying = tasks.create_task(die())
             for topic, options in plan.topics.items():
                 await _create(cluster, TopicConfig.create(topic, **options), ledger.history)
             producing = [
@@ -139,10 +172,12 @@ async def _run(plan: Plan, lives: Lives, address: str, report: Report) -> None:
             ]
             for follower in followers.values():
                 tasks.create_task(follower.follow(stop_following))
-            admin = await dying
+            admins = await dying
             await asyncio.sleep(plan.quiet_s)
             stop.set()
             await asyncio.wait(producing)
+            if look is not None:
+                await look(cluster, ledger)
             stop_following.set()
         await _stop_retention(cluster, plan)
         read = {topic: await follower.read_again() for topic, follower in followers.items()}
@@ -155,19 +190,13 @@ async def _run(plan: Plan, lives: Lives, address: str, report: Report) -> None:
     for topic, follower in followers.items():
         report.violations += follower.violations
         read[topic] = _with_expired(follower, read[topic])
-    ledger.history.add(await _at_rest(admin))
+    for admin in admins:
+        ledger.history.add(await _at_rest(admin))
     ledger.history.end_us = now_us()
     report.violations += [Violation("refused", text) for text in ledger.refused]
     report.violations += await asyncio.to_thread(check, ledger.history)
-    await lives.terminate()
     report.batches = sum(len(batches) for batches in read.values())
     report.read = sum(_records(batches) for batches in read.values())
-
-
-async def _die(plan: Plan, lives: Lives, report: Report) -> str:
-    for life in plan.lives:
-        report.ends[await lives.live(life)] += 1
-    return await lives.start()
 
 
 async def _create(cluster: Cluster, config: TopicConfig, history: h.History) -> None:

@@ -1,0 +1,198 @@
+"""The services that the clusters of a campaign share, and how they fail.
+
+Runs take place in *rounds*. All runs of a round begin together and have the same *weather*: none,
+or one or two services that fail for some seconds while brokers die as planned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from memq.core.governor.nodes import ELECTION
+from memq.core.governor.open import open_zookeeper
+from memq.core.governor.options import ZooKeeperOptions
+from memq.core.notification.open import open_kafka
+from memq.core.storage.object_store import ObjectStorage
+from memq.errors import MemqError
+from tests.harness.services.http_faults import HttpFaultProxy
+from tests.harness.services.kafka import Kafka
+from tests.harness.services.s3proxy import REGION, S3Proxy
+from tests.harness.services.tcp_faults import TcpFaultProxy
+from tests.harness.services.zookeeper import ZooKeeper
+from tests.system.object_store import BUCKET, rules
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from memq.core.notification.queue import NotificationQueue
+    from tests.harness.services.jars import Jars
+    from tests.harness.services.process import JavaService
+
+STORE, KAFKA, ZOOKEEPER, LINK = "store", "kafka", "zookeeper", "link"
+WEATHERS = (STORE, KAFKA, ZOOKEEPER, LINK)
+FREEZES_S = (0.5, 2.0, 5.0)  # less than a session, and longer than one
+DOWN_S = (0.0, 1.0, 4.0)  # from a kill to the start
+KILLED = 0.4  # of the faults of a server; the others freeze it
+FAULTS = 2  # of a service in a round
+PAUSE_S = (1.0, 5.0)  # before each of them
+STORE_S = 12.0  # for which the store fails now and then
+ASK_S = 2.0  # for ZooKeeper to say who governs
+
+
+@dataclass
+class Services:
+    """The services of a campaign.
+
+    Attributes:
+        s3: options of brokers for the store, through the proxy.
+        store: the proxy before it.
+        kafka: the server.
+        zookeeper: the server.
+    """
+
+    s3: dict[str, str]
+    store: HttpFaultProxy
+    kafka: Kafka
+    zookeeper: ZooKeeper
+
+    def storage(self, cluster_id: str) -> Callable[[Path], ObjectStorage]:
+        """Makes the storage of a broker of a cluster."""
+        return partial(_storage_of, self.s3, cluster_id)
+
+    def queue(
+        self, cluster_id: str, broker_id: str
+    ) -> Callable[[Path], Awaitable[NotificationQueue]]:
+        """Makes the queue of a broker of a cluster."""
+        return partial(_queue_of, self.kafka.address, cluster_id, broker_id)
+
+    def link(self) -> TcpFaultProxy:
+        """A way of its own to ZooKeeper for one broker."""
+        return TcpFaultProxy(("127.0.0.1", self.zookeeper.port))
+
+    async def governor(self, root: str) -> str:
+        """The broker of a cluster that was elected last; empty when ZooKeeper does not say."""
+        options = ZooKeeperOptions(
+            servers=f"{self.zookeeper.address}/{root}", request_timeout_ms=int(ASK_S * 1000)
+        )
+        try:
+            session = await open_zookeeper(options)
+        except MemqError:
+            return ""
+        try:
+            return (await session.get(ELECTION)).data.decode()
+        except MemqError:
+            return ""
+        finally:
+            await session.close()
+
+
+@contextmanager
+def services(folder: Path, jars: Jars | None = None) -> Iterator[Services]:
+    """All services; this process, which checks, has the store itself in its environment."""
+    with (
+        S3Proxy(folder / "s3", jars=jars) as s3,
+        Kafka(folder / "kafka", jars=jars) as kafka,
+        ZooKeeper(folder / "zookeeper", jars=jars) as zookeeper,
+        HttpFaultProxy("127.0.0.1", s3.port) as store,
+        pytest.MonkeyPatch.context() as environment,
+    ):
+        s3.make_bucket(BUCKET)
+        for name, value in s3.environment.items():
+            environment.setenv(name, value)
+        options = {
+            "endpoint": f"http://{store.address}",
+            "access_key_id": s3.access_key,
+            "secret_access_key": s3.secret_key,
+            "region": REGION,
+        }
+        yield Services(options, store, kafka, zookeeper)
+
+
+def _storage_of(options: dict[str, str], cluster_id: str, _: Path) -> ObjectStorage:
+    return ObjectStorage(f"s3://{BUCKET}", cluster_id, options)
+
+
+async def _queue_of(address: str, cluster_id: str, broker_id: str, _: Path) -> NotificationQueue:
+    return await open_kafka(address, frozenset(), cluster_id=cluster_id, broker_id=broker_id)
+
+
+# -- weather --------------------------------------------------------------------------------
+
+
+def draw_weather(seed: str) -> tuple[str, ...]:
+    """What fails in a round: nothing, one or two of `WEATHERS`."""
+    rng = random.Random(seed)
+    return tuple(sorted(rng.sample(WEATHERS, rng.choice((0, 1, 1, 1, 2, 2)))))
+
+
+async def pass_over(
+    weather: Sequence[str], found: Services, links: Callable[[], Sequence[TcpFaultProxy]], seed: str
+) -> None:
+    """Let services fail, and work again in the end.
+
+    Args:
+        weather: which of them.
+        found: the services.
+        links: gives those of all brokers to ZooKeeper, of which some are cut.
+        seed: of the times and kinds of faults.
+    """
+    failing = {
+        STORE: lambda rng: _fail_store(found.store, rng),
+        KAFKA: lambda rng: _fail_server(found.kafka, rng),
+        ZOOKEEPER: lambda rng: _fail_server(found.zookeeper, rng),
+        LINK: lambda rng: _fail_links(links, rng),
+    }
+    async with asyncio.TaskGroup() as tasks:
+        for each in weather:
+            tasks.create_task(failing[each](random.Random(f"{seed}/{each}")))
+
+
+async def _fail_store(store: HttpFaultProxy, rng: random.Random) -> None:
+    await asyncio.sleep(rng.uniform(*PAUSE_S))
+    added = [store.add(rule) for rule in rules()]
+    try:
+        await asyncio.sleep(STORE_S)
+    finally:
+        for rule in added:
+            store.remove(rule)
+
+
+async def _fail_server(server: JavaService, rng: random.Random) -> None:
+    for _ in range(FAULTS):
+        await asyncio.sleep(rng.uniform(*PAUSE_S))
+        if rng.random() < KILLED:
+            server.kill()
+            try:
+                await asyncio.sleep(rng.choice(DOWN_S))
+            finally:
+                await asyncio.shield(asyncio.to_thread(server.start))
+        else:
+            server.freeze()
+            try:
+                await asyncio.sleep(rng.choice(FREEZES_S))
+            finally:
+                server.thaw()
+
+
+async def _fail_links(links: Callable[[], Sequence[TcpFaultProxy]], rng: random.Random) -> None:
+    for _ in range(FAULTS):
+        await asyncio.sleep(rng.uniform(*PAUSE_S))
+        cut = [link for link in links() if rng.random() < 1 / 3]
+        how = rng.choice(("refuse", "freeze", "to_upstream", "to_client"))
+        for link in cut:
+            if how == "refuse":
+                await asyncio.to_thread(link.refuse)
+            else:
+                await asyncio.to_thread(link.freeze, None if how == "freeze" else how)
+        await asyncio.sleep(rng.choice(FREEZES_S))
+        for link in cut:
+            with suppress(RuntimeError):  # its run has ended
+                await asyncio.to_thread(link.restore)
