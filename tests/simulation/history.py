@@ -461,6 +461,7 @@ class History:
     Attributes:
         end_us: when the recording ended; operations without an end were open then, or crashed.
         clock_error_us: how far brokers' clocks may be from the true one while nobody steps them.
+        clocks_differ_ms: how far those of two brokers of a cluster may be from each other.
     """
 
     def __init__(self, *operations: Operation, end_us: int = 0, clock_error_us: int = 0) -> None:
@@ -485,6 +486,7 @@ class History:
         self.quiet: list[Quiet] = []
         self.drained: list[Drained] = []
         self.end_us = end_us
+        self.clocks_differ_ms = 0
         self.clock_error_us = clock_error_us
         self._add = {
             Send: self.sends.append,
