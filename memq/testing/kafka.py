@@ -235,13 +235,18 @@ class InMemoryKafka:
 
 
 class InMemoryClient:
-    """A `KafkaClient` of an `InMemoryKafka`."""
+    """A `KafkaClient` of an `InMemoryKafka`.
+
+    Attributes:
+        cut_off: this one is answered nothing, as where `away` is "silent".
+    """
 
     def __init__(self, kafka: InMemoryKafka, schedule: Schedule) -> None:
         self._kafka = kafka
         self._schedule = schedule
         self._following: dict[Place, tuple[Reader, int]] = {}
         self._closed = False
+        self.cut_off = False
 
     def __repr__(self) -> str:
         return f"<InMemoryClient [{len(self._following)} followed]>"
@@ -256,10 +261,10 @@ class InMemoryClient:
             raise ClosedError("the client is closed")
         kafka = self._kafka
         waited_s = 0.0
-        while kafka.away:
+        while kafka.away or self.cut_off:
             await asyncio.sleep(RECHECK_S)  # who is silent may answer after all
             waited_s += RECHECK_S
-            if kafka.away and (kafka.away == "refuse" or waited_s >= SILENCE_S):
+            if (kafka.away or self.cut_off) and (kafka.away == "refuse" or waited_s >= SILENCE_S):
                 raise QueueError("Kafka is away; try again")
         if kafka.latency_s[1]:
             await asyncio.sleep(kafka.rng.uniform(*kafka.latency_s))
@@ -354,7 +359,7 @@ class InMemoryClient:
     def _tell(self, place: Place) -> None:
         if place not in self._following:
             return
-        if self._kafka.away:
+        if self._kafka.away or self.cut_off:
             self._schedule(0.5, lambda: self._tell(place))
             return
         reader, offset = self._following[place]

@@ -57,18 +57,28 @@ class InMemoryZooKeeper:
 
     Args:
         loop: that the servers live on; the running one by default.
+        on_changed: told of each node that was made or changed, and of what it is now; or of None,
+            when it is gone.
+
+    Attributes:
+        stopped: nobody is connected.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop | None = None,
+        on_changed: Callable[[str, Node | None], None] = lambda _path, _node: None,
+    ) -> None:
         self._loop = loop or asyncio.get_running_loop()
+        self._on_changed = on_changed
         self._tree = _Tree()
         self._sessions: dict[int, _ServerSession] = {}  # that have not ended
         self._links: dict[Session, _ModelLink] = {}
         self._next_id = FIRST_SESSION_ID
-        self._stopped = False
+        self.stopped = False
 
     def __repr__(self) -> str:
-        state = "stopped" if self._stopped else counted(len(self._sessions), "session")
+        state = "stopped" if self.stopped else counted(len(self._sessions), "session")
         return f"<InMemoryZooKeeper [{state}, {counted(len(self._tree.nodes), 'node')}]>"
 
     async def open(
@@ -96,6 +106,19 @@ class InMemoryZooKeeper:
         self._links[session] = link
         await session.open()
         return session
+
+    def node(self, path: str) -> Node | None:
+        """What stands at a path, by no request; None for nothing."""
+        found = self._tree.nodes.get(path)
+        return None if found is None else found.node
+
+    def names(self, path: str) -> tuple[str, ...]:
+        """Names of the children of a path, sorted, likewise."""
+        return tuple(sorted(self._tree.names.get(path, ())))
+
+    def knows(self, session: Session) -> bool:
+        """Whether anything can be ordered for a session: it was opened here, and not closed."""
+        return session in self._links
 
     # -- faults -------------------------------------------------------------------------------
 
@@ -137,13 +160,13 @@ class InMemoryZooKeeper:
 
     def stop(self) -> None:
         """Break all connections, and accept none until `start`. No session expires meanwhile."""
-        self._stopped = True
+        self.stopped = True
         for link in self._links.values():
             link.reset()
 
     def start(self) -> None:
         """Go on, as after the election of a leader: each session has its full timeout."""
-        self._stopped = False
+        self.stopped = False
         for session in self._sessions.values():
             session.heard_s = self._loop.time()
             self._watch_over(session)
@@ -152,7 +175,7 @@ class InMemoryZooKeeper:
 
     def accepts(self, link: _ModelLink) -> bool:
         """Whether a connection can be made."""
-        return not self._stopped and not link.refused
+        return not self.stopped and not link.refused
 
     def shake_hands(self, connection: _Connection, sent_s: float) -> None:
         """Begin a session, or go on with it; or say that there is none."""
@@ -229,7 +252,7 @@ class InMemoryZooKeeper:
         session.timer = self._loop.call_at(due_s, self._look_after, session)
 
     def _look_after(self, session: _ServerSession) -> None:
-        if self._stopped or self._sessions.get(session.session_id) is not session:
+        if self.stopped or self._sessions.get(session.session_id) is not session:
             return
         if self._loop.time() >= session.heard_s + session.timeout_s:
             self._expire(session)
@@ -239,6 +262,8 @@ class InMemoryZooKeeper:
     def _tell(self, events: Iterable[_Event]) -> None:
         """Tell those who watch; each once."""
         for event in events:
+            if not event.to_children:
+                self._on_changed(event.path, self.node(event.path))
             for session in self._sessions.values():
                 if session.connection is not None:
                     session.connection.happened(event)
@@ -266,7 +291,7 @@ class _Tree:
 
     def __init__(self) -> None:
         self.nodes: dict[str, _Entry] = {"/": _Entry(Node(b"", 0, 0, 0), "")}
-        self._names: dict[str, dict[str, None]] = {}  # of children
+        self.names: dict[str, dict[str, None]] = {}  # of children, by path
         self._transactions = 0
 
     def get(self, path: str, user: str) -> Node:
@@ -274,7 +299,7 @@ class _Tree:
 
     def children(self, path: str, user: str) -> tuple[str, ...]:
         self._found(path, user)
-        return tuple(sorted(self._names.get(path, ())))
+        return tuple(sorted(self.names.get(path, ())))
 
     def apply(self, changes: Iterable[Change], session: _ServerSession) -> list[_Event]:
         """Make all changes, or none; gives what happened."""
@@ -315,7 +340,7 @@ class _Tree:
             self._put(path, self.nodes[path]._replace(node=node))
             return [_Event(path, to_children=False)]
         if isinstance(change, Delete):
-            if self._names.get(path):
+            if self.names.get(path):
                 raise NodeNotEmptyError(f"node {path!r} has children")
             self._put(path, None)
             return _came_or_went(path)
@@ -345,11 +370,11 @@ class _Tree:
         return entry
 
     def _put(self, path: str, entry: _Entry | None) -> None:
-        names = self._names.setdefault(_parent(path), {})
+        names = self.names.setdefault(_parent(path), {})
         if entry is None:
             self.nodes.pop(path, None)
             names.pop(path.rpartition("/")[2], None)
-            self._names.pop(path, None)
+            self.names.pop(path, None)
         else:
             self.nodes[path] = entry
             names[path.rpartition("/")[2]] = None

@@ -71,6 +71,7 @@ class SimBroker(Broker):
             drain_timeout="10s",
             storage=ROOT if run.plan.store else "",
             queue="kafka://k:9092" if run.plan.kafka else "",
+            **(_of_cluster(process) if run.plan.clustered else {}),
         )
         super().__init__(config, runtime=process.runtime, admin_http=False)
         for name, usual_s in LOOKS_S.items():
@@ -80,6 +81,11 @@ class SimBroker(Broker):
     async def start(self):
         await super().start()
         self.context.hedging = WatchedHedging(self._run)
+        if self._run.cluster is not None:
+            self._run.cluster.watch(self, self._process)
+
+    async def _open_coordination(self):
+        return await self._run.cluster.open_session(self._process)
 
     async def _open_queue(self, folder, objects):
         run, runtime = self._run, self._process.runtime
@@ -117,6 +123,10 @@ class SimBroker(Broker):
         faulty = FaultyStorage(storage, STORAGE_FAULTS, seed=seed)
         run.faulty(faulty.faults, "storage_faults")
         return faulty
+
+
+def _of_cluster(process: Process) -> dict[str, str]:
+    return {"broker_id": process.machine.name, "zookeeper": "zk:2181"}
 
 
 class WatchedQueue(EmbeddedQueue):
@@ -228,7 +238,7 @@ async def serve(run: Run, process: Process) -> None:
     except Exception as exc:  # noqa: BLE001 - whether it may fail is for the run to judge
         run.broker_failed_to_start(process, exc)
         return
-    run.broker = broker
+    run.brokers[process.machine.name] = broker
     run.broker_is_up(process)
     error = await broker.failed()
     run.broker_failed(process, error)

@@ -39,7 +39,11 @@ def kafka_of(run: Run) -> InMemoryKafka:
     def committed(place: Place, record: Record) -> None:
         if place.topic != STATE:
             durable = Durable(run.now_us, *at(place, record.offset))
-            run.published(durable, decode_notification(record.value))
+            notification = decode_notification(record.value)
+            run.published(durable, notification)
+            if run.cluster is not None:
+                queue_topic = place.topic.removeprefix(CLUSTER)
+                run.cluster.published(place, queue_topic, notification)
 
     def truncated(place: Place, start: int) -> None:
         for offset in range(starts.get(place, 0), start):
@@ -65,8 +69,11 @@ async def open_kafka(run: Run, process: Process, config: BrokerConfig) -> KafkaQ
     def schedule(delay_s: float, call: Callable[[], None]) -> None:
         run.world.timeline.after(int(delay_s * 1e6), lambda: loop.alive and loop.call_soon(call))
 
+    client = run.kafka.client(schedule)
+    if run.cluster is not None:
+        run.cluster.has_client(process, client)
     queue = KafkaQueue(
-        run.kafka.client(schedule),
+        client,
         cluster_id=config.cluster_id,
         broker_id=config.broker_id,
         runtime=process.runtime,

@@ -46,6 +46,7 @@ class ObjectStoreModel:
     Args:
         world: of the run.
         on_stored: told of each key when it takes effect.
+        clock_ns: its clock.
 
     Attributes:
         objects: content and time of each, by key.
@@ -59,7 +60,9 @@ class ObjectStoreModel:
         read_s: likewise, a read.
     """
 
-    def __init__(self, world: World, on_stored: Callable[[str], None]) -> None:
+    def __init__(
+        self, world: World, on_stored: Callable[[str], None], clock_ns: Callable[[], int]
+    ) -> None:
         self.world = world
         self.objects: dict[str, tuple[bytes, int]] = {}
         self.puts = 0
@@ -69,6 +72,7 @@ class ObjectStoreModel:
         self.put_s: Callable[[random.Random], float] = lambda rng: rng.uniform(0.002, 0.04)
         self.read_s = self.put_s
         self._on_stored = on_stored
+        self._clock_ns = clock_ns
         self._rng = world.rng("store")
         self._hedging = Hedging()
 
@@ -147,7 +151,7 @@ class ObjectStoreModel:
     def store(self, key: str, content: bytes) -> None:
         """A put takes effect."""
         if key not in self.objects:
-            self.objects[key] = content, self.world.machine("b").wall_ns() // 1_000_000
+            self.objects[key] = content, self._clock_ns() // 1_000_000
             self._on_stored(key)
 
     def _hedged_latency_s(self) -> float:

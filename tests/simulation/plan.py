@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 FAULTS = (
     "kill",
@@ -49,6 +49,18 @@ FAULTS = (
     "kafka_drops",
     "kafka_refuses",
     "kafka_marks_late",
+    "zookeeper_away",
+    "zookeeper_slow",
+    "zookeeper_loses",
+    "zookeeper_resets",
+    "cut_zookeeper",
+    "zookeeper_expires",
+    "cut_kafka",
+    "zombie",
+    "drain",
+    "rebalance",
+    "join",
+    "retire",
 )
 """Kinds of faults; each must have happened in a campaign."""
 
@@ -56,12 +68,17 @@ DEEDS = ("create_again", "alter", "create", "range", "observe", "ask", "audit", 
 """What else is done beside producing and consuming."""
 
 
+BROKERS = ("b", "b2", "b3")
 BUSY = 12
 IN_STORE = 0.4  # of all runs
 OF_STORE = tuple(kind for kind in FAULTS if kind.startswith("store_"))
 IN_KAFKA = 0.3  # likewise
 OF_KAFKA = tuple(kind for kind in FAULTS if kind.startswith("kafka_"))
-OF_SERVICES = (*OF_STORE, *OF_KAFKA)
+IN_CLUSTER = 0.3  # likewise; then there are a store and Kafka as well
+OF_CLUSTER = FAULTS[FAULTS.index("zookeeper_away") :]
+OF_ONE_BROKER = ("kill", "cut_power", "stop", "freeze", "step_clock")
+"""What happens to brokers of a cluster more often than to one that is alone."""
+OF_SERVICES = (*OF_STORE, *OF_KAFKA, *OF_CLUSTER)
 
 
 class Topic(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,12 +142,14 @@ class Deed(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         who: a machine or a topic.
         amount: seconds, steps, or how much of it, as the kind has it.
+        broker: at the other end, for what is between a client and a broker.
     """
 
     at_s: float
     what: str
     who: str = ""
     amount: float = 0.0
+    broker: str = "b"
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,6 +163,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         park: how long a Message waits for a place in its write partition.
         store: Batches are in an object store, and not on the disk of the broker.
         kafka: Notifications are in Kafka, and not on the disk of the broker.
+        brokers: their machines; several are a cluster. One that joins is there from then on.
     """
 
     seed: int
@@ -157,6 +177,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     park: str = "10s"
     store: bool = False
     kafka: bool = False
+    brokers: tuple[str, ...] = ("b",)
+
+    @property
+    def clustered(self) -> bool:
+        """Whether the brokers share a ZooKeeper."""
+        return len(self.brokers) > 1
 
 
 def draw(seed: int, *, seconds: float | None = None) -> Plan:
@@ -174,12 +200,17 @@ def draw(seed: int, *, seconds: float | None = None) -> Plan:
     producers = tuple(_keyed(random.Random(f"{seed}/keys"), producers, topics))
     readers = tuple(_readers(rng, names, seconds, busy=busy))
     deeds = _deeds(rng, topics, producers, readers, seconds)
+    of_cluster = random.Random(f"{seed}/cluster")
+    brokers = BROKERS[: of_cluster.choice((2, 2, 3)) if of_cluster.random() < IN_CLUSTER else 1]
+    clustered = len(brokers) > 1
+    if clustered:
+        deeds = [*_placed(of_cluster, deeds, brokers), *_of_cluster(of_cluster, brokers, seconds)]
     of_store = random.Random(f"{seed}/store")
-    store = of_store.random() < IN_STORE
+    store = of_store.random() < IN_STORE or clustered
     if store:
         deeds += _of_service(of_store, OF_STORE, seconds)
     of_kafka = random.Random(f"{seed}/kafka")
-    kafka = of_kafka.random() < IN_KAFKA
+    kafka = of_kafka.random() < IN_KAFKA or clustered
     if kafka:
         deeds += _of_service(of_kafka, OF_KAFKA, seconds)
     return Plan(
@@ -193,6 +224,7 @@ def draw(seed: int, *, seconds: float | None = None) -> Plan:
         park=rng.choice(("50ms", "500ms", "10s")),
         store=store,
         kafka=kafka,
+        brokers=brokers,
     )
 
 
@@ -306,6 +338,29 @@ def _of_service(rng: random.Random, kinds: Iterable[str], seconds: float) -> Ite
                 yield Deed(at_s=rng.uniform(0.2, seconds), what=kind, amount=amount)
 
 
+def _placed(
+    rng: random.Random, deeds: Iterable[Deed], brokers: Sequence[str]
+) -> Iterator[Deed]:
+    """The same deeds, at any of several brokers."""
+    for deed in deeds:
+        who = rng.choice(brokers) if deed.who == "b" else deed.who
+        yield msgspec.structs.replace(deed, who=who, broker=rng.choice(brokers))
+
+
+def _of_cluster(rng: random.Random, brokers: Sequence[str], seconds: float) -> Iterator[Deed]:
+    """What happens to a cluster; brokers that share one die more often."""
+    for kind in (*OF_ONE_BROKER, *OF_CLUSTER):
+        if rng.random() >= _CHANCES.get(kind, 0.25):
+            continue
+        for _ in range(1 if kind in ("join", "retire") else rng.choice((1, 1, 2, 3))):
+            # Not the first: somebody is to be there from the beginning to the end.
+            who = rng.choice(brokers[1:] if kind in ("join", "retire") else brokers)
+            at_s, amount = rng.uniform(0.2, seconds), _amount(rng, kind)
+            yield Deed(at_s=at_s, what=kind, who=who, amount=amount)
+
+
+_CHANCES = {"join": 0.15, "retire": 0.15, "zombie": 0.3, "drain": 0.2, "rebalance": 0.1}
+
 _OF_CLIENTS = frozenset({"kill_client", "freeze_client", "cut_network", "reset"})
 
 
@@ -340,6 +395,18 @@ _AMOUNTS: dict[str, tuple[float, ...]] = {
     "kafka_drops": (1.0, 4.0, 8.0),
     "kafka_refuses": (1.0, 4.0, 8.0),
     "kafka_marks_late": (1.0, 4.0, 8.0),
+    "zookeeper_away": (0.5, 2.0, 5.0, 15.0),
+    "cut_zookeeper": (1.0, 2.5, 4.0, 9.0, 9.1),
+    "cut_kafka": (1.0, 4.0, 8.0, 20.0),
+    "zombie": (3.5, 5.0, 9.0),
+    # the same, until it is withdrawn
+    "drain": (0.5, 3.0, 8.0),
+    # times slower
+    "zookeeper_slow": (10.0, 100.0, 400.0),
+    # how many changes
+    "zookeeper_loses": (1, 1, 2, 4),
+    # whether it is drained
+    "retire": (0, 1),
     # calls that fail
     "disk_fails": (1, 1, 2, 5),
     # seconds, forwards or back

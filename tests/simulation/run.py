@@ -1,15 +1,16 @@
-"""One run of a plan: machines, a broker that is started again, clients, faults, and the end.
+"""One run of a plan: machines, brokers that are started again, clients, faults, and the end.
 
 A run has three parts. While it is *noisy*, everybody works and faults happen. Then it is *quiet*:
 what was broken is mended, no more is written than was begun, and every promise must be kept without
-excuse. At last everything is read to its end, audited, and the broker stopped; then the history is
-judged.
+excuse. At last everything is read to its end, audited, and the brokers stopped, one after the other; then the
+history is judged.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
@@ -21,13 +22,14 @@ from memq.core.storage.open import open_uri
 from memq.errors import MemqError, OffsetOutOfRangeError
 from tests.simulation import history as h
 from tests.simulation import workload
-from tests.simulation.broker import serve
+from tests.simulation.broker import PORT, serve
 from tests.simulation.checkers import check
+from tests.simulation.cluster import SimCluster
 from tests.simulation.disk import PowerCut
-from tests.simulation.kafka import OF_KAFKA_USUALLY, kafka_of
+from tests.simulation.kafka import CLUSTER, OF_KAFKA_USUALLY, STATE, kafka_of
 from tests.simulation.object_store import ObjectStoreModel
-from tests.simulation.plan import FAULTS, OF_KAFKA, Reader
-from tests.simulation.world import MAX_DRIFT, World
+from tests.simulation.plan import FAULTS, OF_CLUSTER, OF_KAFKA, Reader
+from tests.simulation.world import BEGIN_NS, MAX_DRIFT, World
 
 if TYPE_CHECKING:
     from memq.client.producer.delivery import Delivery
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from tests.simulation.broker import SimBroker
     from tests.simulation.plan import Deed, Plan
     from tests.simulation.recording import Promised
-    from tests.simulation.world import Process
+    from tests.simulation.world import Machine, Process
 
 QUIET_S = 150.0  # a client that is to end, once nothing fails any more, ends in so long
 SAMPLE_US = 500_000  # between two looks at memory at least,
@@ -77,6 +79,9 @@ class Run:
     Attributes:
         quiet: faults have stopped, and producers end.
         over: all has been read, and everybody ends.
+        brokers: the latest that has started on each machine.
+        bootstrap: where clients find them.
+        cluster: what they share, where there are several.
     """
 
     def __init__(self, plan: Plan, world: World) -> None:
@@ -94,8 +99,12 @@ class Run:
         self.quiet = self.over = False
         self.faulty_queue = any(deed.what == "queue_faults" for deed in plan.deeds)
         self.faulty_storage = any(deed.what == "storage_faults" for deed in plan.deeds)
-        self.store = ObjectStoreModel(world, self._stored) if plan.store else None
+        first = world.machine(plan.brokers[0], disk=True)
+        clock_ns = self._true_ns if plan.clustered else first.wall_ns
+        self.store = ObjectStoreModel(world, self._stored, clock_ns) if plan.store else None
         self.kafka = kafka_of(self) if plan.kafka else None
+        self.bootstrap = ",".join(f"{name}:{PORT}" for name in plan.brokers)
+        self.brokers: dict[str, SimBroker] = {}
         self.open_sends: dict[Delivery, h.Send] = {}
         self.open_calls: dict[Promised, None] = {}
         self.open_commits: dict[h.Commit, None] = {}
@@ -104,13 +113,16 @@ class Run:
         self.batches: dict[str, tuple[h.Durable, Notification]] = {}
         self.forgotten: set[tuple[str, str, int, int]] = set()
         self.written: dict[str, int] = {}
-        self.broker: SimBroker | None = None
         self.violations: list[str] = []
         self.notes: list[str] = []
         self._faulty: list[tuple[Faults, str]] = []
-        self._machine = world.machine("b", disk=True)
-        self._machine.on_cut = self._power_was_cut
+        self._machines = {name: world.machine(name, disk=True) for name in plan.brokers}
+        for name, machine in self._machines.items():
+            machine.on_cut = partial(self._power_was_cut, name)
         self._restart_s = 0.5
+        self._retired: set[str] = set()
+        self._to_join = {deed.who for deed in plan.deeds if deed.what == "join"}
+        self.cluster = SimCluster(self) if plan.clustered else None
         self._clients: dict[str, Any] = {}
         self._deeds: list[Any] = []
 
@@ -118,6 +130,9 @@ class Run:
     def now_us(self) -> int:
         """The true time."""
         return self.world.timeline.now_us
+
+    def _true_ns(self) -> int:
+        return BEGIN_NS + self.now_us * 1_000
 
     # -- what is noted ----------------------------------------------------------------------
 
@@ -183,7 +198,8 @@ class Run:
         if self.store is not None:
             return self.store.destroy(uri)
         path = Path(urlsplit(uri).path)
-        with self._machine.disk.undisturbed():  # nothing that is planned meets this
+        (machine,) = self._machines.values()
+        with machine.disk.undisturbed():  # nothing that is planned meets this
             if not path.exists():
                 return False
             path.unlink()
@@ -194,13 +210,18 @@ class Run:
         """Faults of a life of the broker, to be counted."""
         self._faulty.append((faults, kind))
 
-    # -- the broker -------------------------------------------------------------------------
+    # -- brokers ----------------------------------------------------------------------------
 
-    def start_broker(self) -> None:
-        """Start the broker, if it is down."""
-        if not self._machine.up and not self.over:
-            process = self._machine.start()
+    def start_broker(self, name: str) -> None:
+        """Start a broker, if it is down and not gone for good."""
+        machine = self._machines[name]
+        if not machine.up and not self.over and name not in self._retired | self._to_join:
+            process = machine.start()
             process.loop.create_task(serve(self, process))
+
+    def _start_brokers(self) -> None:
+        for name in self._machines:
+            self.start_broker(name)
 
     def broker_is_up(self, process: Process) -> None:
         """It serves; the clocks of its life are what everybody sees."""
@@ -209,21 +230,25 @@ class Run:
     def broker_failed_to_start(self, process: Process, error: BaseException) -> None:
         """It could not start; a supervisor tries again."""
         self.noted(process, "start", error)
-        if self.quiet or not isinstance(error, MemqError):
+        # A start that waited for ZooKeeper may end a little later than what it waited for.
+        begun_us = process.loop._began_us if self.plan.clustered else self.now_us
+        if self.history.quiet and begun_us >= self.history.quiet[0].time_us:
             self.wrong(f"{process.name} cannot start: {type(error).__name__}: {error}")
-        self._machine.stopped(h.STOPPED, "could not start")
-        self.world.timeline.after(1_000_000, self.start_broker)
+        elif not isinstance(error, MemqError):
+            self.wrong(f"{process.name} cannot start: {type(error).__name__}: {error}")
+        process.machine.stopped(h.STOPPED, "could not start")
+        self.world.timeline.after(1_000_000, self.start_broker, process.machine.name)
 
     def broker_failed(self, process: Process, error: BaseException) -> None:
         """An error that nothing expected has stopped it."""
         if not isinstance(error, PowerCut):
             self.wrong(f"{process.name}: unexpected {type(error).__name__}: {error}")
-        self._machine.stopped(h.STOPPED, "unexpected error")
-        self.world.timeline.after(500_000, self.start_broker)
+        process.machine.stopped(h.STOPPED, "unexpected error")
+        self.world.timeline.after(500_000, self.start_broker, process.machine.name)
 
-    def _power_was_cut(self) -> None:
+    def _power_was_cut(self, name: str) -> None:
         self.world.happened("cut_power_inside")
-        self.world.timeline.after(int(self._restart_s * 1e6), self.start_broker)
+        self.world.timeline.after(int(self._restart_s * 1e6), self.start_broker, name)
 
     def _stored(self, key: str) -> None:
         self.written.setdefault(key, self.now_us)
@@ -261,55 +286,99 @@ class Run:
     def _fault(self, deed: Deed) -> None:
         if self.quiet:
             return
-        getattr(self, f"_{deed.what}")(deed)
+        if deed.what in OF_CLUSTER and deed.what not in ("zombie", "join", "retire"):
+            getattr(self.cluster, deed.what)(deed)
+        else:
+            getattr(self, f"_{deed.what}")(deed)
+
+    def _falls(self, deed: Deed) -> Machine | None:
+        """The machine whose broker a deed takes down; None when it is down already."""
+        machine = self._machines[deed.who]
+        if not machine.up:
+            return None
+        self.world.happened(deed.what)
+        if self.cluster is not None and self.cluster.governs(deed.who):
+            self.world.happened("governor_falls")
+        return machine
 
     def _kill(self, deed: Deed) -> None:
-        if self._machine.up:
-            self.world.happened("kill")
-            self._machine.kill()
-            self.world.timeline.after(int(deed.amount * 1e6), self.start_broker)
+        machine = self._falls(deed)
+        if machine is not None:
+            machine.kill()
+            self.world.timeline.after(int(deed.amount * 1e6), self.start_broker, deed.who)
 
     def _cut_power(self, deed: Deed) -> None:
-        if self._machine.up:
-            self.world.happened("cut_power")
-            self._machine.cut_power()
-            self.world.timeline.after(int(deed.amount * 1e6), self.start_broker)
+        machine = self._falls(deed)
+        if machine is not None:
+            machine.cut_power()
+            self.world.timeline.after(int(deed.amount * 1e6), self.start_broker, deed.who)
 
     def _cut_power_inside(self, deed: Deed) -> None:
-        if self._machine.up:
-            self._machine.disk.cut_after(int(deed.amount))
+        machine = self._machines[deed.who]
+        if machine.up:
+            machine.disk.cut_after(int(deed.amount))
 
     def _stop(self, deed: Deed) -> None:
-        if not self._machine.up or self.broker is None or not self.broker.context.ready:
+        broker = self.serving(deed.who)
+        if broker is None:
             return
-        self.world.happened("stop")
-        process, broker = self._machine.process, self.broker
+        machine = self._falls(deed)
+        process = machine.process
 
         def stopped(_: object) -> None:
             if process.alive:
-                self._machine.stopped(h.STOPPED)
-                self.world.timeline.after(int(deed.amount * 1e6), self.start_broker)
+                machine.stopped(h.STOPPED)
+                self.world.timeline.after(int(deed.amount * 1e6), self.start_broker, deed.who)
 
         process.loop.create_task(broker.stop()).add_done_callback(stopped)
 
+    def serving(self, name: str) -> SimBroker | None:
+        """The broker on a machine, if it is up and ready."""
+        broker = self.brokers.get(name)
+        if broker is None or not self._machines[name].up or not broker.context.ready:
+            return None
+        return broker
+
+    def _join(self, deed: Deed) -> None:
+        """A broker is added."""
+        if deed.who in self._to_join:
+            self._to_join.discard(deed.who)
+            self.world.happened("join")
+            self.start_broker(deed.who)
+
+    def _retire(self, deed: Deed) -> None:
+        """A broker is taken away for good."""
+        if deed.who in self._to_join:
+            return
+        self._retired.add(deed.who)
+        if deed.amount or self.serving(deed.who) is None:
+            self._kill(deed)
+        else:
+            self._stop(deed)
+
+    def _zombie(self, deed: Deed) -> None:
+        """A broker is frozen for longer than its session lasts."""
+        self._freeze(deed)
+
     def _freeze(self, deed: Deed) -> None:
-        self._freeze_machine(self._machine, deed, "freeze")
+        machine = self._falls(deed)
+        if machine is not None:
+            machine.process.loop.freeze()
+            self.world.timeline.after(int(deed.amount * 1e6), machine.process.loop.thaw)
 
     def _freeze_client(self, deed: Deed) -> None:
-        self._freeze_machine(self.world.machine(deed.who), deed, "freeze_client")
-
-    def _freeze_machine(self, machine: Any, deed: Deed, name: str) -> None:
+        machine = self.world.machine(deed.who)
         if machine.up:
-            self.world.happened(name)
+            self.world.happened("freeze_client")
             machine.process.loop.freeze()
             self.world.timeline.after(int(deed.amount * 1e6), machine.process.loop.thaw)
 
     def _cut_network(self, deed: Deed) -> None:
         self.world.happened("cut_network")
-        self.world.network.cut("b", deed.who, int(deed.amount * 1e6))
+        self.world.network.cut(deed.broker, deed.who, int(deed.amount * 1e6))
 
     def _reset(self, deed: Deed) -> None:
-        if self.world.network.reset("b", deed.who):
+        if self.world.network.reset(deed.broker, deed.who):
             self.world.happened("reset")
 
     def _choppy(self, deed: Deed) -> None:
@@ -323,7 +392,7 @@ class Run:
 
     def _disk_full(self, deed: Deed) -> None:
         self.world.happened("disk_full")
-        disk = self._machine.disk
+        disk = self._machines[deed.who].disk
         disk.room_bytes = 0
 
         def free() -> None:
@@ -336,12 +405,13 @@ class Run:
         self.world.happened("disk_fails")
         for _ in range(int(deed.amount)):
             call = rng.choice(("sync", "write", "create", "link", "rename", "mkdir", "sync_folder"))
-            self._machine.disk.fail(call, skip=rng.randint(0, 5))
+            self._machines[deed.who].disk.fail(call, skip=rng.randint(0, 5))
 
     def _slow_disk(self, deed: Deed) -> None:
-        if self._machine.up:
+        machine = self._machines[deed.who]
+        if machine.up:
             self.world.happened("slow_disk")
-            self._machine.process.loop.slowness = deed.amount
+            machine.process.loop.slowness = deed.amount
 
     def _storage_faults(self, deed: Deed) -> None:
         """They are planned for each life of the broker."""
@@ -398,7 +468,7 @@ class Run:
 
     def _step_clock(self, deed: Deed) -> None:
         self.world.happened("step_clock")
-        self._machine.wall_offset_us += int(deed.amount * 1e6)
+        self._machines[deed.who].wall_offset_us += int(deed.amount * 1e6)
         self.history.add(h.ClockStep(self.now_us, int(deed.amount * 1e3)))
 
     def _kill_client(self, deed: Deed) -> None:
@@ -416,20 +486,24 @@ class Run:
         for faults, _ in self._faulty:
             faults._plan = ()
         self.faulty_queue = self.faulty_storage = False
-        self._machine.disk.mend()
+        for machine in self._machines.values():
+            machine.disk.mend()
+            machine.disk.cut_after(None)
         if self.store is not None:
             self.store.mend()
         if self.kafka is not None:
             for name, usual in OF_KAFKA_USUALLY.items():
                 setattr(self.kafka, name, usual)
-        self._machine.disk.cut_after(None)
+        if self.cluster is not None:
+            self.cluster.mend()
         for machine in world.machines.values():
             if machine.up:
                 machine.process.loop.thaw()
                 machine.process.loop.slowness = 1.0
         world.network.delay_us, world.network.choppy = (50, 5_000), 0.05
         world.network.mend()
-        self.start_broker()
+        self._to_join.clear()
+        self._start_brokers()
         for spec in self._clients.values():
             self._start_client(spec)
         settled_us = self.now_us + int(SETTLE_S * 1e6)
@@ -456,7 +530,7 @@ class Run:
         self._finish()
 
     def _start(self) -> None:
-        self.start_broker()
+        self._start_brokers()
         process = self.world.machine("admin").start()
 
         async def create_all() -> None:
@@ -468,14 +542,15 @@ class Run:
         self._sample()
 
     def _sample(self) -> None:
-        """Look at the broker's memory, again and again."""
+        """Look at the memory of brokers, again and again."""
         if self.over:
             return
-        if self._machine.up and self.broker is not None and self.broker.context.ready:
-            memory = self.broker.context.memory
-            name = self._machine.process.name
-            bound = memory.limit_bytes
-            self.history.add(h.Memory(self.now_us, name, "Messages", memory.used_bytes, bound))
+        for name, machine in self._machines.items():
+            broker = self.serving(name)
+            if broker is not None:
+                memory, life = broker.context.memory, machine.process.name
+                used, bound = memory.used_bytes, memory.limit_bytes
+                self.history.add(h.Memory(self.now_us, life, "Messages", used, bound))
         every_us = max(SAMPLE_US, int(self.plan.seconds * 1e6 / SAMPLES))
         self.world.timeline.after(every_us, self._sample)
 
@@ -522,14 +597,21 @@ class Run:
 
     def _finish(self) -> None:
         self.over = True
-        machine = self._machine
-        if machine.up and self.broker is not None:
-            doomed = self.broker.topics._catalog.doomed
+        if self.cluster is not None:
+            unsettled = self.cluster.unsettled
+            if not self._wait(lambda: not unsettled(), "the cluster settles"):
+                self.wrong(f"the cluster is not settled: {'; '.join(unsettled())}")
+        elif (broker := self.serving(*self._machines)) is not None:
+            doomed = broker.topics._catalog.doomed
             self._wait(lambda: not doomed(), "deleted topics are removed")
-            process, broker = machine.process, self.broker
-            task = process.loop.create_task(broker.stop())
-            if self._wait(task.done, "the broker stops", 60) and not task.result():
-                self.wrong("the broker did not drain, though nothing failed")
+        for name, machine in self._machines.items():
+            broker = self.brokers.get(name)
+            if machine.up and broker is not None:
+                task = machine.process.loop.create_task(broker.stop())
+                if self._wait(task.done, "the broker stops", 60) and not task.result():
+                    self.wrong("the broker did not drain, though nothing failed")
+                if self.cluster is not None:
+                    machine.stopped(h.STOPPED)
         self._look_what_is_left()
         for unfinished in (*self.open_sends.values(), *self.open_commits):
             self.history.add(unfinished)
@@ -544,7 +626,6 @@ class Run:
 
     def _look_what_is_left(self) -> None:
         """Write down all objects and all folders of the queue that are there in the end."""
-        folder = self._machine.folder
         held = {each.batch_id for each in self.history.batches}
         for key in self._all_keys():
             parsed = parse_object_key(key)
@@ -555,17 +636,27 @@ class Run:
             written_us = self.written.get(key, 0) + int(ORPHANS_S * 1e6)
             at = (parsed.topic, parsed.incarnation, written_us, named)
             self.history.add(h.Left(self.now_us, "object", key, *at))
-        for path in sorted(folder.glob("queue/topics/*")):
-            name, incarnation = h.split(path.name)
-            self.history.add(h.Left(self.now_us, "queue", path.name, name, incarnation, 0, True))
+        for queue_topic in self._all_queue_topics():
+            at = (queue_topic, *h.split(queue_topic))
+            self.history.add(h.Left(self.now_us, "queue", *at, 0, True))
 
     def _all_keys(self) -> list[str]:
         """Keys of all objects that there are, and of whatever else lies among them."""
         if self.store is not None:
             return sorted(self.store.objects)
-        folder = self._machine.folder / "objects"
+        (machine,) = self._machines.values()
+        folder = machine.folder / "objects"
         found = folder.glob("*/*/topics/**/*")
         return sorted(str(path.relative_to(folder)) for path in found if path.is_file())
+
+
+    def _all_queue_topics(self) -> list[str]:
+        """Topics of which the queue has something."""
+        if self.kafka is not None:
+            topics = sorted(self.kafka.partitions())
+            return [each.removeprefix(CLUSTER) for each in topics if each != STATE]
+        (machine,) = self._machines.values()
+        return [path.name for path in sorted(machine.folder.glob("queue/topics/*"))]
 
 
 def run(plan: Plan, *, keep_trace: bool = False) -> Result:

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from tests.simulation.run import Run
     from tests.simulation.world import Process
 
-BOOTSTRAP = "b:6367"
 SCHEMA = pa.schema([("id", pa.string()), ("n", pa.int64())])
 PAUSE_S = 60.0  # most that a producer waits without looking whether the run is quiet
 PATIENCE_S = 0.5  # until a client that failed is tried again
@@ -124,7 +123,7 @@ async def _job(run: Run, process: Process, spec: Producer) -> None:
 
 def _producer(run: Run, process: Process, spec: Producer, **options: Any) -> AsyncProducer:
     return AsyncProducer(
-        BOOTSTRAP,
+        run.bootstrap,
         topic=spec.topic,
         acks=spec.acks,
         max_in_flight=spec.in_flight,
@@ -187,7 +186,7 @@ async def _assigned(run: Run, process: Process, spec: Reader, *, until_end: bool
     incarnation = ""
     while not run.over:
         consumer = AsyncConsumer(
-            BOOTSTRAP,
+            run.bootstrap,
             topic=spec.topic,
             start=start,
             request_timeout=f"{REQUEST_TIMEOUT_S}s",
@@ -246,7 +245,7 @@ async def _skip_lost(run: Run, consumer: AsyncConsumer, error: MemqError) -> boo
 async def _member(run: Run, process: Process, spec: Reader, rng: random.Random) -> None:
     reads = Reads(run, process, spec)
     consumer = AsyncConsumer(
-        BOOTSTRAP,
+        run.bootstrap,
         topic=spec.topic,
         group=spec.group,
         auto_commit=spec.auto,
@@ -293,9 +292,9 @@ async def carry_out(run: Run, process: Process, deed: Deed) -> None:
         run.noted(process, deed.what, exc)
 
 
-def _admin(process: Process) -> AsyncAdminClient:
+def _admin(run: Run, process: Process) -> AsyncAdminClient:
     return AsyncAdminClient(
-        BOOTSTRAP,
+        run.bootstrap,
         client=process.name,
         request_timeout_s=REQUEST_TIMEOUT_S,
         runtime=process.runtime,
@@ -306,7 +305,7 @@ async def create(run: Run, process: Process, topic: str) -> None:
     """Create a topic, if it is not there."""
     spec = run.topics[topic]
     run.world.happened("create")
-    async with _admin(process) as admin:
+    async with _admin(run, process) as admin:
         await _change(
             run,
             process,
@@ -341,7 +340,7 @@ async def lose(run: Run, process: Process, topic: str) -> None:
 async def create_again(run: Run, process: Process, topic: str) -> None:
     """Delete a topic and create it again, under load."""
     run.world.happened("create_again")
-    async with _admin(process) as admin:
+    async with _admin(run, process) as admin:
         try:
             found = (await admin.describe_topic(topic)).incarnation
             run.incarnations[topic] = found
@@ -373,7 +372,7 @@ async def alter(run: Run, process: Process, topic: str) -> None:
             {"write_partitions": run.topics[topic].options["write_partitions"] + 1},
         )
     )
-    async with _admin(process) as admin:
+    async with _admin(run, process) as admin:
         await _change(run, process, h.ALTER, topic, admin.alter_topic(topic, **options))
 
 
@@ -408,7 +407,7 @@ async def _change(run: Run, process: Process, action: str, topic: str, call: Any
 async def read_a_range(run: Run, process: Process, topic: str) -> None:
     """Read some offsets exactly, as `read_range` does."""
     rng = run.world.rng(f"workload/{process.name}")
-    cluster = _cluster(process)
+    cluster = _cluster(run, process)
     try:
         info = await cluster.topic(topic)
         queue = TopicClient(cluster, topic, info.incarnation)
@@ -443,7 +442,7 @@ async def read_a_range(run: Run, process: Process, topic: str) -> None:
 
 async def observe(run: Run, process: Process, topic: str) -> None:
     """Look at every notification and object of a topic."""
-    cluster = _cluster(process)
+    cluster = _cluster(run, process)
     try:
         info = await cluster.topic(topic, refresh=True)
         queue = TopicClient(cluster, topic, info.incarnation)
@@ -490,7 +489,7 @@ async def _found(run: Run, queue: TopicClient, entry: Any) -> None:
 
 async def ask(run: Run, process: Process, topic: str) -> None:
     """Ask for offsets and the watermark."""
-    cluster = _cluster(process)
+    cluster = _cluster(run, process)
     try:
         info = await cluster.topic(topic)
         queue = TopicClient(cluster, topic, info.incarnation)
@@ -521,7 +520,7 @@ async def audit(run: Run, process: Process, topic: str) -> None:
     """Audit a topic as `memq audit` does."""
     if not run.topics[topic].options.get("audited", True):
         return
-    cluster = _cluster(process)
+    cluster = _cluster(run, process)
     start_us = run.now_us
     try:
         info = await cluster.topic(topic)
@@ -532,9 +531,9 @@ async def audit(run: Run, process: Process, topic: str) -> None:
         await cluster.close()
 
 
-def _cluster(process: Process) -> Cluster:
+def _cluster(run: Run, process: Process) -> Cluster:
     return Cluster(
-        BOOTSTRAP,
+        run.bootstrap,
         client=process.name,
         request_timeout_s=REQUEST_TIMEOUT_S,
         runtime=process.runtime,
