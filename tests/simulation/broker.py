@@ -236,6 +236,8 @@ async def serve(run: Run, process: Process) -> None:
     try:
         await broker.start()
     except Exception as exc:  # noqa: BLE001 - whether it may fail is for the run to judge
+        if not process.alive:
+            return  # what is left of the dead is taken down
         run.broker_failed_to_start(process, exc)
         return
     run.brokers[process.machine.name] = broker

@@ -72,6 +72,7 @@ class SimCluster:
         self._cut: dict[str, int] = {}  # brokers without ZooKeeper, until when
         self._sessions: dict[str, Session] = {}  # the latest of each broker
         self._clients: dict[str, InMemoryClient] = {}  # of Kafka, likewise
+        self._expired: dict[Session, None] = {}  # by order, before their leases were over
         self._epochs: dict[str, int] = {}
         self._claims = KafkaState()
         self._operators = 0
@@ -129,6 +130,8 @@ class SimCluster:
     def _promises(self, broker: SimBroker, process: Process, what: str) -> None:
         node = self.zookeeper.node(BROKERS.child(process.machine.name))
         session = broker.membership._session
+        if session in self._expired:
+            return  # against its lease, and it has not been told yet; the fence alone holds
         if node is None:
             self._run.wrong(f"{process.name} {what} and is not registered any more")
         elif session is None or node.owner != session.session_id:
@@ -228,6 +231,7 @@ class SimCluster:
         """The servers end the session of a broker."""
         for session in self._live(deed.who):
             self._happened(deed)
+            self._expired[session] = None
             self.zookeeper.expire(session)
 
     def cut_zookeeper(self, deed: Deed) -> None:
