@@ -15,7 +15,8 @@ Rule 1. A write partition that is to run here is taken over: fenced in the queue
 Rule 2. An owner that lives is waited for, for up to `RELEASE_S`: it lets go by itself, and to be
     fenced would cost it the transactions of all that it has.
 Rule 3. A write partition that is to run elsewhere is drained and closed, and then released in the
-    queue. What a topic that is gone had here is closed.
+    queue; what was claimed here and does not run is released as well, for others wait for whoever
+    lives. What a topic that is gone had here is closed.
 Rule 4. When the session with the coordination service is over, everything that runs here is closed
     at once, and nothing is acked any more; others may have it by then. A new session begins as a
     new broker would, with nothing.
@@ -425,6 +426,14 @@ class ClusterTopics(Topics):
             for number, partition in hosted.partitions.items()
             if number not in here or partition.closing  # which was not released yet
         ]
+        idle = [
+            number
+            for number in range(topic.config.write_partitions)
+            if number not in here and number not in hosted.partitions
+        ]
+        if idle and not self._stopping:
+            # Of an earlier life or session, or of a take-over that has failed: others wait for it.
+            await self._context.queue.release(topic.queue_topic, *idle)
         coming = [number for number in here if number not in hosted.partitions]
         if leaving:
             await self._let_go(hosted, leaving, self._context.config.drain_timeout_ms / 1000)

@@ -162,15 +162,18 @@ class Publisher:
     async def start(self) -> None:
         """Fence the earlier lives of this broker, whose transactions may be open; begin to work.
 
-        What they have said of the time is where this life goes on.
+        What they have said of the time is where this life goes on. What they have claimed it may
+        release: nobody else does, and others wait for a broker that lives.
         """
-        owners = self._state_topic.state.owners()
-        earlier = [each for each in owners if each.rpartition(".")[0] == self._name]
-        for each in earlier:
-            await self._fence_id(each)
-        if earlier:
+        state = self._state_topic.state
+        for owner in state.owners():
+            if owner.rpartition(".")[0] == self._name:
+                await self._fence_id(owner)
+                self._ids[owner] = None
+        if self._ids:
             await self._state_topic.see()
-        said = self._state_topic.state.times.get(self._broker_id, SavedTimes(0, 0))
+        self._claimed = {owner: None for owner in state.claimed_by(self._ids)}
+        said = state.times.get(self._broker_id, SavedTimes(0, 0))
         self._times = self._said_times = said
         self._worker = asyncio.get_running_loop().create_task(self._work())
 

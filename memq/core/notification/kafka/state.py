@@ -32,7 +32,7 @@ from memq.core.clock import SavedTimes
 from memq.core.notification.queue import Holding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from memq.core.notification.kafka.client import Record
 
@@ -90,6 +90,13 @@ class KafkaState:
         """All that have the latest claim to something."""
         claims = (claim for of_topic in self._claims.values() for claim in of_topic.values())
         return {claim.owner: None for claim in claims if claim.owner}
+
+    def claimed_by(self, owners: Collection[str]) -> Iterator[tuple[str, int]]:
+        """What these have the latest claim to: topics and write partitions."""
+        for topic, claims in self._claims.items():
+            for write_partition, claim in claims.items():
+                if claim.owner in owners:
+                    yield topic, write_partition
 
     def offsets(self, topic: str, group: str) -> dict[int, int]:
         """A group's next offsets."""
