@@ -31,6 +31,7 @@ from memq.core.write_partition_effects import (
 from memq.errors import (
     FencedError,
     MemqError,
+    NotHostedError,
     PublishUncertainError,
     SequenceGapError,
     UnavailableError,
@@ -324,6 +325,10 @@ class WritePartition:
                 match effect:
                     case AnswerWrite(ticket, WriteAnswer() as answer):
                         self._ack(ticket, answer)
+                    case AnswerWrite(ticket, FencedError() as error):
+                        ticket.fail(
+                            NotHostedError(f"{self._name} has gone to another broker: {error}")
+                        )
                     case AnswerWrite(ticket, error):
                         ticket.fail(error)
                     case UploadBatch(batch):
