@@ -16,7 +16,8 @@ Rule 2. An owner that lives is waited for, for up to `RELEASE_S`: it lets go by 
     fenced would cost it the transactions of all that it has.
 Rule 3. A write partition that is to run elsewhere is drained and closed, and then released in the
     queue; what was claimed here and does not run is released as well, for others wait for whoever
-    lives. What a topic that is gone had here is closed.
+    lives. What a topic that is gone had here is closed, and so is what another broker has fenced;
+    if it is to be here all the same, it is taken over again.
 Rule 4. When the session with the coordination service is over, everything that runs here is closed
     at once, and nothing is acked any more; others may have it by then. A new session begins as a
     new broker would, with nothing.
@@ -32,7 +33,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, NoReturn
 
 import msgspec
 
@@ -73,7 +74,7 @@ log = logging.getLogger(__name__)
 
 AGAIN = Backoff(base_s=0.1, cap_s=5.0)  # between attempts to take over or to let go
 RELEASE_S = 60.0  # for which a live owner is waited for; draining takes an upload, or its deadline
-LOOK_S = 1.0  # after which it is looked whether what is waited for is still to come
+LOOK_S = 1.0  # between two looks whether what is waited for is still to come, or what runs is ours
 SEEN_S = 10.0  # for which a change of a topic is waited for, until this broker has seen it
 DELETED_S = 5.0  # for what is under way of a topic that is deleted
 _MOVES = "/moves"  # whose waiting is for what runs here; no topic has such a name
@@ -139,7 +140,7 @@ class ClusterTopics(Topics):
         gone = [hosted for of_name in self._gone.values() for hosted in of_name]
         self._gone.clear()
         for hosted in (*self.hosted(), *gone):
-            await self._close(hosted)
+            await self._close(hosted, list(hosted.partitions))
         self._moved()
 
     def brokers_changed(self, brokers: Mapping[str, BrokerNode]) -> None:
@@ -205,6 +206,18 @@ class ClusterTopics(Topics):
             for hosted in self.hosted()
             for number, partition in hosted.partitions.items()
         }
+
+    async def look_after(self) -> NoReturn:
+        """See what others have fenced that runs here; until it is cancelled.
+
+        A broker that was told of nothing yet, or whose session ended in the middle of a take-over,
+        may fence what has an owner already.
+        """
+        while True:
+            await asyncio.sleep(LOOK_S)
+            for name, hosted in self._hosted.items():
+                if self._lost(hosted):
+                    self._follow(name)
 
     async def wait_moves(self, seen: int, timeout_s: float) -> int:
         """Wait until what runs here has changed since so many moves; returns how many there are."""
@@ -310,7 +323,7 @@ class ClusterTopics(Topics):
         await asyncio.gather(*self._tasks.values(), *self._changes, return_exceptions=True)
         self._tasks.clear()
         for gone in [hosted for of_name in self._gone.values() for hosted in of_name]:
-            await self._close(gone)
+            await self._close(gone, list(gone.partitions))
         stopping = [self._let_go(each, list(each.partitions), timeout_s) for each in self.hosted()]
         outcomes = await asyncio.gather(*stopping, return_exceptions=True)
         for outcome in outcomes:
@@ -420,6 +433,7 @@ class ClusterTopics(Topics):
         if hosted is None:
             return
         topic = hosted.topic
+        await self._close_lost(hosted)
         here = self._here(topic)
         leaving = [
             number
@@ -480,12 +494,23 @@ class ClusterTopics(Topics):
         log.info("%s: %s let go of", hosted.topic.name, numbers)
         return drained
 
-    async def _close(self, hosted: HostedTopic) -> None:
+    async def _close_lost(self, hosted: HostedTopic) -> None:
+        """Close what others have fenced; what is to run here all the same is then taken over."""
+        lost = self._lost(hosted)
+        if lost:
+            log.warning("%s: %s were fenced by another broker", hosted.topic.name, lost)
+            await self._close(hosted, lost)
+            self._moved()
+
+    def _lost(self, hosted: HostedTopic) -> list[int]:
+        owns, name = self._context.queue.owns, hosted.topic.queue_topic
+        return [number for number in hosted.partitions if not owns(name, number)]
+
+    async def _close(self, hosted: HostedTopic, numbers: list[int]) -> None:
         """Close at once what runs here; nothing of it is acked any more."""
-        partitions = list(hosted.partitions.values())
-        self._forget_groups(hosted)
-        hosted.partitions.clear()
-        for partition in partitions:
+        if GROUPS in numbers:
+            self._forget_groups(hosted)
+        for partition in [hosted.partitions.pop(number) for number in numbers]:
             await partition.close()
 
     def _forget_groups(self, hosted: HostedTopic) -> None:

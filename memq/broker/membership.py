@@ -219,6 +219,7 @@ class Membership:
             spawn(self.governing.follow_doomed(session)),
             spawn(self._watch_registration(session)),
             spawn(self._make_wanted()),
+            spawn(self._topics.look_after()),
         ]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
