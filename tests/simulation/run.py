@@ -47,6 +47,9 @@ SAMPLES = 1_000  # and looks in a run at most, about
 ORPHANS_S = 30.0  # between two looks, and until one may see what is new
 CLOCK_ERROR_US = 2_500_000
 """Retention counts from when a Batch was sealed, not published; faults may come in between."""
+CLOCKS_DIFFER_MS = 3_000
+"""What is written down follows a watermark that was told up to a second ahead, and a clock with
+some delay."""
 LOOKS = 5  # at a topic that retention removes something from all the time
 SETTLE_S = 45.0  # kernels and sessions have forgotten the faults after so long
 
@@ -92,6 +95,9 @@ class Run:
         delaying = ("freeze", *OF_KAFKA)
         delayed_s = sum(deed.amount for deed in plan.deeds if deed.what in delaying)
         self.history.clock_error_us = CLOCK_ERROR_US + drift_us + int(delayed_s * 1e6)
+        if plan.clustered:
+            steps_s = sum(abs(deed.amount) for deed in plan.deeds if deed.what == "step_clock")
+            self.history.clocks_differ_ms = CLOCKS_DIFFER_MS + int(steps_s * 1e3)
         self.topics = {topic.name: topic for topic in plan.topics}
         self.jobs: dict[str, int] = {}
         self.sessions: dict[str, int] = {}
