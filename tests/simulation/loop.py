@@ -356,7 +356,8 @@ def _name_of(callback: Any) -> str:
     """The qualified name of a callback; of a task's step, that of its coroutine."""
     owner = getattr(callback, "__self__", None)
     if isinstance(owner, asyncio.Task):
-        return owner.get_coro().__qualname__
+        coroutine = owner.get_coro()
+        return getattr(coroutine, "__qualname__", type(coroutine).__name__)
     name = getattr(callback, "__qualname__", None)
     while name is None:  # a partial
         callback = getattr(callback, "func", type(callback))
@@ -367,7 +368,7 @@ def _name_of(callback: Any) -> str:
 def _where(task: asyncio.Task[Any]) -> str:
     stack = task.get_stack(limit=1)
     line = f" line {stack[-1].f_lineno}" if stack else ""
-    return f"{task.get_coro().__qualname__}{line}"
+    return f"{_name_of(task.get_coro())}{line}"
 
 
 # -- threads --------------------------------------------------------------------------------
