@@ -14,6 +14,7 @@ import msgspec
 from memq.broker.deletion import Deletions
 from memq.core.governor.assignor import load_assignor
 from memq.core.governor.governor import Governor
+from memq.core.governor.mirror import Mirror
 from memq.core.governor.nodes import DOOMED, DRAINING, GOVERNOR, REBALANCE
 from memq.core.governor.runner import GovernorRunner
 from memq.core.topic import check_topic_name
@@ -104,8 +105,14 @@ class Governing:
         Raises:
             MemqError: the session does not serve any more.
         """
-        async for _ in session.watch_children(DOOMED.path):
+        # Names alone would not say that one is made no more, and so to be removed.
+        mirror = Mirror(session, DOOMED.path, lambda _name, _node: self._deletions.wanted())
+        try:
+            await mirror.start()
             self._deletions.wanted()
+            await mirror.wait_ended()
+        finally:
+            await mirror.stop()
 
     # -- what is left of deleted topics -----------------------------------------------------
 
