@@ -325,12 +325,8 @@ class WritePartition:
                 match effect:
                     case AnswerWrite(ticket, WriteAnswer() as answer):
                         self._ack(ticket, answer)
-                    case AnswerWrite(ticket, FencedError() as error):
-                        ticket.fail(
-                            NotHostedError(f"{self._name} has gone to another broker: {error}")
-                        )
                     case AnswerWrite(ticket, error):
-                        ticket.fail(error)
+                        ticket.fail(self._retriable(error))
                     case UploadBatch(batch):
                         self._uploads[batch] = upload = Upload(batch, self._context)
                         self._spawn(self._upload(batch, upload))
@@ -344,6 +340,12 @@ class WritePartition:
         self._set_timer()
         if self.processor.idle:
             self._settled.set()
+
+    def _retriable(self, error: MemqError) -> MemqError:
+        """The error, where its Message is to be sent again to another broker."""
+        if isinstance(error, FencedError):
+            return NotHostedError(f"{self._name} has gone to another broker: {error}")
+        return error
 
     def _unpark(self) -> None:
         now = self._context.now()
