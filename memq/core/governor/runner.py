@@ -47,6 +47,7 @@ from memq.core.governor.nodes import (
     LOADS,
     REBALANCE,
     TOPICS,
+    read_children,
 )
 from memq.core.retry import Backoff
 from memq.errors import (
@@ -73,7 +74,6 @@ log = logging.getLogger(__name__)
 
 TICK_S = 1.0  # what is due at some time is noticed so late
 GATHER_S = 0.05  # a rack that fails takes its brokers along within moments
-READ_AT_ONCE = 50  # assignment nodes; further slots of the session are for others
 BACKOFF = Backoff(0.05, 5.0)  # a service that is away is asked now and then
 NOT_DONE = (
     ChangeUncertainError,
@@ -270,20 +270,8 @@ class _Term:
         election = await self._session.get(ELECTION)
         if election.version != self._election.version:
             raise _DeposedError(f"broker {election.data.decode(errors='replace')!r} was elected")
-        names = await self._session.children(ASSIGNMENTS.path)
-        stored: dict[str, StoredNode] = {}
-        for first in range(0, len(names), READ_AT_ONCE):
-            some = names[first : first + READ_AT_ONCE]
-            nodes = await asyncio.gather(*map(self._read_assignment, some))
-            stored |= {name: node for name, node in zip(some, nodes, strict=True) if node}
-        return stored
-
-    async def _read_assignment(self, topic: str) -> StoredNode | None:
-        try:
-            node = await self._session.get(ASSIGNMENTS.child(topic))
-        except NoNodeError:  # a person has deleted it
-            return None
-        return StoredNode(node.data, node.version)
+        nodes = await read_children(self._session, ASSIGNMENTS.path)
+        return {name: StoredNode(node.data, node.version) for name, node in nodes.items()}
 
     def _of_known_topics(self, stored: dict[str, StoredNode]) -> dict[str, StoredNode]:
         """Without those of topics that are there and were never understood; see rule 4."""
