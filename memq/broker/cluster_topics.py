@@ -43,7 +43,7 @@ from memq.broker.takeover import take_over
 from memq.broker.topics import Topics
 from memq.core.checksum import crc32c
 from memq.core.governor.nodes import READ_ROLE
-from memq.core.governor.topics import altered_topic, new_topic, unknown_topic
+from memq.core.governor.topics import altered_topic, unknown_topic
 from memq.core.notification.queue import GROUPS, Waiters
 from memq.core.retry import Backoff
 from memq.core.topic import INCARNATION_DIGITS, TopicConfig
@@ -51,7 +51,6 @@ from memq.core.wire.messages import BrokerInfo
 from memq.errors import (
     InvalidRequestError,
     MemqError,
-    NoNodeError,
     NotHostedError,
     TopicExistsError,
     TopicRecreatedError,
@@ -290,8 +289,8 @@ class ClusterTopics(Topics):
         """
         catalog = self._shared()
         try:
-            topic, version = await catalog.get(name)
-        except NoNodeError:
+            topic, version, _ = await catalog.get(name)
+        except UnknownTopicError:
             await self._wait(name, lambda: name not in self._hosted)
             return
 
@@ -335,16 +334,15 @@ class ClusterTopics(Topics):
 
     async def _create(self, config: TopicConfig, request_id: str) -> HostedTopic:
         catalog, name = self._shared(), config.name
-        topic = new_topic(
-            config,
-            [each for each in self._hosted if each != name],
-            now_ms=self._context.now().wall_ms,
-            incarnation=self._context.runtime.token_hex(INCARNATION_DIGITS // 2),
-            request_id=request_id,
-        )
         try:
             topic = await self._made_before(catalog, name, request_id)
-        except NoNodeError:
+        except UnknownTopicError:
+            topic = await catalog.new(
+                config,
+                now_ms=self._context.now().wall_ms,
+                incarnation=self._context.runtime.token_hex(INCARNATION_DIGITS // 2),
+                request_id=request_id,
+            )
             await self._make(catalog, topic)
             log.info("topic %s created, incarnation %s", name, topic.incarnation)
         await self.look(name)
@@ -365,7 +363,7 @@ class ClusterTopics(Topics):
 
     async def _made_before(self, catalog: SharedCatalog, name: str, request_id: str) -> Topic:
         """The topic of that name, if this request has made it."""
-        found, _ = await catalog.get(name)
+        found = (await catalog.get(name)).topic
         if not request_id or found.request_id != request_id:
             raise TopicExistsError(f"topic {name!r} exists already")
         return found
@@ -375,11 +373,11 @@ class ClusterTopics(Topics):
         while True:
             await self.look(name)
             hosted = self.coordinated(name)  # who knows how far retention has come
-            topic, version = await catalog.get(name)
+            stored = await catalog.get(name)
             retained_since_ms = hosted.retained_since_ms(self._context.now().wall_ms)
-            altered = altered_topic(topic, options, schema, retained_since_ms)
+            altered = altered_topic(stored.topic, options, schema, retained_since_ms)
             try:
-                await catalog.alter(altered, version)
+                await catalog.alter(stored, altered)
             except VersionConflictError:
                 continue  # somebody else has altered it meanwhile
             break
@@ -389,11 +387,14 @@ class ClusterTopics(Topics):
         return self.get(name)
 
     async def _delete(self, name: str, incarnation: str) -> None:
-        await self.look(name)
-        hosted = self.get(name, incarnation)
-        await self._shared().delete(hosted.topic)
-        log.info("topic %s deleted, incarnation %s", name, hosted.topic.incarnation)
-        await self._wait(name, lambda: self._hosted.get(name) is not hosted)
+        deleted = await self._shared().delete(name, incarnation)
+        log.info("topic %s deleted, incarnation %s", name, deleted.incarnation)
+
+        def gone() -> bool:
+            hosted = self._hosted.get(name)
+            return hosted is None or hosted.topic.incarnation != deleted.incarnation
+
+        await self._wait(name, gone)
 
     # -- what runs here ---------------------------------------------------------------------
 

@@ -40,8 +40,12 @@ class DoomedTopics(Protocol):
     async def doomed(self) -> list[Topic]:
         """Topics of which something may be left that this broker is to remove."""
 
-    async def withdraw(self, topic: Topic) -> None:
-        """See to it, durably, that it cannot come to exist any more, before more is removed."""
+    async def withdraw(self, topic: Topic) -> bool:
+        """See to it, durably, that it cannot come to exist any more, before more is removed.
+
+        Returns:
+            False when it has come to exist, or nothing is left of it: nothing may be removed.
+        """
 
     async def forget(self, topic: Topic) -> None:
         """Note that nothing is left of it."""
@@ -111,7 +115,8 @@ class Deletions:
                 done = False
                 continue
             try:
-                await self._topics.withdraw(topic)
+                if not await self._topics.withdraw(topic):
+                    continue
                 await self._context.queue.delete_topic(topic.queue_topic)
                 count = await asyncio.get_running_loop().run_in_executor(
                     self._context.reads, self._delete_objects, topic

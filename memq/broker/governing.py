@@ -123,9 +123,9 @@ class Governing:
         nodes = await self._catalog.doomed()
         return [node.topic for node in nodes if node.by not in self._brokers]
 
-    async def withdraw(self, topic: Topic) -> None:
+    async def withdraw(self, topic: Topic) -> bool:
         """See to it that whoever was making it cannot come to an end any more."""
-        await self._shared().claim_removal(topic)
+        return await self._shared().claim_removal(topic)
 
     async def forget(self, topic: Topic) -> None:
         """Nothing is left of it."""

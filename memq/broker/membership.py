@@ -205,7 +205,7 @@ class Membership:
         """Take over what is assigned to this broker, until the session does not serve any more."""
         session, spawn = self._session, asyncio.get_running_loop().create_task
         assert session is not None  # noqa: S101 - it was joined
-        catalog = SharedCatalog(session, self._id)
+        catalog = SharedCatalog(session, self._id, self._context.runtime)
         for left in await catalog.doomed():
             if left.by == self._id:  # of a life before this one, which did not come to its end
                 await catalog.claim_removal(left.topic)

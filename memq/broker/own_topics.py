@@ -47,8 +47,9 @@ class _Doomed:
     async def doomed(self) -> list[Topic]:
         return self._catalog.doomed()
 
-    async def withdraw(self, topic: Topic) -> None:
+    async def withdraw(self, topic: Topic) -> bool:
         self._catalog.withdraw(topic)
+        return True
 
     async def forget(self, topic: Topic) -> None:
         self._catalog.forget(topic)

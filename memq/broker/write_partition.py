@@ -326,7 +326,7 @@ class WritePartition:
                     case AnswerWrite(ticket, WriteAnswer() as answer):
                         self._ack(ticket, answer)
                     case AnswerWrite(ticket, error):
-                        ticket.fail(self._retriable(error))
+                        self._fail(ticket, error)
                     case UploadBatch(batch):
                         self._uploads[batch] = upload = Upload(batch, self._context)
                         self._spawn(self._upload(batch, upload))
@@ -341,11 +341,11 @@ class WritePartition:
         if self.processor.idle:
             self._settled.set()
 
-    def _retriable(self, error: MemqError) -> MemqError:
-        """The error, where its Message is to be sent again to another broker."""
+    def _fail(self, write: ReceivedWrite, error: Any) -> None:
+        """Say why a Message is not published; what others have fenced, its producer sends there."""
         if isinstance(error, FencedError):
-            return NotHostedError(f"{self._name} has gone to another broker: {error}")
-        return error
+            error = NotHostedError(f"{self._name} has gone to another broker: {error}")
+        write.fail(error)
 
     def _unpark(self) -> None:
         now = self._context.now()
