@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from memq.core.audit.result import Verdict
+from memq.core.clock import CLOCKS_DIFFER_MS as BROKERS_DIFFER_MS
 from memq.core.files import sync_folder
 from memq.core.storage.keys import parse_object_key
 from memq.core.storage.open import open_uri
@@ -45,11 +46,12 @@ QUIET_S = 150.0  # a client that is to end, once nothing fails any more, ends in
 SAMPLE_US = 500_000  # between two looks at memory at least,
 SAMPLES = 1_000  # and looks in a run at most, about
 ORPHANS_S = 30.0  # between two looks, and until one may see what is new
+CLUSTER_ORPHANS_S = BROKERS_DIFFER_MS / 1_000 + 60  # the longest upload deadline, twice
 CLOCK_ERROR_US = 2_500_000
 """Retention counts from when a Batch was sealed, not published; faults may come in between."""
 CLOCKS_DIFFER_MS = 3_000
 """What is written down follows a watermark that was told up to a second ahead, and a clock with
-some delay."""
+some delay; and it is written down a little before it is published, which may take long."""
 LOOKS = 5  # at a topic that retention removes something from all the time
 SETTLE_S = 45.0  # kernels and sessions have forgotten the faults after so long
 
@@ -92,12 +94,12 @@ class Run:
         self.world = world
         self.history = world.history
         drift_us = int(plan.seconds * 1e6 * 1.5 * MAX_DRIFT)
-        delaying = ("freeze", *OF_KAFKA)
+        delaying = ("freeze", "zombie", "cut_kafka", *OF_KAFKA)
         delayed_s = sum(deed.amount for deed in plan.deeds if deed.what in delaying)
         self.history.clock_error_us = CLOCK_ERROR_US + drift_us + int(delayed_s * 1e6)
         if plan.clustered:
             steps_s = sum(abs(deed.amount) for deed in plan.deeds if deed.what == "step_clock")
-            self.history.clocks_differ_ms = CLOCKS_DIFFER_MS + int(steps_s * 1e3)
+            self.history.clocks_differ_ms = CLOCKS_DIFFER_MS + int((steps_s + delayed_s) * 1e3)
         self.topics = {topic.name: topic for topic in plan.topics}
         self.jobs: dict[str, int] = {}
         self.sessions: dict[str, int] = {}
@@ -578,6 +580,10 @@ class Run:
             reading = workload._assigned(self, process, spec, until_end=True)
             tasks.append(self._task(process, reading))
         self._wait(lambda: all(task.done() for task in tasks), "final reads")
+        if self.cluster is not None:
+            # A broker that was taken away may have left a transaction open in Kafka, and one that
+            # governs waits for those that it knows.
+            self.world.timeline.sleep(max(0, self.history.quiet[0].settled_us - self.now_us) / 1e6)
         for deed in ("observe", "ask", "audit"):
             self._all_topics(deed)
 
@@ -638,8 +644,10 @@ class Run:
             if parsed is None:
                 continue
             named = parsed.batch_id in held
-            # It is old enough to go only at the next look for orphans.
-            written_us = self.written.get(key, 0) + int(ORPHANS_S * 1e6)
+            # It is old enough to go only at the next look for orphans; and in a cluster, where
+            # another broker may just be about to publish it, by the slowest of clocks.
+            old_s = ORPHANS_S + (CLUSTER_ORPHANS_S if self.plan.clustered else 0)
+            written_us = self.written.get(key, 0) + int(old_s * 1e6)
             at = (parsed.topic, parsed.incarnation, written_us, named)
             self.history.add(h.Left(self.now_us, "object", key, *at))
         for queue_topic in self._all_queue_topics():
