@@ -449,9 +449,9 @@ class ClusterTopics(Topics):
         if idle and not self._stopping:
             # Of an earlier life or session, or of a take-over that has failed: others wait for it.
             await self._context.queue.release(topic.queue_topic, *idle)
-        coming = [number for number in here if number not in hosted.partitions]
         if leaving:
             await self._let_go(hosted, leaving, self._context.config.drain_timeout_ms / 1000)
+        coming = [number for number in here if number not in hosted.partitions]
         if coming:
             await self._take_over(hosted, coming)
 
@@ -462,8 +462,8 @@ class ClusterTopics(Topics):
         while not await context.queue.wait_released(
             topic.queue_topic, numbers, self._lives, LOOK_S
         ):
-            if not set(numbers) <= set(self._here(topic)):
-                return
+            if self._wanted[topic.name].is_set():
+                return  # something else is to be here, or something is to go first
             if context.runtime.mono_s() > until_s:
                 log.warning(
                     "%s: %s not released in %d s, and so fenced", topic.name, numbers, RELEASE_S
