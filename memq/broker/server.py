@@ -122,6 +122,7 @@ class Broker:
             UnavailableError: the port is taken.
         """
         raise_file_limit(self.config.max_connections)  # the queue opens many files as well
+        fatal_errors = self._fatal_errors = FatalErrors()
         storage, queue = self._given
         objects = local_folder(self._storage_uri) if storage is None else None
         folders = [objects] if objects else []
@@ -144,7 +145,6 @@ class Broker:
             storage = await loop.run_in_executor(None, self._open_storage)
         saved = await queue.times()
         clock = BrokerClock(self._runtime.mono_s, self._runtime.wall_ms, saved)
-        fatal_errors = FatalErrors()
         self.context = BrokerContext(
             config=self.config,
             storage=storage,
@@ -252,6 +252,7 @@ class Broker:
             cluster_id=config.cluster_id,
             broker_id=config.broker_id,
             runtime=self._runtime,
+            on_failure=self._fatal_errors.report,
         )
 
     async def _begin_alone(self, objects: Path | None) -> None:

@@ -338,9 +338,7 @@ def _of_service(rng: random.Random, kinds: Iterable[str], seconds: float) -> Ite
                 yield Deed(at_s=rng.uniform(0.2, seconds), what=kind, amount=amount)
 
 
-def _placed(
-    rng: random.Random, deeds: Iterable[Deed], brokers: Sequence[str]
-) -> Iterator[Deed]:
+def _placed(rng: random.Random, deeds: Iterable[Deed], brokers: Sequence[str]) -> Iterator[Deed]:
     """The same deeds, at any of several brokers."""
     for deed in deeds:
         who = rng.choice(brokers) if deed.who == "b" else deed.who

@@ -2,8 +2,8 @@
 
 A run has three parts. While it is *noisy*, everybody works and faults happen. Then it is *quiet*:
 what was broken is mended, no more is written than was begun, and every promise must be kept without
-excuse. At last everything is read to its end, audited, and the brokers stopped, one after the other; then the
-history is judged.
+excuse. At last everything is read to its end, audited, and the brokers stopped, one after the other;
+then the history is judged.
 """
 
 from __future__ import annotations
@@ -240,9 +240,9 @@ class Run:
         self.noted(process, "start", error)
         # A start that waited for ZooKeeper may end a little later than what it waited for.
         begun_us = process.loop._began_us if self.plan.clustered else self.now_us
-        if self.history.quiet and begun_us >= self.history.quiet[0].time_us:
-            self.wrong(f"{process.name} cannot start: {type(error).__name__}: {error}")
-        elif not isinstance(error, MemqError):
+        if (self.history.quiet and begun_us >= self.history.quiet[0].time_us) or not isinstance(
+            error, MemqError
+        ):
             self.wrong(f"{process.name} cannot start: {type(error).__name__}: {error}")
         process.machine.stopped(h.STOPPED, "could not start")
         self.world.timeline.after(1_000_000, self.start_broker, process.machine.name)
@@ -662,7 +662,6 @@ class Run:
         folder = machine.folder / "objects"
         found = folder.glob("*/*/topics/**/*")
         return sorted(str(path.relative_to(folder)) for path in found if path.is_file())
-
 
     def _all_queue_topics(self) -> list[str]:
         """Topics of which the queue has something."""

@@ -172,7 +172,7 @@ class Publisher:
                 self._ids[owner] = None
         if self._ids:
             await self._state_topic.see()
-        self._claimed = {owner: None for owner in state.claimed_by(self._ids)}
+        self._claimed = dict.fromkeys(state.claimed_by(self._ids))
         said = state.times.get(self._broker_id, SavedTimes(0, 0))
         self._times = self._said_times = said
         self._worker = asyncio.get_running_loop().create_task(self._work())
