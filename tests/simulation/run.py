@@ -2,7 +2,7 @@
 
 A run has three parts. While it is *noisy*, everybody works and faults happen. Then it is *quiet*:
 what was broken is mended, no more is written than was begun, and every promise must be kept without
-excuse. At last everything is read to its end, audited, and the brokers stopped, one after the other;
+excuse. At last everything is read to its end, audited, and the brokers stopped, one after another;
 then the history is judged.
 """
 
