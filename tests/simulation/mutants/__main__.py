@@ -39,7 +39,12 @@ UNSIMULATED = (
     "spark_apps/",
     "memq/cli/",
     "memq/core/governor/assign",
+    "memq/core/governor/election.py",
     "memq/core/governor/governor.py",
+    "memq/core/governor/mirror.py",
+    "memq/core/governor/nodes.py",
+    "memq/core/governor/runner.py",
+    "memq/core/governor/shared_catalog.py",
     "memq/core/storage/object_store",
     "memq/spark/",
 )

@@ -14,7 +14,7 @@ from memq.core.format.schema import serialize_schema
 from memq.core.governor import topics
 from memq.core.governor.coordination import MAX_TRANSACTION_BYTES
 from memq.core.governor.nodes import DOOMED, TOPICS, make_persistent
-from memq.core.governor.session import Transaction
+from memq.core.governor.session import GetNode, Transaction
 from memq.core.governor.shared_catalog import ATTEMPTS, MAX_TOPIC_BYTES, SharedCatalog
 from memq.core.governor.topics import altered_topic
 from memq.core.runtime import Runtime
@@ -292,6 +292,30 @@ async def test_a_later_incarnation_is_not_altered_for_an_earlier_one(broker, oth
     with pytest.raises(VersionConflictError, match="'t' was deleted"):
         await broker.catalog.alter(stored, stored.topic)
     assert (await other.catalog.get("t")).topic == later
+
+
+async def test_what_is_read_while_it_is_made_anew_is_of_one_life(broker, other, service):
+    """What is altered then is what was read, or nothing."""
+    await broker.create()
+    service.hold(of(broker.session, GetNode(TOPICS.path)))
+    late = asyncio.ensure_future(broker.alter(batch_age="1s"))
+    while not service.held:
+        await asyncio.sleep(0.01)
+    await other.catalog.delete("t")
+    later = await other.create()
+    service.release()
+    await asyncio.gather(late, return_exceptions=True)
+    assert (await other.catalog.get("t")).topic.incarnation == later.incarnation
+
+
+async def test_what_was_deleted_does_not_come_back(broker, other):
+    """Though its creation is sent again, before it is removed and after."""
+    topic = await broker.create()
+    await other.catalog.delete("t")
+    for _ in range(2):
+        with pytest.raises(UnavailableError):
+            await broker.catalog.save_new(topic)
+        await other.remove(topic)
 
 
 async def test_a_later_incarnation_is_not_deleted_for_an_earlier_one(broker, other, service):
