@@ -31,7 +31,7 @@ incarnation is not there, the coordination service is asked (`look`).
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import itertools
 import logging
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, NoReturn
 
@@ -49,9 +49,12 @@ from memq.core.retry import Backoff
 from memq.core.topic import INCARNATION_DIGITS, TopicConfig
 from memq.core.wire.messages import BrokerInfo
 from memq.errors import (
+    ChangeUncertainError,
+    ClosedError,
     InvalidRequestError,
     MemqError,
     NotHostedError,
+    SessionLostError,
     TopicExistsError,
     TopicRecreatedError,
     UnavailableError,
@@ -351,15 +354,30 @@ class ClusterTopics(Topics):
 
     async def _make(self, catalog: SharedCatalog, topic: Topic) -> None:
         """Make a topic as a whole, or see to it that what there is of it is removed."""
-        await catalog.announce(topic)
         try:
+            await catalog.announce(topic)
             partitions = topic.config.read_partitions
             await self._context.queue.create_topic(topic.queue_topic, partitions)
             await catalog.save_new(topic)
         except MemqError:
-            with contextlib.suppress(MemqError):  # else it is, when this broker is gone
-                await catalog.claim_removal(topic)
+            self._context.fatal_errors.spawn("unmade topic", self._unmake(catalog, topic))
             raise
+
+    async def _unmake(self, catalog: SharedCatalog, topic: Topic) -> None:
+        """Let a topic be removed that could not be made; the next session does it otherwise."""
+        for failures in itertools.count():
+            if catalog is not self._catalog or self._stopping:
+                return
+            try:
+                await catalog.claim_removal(topic)
+            except (UnavailableError, ChangeUncertainError, VersionConflictError):
+                pause_s = AGAIN.equal_jitter_s(failures, self._context.runtime.random)
+                await asyncio.sleep(pause_s)
+                continue
+            except (NoNodeError, SessionLostError, ClosedError) as exc:
+                # It was not announced, or it was made after all.
+                log.debug("topic %s is not doomed by this broker: %s", topic.queue_topic, exc)
+            return
 
     async def _made_before(self, catalog: SharedCatalog, name: str, request_id: str) -> Topic:
         """The topic of that name, if this request has made it."""
