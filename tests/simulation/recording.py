@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from tests.simulation.run import Run
     from tests.simulation.world import Process
 
+NEVER = ("fenced", "schema_mismatch", "invalid_request", "not_hosted", "unavailable")
+"""Why no Message is given up: another attempt, or another broker, takes it."""
 CALL_SLACK_US = 1_000_000  # a turn here and there, and a clock that is a little slow
 
 
@@ -96,6 +98,8 @@ class Sends:
         else:
             done = send._replace(end_us=end_us, outcome=INFO)
             self._run.noted(self._process, f"not delivered: {type(error).__name__}", error)
+            if error.code in NEVER:
+                self._run.wrong(f"{self._process.name} gave up a Message: {error}")
         self._run.history.add(done)
 
 
