@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 RETENTION_EVERY = 50  # one run in so many outlives its first Batches, which takes some 20 s
 MAX_SHOWN = 12  # violations shown of a run
-ROUND = 4  # runs of clusters at a time
+ROUND = 6  # runs of clusters at a time
 MAX_FAILED = 10  # runs; after these no other is begun
 
 

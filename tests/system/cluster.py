@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import secrets
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -68,7 +69,11 @@ def draw_cluster(seed: str, brokers: int) -> ClusterPlan:
     """The plan of a run of some ten seconds."""
     rng = random.Random(f"{seed}/{brokers} brokers")
     plan = draw(seed)
-    options = plan.options | {"retention_interval": "1s", "drain_timeout": "8s"}
+    options = plan.options | {
+        "retention_interval": "1s",
+        "drain_timeout": "8s",
+        "log_level": "info",
+    }
     producers = tuple(
         replace(
             producer,
@@ -114,7 +119,8 @@ class Brokers:
         self._plan = plan
         self._services = services
         self._report = report
-        self._id = directory.name
+        # A run may be repeated, and what an earlier one left in the services is not its own.
+        self._id = f"{directory.name}-{secrets.token_hex(3)}"
         self._rng = random.Random(plan.plan.seed)
         self.links: list[TcpFaultProxy] = [services.link() for _ in plan.lives]
         self._directory = directory
