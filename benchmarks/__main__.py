@@ -32,6 +32,7 @@ NAMES = (
     "help",
     "export",
     "spark",
+    "failover",
 )
 
 
@@ -39,11 +40,14 @@ def main() -> None:
     """Run all, or those that are named."""
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", choices=[*NAMES, []], help="which; all when none")
-    names = parser.parse_args().names or NAMES
+    parser.add_argument("--kills", type=int, default=50, help="of brokers, for failover")
+    given = parser.parse_args()
+    names = given.names or NAMES
     print(f"machine: {_machine()}")
     for name in names:
         start = time.perf_counter()
-        rows = importlib.import_module(f"benchmarks.{name}").run()
+        options = {"kills": given.kills} if name == "failover" else {}
+        rows = importlib.import_module(f"benchmarks.{name}").run(**options)
         print(f"\n{name} ({time.perf_counter() - start:.0f} s)")
         for what, figure, note in rows:
             print(f"  {what}\n      {figure}\n      {note}", flush=True)

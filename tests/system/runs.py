@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 RUN_TIMEOUT_S = 240.0  # a run takes some seconds, 35 with many cuts; a hang is a violation as well
 LOST, DOUBLED, DAMAGED = {"lost write", "unseen"}, {"duplicate"}, {"phantom", "changed"}
+CREATE_TIMEOUT_S = 120.0  # brokers may die, and services be away, before the first topic is made
 SWEEP_S = 0.5  # several of the plan's retention_interval
 REST_TIMEOUT_S = 5.0  # for audit reports, which are sent when a producer is closed, to be stored
 LOG_SIGNS = ("CRITICAL", "Traceback", "published notifications from offset")
@@ -202,7 +203,7 @@ async def carry_out(
 async def _create(cluster: Cluster, config: TopicConfig, history: h.History) -> None:
     begun_us = now_us()
     with suppress(TopicExistsError):  # made by a request whose answer a crash has taken
-        await cluster.call(None, m.CreateTopic(config=config))
+        await cluster.call(None, m.CreateTopic(config=config), timeout_s=CREATE_TIMEOUT_S)
     incarnation = (await cluster.topic(config.name, refresh=True)).incarnation
     history.add(
         h.TopicChange(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.system.ledger import Ledger
     from tests.system.plan import ProducerPlan
 
-CLOSE_TIMEOUT_S = 30.0
+CLOSE_TIMEOUT_S = 90.0  # services may be away, and come back one after the other
 MAX_BACKLOG = 30  # Messages
 
 
