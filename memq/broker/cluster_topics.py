@@ -49,12 +49,9 @@ from memq.core.retry import Backoff
 from memq.core.topic import INCARNATION_DIGITS, TopicConfig
 from memq.core.wire.messages import BrokerInfo
 from memq.errors import (
-    ChangeUncertainError,
-    ClosedError,
     InvalidRequestError,
     MemqError,
     NotHostedError,
-    SessionLostError,
     TopicExistsError,
     TopicRecreatedError,
     UnavailableError,
@@ -370,14 +367,12 @@ class ClusterTopics(Topics):
                 return
             try:
                 await catalog.claim_removal(topic)
-            except (UnavailableError, ChangeUncertainError, VersionConflictError):
+            except MemqError as exc:
+                log.debug("topic %s cannot be given up yet: %s", topic.queue_topic, exc)
                 pause_s = AGAIN.equal_jitter_s(failures, self._context.runtime.random)
                 await asyncio.sleep(pause_s)
-                continue
-            except (NoNodeError, SessionLostError, ClosedError) as exc:
-                # It was not announced, or it was made after all.
-                log.debug("topic %s is not doomed by this broker: %s", topic.queue_topic, exc)
-            return
+            else:
+                return
 
     async def _made_before(self, catalog: SharedCatalog, name: str, request_id: str) -> Topic:
         """The topic of that name, if this request has made it."""
