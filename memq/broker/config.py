@@ -20,7 +20,6 @@ from memq.core.named_values import (
     parse_storage_options,
     parse_zookeeper_options,
 )
-from memq.core.notification.open import is_embedded
 from memq.core.options import Option, defaults, options_of, parse_options
 from memq.core.topic import TopicConfig, check_topic_name
 from memq.core.units import DAY_MS, GIB, KIB, MIB, MINUTE_MS
@@ -194,7 +193,7 @@ def _check_cluster(fields: Mapping[str, Any], peers: tuple[Peer, ...]) -> None:
             )
         return
     ZooKeeperOptions.read(fields["zookeeper"], fields["zookeeper_options"])
-    if is_embedded(fields["queue"]):
+    if not fields["queue"]:
         raise ConfigError(
             "zookeeper without queue: the brokers of a cluster share one Kafka; set "
             "queue = kafka://host:port"
