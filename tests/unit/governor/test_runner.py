@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.core.governor.election import resign
+from memq.core.governor.coordination import Check
+from memq.core.governor.election import resign, stand
 from memq.core.governor.governor import MOVE_TIMEOUT_MS, SETTLE_MS
 from memq.core.governor.nodes import (
     ASSIGNMENTS,
@@ -273,6 +274,20 @@ async def test_what_arrives_late_of_one_that_was_replaced_is_refused(service, pe
     await second.session.close()
     await until_elected([first])
     await until_owned(person, 12, by="a")
+
+
+async def test_a_transaction_sent_before_another_election_is_refused(service, person):
+    """Nothing else is in its way: the other one has decided nothing yet."""
+    (first,) = await governed(service, person, "a")
+    service.hold(of(first.session, Transaction))
+    await create_topic(person, topic_of("u"))
+    await until_held(service)
+    await delete(person, GOVERNOR)
+    assert await stand(await service.open(), "b") == Check(ELECTION, 2)
+    service.release()
+    await quiet()
+    assert list(await assignments(person)) == ["t"]
+    assert first.elected == [True, False]
 
 
 async def test_one_that_is_refused_looks_who_was_elected(service, person, caplog):
