@@ -176,6 +176,16 @@ class InMemoryKafka:
         found.records = [each for each in found.records if each[0].offset >= found.start]
         self._on_truncated(place, found.start)
 
+    def lose(self, place: Place, end: int) -> None:
+        """Lose what is at an offset and after it, as an election does that is not clean."""
+        log = self.partition(place)
+        log.end = min(log.end, end)
+        log.start = min(log.start, end)
+        log.records = [each for each in log.records if each[0].offset < end]
+        log.unstable = {each: begin for each, begin in log.unstable.items() if begin < end}
+        for client in list(self._clients):
+            client.news(place)
+
     def become(self, transactional_id: str, producer: InMemoryTransactions) -> None:
         """Make this the only producer of an id; what the one before has begun is aborted."""
         before = self._producers.get(transactional_id)
@@ -288,7 +298,9 @@ class InMemoryClient:
         """What each of these partitions has now."""
         await self.request()
         logs = [self._kafka.partition(place) for place in places]
-        return [Bounds(log.start, log.stable, log.end) for log in logs]
+        found = [Bounds(log.start, log.stable, log.end) for log in logs]
+        await self.request()  # as much again for the answer, in which nothing later is
+        return found
 
     async def read(
         self, place: Place, start: int, end: int, *, max_records: int, max_bytes: int
@@ -367,9 +379,9 @@ class InMemoryClient:
             log = self._kafka.partition(place)
         except UnknownTopicError:
             return
-        if offset < log.start:
+        if not log.start <= offset <= log.end:
             del self._following[place]
-            reader.failed(OffsetOutOfRangeError(f"offset {offset} of {place} was truncated"))
+            reader.failed(OffsetOutOfRangeError(f"offset {offset} of {place} is not there"))
             return
         reached = log.stable
         records = log.committed(offset, reached)

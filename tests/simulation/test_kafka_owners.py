@@ -77,6 +77,7 @@ class Story:
     saved: list[Saved] = field(default_factory=list)
     commits: list[tuple[int, int, str]] = field(default_factory=list)  # number, value, life
     may_have_committed: set[int] = field(default_factory=set)
+    failures: list[tuple[str, Exception]] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
 
     def happened(self, what):
@@ -300,11 +301,12 @@ def tell(seed):
                 cluster_id="c",
                 broker_id=process.machine.name,
                 runtime=process.runtime,
+                on_failure=lambda *failure: story.failures.append(failure),
             )
 
         def start(name):
             machine = world.machine(name)
-            if not machine.up:
+            if not machine.up and timeline.now_us < SECONDS * 1e6:
                 process = machine.start()
                 queue = queue_of(process)
                 broker = Broker(story, process, queue, world.rng(process.name), lives)
@@ -383,6 +385,7 @@ def test_only_the_owner_publishes_and_commits(seed):
     """Who took a write partition over has seen all that anybody before it ever publishes."""
     story, log, committed, claims, saved = tell(seed)
     payloads = [payload for partition in log for _, payload in partition]
+    assert story.failures == []
     assert len(payloads) == len({*payloads})
     assert {*payloads} <= {*story.sent}
     places = {

@@ -101,7 +101,8 @@ class Kafka(JavaService):
 
     def _format(self) -> None:
         """Make the empty log of a new cluster."""
-        cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        unique = b"\0" + uuid.uuid4().bytes[1:]  # one that began with "-" would be an option
+        cluster_id = urlsafe_b64encode(unique).decode().rstrip("=")
         main = ["kafka.tools.StorageTool", "format", "--cluster-id", cluster_id, "--config"]
         done = subprocess.run(
             [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 
 import pytest
 
@@ -13,6 +14,7 @@ from memq.core.notification.open import open_kafka
 from memq.core.notification.queue import Publication
 from memq.errors import (
     ConfigError,
+    DataLossError,
     FencedError,
     MemqError,
     PublishUncertainError,
@@ -121,6 +123,62 @@ async def test_what_is_acked_is_there_once_whatever_kafka_goes_through(own_kafka
     assert sum(map(len, found)) == sum(len(writer.acked) for writer in writers)
     with pytest.raises(FencedError):
         await queue.publish("t", 0, [Publication(0, b"late", 1)])
+
+
+@pytest.mark.parametrize("what", ["notifications", "state"])
+async def test_what_kafka_has_lost_is_named(own_kafka, process, cluster, caplog, what):
+    """A partition that comes back as it was some time ago is missed, and not waited for."""
+    failures = []
+    queue = await process(port=own_kafka.port, on_failure=lambda *each: failures.append(each))
+    await queue.create_topic("t", 1)
+    await queue.fence("t", 0)
+    name = f"{cluster}.t-0" if what == "notifications" else f"{cluster}.memq-state-0"
+    folder, copy = own_kafka.folder / "data" / name, own_kafka.folder / "copy"
+
+    async def publish_some(running_ms):
+        publications = [Publication(0, b"x", 1, running_ms)]
+        (offset,) = await until_known(lambda: queue.publish("t", 0, publications))
+        place = queue._place("t", 0)
+        while (await queue._client.bounds([place]))[0].written != offset + 2:  # with its marker
+            await asyncio.sleep(0.05)
+        return offset
+
+    kept = await publish_some(100)
+    own_kafka.kill()
+    shutil.copytree(folder, copy)
+    await asyncio.to_thread(own_kafka.start)
+    lost = await publish_some(200)
+    assert (await queue.offsets("t", 0))[1] == lost + 1
+    own_kafka.kill()
+    shutil.rmtree(folder)
+    copy.rename(folder)
+    await asyncio.to_thread(own_kafka.start)
+    with pytest.raises(DataLossError, match=rf"lost data of {cluster}\..*: .*up to offset"):
+        if what == "notifications":
+            await until_known(lambda: queue.offsets("t", 0))
+        else:
+            await until_known(lambda: queue.committed("g", "t"))
+    if what == "notifications":
+        assert (await until_known(lambda: queue.offsets("t", 0)))[1] == kept + 1
+        assert [each for each in caplog.records if each.levelname == "CRITICAL"]
+    else:
+        assert [type(error) for _, error in failures] == [DataLossError]
+        with pytest.raises(DataLossError):
+            await publish_some(300)
+
+
+async def until_known(call):
+    """Ask again while Kafka is not there yet."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                return await call()
+            except PublishUncertainError:
+                raise
+            except FencedError:
+                raise
+            except QueueError:
+                await asyncio.sleep(0.1)
 
 
 async def everybody_writes(writers):

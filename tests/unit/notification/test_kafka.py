@@ -19,7 +19,9 @@ from memq.core.retry import Backoff
 from memq.errors import (
     ClosedError,
     ConfigError,
+    DataLossError,
     FencedError,
+    MemqError,
     OffsetOutOfRangeError,
     PublishUncertainError,
     QueueError,
@@ -468,6 +470,106 @@ async def test_calls_that_wait_are_bounded(queue, kafka, monkeypatch):
     assert refused
     assert all("3 calls wait for Kafka already" in str(each) for each in refused)
     assert len(await payloads(queue)) == len(outcomes) - len(refused)
+
+
+@pytest.mark.parametrize("follows", [True, False])
+async def test_what_kafka_has_lost_is_named_at_once(kafka, queue, caplog, follows):
+    """Who reads what an election has lost is told which offsets, once; then all goes on."""
+    offsets = await publish(queue, *(b"%d" % n for n in range(5)))
+    await queue.offsets("t", 0)
+    if not follows:
+        queue._client.unfollow(Place("c.t", 0))
+    waiting = asyncio.ensure_future(queue.wait("t", {0: offsets[-1] + 1}, 60))
+    await asyncio.sleep(0)
+    kafka.lose(Place("c.t", 0), offsets[3])
+    lost = r"lost data of c\.t/0: .*up to offset 6, .*up to 3 only"
+    async with asyncio.timeout(1):
+        with pytest.raises(DataLossError, match=lost):
+            await queue.offsets("t", 0)
+        assert await queue.offsets("t", 0) == (0, offsets[3])
+        with pytest.raises(MemqError):
+            await waiting
+    assert len([each for each in caplog.records if each.levelname == "CRITICAL"]) == 1
+    assert await payloads(queue) == [b"0", b"1", b"2"]
+    with pytest.raises(OffsetOutOfRangeError):
+        await queue.fetch("t", 0, offsets[4], max_entries=9, max_bytes=1 << 20)
+    await publish(queue, b"next")
+    assert await payloads(queue) == [b"0", b"1", b"2", b"next"]
+
+
+async def test_what_was_written_and_lost_is_not_waited_for(kafka, queue, monkeypatch):
+    """Who has written something waits to see it only while Kafka has it."""
+    monkeypatch.setattr("memq.core.notification.kafka.queue.SETTLED_S", 0.1)
+    await queue.offsets("t", 0)
+    queue._client.unfollow(Place("c.t", 0))
+    await publish(queue, b"a", b"b")
+    kafka.lose(Place("c.t", 0), 0)
+    async with asyncio.timeout(5):
+        with pytest.raises(DataLossError, match=r"up to offset 2, .*up to 0 only"):
+            await queue.fetch("t", 0, 0, max_entries=9, max_bytes=1 << 20)
+        assert await payloads(queue) == []
+
+
+@pytest.mark.parametrize("call", ["fetch", "fence", "truncate", "offset_at"])
+async def test_whoever_asks_first_learns_what_is_lost(kafka, process, queue, call):
+    """What others have written, and was read here, is missed as well, by whatever is asked."""
+    offsets = await publish(queue, *(b"%d" % n for n in range(5)))
+    other = await process("other")
+    assert len(await payloads(other)) == 5
+    await other.fence("t", 7)
+    kafka.lose(Place("c.t", 0), offsets[3])
+    calls = {
+        "fetch": lambda: other.fetch("t", 0, offsets[4], max_entries=9, max_bytes=1 << 20),
+        "fence": lambda: other.fence("t", 7, again=True),
+        "truncate": lambda: other.truncate("t", 0, offsets[4]),
+        "offset_at": lambda: other.offset_at("t", 0, 1),
+    }
+    async with asyncio.timeout(1):
+        with pytest.raises(DataLossError, match=r"lost data of c\.t/0"):
+            await calls[call]()
+    await other.fence("t", 7)
+
+
+async def test_an_end_that_moves_while_it_is_asked_for_is_no_loss(queue, kafka, caplog):
+    """What is written while Kafka answers is not in the answer, and nothing is lost."""
+    kafka.latency_s = (0.0001, 0.003)
+    for _ in range(30):
+        await asyncio.gather(
+            *(publish(queue, b"x", write_partition=n % 2) for n in range(5)),
+            *(queue.offsets("t", n % 2) for n in range(5)),
+        )
+    assert "lost" not in caplog.text
+
+
+@pytest.mark.parametrize("notice", ["see", "follow", "commit"])
+async def test_a_broker_ends_when_kafka_has_lost_what_brokers_said(kafka, process, notice):
+    """Claims may be lost: whoever reads what is left does not know whom to fence."""
+    failures = []
+    queue = await process("b", on_failure=lambda *failure: failures.append(failure))
+    await queue.create_topic("t", 1)
+    await queue.fence("t", 0)
+    if notice != "follow":
+        queue._client.unfollow(queue._state_topic.place)
+    if notice == "commit":
+        await queue.commit("g", "t", {0: 1})
+    end = queue._state_topic.reached.offset
+    if notice == "commit":
+        await queue.commit("g", "t", {0: 2})
+        kafka.lose(queue._state_topic.place, end)
+    else:
+        kafka.lose(queue._state_topic.place, end - 2)
+    if notice != "follow":
+        with pytest.raises(DataLossError, match=r"lost data of c\.memq-state/0"):
+            await queue.committed("g", "t")
+    async with asyncio.timeout(5):
+        while not failures:
+            await asyncio.sleep(0.01)
+    with pytest.raises(DataLossError):
+        await publish(queue, b"late")
+    with pytest.raises(DataLossError):
+        await queue.fence("t", 0)
+    ((_, error),) = failures
+    assert isinstance(error, DataLossError)
 
 
 async def test_a_bug_is_told_and_costs_no_silence(process, monkeypatch):

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 def log_failure(where: str, error: Exception) -> None:
     """Log what nothing expected, whole, where nobody else is told of it."""
-    log.critical("%s: unexpected error", where, exc_info=error)
+    log.critical("%s: the queue in Kafka does not work any more", where, exc_info=error)
 
 
 class Place(NamedTuple):

@@ -96,7 +96,11 @@ _MOVED = {
     ck.KafkaError.FENCED_LEADER_EPOCH,
     ck.KafkaError.UNKNOWN_LEADER_EPOCH,
 }
-_OUT_OF_RANGE = {ck.KafkaError.OFFSET_OUT_OF_RANGE, ck.KafkaError._AUTO_OFFSET_RESET}  # noqa: SLF001
+_OUT_OF_RANGE = {
+    ck.KafkaError.OFFSET_OUT_OF_RANGE,
+    ck.KafkaError._AUTO_OFFSET_RESET,  # noqa: SLF001
+    ck.KafkaError._LOG_TRUNCATION,  # noqa: SLF001
+}
 _FENCED = {
     ck.KafkaError._FENCED,  # noqa: SLF001
     ck.KafkaError.PRODUCER_FENCED,
@@ -228,7 +232,7 @@ class ConfluentClient:
         found: dict[Place, Bounds | MemqError] = {}
         for first in range(0, len(places), LOOK_AT_ONCE):
             some = places[first : first + LOOK_AT_ONCE]
-            self._check_open("look up offsets")
+            self._check_open("reach Kafka")
             try:
                 found |= self._bounds(some)
             except ck.KafkaException as exc:
@@ -301,7 +305,8 @@ class ConfluentClient:
             return await self._in(self._reading, f"read {place}", reading)
         except OffsetOutOfRangeError as exc:
             # A Kafka that comes back says so of what it has not recovered yet, too.
-            if (await self.bounds([place]))[0].start <= start:
+            bounds = (await self.bounds([place]))[0]
+            if bounds.start <= start <= bounds.written:
                 raise QueueError(f"{exc}; it is retained, try again") from exc
             raise
 

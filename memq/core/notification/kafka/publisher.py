@@ -407,6 +407,8 @@ class Publisher:
 
     async def _ready_producer(self) -> Transactions:
         """A producer whose id has claimed all that is owned here."""
+        if self._state_topic.reached.error is not None:
+            raise self._state_topic.reached.error
         if self._producer is None:
             name = f"{self._name}.{self._runtime.token_hex(8)}"
             self._producer = await self._client.transactions(name)

@@ -42,6 +42,12 @@ Kafka how far the partition was written, and waits for that. A broker that dies 
 transaction open, and nobody sees what others have written after it until it is fenced or Kafka
 gives it up, after ten seconds or twenty.
 
+*A Kafka that has lost what it has confirmed*, as after an election that was not clean, has less of
+a partition than was written or read here. That is noticed when it is asked how far the partition
+goes, and told; there is nothing to wait for. When it is the state that has lost its end, claims may
+be gone: others do not know whom to fence. So a broker that has read more of it publishes no more,
+and begins anew with what there is.
+
 *Times.* Each broker's entries bear times that do not decrease. Clocks of several brokers are never
 quite the same, so entries of two of them may; searches by time find the first entry that has the
 time or a later one, but for that difference.
@@ -50,6 +56,7 @@ time or a later one, but for that difference.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
@@ -57,7 +64,7 @@ from memq.core.clock import SavedTimes
 from memq.core.group import check_group_name
 from memq.core.notification.kafka.client import NewRecord, Place, log_failure
 from memq.core.notification.kafka.publisher import ROUND_RECORDS, Publisher
-from memq.core.notification.kafka.reached import SEEN_S, see
+from memq.core.notification.kafka.reached import SEEN_S, lost, see
 from memq.core.notification.kafka.state import held_record, offset_records, topic_record
 from memq.core.notification.kafka.state_topic import StateTopic
 from memq.core.notification.kafka.tail import Tail, entries_of
@@ -90,6 +97,9 @@ if TYPE_CHECKING:
     from memq.core.notification.kafka.publisher import Owner
     from memq.core.notification.kafka.state import StateRecord
     from memq.core.notification.queue import Holding, Publication, QueueEntry
+    from memq.errors import DataLossError
+
+log = logging.getLogger(__name__)
 
 START_S = 5.0  # for which the start of a partition is believed, where others may truncate it
 SETTLED_S = 1.0  # how long a look at the end of a partition waits for open transactions
@@ -116,8 +126,8 @@ class KafkaQueue:
         cluster_id: of the cluster, which shares what is in Kafka under this name.
         broker_id: of this broker.
         runtime: chance, for transactional ids, and the clock.
-        on_failure: told of what nothing expected, and where; the queue does not work any more, and
-            whoever has it is to stop.
+        on_failure: told of what the queue cannot go on after, and where: a bug, or that Kafka has
+            lost what brokers have said; whoever has the queue is to stop.
     """
 
     def __init__(
@@ -135,7 +145,12 @@ class KafkaQueue:
         self._runtime = runtime
         self._releases = Waiters()  # those who wait until other brokers let go
         self._state_topic = StateTopic(
-            client, cluster_id, self._forget_topic, self._releases.wake_all, runtime
+            client,
+            cluster_id,
+            on_forgotten=self._forget_topic,
+            on_read=self._releases.wake_all,
+            on_failure=on_failure,
+            runtime=runtime,
         )
         self._state = self._state_topic.state
         self._publisher = Publisher(
@@ -150,7 +165,7 @@ class KafkaQueue:
         )
         self._tails: OrderedDict[Place, Tail] = OrderedDict()  # asked about longest ago first
         self._opening: dict[Place, asyncio.Task[Tail]] = {}
-        self._written: dict[Place, int] = {}  # one past the last entry that was written here
+        self._written: dict[Place, int] = {}  # one past the last that was written or read here
         self._last_times: dict[Place, tuple[int, int]] = {}  # that were given to a publication
         self._waiters = Waiters()
         self._closed = False
@@ -357,7 +372,7 @@ class KafkaQueue:
         """Start and end of a partition, as Kafka has it now."""
         tail = await self._tail(topic, partition)
         place = self._place(topic, partition)
-        bounds = (await self._client.bounds([place]))[0]
+        bounds = (await self._bounds([place]))[0]
         tail.looked_s = self._runtime.mono_s()
         tail.forget_before(bounds.start)
         try:
@@ -487,9 +502,7 @@ class KafkaQueue:
         partitions = await self._partitions(topic)
         places = [self._place(topic, each) for each in range(partitions)]
         tails = [await self._tail(topic, each) for each in range(partitions)]
-        for tail, place, bounds in zip(
-            tails, places, await self._client.bounds(places), strict=True
-        ):
+        for tail, place, bounds in zip(tails, places, await self._bounds(places), strict=True):
             tail.forget_before(bounds.start)
             await see(self._client, place, tail, bounds)
 
@@ -514,6 +527,7 @@ class KafkaQueue:
         tail = self._tails.get(place)
         if tail is not None and tail.reached.error is not None:
             del self._tails[place]  # it may be there again
+            self._note_end(place, tail.reached.offset)
             tail = None
         if tail is None:
             opening = self._opening.get(place)
@@ -525,8 +539,49 @@ class KafkaQueue:
         tail.used_s = self._runtime.mono_s()
         if place in self._tails:
             self._tails.move_to_end(place)
-        await tail.reached.wait_for(self._written.get(place, 0), SEEN_S, place)
+        written = self._written.get(place, 0)
+        if tail.reached.offset < written:
+            await self._see_written(place, tail, written)
         return tail
+
+    async def _see_written(self, place: Place, tail: Tail, written: int) -> None:
+        """Wait until what was written here is seen: a little later, unless Kafka has lost it."""
+        try:
+            await tail.reached.wait_for(written, SETTLED_S, place)
+        except QueueError:
+            await self._bounds([place])
+            await tail.reached.wait_for(written, SEEN_S, place)
+
+    async def _bounds(self, places: Sequence[Place]) -> list[Bounds]:
+        """What these partitions have now.
+
+        Raises:
+            DataLossError: Kafka has less of one than it had; it is told once.
+        """
+        before = []
+        for place in places:
+            tail = self._tails.get(place)
+            read = 0 if tail is None else tail.reached.offset
+            before.append(max(read, self._written.get(place, 0)))
+        found = await self._client.bounds(places)
+        losses = [
+            self._lose(place, lost(place, end, bounds), bounds)
+            for place, end, bounds in zip(places, before, found, strict=True)
+            if bounds.written < end
+        ]
+        if losses:
+            raise losses[0]
+        return found
+
+    def _lose(self, place: Place, error: DataLossError, bounds: Bounds) -> DataLossError:
+        """Go on with what Kafka has of a partition."""
+        log.critical("%s; going on with what there is", error)
+        self._written[place] = bounds.stable  # what is open may never be
+        tail = self._tails.pop(place, None)
+        if tail is not None:
+            self._client.unfollow(place)
+            tail.failed(error)
+        return error
 
     def _opened(self, place: Place, opening: asyncio.Task[Tail]) -> None:
         del self._opening[place]
@@ -535,7 +590,7 @@ class KafkaQueue:
 
     async def _open(self, topic: str, place: Place) -> Tail:
         """Begin to follow a partition."""
-        bounds = (await self._client.bounds([place]))[0]
+        bounds = (await self._bounds([place]))[0]
         last = await self._last_entries(place, bounds)
         tail = Tail(bounds.start, bounds.stable, last, lambda: self._waiters.wake(topic))
         tail.used_s = tail.looked_s = self._runtime.mono_s()
@@ -611,8 +666,13 @@ class KafkaQueue:
     def _note_written(self, records: Sequence[NewRecord], offsets: Sequence[int]) -> None:
         """Whoever reads here waits until it sees what was written here."""
         for record, offset in zip(records, offsets, strict=False):
-            if record.place != self._state_topic.place:
-                self._written[record.place] = max(self._written.get(record.place, 0), offset + 1)
+            if record.place == self._state_topic.place:
+                self._state_topic.note_written(offset + 1)
+            else:
+                self._note_end(record.place, offset + 1)
+
+    def _note_end(self, place: Place, end: int) -> None:
+        self._written[place] = max(self._written.get(place, 0), end)
 
     def _check_open(self) -> None:
         if self._closed:

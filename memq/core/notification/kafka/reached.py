@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from memq.core.notification.kafka.client import Reader
 from memq.core.notification.queue import MAX_PAYLOAD_BYTES
-from memq.errors import OffsetOutOfRangeError, QueueError
+from memq.errors import DataLossError, OffsetOutOfRangeError, QueueError
 
 if TYPE_CHECKING:
     from memq.core.notification.kafka.client import Bounds, KafkaClient, Place
@@ -72,6 +72,15 @@ class Reached:
             ) from exc
         finally:
             del self._waiting[future]
+
+
+def lost(place: Place, end: int, bounds: Bounds) -> DataLossError:
+    """The error for a partition of which Kafka has less than was written to it."""
+    return DataLossError(
+        f"Kafka has lost data of {place}: it was written up to offset {end}, and is there up to "
+        f"{bounds.written} only. See in Kafka's log whether an election was not clean, or a disk "
+        "was replaced"
+    )
 
 
 class Followed(Reader, Protocol):

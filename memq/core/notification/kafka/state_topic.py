@@ -7,19 +7,18 @@ import logging
 from typing import TYPE_CHECKING
 
 from memq.core.notification.kafka.client import NewRecord, Place
-from memq.core.notification.kafka.reached import Reached, see
+from memq.core.notification.kafka.reached import Reached, lost, see
 from memq.core.notification.kafka.state import KafkaState
 from memq.core.retry import Backoff
 from memq.core.units import counted
-from memq.errors import ClosedError, ConfigError
+from memq.errors import ClosedError, ConfigError, MemqError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from memq.core.notification.kafka.client import KafkaClient, Record
+    from memq.core.notification.kafka.client import KafkaClient, OnFailure, Record
     from memq.core.notification.kafka.state import StateRecord
     from memq.core.runtime import Runtime
-    from memq.errors import MemqError
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +41,7 @@ class StateTopic:
         cluster_id: of the cluster whose topic it is.
         on_forgotten: told of each topic of the queue that is said to be gone.
         on_read: called when something was read.
+        on_failure: told that Kafka has lost what was said.
         runtime: chance, and the time for records.
 
     Attributes:
@@ -54,15 +54,20 @@ class StateTopic:
         self,
         client: KafkaClient,
         cluster_id: str,
+        *,
         on_forgotten: Callable[[str], None],
         on_read: Callable[[], None],
+        on_failure: OnFailure,
         runtime: Runtime,
     ) -> None:
         self._client = client
         self._on_forgotten = on_forgotten
         self._on_read = on_read
+        self._on_failure = on_failure
         self._runtime = runtime
         self._failures = 0  # to follow it, one after the other
+        self._written = 0  # one past the last record that was written here
+        self._looking: asyncio.Task[None] | None = None
         self.reached = Reached(0)
         self.place = Place(f"{cluster_id}.memq-state", 0)
         self.state = KafkaState()
@@ -92,9 +97,19 @@ class StateTopic:
 
         Raises:
             QueueError: Kafka does not show it.
+            DataLossError: Kafka has less of it than it had.
         """
+        end = max(self.reached.offset, self._written)
         bounds = (await self._client.bounds([self.place]))[0]
+        if bounds.written < end and self.reached.error is None:
+            error = lost(self.place, end, bounds)
+            self.reached.fail(error)
+            self._on_failure("what brokers have said", error)
         await see(self._client, self.place, self, bounds)
+
+    def note_written(self, end: int) -> None:
+        """This was written here, and may be read a little later."""
+        self._written = max(self._written, end)
 
     def new_records(self, records: Iterable[StateRecord]) -> list[NewRecord]:
         """These records as they are written to it."""
@@ -117,6 +132,8 @@ class StateTopic:
         """It cannot be followed; it is again, as Kafka may only have to come to itself."""
         if isinstance(error, ClosedError):
             self.reached.fail(error)
+            if self._looking is not None:
+                self._looking.cancel()
             return
         again_s = FOLLOW_AGAIN.equal_jitter_s(self._failures, self._runtime.random)
         self._failures += 1
@@ -126,3 +143,12 @@ class StateTopic:
     def _follow_again(self) -> None:
         if self.reached.error is None:
             self._client.follow(self.place, self.reached.offset, self)
+            if self._looking is None or self._looking.done():
+                self._looking = asyncio.get_running_loop().create_task(self._look())
+
+    async def _look(self) -> None:
+        """Learn whether there is nothing to follow any more."""
+        try:
+            await self.see()
+        except MemqError as exc:
+            log.warning("%s is not read: %s", self.place, exc)
