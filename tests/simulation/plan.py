@@ -205,6 +205,9 @@ def draw(seed: int, *, seconds: float | None = None) -> Plan:
     clustered = len(brokers) > 1
     if clustered:
         deeds = [*_placed(of_cluster, deeds, brokers), *_of_cluster(of_cluster, brokers, seconds)]
+        for _ in range(of_cluster.choice((0, 3, 8))):  # what moves is told by several
+            who = of_cluster.choice(names)
+            deeds.append(Deed(at_s=of_cluster.uniform(0.5, seconds), what="ask", who=who))
     of_store = random.Random(f"{seed}/store")
     store = of_store.random() < IN_STORE or clustered
     if store:

@@ -1,0 +1,107 @@
+"""What other brokers, ZooKeeper and Kafka do to a broker in the middle of something."""
+
+from __future__ import annotations
+
+import pytest
+
+from memq.core.governor.nodes import DOOMED
+from memq.core.notification.kafka.queue import KafkaQueue
+from memq.errors import MemqError, NotHostedError
+from tests.integration.broker.support import until
+
+
+async def another_queue(cluster, broker_id: str) -> KafkaQueue:
+    """The queue of a broker that is not there, to the end of the test."""
+    queue = KafkaQueue(cluster.kafka.client(), cluster_id="memq", broker_id=broker_id)
+    await queue.start()
+    cluster.stack.push_async_callback(queue.close)
+    return queue
+
+
+async def test_what_another_broker_has_fenced_is_taken_over_again(cluster):
+    """An owner that is fenced under its hands sends its clients elsewhere, and then owns it again.
+
+    A broker whose session ended in the middle of a take-over may fence what has an owner by then.
+    """
+    (one,) = await cluster.start("one")
+    c = await cluster.connect(one)
+    await c.create("t", batch_age="5ms")
+    await cluster.all_owned("t")
+    first = await c.write(0)
+    hosted = one.topics.get("t")
+    fenced = hosted.partitions[0]
+    queue = await another_queue(cluster, "gone")
+    await queue.fence(hosted.topic.queue_topic, 0)
+    with pytest.raises(NotHostedError):
+        await c.write(1)
+    await until(lambda: hosted.partitions.get(0) not in (None, fenced))
+    assert (await c.write(1)).offset > first.offset
+
+
+async def test_what_nobody_writes_to_is_taken_over_again_too(cluster):
+    """An owner that is fenced under its hands notices it by itself."""
+    (one,) = await cluster.start("one")
+    c = await cluster.connect(one)
+    await c.create("t")
+    await cluster.all_owned("t")
+    hosted = one.topics.get("t")
+    fenced = hosted.partitions[0]
+    queue = await another_queue(cluster, "gone")
+    await queue.fence(hosted.topic.queue_topic, 0)
+    await until(lambda: hosted.partitions.get(0) not in (None, fenced))
+    assert one.context.queue.owns(hosted.topic.queue_topic, 0)
+
+
+async def test_a_broker_that_comes_back_lets_others_have_what_it_had(cluster):
+    """What a broker has claimed in its life before is not waited for because it lives again."""
+    earlier = await another_queue(cluster, "two")
+    (one,) = await cluster.start("one")
+    c = await cluster.connect(one)
+    await c.create("t", write_partitions=2)
+    await cluster.all_owned("t")
+    queue_topic = one.topics.get("t").topic.queue_topic
+    await earlier.fence(queue_topic, 0, 1)
+    (two,) = await cluster.start("two")
+    await until(lambda: one.context.queue.owns(queue_topic, 0), 10)
+    await cluster.all_owned("t")
+    assert two.topics.names() == one.topics.names()
+
+
+async def test_nothing_runs_without_a_session(cluster):
+    """A broker whose session is over, and that cannot open another, has closed what it had."""
+    one, _ = await cluster.start("one", "two")
+    c = await cluster.connect(one)
+    await c.create("t", write_partitions=2)
+    await cluster.all_owned("t")
+    cluster.zookeeper.expire(one.sessions[-1])
+    cluster.zookeeper.stop()
+    cluster.zookeeper.start()
+    await until(lambda: not one.topics.running())
+    assert await cluster.all_owned("t")
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+async def test_a_topic_that_could_not_be_made_leaves_nothing(cluster, lost):
+    """Whatever answer of ZooKeeper is lost, a topic is there as a whole, or nothing is doomed."""
+    (one,) = await cluster.start("one")
+    c = await cluster.connect(one)
+    await c.create("before")
+    await cluster.all_owned("before")
+    session = one.sessions[-1]
+    create_topic = one.context.queue.create_topic
+
+    async def creating(*args):
+        await create_topic(*args)
+        if lost == 2:
+            cluster.zookeeper.lose_answer(session)
+
+    one.context.queue.create_topic = creating
+    if lost == 1:
+        cluster.zookeeper.lose_answer(session)
+    try:
+        await c.create("t")
+    except MemqError:
+        assert "t" not in one.topics.names()
+    else:
+        await cluster.all_owned("t")
+    await until(lambda: not cluster.zookeeper.names(DOOMED.path))
