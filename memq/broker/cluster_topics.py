@@ -51,6 +51,7 @@ from memq.core.wire.messages import BrokerInfo
 from memq.errors import (
     InvalidRequestError,
     MemqError,
+    NoNodeError,
     NotHostedError,
     TopicExistsError,
     TopicRecreatedError,
