@@ -51,7 +51,6 @@ from memq.core.wire.messages import BrokerInfo
 from memq.errors import (
     InvalidRequestError,
     MemqError,
-    NoNodeError,
     NotHostedError,
     TopicExistsError,
     TopicRecreatedError,

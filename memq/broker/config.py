@@ -10,8 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from memq.core.defaults import DEFAULT_ADMIN_PORT, DEFAULT_HOST, DEFAULT_PORT
-from memq.core.governor.assignor import BALANCED
+from memq.core.defaults import (
+    DEFAULT_ADMIN_PORT,
+    DEFAULT_ASSIGNOR,
+    DEFAULT_HOST,
+    DEFAULT_PORT,
+)
 from memq.core.governor.options import ZooKeeperOptions
 from memq.core.log_format import LOG_FORMAT, LogFormat
 from memq.core.named_values import (
@@ -114,7 +118,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     rack: Annotated[str, Option("text", "")]
     capacity: Annotated[int, Option("count", 1, 1, 1_000_000)]
     role: Annotated[str, Option("text", "all", choices=("all", "read"))]
-    assignor: Annotated[str, Option("text", BALANCED)]
+    assignor: Annotated[str, Option("text", DEFAULT_ASSIGNOR)]
     cluster_id: Annotated[str, Option("text", "memq")]
     broker_id: Annotated[str, Option("text", "broker-1")]
     host: Annotated[str, Option("text", DEFAULT_HOST)]

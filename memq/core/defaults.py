@@ -9,3 +9,4 @@ DEFAULT_BOOTSTRAP = f"{DEFAULT_HOST}:{DEFAULT_PORT}"  # where `memq dev` listens
 BOOTSTRAP_VARIABLE = "MEMQ_BOOTSTRAP"
 ZONE_VARIABLE = "MEMQ_ZONE"
 TOKEN_VARIABLE = "MEMQ_TOKEN"  # noqa: S105 - the name of a variable
+DEFAULT_ASSIGNOR = "balanced"

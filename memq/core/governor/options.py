@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import ssl
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,8 @@ from memq.core.units import parse_duration_ms
 from memq.errors import ConfigError, InvalidRequestError
 
 if TYPE_CHECKING:
+    import ssl
+
     from memq.core.named_values import NamedValues
 
 DEFAULT_PORT = 2181
@@ -132,6 +133,8 @@ class ZooKeeperOptions:
         """
         if not (self.tls or self.ca_certificate or self.client_certificate):
             return None
+        import ssl  # noqa: PLC0415 - options are read by commands that only print help
+
         try:
             context = ssl.create_default_context(cafile=self.ca_certificate or None)
             if self.client_certificate:
