@@ -365,6 +365,7 @@ async def test_what_an_earlier_life_left_open_holds_the_next_one_up_for_nothing(
     mine.transaction, _ = kafka.begin(records)  # and here it dies
     async with asyncio.timeout(5):
         again = await process("b")
+        assert await again.topics() == ["t"]
     await again.fence("t", 0)
     assert await payloads(again) == [b"a"]
 
