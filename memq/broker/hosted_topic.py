@@ -10,7 +10,7 @@ from memq.broker.duplicates import DuplicateChecker
 from memq.broker.write_partition import WritePartition
 from memq.core.format.schema import deserialize_schema
 from memq.core.notification.queue import GROUPS
-from memq.core.storage.keys import BatchKey, object_key
+from memq.core.storage.keys import BatchKey, batch_id_at, object_key
 from memq.core.units import counted
 from memq.core.write_partition import TopicProcessor
 from memq.errors import MemqError
@@ -139,6 +139,7 @@ class HostedTopic:
                 locate=self._locator(topic, number),
                 window=start.window,
                 written_ms=max(told_ms, start.written_ms),
+                opened_ms=start.opened_ms,
             )
             self.partitions[number] = WritePartition(
                 processor, topic.queue_topic, context, self.duplicates
@@ -161,8 +162,7 @@ class HostedTopic:
         return all(drained)
 
     def _new_batch_id(self, running_ms: int) -> str:
-        """A unique name that sorts by running time: 12 hex digits of it, 16 random ones."""
-        return f"{running_ms:012x}{self._context.runtime.token_hex(8)}"
+        return batch_id_at(running_ms, self._context.runtime.token_hex(8))
 
     def _locator(
         self, topic: Topic, write_partition: int

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from memq.broker.context import SCAN_BYTES
 from memq.core.deduplication import BatchRef, DeduplicationWindow
+from memq.core.storage.keys import opened_ms
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -23,12 +24,14 @@ class Rebuilt:
     Attributes:
         window: its published sequences.
         written_ms: the latest time that is written down for one of its Batches.
+        opened_ms: the latest running time in the id of one of them.
         batches: how many notifications it was rebuilt from.
     """
 
     def __init__(self, window_ms: int) -> None:
         self.window = DeduplicationWindow(window_ms)
         self.written_ms = 0
+        self.opened_ms = -1
         self.batches = 0
 
 
@@ -56,6 +59,7 @@ async def take_over(
             batch = BatchRef(partition, entry.offset, notification.batch_id)
             target.window.publish(notification.producers, batch, entry.running_ms)
             target.written_ms = max(target.written_ms, notification.sealed_ms)
+            target.opened_ms = max(target.opened_ms, opened_ms(notification.batch_id))
             target.batches += 1
     return rebuilt
 

@@ -118,6 +118,8 @@ class TopicProcessor:
             sealing.
         window: published sequences, rebuilt from the queue.
         written_ms: the latest time that was written down or told so far; see rule 8.
+        opened_ms: the latest running time in the id of a Batch so far; ids of an owner with a clock
+            behind that of the one before go on from there.
 
     Attributes:
         config, write_partition, window, written_ms: as above, and as they are now.
@@ -135,6 +137,7 @@ class TopicProcessor:
         locate: Callable[[str, int, int], tuple[str, str]],
         window: DeduplicationWindow,
         written_ms: int = 0,
+        opened_ms: int = -1,
     ) -> None:
         self.config = config
         self.write_partition = write_partition
@@ -150,7 +153,7 @@ class TopicProcessor:
         self._effects: list[Effect] = []
         self._next_partition = 0
         self.written_ms = written_ms
-        self._last_opened_ms = -1
+        self._last_opened_ms = opened_ms
         self._uncertain = False
 
     def __repr__(self) -> str:

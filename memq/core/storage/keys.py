@@ -43,6 +43,8 @@ _BATCH_KEY = re.compile(
     r"\.arrows"
 )
 
+_OPENED_DIGITS = 12  # hex digits of a Batch's id that say when it was opened
+
 KEY_PARTS = 7
 """Parts of the key of a Batch: hh, cluster, "topics", topic, incarnation, write partition, name."""
 
@@ -67,6 +69,24 @@ class BatchKey(NamedTuple):
     sealed_ms: int
     batch_id: str
     running_ms: int = 0
+
+
+def batch_id_at(opened_ms: int, token: str) -> str:
+    """The id of a Batch that was opened at this running time; ids sort by it.
+
+    Args:
+        opened_ms: milliseconds of running time.
+        token: random hex digits.
+    """
+    return f"{opened_ms:0{_OPENED_DIGITS}x}{token}"
+
+
+def opened_ms(batch_id: str) -> int:
+    """The running time in the id of a Batch; 0 for an id that was made otherwise."""
+    try:
+        return int(batch_id[:_OPENED_DIGITS], 16)
+    except ValueError:
+        return 0
 
 
 def object_key(batch: BatchKey) -> str:

@@ -74,3 +74,22 @@ async def test_many_gaps_that_never_were_do_not_settle_anything(tmp_path, monkey
         c.schema_id = schema_id
         for sequence in range(42):
             assert (await c.write(sequence)).duplicate == (sequence != 40)
+
+
+async def test_batches_of_a_later_owner_sort_after_those_of_the_one_before(tmp_path) -> None:
+    """Also when its running time is behind, as that of another broker of a cluster may be."""
+    ahead, behind, queue, storage = Machine(), Machine(), InMemoryQueue(), InMemoryStorage()
+    seams = {"storage": storage}
+    async with broker(tmp_path, queue=queue, runtime=ahead.runtime, **seams) as b, client(b) as c:
+        await c.create(**TOPIC)
+        ahead.pass_time(1_000)
+        schema_id, before = c.schema_id, (await c.write(0)).batch_id
+        successor = queue.another_process()
+    successor.times = InMemoryQueue().times  # as if nothing had been saved
+    async with (
+        broker(tmp_path, queue=successor, runtime=behind.runtime, **seams) as b,
+        client(b) as c,
+    ):
+        c.schema_id = schema_id
+        after = [(await c.write(sequence)).batch_id for sequence in (1, 2)]
+    assert sorted([*after, before]) == [before, *after]
