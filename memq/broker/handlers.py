@@ -247,8 +247,6 @@ class Handlers:
 
     async def _metadata(self, request: m.Metadata) -> m.MetadataAnswer:
         more = False
-        if request.known and request.max_wait_ms > 0:
-            self._context.check_lease()  # who hears no news sends elsewhere those who wait for it
         if request.topics is None:
             names, more = self._page_of_topics(request.after)
         else:

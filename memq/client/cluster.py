@@ -2,9 +2,7 @@
 
 A `Cluster` starts from a few seed addresses and learns the brokers from any of them. It keeps one
 connection per broker, and the topics that were asked for, for up to `METADATA_AGE_S`. A caller that
-is told `NotHostedError` without an address refreshes the topic and asks its new host. A topic that
-is asked for again is asked of another broker than the one that told it before, where there are
-several: that one may be cut off from the others, and would say the same for as long as it is.
+is told `NotHostedError` without an address refreshes the topic and asks its new host.
 
 Every call has one deadline. Inside it, retriable errors are tried again: at another broker where
 any will do, else at the same one after a back-off with full jitter. A `NotHostedError` that names
@@ -117,7 +115,6 @@ class Cluster:
         self._clock = runtime.mono_s
         self._topics: dict[str, TopicInfo] = {}
         self._versions: dict[str, str] = {}  # of these, where they have one
-        self._told_by: dict[str, str] = {}  # who told them last
         self._told_s = self._clock()  # when brokers were told last
         self._connections: dict[str, BrokerConnection] = {}
         self._opening: dict[str, asyncio.Task[BrokerConnection]] = {}
@@ -152,10 +149,7 @@ class Cluster:
         known = self._topics.get(name)
         if known is not None and not refresh and self._clock() < self._told_s + METADATA_AGE_S:
             return known
-        answer = await self.metadata(
-            [name], create=create, timeout_s=timeout_s, last=self._told_by.get(name, "")
-        )
-        return self._remember(name, answer)
+        return self._remember(name, await self.metadata([name], create=create, timeout_s=timeout_s))
 
     async def next_topic(self, name: str, wait_s: float) -> TopicInfo:
         """A topic as soon as it is not as it was told last, or when `wait_s` are over.
@@ -182,28 +176,22 @@ class Cluster:
     def _remember(self, name: str, answer: MetadataAnswer) -> TopicInfo:
         if [topic.config.name for topic in answer.topics] != [name]:
             raise ProtocolError(f"asked for topic {name!r}, but the broker answered {answer!r}")
-        for known in (self._topics, self._versions, self._told_by):
+        for known in (self._topics, self._versions):
             known.pop(name, None)
             while len(known) >= MAX_CACHED_TOPICS:
                 del known[next(iter(known))]
         self._topics[name] = answer.topics[0]
-        self._told_by[name] = self._preferred
         if answer.version:
             self._versions[name] = answer.version
         return answer.topics[0]
 
     async def metadata(
-        self,
-        topics: list[str] | None,
-        *,
-        create: bool = False,
-        timeout_s: float | None = None,
-        last: str = "",
+        self, topics: list[str] | None, *, create: bool = False, timeout_s: float | None = None
     ) -> MetadataAnswer:
         """Brokers and the topics named (None: all) as any broker knows them.
 
-        The one at the address `last` is asked when the others have failed. All topics may take
-        several requests; a topic that is made or deleted meanwhile is there or not.
+        All topics may take several requests; a topic that is made or deleted meanwhile is there
+        or not.
 
         Raises:
             UnknownTopicError: there is no such topic.
@@ -215,8 +203,7 @@ class Cluster:
         while True:
             after = found[-1].config.name if found else ""
             request = Metadata(topics=topics, create=create, after=after)
-            left_s = deadline_s - self._clock()
-            answer, _ = await self.call(None, request, timeout_s=left_s, last=last)
+            answer, _ = await self.call(None, request, timeout_s=deadline_s - self._clock())
             assert isinstance(answer, MetadataAnswer)  # noqa: S101 - the wire checked the type
             found += answer.topics
             if not answer.more:
@@ -273,7 +260,6 @@ class Cluster:
         body_crc: int | None = None,
         timeout_s: float | None = None,
         wait_s: float = 0.0,
-        last: str = "",
     ) -> tuple[Struct, memoryview]:
         """Ask a broker (None: any) until it answers: header and body of the answer.
 
@@ -284,7 +270,6 @@ class Cluster:
             body_crc: CRC32C of the body, when it is known.
             timeout_s: deadline of the whole call; None for `request_timeout_s`.
             wait_s: how long the broker may take on purpose, on top of it.
-            last: address of the one to ask after all others, where any will do.
 
         Raises:
             NotHostedError: another broker must be asked, but it is not known which.
@@ -296,7 +281,7 @@ class Cluster:
         retry = self.retry(budget_s + wait_s)
         call = _Call(header, body, body_crc)
         where, redirected = address, False
-        tried = {last} if last else set()
+        tried: set[str] = set()
         while True:
             anyone = where is None
             target = self._choose(tried) if where is None else where

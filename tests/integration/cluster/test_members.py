@@ -7,7 +7,6 @@ import asyncio
 import pytest
 
 from memq import AsyncConsumer, AsyncProducer
-from memq.client.cluster import Cluster as ClientCluster
 from memq.core.wire import messages as m
 from memq.errors import NotHostedError, UnavailableError
 from tests.integration.broker.support import until
@@ -151,22 +150,3 @@ async def test_a_commit_that_waits_while_the_groups_move_is_sent_elsewhere(clust
     assert error.value.address == other.address
     await stopping
     await (await cluster.connect(other)).ask(commit)
-
-
-async def test_a_client_asks_another_broker_than_the_one_that_is_cut_off(cluster):
-    """What a broker told that hears nothing any more is asked of another one when it is doubted."""
-    one, two = await cluster.start("one", "two")
-    await (await cluster.connect(one)).create("t", write_partitions=2)
-    assert sorted(await cluster.all_owned("t")) == ["one", "two"]
-    client = ClientCluster(two.address)
-    try:
-        before = await client.topic("t")
-        cluster.zookeeper.freeze(two.sessions[-1])
-        await until(lambda: len(one.topics.get("t").partitions) == 2)
-        assert (await client.topic("t", refresh=True)).hosts == [one.address] * 2
-        client.forget("t")
-        assert (await client.topic("t")).hosts == before.hosts
-        assert (await client.next_topic("t", 0.1)).hosts == [one.address] * 2
-    finally:
-        cluster.zookeeper.thaw(two.sessions[-1])
-        await client.close()
