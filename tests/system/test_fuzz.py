@@ -24,7 +24,7 @@ async def test_broker_withstands_hostile_frames_and_serves_others(tmp_path) -> N
     report = await fuzz.run(FRAMES, "fixed", tmp_path)
     assert report.violations == []
     assert report.outcome.kinds.total() >= FRAMES
-    assert report.outcome.answers > FRAMES / 4
+    assert report.outcome.answers > FRAMES / 5
     assert report.acked > 0
     assert report.objects > 0
 
