@@ -56,6 +56,7 @@ time or a later one, but for that difference.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import OrderedDict
 from typing import TYPE_CHECKING
@@ -106,6 +107,7 @@ SETTLED_S = 1.0  # how long a look at the end of a partition waits for open tran
 TAIL_RECORDS = 64  # that are looked at for the last entry, first; eight times as many then
 SEARCH_RECORDS = 500  # that a search by time reads at once
 MAX_TAILS = 10_000  # partitions that are followed, beside those of topics that are owned here
+CLAIMS_SEEN_S = 0.5  # for which claims are waited for that were written just now
 IDLE_S = 600.0  # after which a partition that nobody asks about is followed no more
 
 TOPIC_SETTINGS = {
@@ -288,7 +290,6 @@ class KafkaQueue:
     ) -> bool:
         """Wait until none of them is claimed by another broker that lives."""
         await self._partitions(topic)
-        await self._state_topic.see()
 
         def ready() -> bool:
             self._check_open()
@@ -297,6 +298,12 @@ class KafkaQueue:
             claimed_by = (self._claimed_by(topic, each) for each in write_partitions)
             return not any(each not in ("", self._broker_id) and lives(each) for each in claimed_by)
 
+        # Who has died may have left a transaction open, which holds up for many seconds what is
+        # seen of the state; the fence ends it, so this must not wait for it. What is not seen yet
+        # is at worst a claim of somebody alive, who is then fenced without need.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(timeout_s, CLAIMS_SEEN_S)):
+                await self._state_topic.see()
         return await self._releases.wait(topic, ready, timeout_s)
 
     def wake_owners(self) -> None:
