@@ -183,7 +183,7 @@ async def carry_out(
         await _stop_retention(cluster, plan)
         read = {topic: await follower.read_again() for topic, follower in followers.items()}
     except* (MemqError, BrokerEndedError) as group:
-        raise group.exceptions[0] from group
+        raise _first(group) from group
     finally:
         report.acked = len(ledger.acked)
         report.duplicates = ledger.duplicates
@@ -198,6 +198,13 @@ async def carry_out(
     report.violations += await asyncio.to_thread(check, ledger.history)
     report.batches = sum(len(batches) for batches in read.values())
     report.read = sum(_records(batches) for batches in read.values())
+
+
+def _first(error: BaseException) -> BaseException:
+    """The first error in groups of groups."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 async def _create(cluster: Cluster, config: TopicConfig, history: h.History) -> None:

@@ -10,12 +10,14 @@ import pytest
 from memq.errors import ConfigError
 from memq.testing.crashing import CrashPoint
 from tests.system import faults
+from tests.system.chaos import round_of, run_round
 from tests.system.kafka import in_kafka, kafka
 from tests.system.ledger import Name, name_in, row_of
 from tests.system.lives import Life, Seams
 from tests.system.object_store import in_store, store
 from tests.system.plan import Plan, ProducerPlan, draw, draw_retention
 from tests.system.runs import Report, run
+from tests.system.services import services
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,6 +45,9 @@ IN_STORE = [f"s3/{number}" for number in range(6)]
 """Seeds of runs with their Batches in an object store that fails."""
 IN_KAFKA = ("in kafka/0", "in kafka/1", "in kafka/2")
 """Seeds of runs with their notifications in a Kafka that fails."""
+
+OF_CLUSTERS = [f"cluster/{number}" for number in range(3)]
+"""Seeds of runs of clusters; all are of one round."""
 
 CHANCES = 5  # runs for a planted bug: where the machine is slow, a run may not come to its mistake
 
@@ -117,6 +122,23 @@ def test_nothing_acked_is_lost_with_a_kafka_that_fails(reports_in_kafka, seed) -
     report = reports_in_kafka[seed]
     assert report.violations == []
     assert report.ends.total() >= 3
+
+
+@pytest.fixture(scope="module")
+def reports_of_clusters(tmp_path_factory, service_jars) -> dict[str, Report]:
+    """The reports of runs of clusters of three brokers, by seed."""
+    root = tmp_path_factory.mktemp("clusters")
+    with services(root, service_jars) as found:
+        running = run_round(round_of(OF_CLUSTERS[0]), OF_CLUSTERS, 3, root, found)
+        return dict(zip(OF_CLUSTERS, asyncio.run(running), strict=True))
+
+
+@pytest.mark.parametrize("seed", OF_CLUSTERS)
+def test_nothing_acked_is_lost_by_a_cluster_whose_services_fail(reports_of_clusters, seed) -> None:
+    """Brokers die and services fail, and in the end each write partition has one owner."""
+    report = reports_of_clusters[seed]
+    assert report.violations == []
+    assert report.acked > 0
 
 
 def test_runs_have_something_to_lose(reports) -> None:
