@@ -31,6 +31,7 @@ incarnation is not there, the coordination service is asked (`look`).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, NoReturn
@@ -49,9 +50,11 @@ from memq.core.retry import Backoff
 from memq.core.topic import INCARNATION_DIGITS, TopicConfig
 from memq.core.wire.messages import BrokerInfo
 from memq.errors import (
+    ClosedError,
     InvalidRequestError,
     MemqError,
     NotHostedError,
+    SessionLostError,
     TopicExistsError,
     TopicRecreatedError,
     UnavailableError,
@@ -60,7 +63,7 @@ from memq.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from memq.broker.context import BrokerContext
     from memq.core.governor.assignment import Partition
@@ -78,6 +81,17 @@ SEEN_S = 10.0  # for which a change of a topic is waited for, until this broker 
 DELETED_S = 5.0  # for what is under way of a topic that is deleted
 _MOVES = "/moves"  # whose waiting is for what runs here; no topic has such a name
 _NEWS = "/news"  # likewise, for what clients are told
+
+
+@contextlib.contextmanager
+def _asked_again() -> Iterator[None]:
+    """Let a client ask again whose request the end of our session has met: it changed nothing."""
+    try:
+        yield
+    except (SessionLostError, ClosedError) as exc:
+        raise UnavailableError(
+            f"this broker has lost its session with the coordination service; ask again: {exc}"
+        ) from exc
 
 
 class _Stored(NamedTuple):
@@ -287,19 +301,20 @@ class ClusterTopics(Topics):
         Raises:
             UnavailableError: the coordination service does not say.
         """
-        catalog = self._shared()
-        try:
-            topic, version, _ = await catalog.get(name)
-        except UnknownTopicError:
-            await self._wait(name, lambda: name not in self._hosted)
-            return
+        with _asked_again():
+            catalog = self._shared()
+            try:
+                topic, version, _ = await catalog.get(name)
+            except UnknownTopicError:
+                await self._wait(name, lambda: name not in self._hosted)
+                return
 
-        def seen() -> bool:
-            hosted, stored = self._hosted.get(name), self._stored.get(name, _Stored())
-            known = hosted is not None and hosted.topic.incarnation == topic.incarnation
-            return known and stored.version >= version
+            def seen() -> bool:
+                hosted, stored = self._hosted.get(name), self._stored.get(name, _Stored())
+                known = hosted is not None and hosted.topic.incarnation == topic.incarnation
+                return known and stored.version >= version
 
-        await self._wait(name, seen)
+            await self._wait(name, seen)
 
     # -- how they come and go ---------------------------------------------------------------
 
@@ -333,21 +348,22 @@ class ClusterTopics(Topics):
         return all(outcome is True for outcome in outcomes)
 
     async def _create(self, config: TopicConfig, request_id: str) -> HostedTopic:
-        catalog, name = self._shared(), config.name
-        try:
-            topic = await self._made_before(catalog, name, request_id)
-        except UnknownTopicError:
-            topic = await catalog.new(
-                config,
-                now_ms=self._context.now().wall_ms,
-                incarnation=self._context.runtime.token_hex(INCARNATION_DIGITS // 2),
-                request_id=request_id,
-            )
-            await self._make(catalog, topic)
-            log.info("topic %s created, incarnation %s", name, topic.incarnation)
-        await self.look(name)
-        await self._wait(name, lambda: all(self._owners(topic)))
-        return self.get(name, topic.incarnation)
+        with _asked_again():
+            catalog, name = self._shared(), config.name
+            try:
+                topic = await self._made_before(catalog, name, request_id)
+            except UnknownTopicError:
+                topic = await catalog.new(
+                    config,
+                    now_ms=self._context.now().wall_ms,
+                    incarnation=self._context.runtime.token_hex(INCARNATION_DIGITS // 2),
+                    request_id=request_id,
+                )
+                await self._make(catalog, topic)
+                log.info("topic %s created, incarnation %s", name, topic.incarnation)
+            await self.look(name)
+            await self._wait(name, lambda: all(self._owners(topic)))
+            return self.get(name, topic.incarnation)
 
     async def _make(self, catalog: SharedCatalog, topic: Topic) -> None:
         """Make a topic as a whole, or see to it that what there is of it is removed."""
@@ -382,32 +398,34 @@ class ClusterTopics(Topics):
         return found
 
     async def _alter(self, name: str, options: dict[str, str], schema: bytes | None) -> HostedTopic:
-        catalog = self._shared()
-        while True:
+        with _asked_again():
+            catalog = self._shared()
+            while True:
+                await self.look(name)
+                hosted = self.coordinated(name)  # who knows how far retention has come
+                stored = await catalog.get(name)
+                retained_since_ms = hosted.retained_since_ms(self._context.now().wall_ms)
+                altered = altered_topic(stored.topic, options, schema, retained_since_ms)
+                try:
+                    await catalog.alter(stored, altered)
+                except VersionConflictError:
+                    continue  # somebody else has altered it meanwhile
+                break
+            log.info("topic %s altered: %s%s", name, options, " and its schema" if schema else "")
             await self.look(name)
-            hosted = self.coordinated(name)  # who knows how far retention has come
-            stored = await catalog.get(name)
-            retained_since_ms = hosted.retained_since_ms(self._context.now().wall_ms)
-            altered = altered_topic(stored.topic, options, schema, retained_since_ms)
-            try:
-                await catalog.alter(stored, altered)
-            except VersionConflictError:
-                continue  # somebody else has altered it meanwhile
-            break
-        log.info("topic %s altered: %s%s", name, options, " and its schema" if schema else "")
-        await self.look(name)
-        await self._wait(name, lambda: all(self._owners(altered)))
-        return self.get(name)
+            await self._wait(name, lambda: all(self._owners(altered)))
+            return self.get(name)
 
     async def _delete(self, name: str, incarnation: str) -> None:
-        deleted = await self._shared().delete(name, incarnation)
-        log.info("topic %s deleted, incarnation %s", name, deleted.incarnation)
+        with _asked_again():
+            deleted = await self._shared().delete(name, incarnation)
+            log.info("topic %s deleted, incarnation %s", name, deleted.incarnation)
 
-        def gone() -> bool:
-            hosted = self._hosted.get(name)
-            return hosted is None or hosted.topic.incarnation != deleted.incarnation
+            def gone() -> bool:
+                hosted = self._hosted.get(name)
+                return hosted is None or hosted.topic.incarnation != deleted.incarnation
 
-        await self._wait(name, gone)
+            await self._wait(name, gone)
 
     # -- what runs here ---------------------------------------------------------------------
 

@@ -150,3 +150,18 @@ async def test_a_commit_that_waits_while_the_groups_move_is_sent_elsewhere(clust
     assert error.value.address == other.address
     await stopping
     await (await cluster.connect(other)).ask(commit)
+
+
+async def test_a_topic_that_is_asked_for_as_a_session_ends_is_asked_for_again(cluster):
+    """That a broker has lost its session is no answer for a client: others have theirs."""
+    (one,) = await cluster.start("one")
+    c = await cluster.connect(one)
+    await until(one.context.leased)
+    session = one.sessions[-1]
+    cluster.zookeeper.freeze(session)
+    asking = asyncio.ensure_future(c.create("t"))
+    await asyncio.sleep(0)
+    cluster.zookeeper.expire(session)
+    cluster.zookeeper.thaw(session)
+    with pytest.raises(UnavailableError):
+        await asking
