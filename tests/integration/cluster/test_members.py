@@ -6,9 +6,10 @@ import asyncio
 
 import pytest
 
-from memq import AsyncConsumer, AsyncProducer
+from memq import AsyncAdminClient, AsyncConsumer, AsyncProducer
 from memq.core.wire import messages as m
 from memq.errors import NotHostedError, UnavailableError
+from tests.advice import follows
 from tests.integration.broker.support import until
 
 
@@ -142,16 +143,17 @@ async def test_a_commit_that_waits_while_the_groups_move_is_sent_elsewhere(clust
     )
     late = asyncio.ensure_future(c.ask(commit))
     await waiting.wait()
-    stopping = asyncio.ensure_future(cluster.stop(owner.config.broker_id))
+    async with AsyncAdminClient(other.address) as admin:
+        await admin.drain_broker(owner.config.broker_id)
     await until(lambda: not owner.topics.get("t").coordinated)
     gate.set()
     with pytest.raises(NotHostedError) as error:
         await late
     assert error.value.address == other.address
-    await stopping
     await (await cluster.connect(other)).ask(commit)
 
 
+@follows("has lost its session with the coordination service; ask again")
 async def test_a_topic_that_is_asked_for_as_a_session_ends_is_asked_for_again(cluster):
     """That a broker has lost its session is no answer for a client: others have theirs."""
     (one,) = await cluster.start("one")
@@ -165,3 +167,5 @@ async def test_a_topic_that_is_asked_for_as_a_session_ends_is_asked_for_again(cl
     cluster.zookeeper.thaw(session)
     with pytest.raises(UnavailableError):
         await asking
+    await until(one.context.leased)
+    await c.create("t")
