@@ -4,9 +4,10 @@ import asyncio
 import logging
 import random
 from collections import Counter
+from contextlib import suppress
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from memq.core.governor.coordination import Check
@@ -593,10 +594,19 @@ class History:
             session = await self.service.open()
             try:
                 self.brokers[name] = broker = await Broker.start(session, name, self.runtime)
-                await broker.task
-            except MemqError:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self.report(broker))
+                    await broker.task
+            except* MemqError:
                 await session.close()
             await asyncio.sleep(0.1)
+
+    async def report(self, broker):
+        """What it reports ends moves, or else each run of them takes a minute."""
+        while True:
+            await asyncio.sleep(5)
+            with suppress(MemqError):
+                await broker.report()
 
     async def take(self, step, number):
         name = "abc"[number]
@@ -628,6 +638,7 @@ class History:
         await until_owned(self.person, 2 * self.topics, by=accepting)
 
 
+@example([("topic", 0, 0.02), ("drain", 1, 0.3), ("drain", 1, 0.0), ("drain", 0, 0.0)], 0)
 @given(STEPS, st.integers(0, 1_000))
 def test_whatever_happens_only_the_broker_elected_writes(steps, seed):
     """And when nothing fails any more, one governs and everything has an owner."""
