@@ -71,7 +71,7 @@ class InMemoryZooKeeper:
     ) -> None:
         self._loop = loop or asyncio.get_running_loop()
         self._on_changed = on_changed
-        self._tree = _Tree()
+        self._tree = _Tree(self._loop.time)
         self._sessions: dict[int, _ServerSession] = {}  # that have not ended
         self._links: dict[Session, _ModelLink] = {}
         self._next_id = FIRST_SESSION_ID
@@ -289,8 +289,9 @@ class _Entry(NamedTuple):
 class _Tree:
     """The nodes. Whatever cannot be done raises, and leaves everything as it was."""
 
-    def __init__(self) -> None:
-        self.nodes: dict[str, _Entry] = {"/": _Entry(Node(b"", 0, 0, 0), "")}
+    def __init__(self, clock_s: Callable[[], float]) -> None:
+        self._clock_s = clock_s
+        self.nodes: dict[str, _Entry] = {"/": _Entry(Node(b"", 0, 0, 0, 0), "")}
         self.names: dict[str, dict[str, None]] = {}  # of children, by path
         self._transactions = 0
 
@@ -356,7 +357,8 @@ class _Tree:
         if parent.node.owner:
             raise InvalidRequestError(f"{path!r} cannot be made: its parent is an ephemeral")
         owner = session.session_id if change.ephemeral else 0
-        node = Node(bytes(change.data), 0, owner, self._transactions)
+        created_ms = int(self._clock_s() * 1000)
+        node = Node(bytes(change.data), 0, owner, self._transactions, created_ms)
         self._put(path, _Entry(node, session.user))
         return _came_or_went(path)
 

@@ -143,8 +143,19 @@ async def test_a_node_that_is_made_again_is_another_one(session):
     await session.delete("/a", 0)
     await session.create("/a", b"same")
     assert (await session.get("/a"))[:3] == first[:3]
-    created = [first.created, (await session.get("/b")).created, (await session.get("/a")).created]
+    made = [first, await session.get("/b"), await session.get("/a")]
+    created = [node.created for node in made]
     assert created == sorted(set(created))
+
+
+async def test_when_a_node_was_made(session):
+    """The service says it in milliseconds, and changes of the node change nothing in it."""
+    await session.create("/a")
+    await asyncio.sleep(0.05)
+    await session.create("/b")
+    await session.set("/a", b"1", 0)
+    made = [(await session.get(path)).created_ms for path in ("/a", "/b")]
+    assert 50 <= made[1] - made[0] <= 30_000
 
 
 async def test_what_cannot_be_done_is_a_typed_error(session):

@@ -54,12 +54,15 @@ class Node(NamedTuple):
         owner: `session_id` of the session whose ephemeral it is; 0 if it is none.
         created: number of the transaction that made it. It grows over the whole tree, so a node
             that was deleted and made again has a larger one, though its version is 0 again.
+        created_ms: when it was made, by the clock of the service; to be compared with that of other
+            nodes only.
     """
 
     data: bytes
     version: int
     owner: int
     created: int
+    created_ms: int
 
 
 class Create(NamedTuple):

@@ -28,11 +28,12 @@ Rule 4. The epoch of a node grows by one with each change, so a broker that sees
 
 What moves, and when:
 
-Rule 5. A Governor whose broker registered less than `SETTLE_MS` ago waits until every broker that
-    a node names is back, or so much time has passed; before that it changes nothing. So a cluster
-    that starts as a whole finds everything where it was, and not on the broker that was first.
-    One whose broker has been there for longer waits for nobody: who came with it is registered by
-    now, and who is not there has died, such as the broker of the Governor before.
+Rule 5. A cluster whose first broker registered less than `SETTLE_MS` ago is starting: its Governor
+    waits until every broker that a node names is back, or so much time has passed; before that it
+    changes nothing. So a cluster that starts as a whole finds everything where it was, and not on
+    the broker that was first. Of the brokers that live now, one that takes write partitions and has
+    been there for longer is enough to wait for nobody: who came with it is registered by now, and
+    who is not there has died, such as the broker of the Governor before.
 Rule 6. After that a broker that is gone is gone: its session is over, and it has stopped by itself
     before. What it owned moves at once, in as few transactions as hold it.
 Rule 7. Nothing else moves at once. A broker that drains, or does not accept for another reason,
@@ -287,7 +288,8 @@ class Governor:
             snapshot: what is stored, read after the election; events that are told later are newer.
             check: the node of this election, which is gone or changed when another one follows.
             now_ms: the clock.
-            registered_ms: when this broker registered, by the same clock.
+            registered_ms: when the first broker registered of those that live and take write
+                partitions, by the same clock.
         """
         self._forget()
         self._check = check

@@ -16,7 +16,9 @@ Rule 3. It is deposed when that election is another one than its own, or when `/
 Rule 4. A node that cannot be understood is passed over, and logged. Its broker is then as good as
     not there. A topic stays as it was known; and when nothing was known, its assignment is left
     alone.
-Rule 5. What a broker has reported is told again when the Governor may have passed it over, because
+Rule 5. How much longer than this broker another one has been there, the service says, by its clock:
+    it has made the nodes of both.
+Rule 6. What a broker has reported is told again when the Governor may have passed it over, because
     it knew the broker or its assignments later than that.
 
 What happens together is decided together: after an event it waits for others, for `GATHER_S`.
@@ -153,7 +155,7 @@ class GovernorRunner:
 
     async def _govern(self, election: Check) -> NoReturn:
         log.info("Governor: broker %s is elected, election %d", self._broker_id, election.version)
-        term = _Term(self._session, self._governor, election, self._runtime)
+        term = _Term(self._session, self._broker_id, self._governor, election, self._runtime)
         try:
             await term.begin(self._registered_ms)
             self._tell(elected=True)
@@ -177,9 +179,15 @@ class _Term:
     """One election of this broker, from its beginning to its end."""
 
     def __init__(
-        self, session: Coordination, governor: Governor, election: Check, runtime: Runtime
+        self,
+        session: Coordination,
+        broker_id: str,
+        governor: Governor,
+        election: Check,
+        runtime: Runtime,
     ) -> None:
         self._session = session
+        self._broker_id = broker_id
         self._governor = governor
         self._election = election
         self._runtime = runtime
@@ -197,18 +205,18 @@ class _Term:
         await asyncio.gather(*(mirror.start() for mirror in self._mirrors))
         stored = await self._read_stored()
         # From here on nothing waits, so what was followed meanwhile is all in the mirrors.
-        brokers = [self._broker(*each) for each in sorted(self._brokers.nodes.items())]
+        found = [self._broker(*each) for each in sorted(self._brokers.nodes.items())]
+        brokers = [broker for broker in found if broker is not None]
         topics = [self._topic(*each) for each in sorted(self._topics.nodes.items())]
         self._topics_known = {topic.name: topic for topic in topics if topic is not None}
         snapshot = ClusterSnapshot(
-            brokers=[broker for broker in brokers if broker is not None],
+            brokers=brokers,
             topics=[*self._topics_known.values()],
             assignments=self._of_known_topics(stored),
             draining=sorted(self._draining.nodes),
         )
-        self._governor.elected(
-            snapshot, self._election, self._now_ms(), registered_ms=registered_ms
-        )
+        first_ms = self._first_ms(registered_ms, brokers)
+        self._governor.elected(snapshot, self._election, self._now_ms(), registered_ms=first_ms)
         self._tell_all_loads()
 
     async def govern(self) -> NoReturn:
@@ -342,6 +350,14 @@ class _Term:
         self._happened.set()
 
     # -- what nodes hold ----------------------------------------------------------------------
+
+    def _first_ms(self, registered_ms: int, brokers: list[BrokerResources]) -> int:
+        """When the first of those registered that take write partitions; now, where none does."""
+        nodes = self._brokers.nodes
+        first_ms = [nodes[broker.id].created_ms for broker in brokers if broker.accepting]
+        if not first_ms or self._broker_id not in nodes:
+            return self._now_ms()
+        return registered_ms + min(first_ms) - nodes[self._broker_id].created_ms
 
     def _broker(self, name: str, node: Node) -> BrokerResources | None:
         try:

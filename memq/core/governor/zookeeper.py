@@ -415,7 +415,7 @@ def _settle(
 
 def _node(answer: Any) -> Node:
     data, stat = answer
-    return Node(data, stat.version, stat.ephemeralOwner, stat.czxid)
+    return Node(data, stat.version, stat.ephemeralOwner, stat.czxid, stat.ctime)
 
 
 def _names(answer: Any) -> tuple[str, ...]:

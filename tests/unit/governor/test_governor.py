@@ -157,7 +157,7 @@ def test_who_does_not_come_back_is_waited_for_so_long(caplog):
 
 
 def test_a_governor_that_was_there_before_waits_for_nobody(caplog):
-    """Its broker registered long ago: who is not there has died, and what it had moves at once."""
+    """A broker registered long ago: who is not there has died, and what it had moves at once."""
     cluster = restarted("a", "b", "c")
     cluster.now_ms += SETTLE_MS
     with caplog.at_level(logging.INFO):

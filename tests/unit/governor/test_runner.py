@@ -131,6 +131,38 @@ async def test_another_one_is_elected_when_its_session_is_over(service, person):
     assert sorted(each.elected for each in others) == [[], [True]]
 
 
+async def test_who_has_just_come_waits_for_nobody_while_another_was_there(service, person):
+    """That one was there for long, so this is no start: what the dead had moves at once."""
+    first, second = await governed(service, person, "a", "b")
+    await second.stop_running()  # so that it is not the one that is elected
+    await quiet(SETTLE_MS / 1000)
+    (third,) = await started(service, "c")
+    began_s = asyncio.get_running_loop().time()
+    service.expire(first.session)
+    await until_owned(person, 6, by="bc")
+    assert third.runner.elected
+    assert asyncio.get_running_loop().time() - began_s < 1
+
+
+async def test_who_takes_no_write_partitions_does_not_tell_a_start(service, person):
+    """Brokers of the role `read` go on while all others are started anew."""
+    brokers = await governed(service, person, "a", "b")
+    (reader,) = await started(service, "r", role="read")
+    await reader.stop_running()
+    await quiet(SETTLE_MS / 1000)
+    for each in brokers:
+        await each.session.close()
+    await asyncio.gather(*(each.task for each in brokers), return_exceptions=True)
+    (first,) = await started(service, "b")
+    await quiet(SETTLE_MS / 2000)
+    assert first.runner.describe().waiting_for == ["a"]
+    reader.stand()
+    await first.session.close()
+    await asyncio.gather(first.task, return_exceptions=True)
+    await until_elected([reader])
+    assert reader.runner.describe().waiting_for == ["a", "b"]
+
+
 async def test_a_cluster_that_starts_as_a_whole_waits(service, person):
     """Nothing moves to the first broker that is back."""
     brokers = await governed(service, person, "a", "b")
