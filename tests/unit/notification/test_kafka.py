@@ -370,6 +370,21 @@ async def test_what_an_earlier_life_left_open_holds_the_next_one_up_for_nothing(
     assert await payloads(again) == [b"a"]
 
 
+async def test_who_takes_over_from_the_dead_does_not_wait_for_what_they_left_open(
+    kafka, process, queue
+):
+    """Whether they have let go is looked up in vain; the fence comes soon, and ends it."""
+    successor = await process("other")
+    mine = queue._publisher._producer
+    records = [NewRecord(Place("c.memq-state", 0), b"1", b'["times","x"]')]
+    mine.transaction, _ = kafka.begin(records)  # and here it dies
+    async with asyncio.timeout(5):
+        assert await successor.wait_released("t", [0], lambda _: False, 60)
+        await successor.fence("t", 0)
+    await publish(successor, b"a")
+    assert await payloads(successor) == [b"a"]
+
+
 async def test_who_is_not_waited_for_is_not_published(queue, kafka):
     """A publication whose caller gave up before it was begun does not take effect."""
     kafka.latency_s = (0.01, 0.02)
