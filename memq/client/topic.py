@@ -578,7 +578,8 @@ class TopicClient:
             known = False
             try:
                 topic = await cluster.topic(self.topic, timeout_s=left_s())
-                if doubt is not None and self.incarnation not in ("", topic.incarnation):
+                replaced = self.incarnation not in ("", topic.incarnation)
+                if replaced and isinstance(doubt, TopicRecreatedError):
                     raise doubt
                 known = True
                 found = await attempt(topic, pointed_to, left_s)

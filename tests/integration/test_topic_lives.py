@@ -8,8 +8,10 @@ import pytest
 
 from memq.broker import deletion
 from memq.client.admin import AsyncAdminClient
+from memq.client.cluster import Cluster
 from memq.client.consumer.consumer import AsyncConsumer
 from memq.client.producer.producer import AsyncProducer
+from memq.client.topic import TopicClient
 from memq.core.governor.catalog import Catalog
 from memq.core.retry import Backoff
 from memq.core.topic import TopicConfig
@@ -246,6 +248,25 @@ async def test_clients_of_the_old_topic_do_not_go_on_in_the_new_one(tmp_path):
             await producer.close()
         assert await admin.committed("g", "t") == {}
         assert await read_all(b.address, 3) == [100, 101, 102]
+
+
+async def test_a_request_under_way_while_its_topic_is_recreated_is_told_so(tmp_path, monkeypatch):
+    """It may meet the moment in which there is none; what it is told is how things stand now."""
+    async with broker(tmp_path) as b, AsyncAdminClient(b.address) as admin:
+        await admin.create_topic("t", **FAST)
+        async with TopicClient(Cluster(b.address), "t") as topic:
+            await topic.offsets()
+            attempt = topic.cluster.attempt
+
+            async def meets_the_moment(*args, **kwargs):
+                monkeypatch.setattr(topic.cluster, "attempt", attempt)
+                await admin.delete_topic("t")
+                await admin.create_topic("t", **FAST)
+                raise UnknownTopicError("the queue has no topic 't'")
+
+            monkeypatch.setattr(topic.cluster, "attempt", meets_the_moment)
+            with pytest.raises(TopicRecreatedError, match="earliest"):
+                await topic.offsets()
 
 
 async def test_an_administrator_who_remembers_the_old_topic_means_the_new_one(tmp_path):

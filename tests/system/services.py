@@ -26,7 +26,7 @@ from tests.harness.services.kafka import Kafka
 from tests.harness.services.s3proxy import REGION, S3Proxy
 from tests.harness.services.tcp_faults import TcpFaultProxy
 from tests.harness.services.zookeeper import ZooKeeper
-from tests.system.object_store import BUCKET, rules
+from tests.system.object_store import rules
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 STORE, KAFKA, ZOOKEEPER, LINK = "store", "kafka", "zookeeper", "link"
 WEATHERS = (STORE, KAFKA, ZOOKEEPER, LINK)
+BUCKET = "clusters"  # of no other store in this process: who opens it remembers where it is
 FREEZES_S = (0.5, 2.0, 5.0)  # less than a session, and longer than one
 DOWN_S = (0.0, 1.0, 4.0)  # from a kill to the start
 KILLED = 0.4  # of the faults of a server; the others freeze it
