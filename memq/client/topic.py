@@ -685,7 +685,8 @@ def merge_watermarks(
     """How far a topic is stored, from what the owners of its write partitions tell.
 
     Each write partition is as far as its owner says; who does not own it says -1. A read partition
-    is as far as the least that anybody says, and so is the topic.
+    is as far as the least that an owner says, and so is the topic. Who owns nothing any more says
+    -1 of all.
 
     Args:
         topic: its name.
@@ -715,7 +716,8 @@ def merge_watermarks(
         stored_through_ms=min(by_write),
         write_partitions=by_write,
         read_partitions=[
-            min(told) for told in zip(*(each.read_partitions for each in answers), strict=True)
+            min([each for each in told if each >= 0], default=-1)
+            for told in zip(*(answer.read_partitions for answer in answers), strict=True)
         ],
         retained_since_ms=max(answer.retained_since_ms for answer in answers),
     )

@@ -204,6 +204,12 @@ def test_two_owners_of_one_write_partition():
     assert (merged.write_partitions, merged.stored_through_ms) == ([30, 20], 20)
 
 
+def test_an_owner_that_has_nothing_any_more():
+    """Who has just let go of all it had says nothing of the read partitions, and takes nothing."""
+    merged = merge_watermarks("t", 2, [told([-1, -1], [-1, -1]), told([30, 40], [30, 35])])
+    assert merged == told([30, 40], [30, 35])
+
+
 @pytest.mark.parametrize(
     ("count", "answers"),
     [
