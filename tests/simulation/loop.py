@@ -126,7 +126,7 @@ class Timeline:
                 raise DeadlockError(f"nothing will happen any more; {self._who_waits()}")
             when_us = events_[0][0]
             if deadline_us is not None and when_us > deadline_us:
-                self.now_us = deadline_us
+                self.now_us = max(self.now_us, deadline_us)  # what has happened may itself let pass
                 return False
             if when_us > self.now_us:
                 self.now_us, idle = when_us, 0

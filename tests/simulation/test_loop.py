@@ -224,3 +224,12 @@ def test_nothing_leaves_the_simulation(escape):
     """Real sleeps, threads, sockets and processes raise where they are asked for."""
     with sealed(), pytest.raises(EscapeError):
         escape()
+
+
+def test_time_does_not_go_back():
+    """Where what happens lets time pass itself, a wait that should have ended meanwhile is late."""
+    timeline = Timeline(random.Random(1), Trace())
+    timeline.after(10, timeline.sleep, 5)
+    timeline.at(9_000_000, list)
+    timeline.sleep(1)
+    assert timeline.now_us == 5_000_010
