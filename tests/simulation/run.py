@@ -608,14 +608,13 @@ class Run:
                 self.wrong(f"the last {what} failed: {exc!r}")
 
     def _finish(self) -> None:
-        self.over = True
         if self.cluster is not None:
             unsettled = self.cluster.unsettled
             if not self._wait(lambda: not unsettled(), "the cluster settles"):
                 self.wrong(f"the cluster is not settled: {'; '.join(unsettled())}")
-        elif (broker := self.serving(*self._machines)) is not None:
-            doomed = broker.topics._catalog.doomed
-            self._wait(lambda: not doomed(), "deleted topics are removed")
+        else:
+            self._wait(self._nothing_is_doomed, "deleted topics are removed")
+        self.over = True
         for name, machine in self._machines.items():
             broker = self.brokers.get(name)
             if machine.up and broker is not None:
@@ -635,6 +634,11 @@ class Run:
             self.wrong(f"{process}: {message}: {type(error).__name__}: {error}")
         for faults, kind in self._faulty:
             self.world.counts[kind] += sum(faults.struck.values())
+
+    def _nothing_is_doomed(self) -> bool:
+        """Whether a broker serves, and nothing is left of deleted topics; it may yet restart."""
+        broker = self.serving(*self._machines)
+        return broker is not None and not broker.topics._catalog.doomed()
 
     def _look_what_is_left(self) -> None:
         """Write down all objects and all folders of the queue that are there in the end."""
