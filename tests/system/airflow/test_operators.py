@@ -363,14 +363,16 @@ def test_removed_objects_fail_the_audit_and_are_named(broker, topic, tmp_path):
 
 
 @pytest.fixture
-def hour(broker, topic):
-    """Five Batches of an hour, of which a job has consumed the first of partition 0; the contexts
-    of the run for the hour, and of the next one's.
+def window(broker, topic):
+    """Five Batches of a window, of which a job has consumed the first of partition 0; the contexts
+    of the run for the window, and of the next one's.
+
+    The window ends in an hour at least, so that it is not over when the clock strikes meanwhile.
     """
     publish(broker, topic, 5)
     report_consumed(broker.address, [consumed(topic, 0, 0, 1)])
     begin = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)
-    edges = [begin + timedelta(hours=2 * number) for number in range(3)]
+    edges = [begin + timedelta(hours=3 * number) for number in range(3)]
     return [{"data_interval_start": a, "data_interval_end": b} for a, b in pairwise(edges)]
 
 
@@ -395,16 +397,16 @@ def consumed(topic, partition, start, end):
 
 
 def settled(topic, **options):
-    options |= {"settled_for": "2h", "allow_partly": True}  # the hour is not over yet
+    options |= {"settled_for": "3h", "allow_partly": True}  # the window is not over yet
     return MemqAuditOperator(task_id="consumed", topic=topic, **options)
 
 
-def test_what_a_named_consumer_has_not_come_to_fails_when_it_had_the_time(broker, topic, hour):
+def test_what_a_named_consumer_has_not_come_to_fails_when_it_had_the_time(broker, topic, window):
     """A job that has stopped is no fault at first; the task that looks again names it."""
-    now, later = hour
+    now, later = window
     audit = MemqAuditOperator(task_id="audit", topic=topic, consumers="job,jbo", allow_partly=True)
     at_once = EventStore().run(audit, **now)
-    assert len(at_once["unjudged"]) == 2  # the hour is not over, and who is jbo?
+    assert len(at_once["unjudged"]) == 2  # the window is not over, and who is jbo?
     assert at_once["consumers"]["job"]["behind_records"] == 4
 
     store = EventStore()
