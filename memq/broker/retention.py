@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from memq.core.notification.notification import decode_notification
 from memq.core.storage.keys import key_of_uri, parse_object_key
 from memq.core.units import counted
-from memq.errors import CorruptDataError, MemqError
+from memq.errors import ClosedError, CorruptDataError, MemqError
 
 if TYPE_CHECKING:
     from memq.broker.context import BrokerContext
@@ -98,7 +98,10 @@ async def delete_expired(keys: list[str], context: BrokerContext) -> None:
     """
     if keys:
         await asyncio.sleep(context.forgotten_after_s)
-        await _delete(keys, context)
+        try:
+            await _delete(keys, context)
+        except ClosedError as exc:
+            log.info("objects that have expired are left, as orphans: %s", exc)
 
 
 class _Expired(NamedTuple):
