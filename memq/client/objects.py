@@ -18,6 +18,7 @@ from memq.core.format.message import UNKNOWN_RANGE
 from memq.core.format.reader import BatchReader
 from memq.core.ranges import retained_in_words
 from memq.core.retry import Retry
+from memq.core.storage.keys import key_of_uri, object_key, parse_object_key
 from memq.core.storage.open import open_uri
 from memq.core.wire.messages import FetchBatch
 from memq.errors import (
@@ -31,6 +32,7 @@ from memq.errors import (
     OffsetOutOfRangeError,
     SchemaMismatchError,
     StorageError,
+    UnavailableError,
 )
 
 if TYPE_CHECKING:
@@ -120,7 +122,8 @@ class FallbackReader:
 
     An object is called gone only when the broker does not find it either: a machine that cannot
     reach the brokers' storage, or sees another one under the same name, would else report
-    everything as lost.
+    everything as lost. Nor is one called unreadable while the storage is away: only where the same
+    storage answers for another object.
 
     Args:
         topic: of the objects.
@@ -135,11 +138,34 @@ class FallbackReader:
         """Bytes of an object; fewer where it ends sooner.
 
         Raises:
-            CorruptDataError: no object can have these bytes.
+            CorruptDataError: no object can have these bytes, or the broker says that it is none of
+                this topic.
             ObjectNotFoundError: neither this machine nor the broker finds it.
-            StorageError: neither can read it.
-            MemqError: the broker cannot be asked.
+            StorageError: neither can read it, though the storage answers.
+            MemqError: the broker cannot be asked, or the storage is away.
         """
+        try:
+            return self._read(uri, start, length)
+        except StorageError:
+            self._check_storage_answers(uri)
+            return self._read(uri, start, length)
+
+    def _check_storage_answers(self, uri: str) -> None:
+        key = key_of_uri(uri)
+        batch = parse_object_key(key)
+        assert batch is not None  # noqa: S101 - or `key_of_uri` had refused it
+        absent = object_key(batch._replace(sealed_ms=0))  # no Batch was sealed then
+        try:
+            self._read(uri.removesuffix(key) + absent, 0, 1)
+        except ObjectNotFoundError:
+            return
+        except StorageError as exc:
+            raise UnavailableError(
+                f"the storage is away, so nothing can be said of its objects: {exc}. Try again "
+                "when it answers"
+            ) from exc
+
+    def _read(self, uri: str, start: int, length: int) -> Any:
         try:
             return read_storage(uri, start, length)
         except (ObjectNotFoundError, StorageError, ConfigError) as exc:
@@ -147,7 +173,7 @@ class FallbackReader:
             try:
                 return asyncio.run_coroutine_threadsafe(asked, self._loop).result()
             except InvalidRequestError as refusal:
-                raise StorageError(f"{exc}; and through the broker: {refusal}") from exc
+                raise CorruptDataError(f"{exc}; and through the broker: {refusal}") from exc
 
 
 # -- Batches --------------------------------------------------------------------------------

@@ -1,0 +1,86 @@
+"""Reading an object from storage or else through a broker, where both fail."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from memq.client.objects import FallbackReader, read_storage
+from memq.core.storage.keys import BatchKey, object_key
+from memq.errors import (
+    CorruptDataError,
+    InvalidRequestError,
+    ObjectNotFoundError,
+    StorageError,
+    UnavailableError,
+)
+from tests.advice import follows
+
+KEY = object_key(BatchKey("c", "t", "0" * 16, 0, 1_750_000_000_000, "0" * 28, 7))
+
+
+class Topic:
+    """A topic client whose broker reads the same storage."""
+
+    topic = "t"
+    refuses = False
+
+    async def read(self, request, *, timeout_s):
+        if self.refuses:
+            raise InvalidRequestError("no Batch of topic 't'")
+        return None, read_storage(request.uri, request.start, request.length)
+
+
+@pytest.fixture
+def topic():
+    """See `Topic`."""
+    return Topic()
+
+
+@pytest.fixture
+def read(topic, tmp_path):
+    """Reads a byte of the object `KEY` of the storage `root`."""
+
+    async def run():
+        reader = FallbackReader(topic, asyncio.get_running_loop())
+        return await asyncio.to_thread(reader.get_range, f"file://{tmp_path}/root/{KEY}", 0, 1)
+
+    return run
+
+
+async def test_an_object_that_alone_cannot_be_read_is_named(read, tmp_path):
+    """An object fails by itself when the storage answers for others."""
+    path = tmp_path / "root" / KEY
+    path.parent.mkdir(parents=True)
+    path.symlink_to(path.name)  # a loop, which cannot be opened
+    with pytest.raises(StorageError, match="1750000000000"):
+        await read()
+
+
+@follows("the storage is away, so nothing can be said of its objects")
+async def test_a_storage_that_is_away_says_nothing_of_an_object(read, tmp_path):
+    """When no object can be read, none is to blame; when the storage is back, it is read."""
+    root = tmp_path / "root"
+    root.symlink_to(root.name)
+    with pytest.raises(UnavailableError, match="the storage is away"):
+        await read()
+    root.unlink()
+    (root / KEY).parent.mkdir(parents=True)
+    (root / KEY).write_bytes(b"a")
+    assert bytes(await read()) == b"a"
+
+
+async def test_an_object_of_which_nothing_is_there_is_gone(read, tmp_path):
+    """An object that the storage does not find is called gone, whatever else is there."""
+    (tmp_path / "root").mkdir()
+    with pytest.raises(ObjectNotFoundError):
+        await read()
+
+
+async def test_a_refusal_is_no_failure_of_the_storage(read, topic, tmp_path):
+    """What the broker says is no object of the topic is damage, and not retried."""
+    (tmp_path / "root").mkdir()
+    topic.refuses = True
+    with pytest.raises(CorruptDataError, match="no Batch of topic"):
+        await read()
