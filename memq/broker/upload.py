@@ -49,6 +49,7 @@ class Upload:
         self._context = context
         self._threads: list[Future[None]] = []
         self._waiting: asyncio.Task[None] | None = None
+        self._failed: MemqError | None = None  # the attempt before
 
     def __repr__(self) -> str:
         return f"<Upload of {self._batch.batch_id} [{len(self.running())} attempts under way]>"
@@ -89,6 +90,7 @@ class Upload:
             try:
                 await self._put()
             except MemqError as exc:
+                self._failed = exc
                 self._context.disk.failed(exc, self._context.now().mono_ms)
                 delay_s = retry.after(exc)
                 log.warning(
@@ -162,7 +164,8 @@ class Upload:
         if not all(thread.cancel() or thread.done() for thread in threads):
             return StorageError(f"{key}: not stored within its deadline; the attempt still hangs")
         if all(thread.cancelled() for thread in threads):
-            return StorageError(f"{key}: its turn did not come within its deadline")
+            before = "" if self._failed is None else f"; the attempt before failed: {self._failed}"
+            return StorageError(f"{key}: its turn did not come within its deadline{before}")
         return StorageError(f"{key}: {type(exc).__name__}: {exc}")
 
     def _left_s(self) -> float:

@@ -90,6 +90,37 @@ async def test_a_put_that_hangs_past_its_deadline_keeps_its_memory_until_it_ends
         assert (await c.write(2)).offset == 0
 
 
+class FirstFailsThenHangs(InMemoryStorage):
+    """Fails the first attempt, and lets each later one wait for the gate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.attempts = 0
+
+    def put(self, key, buffers, *, timeout_s):
+        self.attempts += 1
+        if self.attempts == 1:
+            raise StorageError(f"{key}: no space")
+        assert self.gate.wait(TIMEOUT_S)
+        super().put(key, buffers, timeout_s=timeout_s)
+
+
+async def test_an_upload_whose_turn_does_not_come_again_says_why_it_failed_before(tmp_path) -> None:
+    """The producer learns what is wrong with the storage, and not only that there was no time."""
+    storage = FirstFailsThenHangs()
+    async with broker(tmp_path, storage=storage, upload_threads=1) as b, client(b) as c:
+        await c.create(batch_messages=1, upload_deadline="500ms")
+        await c.create("u", batch_messages=1, upload_deadline="10s")
+        first = asyncio.ensure_future(c.write(0))
+        await until(lambda: storage.attempts == 1)
+        other = asyncio.ensure_future(c.write(1, topic="u"))
+        with pytest.raises(StorageError, match=r"its turn did not come .*failed: .*no space"):
+            await first
+        storage.gate.set()
+        assert (await other).offset == 0
+
+
 class Refusing(InMemoryStorage):
     """Refuses the first Batch of topic `t` for good, once it is told to, and others once each."""
 

@@ -46,8 +46,8 @@ class StallingStorage(InMemoryStorage):
         super().put(key, buffers, timeout_s=timeout_s)
 
 
-async def usual(c, count=MIN_KNOWN + 1, first=0):
-    """So many Batches that nothing happens to."""
+async def usual(c, count=MIN_KNOWN, first=0):
+    """So many Batches that nothing happens to; by default the most of which none can be hedged."""
     for sequence in range(first, first + count):
         await c.write(sequence)
     return first + count
