@@ -86,11 +86,17 @@ class HostedTopic:
         What is told holds in later lives and at later owners too; while that cannot be made sure,
         on a full disk, it stands still. `NOT_OWNED` stands for a write partition that does not run
         here, and for every read partition when none does.
+
+        Raises:
+            QueueError: the time cannot be saved, and what was saved here does not reach to what
+                another broker has told of a write partition that came from there.
         """
         context, times = self._context, self._context.times
         try:
             await times.promise(context.now())
         except MemqError as exc:
+            if times.saved.wall_ms < times.told_ms:
+                raise
             context.warn("time", f"the watermark stands still, for the time was not saved: {exc}")
         latest_ms = times.saved.wall_ms
         # Whoever has fenced one of them meanwhile tells its watermark; see `owns`.
@@ -128,6 +134,7 @@ class HostedTopic:
             told_ms: no watermark of them was told that is later.
         """
         context, config = self._context, topic.config
+        context.times.told(told_ms)
         for number, start in rebuilt.items():
             processor = TopicProcessor(
                 config,

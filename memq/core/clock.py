@@ -154,6 +154,7 @@ class Timekeeper:
     Attributes:
         clock: as given.
         saved: what was saved last; no watermark may be told that is later.
+        told_ms: no watermark was told that is later, here or before it came here.
     """
 
     def __init__(
@@ -162,25 +163,30 @@ class Timekeeper:
         self.clock = clock
         self.saved = saved
         self._save = save
-        self._told_ms = saved.wall_ms
+        self.told_ms = saved.wall_ms
         self._lock = asyncio.Lock()
 
     def __repr__(self) -> str:
         return f"<Timekeeper [{self.clock!r} | saved {self.saved}]>"
 
     async def promise(self, now: ClockReading) -> None:
-        """See to it that a watermark up to now may be told.
+        """See to it that a watermark up to now, and up to what was told, may be told.
 
         Raises:
             QueueError: it cannot be saved.
         """
         async with self._lock:
-            if now.wall_ms > self.saved.wall_ms:
-                await self._store(now, now.wall_ms + AHEAD_MS)
+            if max(now.wall_ms, self.told_ms) > self.saved.wall_ms:
+                # Ahead of the clock, and not of what was told, or brokers that take over from each
+                # other would drive it ahead.
+                await self._store(now, max(now.wall_ms + AHEAD_MS, self.told_ms))
 
     def told(self, wall_ms: int) -> None:
-        """A watermark was told; it is not later than what is saved."""
-        self._told_ms = max(self._told_ms, wall_ms)
+        """A watermark was told, here or by another broker whose write partition came here.
+
+        Another broker's may be later than what is saved here, until the next promise.
+        """
+        self.told_ms = max(self.told_ms, wall_ms)
 
     async def keep(self, now: ClockReading) -> None:
         """Save the time now.
@@ -189,7 +195,7 @@ class Timekeeper:
             QueueError: it cannot be saved.
         """
         async with self._lock:
-            await self._store(now, max(self.saved.wall_ms, now.wall_ms))
+            await self._store(now, max(self.saved.wall_ms, self.told_ms, now.wall_ms))
 
     async def close(self, now: ClockReading) -> None:
         """Save the time now, and no more than was told: nobody is told anything any more.
@@ -198,7 +204,7 @@ class Timekeeper:
             QueueError: it cannot be saved.
         """
         async with self._lock:
-            await self._store(now, max(self._told_ms, now.wall_ms))
+            await self._store(now, max(self.told_ms, now.wall_ms))
 
     async def _store(self, now: ClockReading, wall_ms: int) -> None:
         times = SavedTimes(now.mono_ms, wall_ms)

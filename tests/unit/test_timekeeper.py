@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
+from memq.broker.hosted_topic import NOT_OWNED, HostedTopic
 from memq.core.clock import AHEAD_MS, BrokerClock, ClockReading, SavedTimes, Timekeeper
+from memq.core.governor.topics import Topic
+from memq.core.topic import TopicConfig
 from memq.errors import QueueError
 
 START = SavedTimes(running_ms=5_000, wall_ms=1_000_000)
+TOLD_MS = 1_009_000  # by another broker
 
 
 class Disk:
@@ -75,3 +80,69 @@ async def test_keeping_the_time_never_takes_back_what_was_saved_ahead():
     assert disk.saved[-1] == SavedTimes(6_100, 1_000_500 + AHEAD_MS)
     await times.keep(ClockReading(9_000, 1_003_000))
     assert disk.saved[-1] == SavedTimes(9_000, 1_003_000)
+
+
+async def test_what_another_broker_told_is_saved_here_before_it_is_told_again():
+    """A watermark that came with a write partition, later than the clock, is saved here as well."""
+    disk = Disk()
+    times = kept(disk)
+    times.told(TOLD_MS)
+    await times.promise(ClockReading(6_000, 1_000_500))
+    assert disk.saved == [SavedTimes(6_000, TOLD_MS)]
+    times = kept(disk)
+    times.told(TOLD_MS)
+    await times.keep(ClockReading(6_000, 1_000_500))
+    assert disk.saved[1:] == [SavedTimes(6_000, TOLD_MS)]
+
+
+async def test_time_does_not_run_ahead_by_write_partitions_that_go_to_and_fro():
+    """However often brokers take over from each other, they save no later than one has to."""
+    now = ClockReading(6_000, 1_000_500)
+    brokers = [kept(Disk()), kept(Disk())]
+    for number in range(100):
+        brokers[number % 2].told(max(each.saved.wall_ms for each in brokers))
+        await brokers[number % 2].promise(now)
+    assert max(each.saved.wall_ms for each in brokers) == now.wall_ms + AHEAD_MS
+
+
+# -- of a topic whose write partitions came from another broker -------------------------------
+
+
+@pytest.fixture
+def disk():
+    """See `Disk`."""
+    return Disk()
+
+
+@pytest.fixture
+def hosted(disk):
+    """A topic at a broker that has saved less than another one has told of it."""
+    clock = BrokerClock(lambda: 5.0, lambda: START.wall_ms, START)
+    context = SimpleNamespace(
+        times=Timekeeper(clock, START, disk.save),
+        now=lambda: ClockReading(6_000, 1_000_500),
+        warn=lambda *_: None,
+    )
+    topic = Topic(
+        config=TopicConfig.create("t"),
+        schemas={},
+        created_ms=0,
+        incarnation="0" * 16,
+        named_partitions=1,
+    )
+    found = HostedTopic(topic, context)
+    found.begin(topic, {}, TOLD_MS)
+    return found
+
+
+async def test_what_the_owner_before_has_told_is_saved_here_first(hosted, disk):
+    """A watermark holds in later lives of this broker too, though another one had told it."""
+    assert await hosted.watermarks() == ([NOT_OWNED], [NOT_OWNED])
+    assert disk.saved == [SavedTimes(6_000, TOLD_MS)]
+
+
+async def test_no_watermark_is_told_below_that_of_the_owner_before(hosted, disk):
+    """While it cannot be saved nothing is told, for what could be told would go back."""
+    disk.full = True
+    with pytest.raises(QueueError, match="No space left"):
+        await hosted.watermarks()

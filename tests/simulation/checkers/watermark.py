@@ -1,4 +1,8 @@
-"""What the watermark says is true: nothing older comes after it; it goes back only with a clock."""
+"""What the watermark says is true: nothing older comes after it; it goes back only with a clock.
+
+It does so where the clock of its broker is set back, and where it comes from a broker whose clock
+was set forward to one whose clock was not.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +23,12 @@ if TYPE_CHECKING:
 
 def untrue_watermarks(log: Log) -> Iterator[Violation]:
     """A Batch that was sealed before a watermark came behind the end that was seen after it."""
-    back = [step for step in log.history.steps if step.by_ms < 0]
+    cluster = log.history.clocks_differ_ms > 0
+    steps = [step for step in log.history.steps if step.by_ms < 0 or cluster]
     offsets, batches = by_key(log.history.offsets), by_key(log.history.batches)
     for key, marks in by_key(log.history.watermarks).items():
         for most, each in gone_back(marks, attrgetter("stored_through_ms")):
-            set_back_ms = -sum(step.by_ms for step in back if step.time_us <= each.end_us)
+            set_back_ms = sum(abs(step.by_ms) for step in steps if step.time_us <= each.end_us)
             if each.stored_through_ms < most - set_back_ms:
                 text = f"watermark of {key} went from {most} to {each.stored_through_ms}"
                 yield Violation("watermark", text)

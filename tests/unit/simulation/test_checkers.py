@@ -314,6 +314,10 @@ ILLEGAL = {
         [watermark(9, at=1), watermark(8, at=5), h.ClockStep(7_000_000, -2)],
         {"watermark"},
     ),
+    "the watermark of one broker went back without a step back": (
+        [watermark(9, at=1), h.ClockStep(3_000, 2), watermark(8, at=5)],
+        {"watermark"},
+    ),
     "something older behind the watermark": (
         [watermark(9, at=1), offsets(0, 1, at=5), batch(0, sealed=3), batch(1, sealed=8)],
         {"watermark"},
