@@ -50,11 +50,12 @@ class _Transaction:
     """One transaction.
 
     Attributes:
-        places: partitions in which its marker is still to be written.
+        places: partitions in which its marker is still to be written, and their logs: a topic may
+            be deleted, or made again, before it ends.
         committed: None while it is open.
     """
 
-    places: dict[Place, None] = field(default_factory=dict)
+    places: dict[Place, _Partition] = field(default_factory=dict)
     committed: bool | None = None
 
 
@@ -204,7 +205,7 @@ class InMemoryKafka:
         offsets = []
         for record, log in zip(records, logs, strict=True):
             log.unstable.setdefault(transaction, log.end)
-            transaction.places[record.place] = None
+            transaction.places[record.place] = log
             log.records.append(
                 (
                     Record(
@@ -225,19 +226,14 @@ class InMemoryKafka:
         if transaction.committed is not None:
             return
         transaction.committed = committed
-        for place in list(transaction.places):
-            if committed and place.topic in self._topics:
-                log = self.partition(place)
+        for place, log in list(transaction.places.items()):
+            if committed:
                 for record in log.of(transaction):
                     self._on_committed(place, record)
             self.later(self.marker_s, lambda place=place: self._mark(transaction, place))  # type: ignore[misc]
 
     def _mark(self, transaction: _Transaction, place: Place) -> None:
-        transaction.places.pop(place, None)
-        try:
-            log = self.partition(place)
-        except UnknownTopicError:
-            return
+        log = transaction.places.pop(place)
         if log.unstable.pop(transaction, None) is not None:
             log.end += 1
             for client in list(self._clients):
