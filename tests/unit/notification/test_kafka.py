@@ -385,6 +385,23 @@ async def test_who_takes_over_from_the_dead_does_not_wait_for_what_they_left_ope
     assert await payloads(successor) == [b"a"]
 
 
+async def test_what_an_earlier_life_has_claimed_is_released_though_it_is_seen_late(
+    kafka, process, queue
+):
+    """A claim that another's open transaction hid at the start holds nobody up once it is seen."""
+    state = Place("c.memq-state", 0)
+    hides, _ = kafka.begin([NewRecord(state, b"1", b'["times","x"]')])
+    claims = queue._state.next_claim("t", 2, "c.again.0123456789abcdef")
+    claim, _ = kafka.begin([NewRecord(state, each.value, each.key) for each in claims])
+    kafka.end(claim, committed=True)
+    await process("again")
+    assert queue._claimed_by("t", 2) == ""
+    kafka.end(hides, committed=False)
+    await queue._state_topic.see()
+    async with asyncio.timeout(5):
+        assert await queue.wait_released("t", [2], lambda _: True, 60)
+
+
 async def test_who_is_not_waited_for_is_not_published(queue, kafka):
     """A publication whose caller gave up before it was begun does not take effect."""
     kafka.latency_s = (0.01, 0.02)

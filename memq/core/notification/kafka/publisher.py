@@ -13,13 +13,16 @@ import logging
 from collections import OrderedDict, deque
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from memq.core.clock import SavedTimes
 from memq.core.notification.kafka.state import times_record
 from memq.core.notification.queue import not_owned
+from memq.core.retry import Backoff
 from memq.errors import (
     ClosedError,
+    DataLossError,
     FencedError,
     MemqError,
     PublishUncertainError,
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+ADOPT_AGAIN = Backoff(0.5, 30.0)
 ATTEMPTS = 5  # to own what others want as well, or to write with another producer
 MAX_WAITING = 10_000  # calls that wait for a transaction; as in the embedded queue
 ROUND_BYTES = 16 << 20  # of one transaction, about,
@@ -138,6 +142,7 @@ class Publisher:
         self._wanted = asyncio.Event()
         self._broken: Exception | None = None
         self._worker: asyncio.Task[None] | None = None
+        self._adopter: asyncio.Task[None] | None = None
         # Of the producer. Only turns use it, one after the other.
         self._producer: Transactions | None = None
         self._id = ""
@@ -165,21 +170,18 @@ class Publisher:
         What they have said of the time is where this life goes on. What they have claimed it may
         release: nobody else does, and others wait for a broker that lives.
         """
+        await self._adopt()
         state = self._state_topic.state
-        for owner in state.owners():
-            if owner.rpartition(".")[0] == self._name:
-                await self._fence_id(owner)
-                self._ids[owner] = None
-        if self._ids:
-            await self._state_topic.see()
-        self._claimed = dict.fromkeys(state.claimed_by(self._ids))
         said = state.times.get(self._broker_id, SavedTimes(0, 0))
         self._times = self._said_times = said
-        self._worker = asyncio.get_running_loop().create_task(self._work())
+        loop = asyncio.get_running_loop()
+        self._worker = loop.create_task(self._work())
+        self._adopter = loop.create_task(self._adopt_late())
 
     async def close(self, error: ClosedError) -> None:
         """Work no more; those who wait are told why."""
-        tasks = [*self._fencing.values(), *([self._worker] if self._worker else [])]
+        own = [each for each in (self._worker, self._adopter) if each is not None]
+        tasks = [*self._fencing.values(), *own]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -394,6 +396,51 @@ class Publisher:
         running_ms = max((each.running_ms for each in published), default=-1) + 1
         latest_ms = max(running_ms, self._times.running_ms, self._said_times.running_ms)
         return self._times._replace(running_ms=latest_ms)
+
+    # -- claims of earlier lives ------------------------------------------------------------
+
+    async def _adopt(self) -> list[Owner]:
+        """Fence the earlier lives that are seen; what they have claimed is ours from now on."""
+        state = self._state_topic.state
+        lives = [
+            owner
+            for owner in state.owners()
+            if owner.rpartition(".")[0] == self._name and owner not in self._ids
+        ]
+        for owner in lives:
+            await self._fence_id(owner)
+            self._ids[owner] = None
+        if not lives:
+            return []
+        await self._state_topic.see()
+        claimed = list(state.claimed_by(lives))
+        self._claimed |= dict.fromkeys(claimed)
+        return claimed
+
+    async def _adopt_late(self) -> None:
+        """Release what an earlier life has claimed, and what is seen of it only after the start.
+
+        A transaction of another broker that is open, for it has died as well, hides a claim for
+        some seconds. Nobody would release it, and others would wait for us, who live.
+        """
+        for failures in count(1):
+            try:
+                await self._state_topic.see()
+                await self._turn(self._release_late)
+            except (ClosedError, QueueFailedError, DataLossError) as exc:
+                log.info("claims of earlier lives are not looked for any more: %s", exc)
+                return
+            except MemqError as exc:
+                log.warning("claims of earlier lives are not released yet: %s", exc)
+                await asyncio.sleep(ADOPT_AGAIN.equal_jitter_s(failures, self._runtime.random))
+            except Exception as exc:  # noqa: BLE001 - a bug; whoever started us is told
+                self._on_failure("what releases claims of earlier lives", exc)
+                return
+            else:
+                return
+
+    async def _release_late(self) -> None:
+        await self._release(await self._adopt())
 
     # -- the producer and its claims --------------------------------------------------------
 

@@ -40,7 +40,9 @@ offset. The end of a partition is one past its last notification, whatever marke
 when it is committed, and whoever reads here waits until it is seen. A reader at another broker asks
 Kafka how far the partition was written, and waits for that. A broker that dies may leave a
 transaction open, and nobody sees what others have written after it until it is fenced or Kafka
-gives it up, after ten seconds or twenty.
+gives it up, after ten seconds or twenty. So a broker that starts may see only then what an earlier
+life of its own has claimed; it releases that as soon as it sees it, or those who wait for it to let
+go, for it lives, would wait in vain.
 
 *A Kafka that has lost what it has confirmed*, as after an election that was not clean, has less of
 a partition than was written or read here. That is noticed when it is asked how far the partition
