@@ -189,7 +189,8 @@ async def look_for_objects(
         executor, root.are_there, [each.key for each in named]
     )
     try:
-        found = await asyncio.wait_for(looking, LOOK_TIMEOUT_S)
+        async with asyncio.timeout(LOOK_TIMEOUT_S):
+            found = await looking
     except TimeoutError:
         found = [None] * len(named)
     missing = [each for each, there in zip(named, found, strict=True) if there is False]

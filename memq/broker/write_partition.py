@@ -237,7 +237,8 @@ class WritePartition:
         self.processor.seal(self._context.now())
         self._perform()
         try:
-            await asyncio.wait_for(self._until_idle(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._until_idle()
         except TimeoutError:
             log.warning("%s: not drained within %.1f s: %r", self._name, timeout_s, self)
             return False

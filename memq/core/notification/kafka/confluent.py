@@ -448,7 +448,8 @@ class ConfluentClient:
 
     async def _asked(self, asked: Future[_Result], doing: str) -> _Result:
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(asked), 2 * REQUEST_S)
+            async with asyncio.timeout(2 * REQUEST_S):
+                return await asyncio.wrap_future(asked)
         except TimeoutError as exc:
             raise QueueError(f"cannot {doing}: Kafka does not answer{self._reason()}") from exc
         except ck.KafkaException as exc:
@@ -465,7 +466,8 @@ class ConfluentClient:
 
     async def _answered(self, answer: Awaitable[_Result], doing: str) -> _Result:
         try:
-            return await asyncio.wait_for(answer, WAIT_S)  # others may be before it
+            async with asyncio.timeout(WAIT_S):  # others may be before it
+                return await answer
         except TimeoutError as exc:
             raise QueueError(f"cannot {doing}: Kafka does not answer{self._reason()}") from exc
         except ck.KafkaException as exc:
