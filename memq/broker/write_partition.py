@@ -199,7 +199,7 @@ class WritePartition:
         """Take a checked Message; it is answered."""
         self.bytes_received += len(write.body)
         if self._closing:
-            write.refuse(UnavailableError("the broker is draining; retry elsewhere"))
+            write.refuse(_takes_no_more(self._name))
         elif self._parked or not self._has_room_for(write):
             self._park(write)
         else:
@@ -230,10 +230,7 @@ class WritePartition:
         Returns:
             False when the time ran out first; what is left was not acked.
         """
-        self._closing = True
-        while self._parked:
-            error = UnavailableError(f"{self._name}: the broker is draining; retry elsewhere")
-            self._unpark_first().refuse(error)
+        self._take_no_more()
         self.processor.seal(self._context.now())
         self._perform()
         try:
@@ -245,17 +242,27 @@ class WritePartition:
         return True
 
     async def close(self) -> None:
-        """Stop timers and tasks. Call `drain` first; what is under way then is abandoned."""
-        self._closing = True
+        """Publish nothing more: what was not drained is abandoned.
+
+        Whoever takes the write partition over, this broker too, may do so once this has returned.
+        """
+        self._take_no_more()
         if self._timer is not None:
             self._timer.cancel()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        while self._tasks:  # one that ends by itself meanwhile may begin another
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
         self.processor.abandon(UnavailableError(f"{self._name}: closed before it was stored"))
         self._perform()
 
     # -- inside -----------------------------------------------------------------------------
+
+    def _take_no_more(self) -> None:
+        """Refuse what comes, and what is parked: the room that is made now is not for it."""
+        self._closing = True
+        while self._parked:
+            self._unpark_first().refuse(_takes_no_more(self._name))
 
     @property
     def _name(self) -> str:
@@ -460,3 +467,7 @@ class WritePartition:
         task = self._context.fatal_errors.spawn(self._name, coroutine)
         self._tasks[task] = None
         task.add_done_callback(lambda task: self._tasks.pop(task, None))
+
+
+def _takes_no_more(name: str) -> UnavailableError:
+    return UnavailableError(f"{name}: this broker takes nothing more of it; retry elsewhere")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from memq.core.governor.nodes import DOOMED
 from memq.core.notification.kafka.queue import KafkaQueue
 from memq.errors import MemqError, NotHostedError
-from tests.integration.broker.support import until
+from tests.integration.broker.support import GatedStorage, until
 
 
 async def another_queue(cluster, broker_id: str) -> KafkaQueue:
@@ -78,6 +80,31 @@ async def test_nothing_runs_without_a_session(cluster):
     cluster.zookeeper.start()
     await until(lambda: not one.topics.running())
     assert await cluster.all_owned("t")
+
+
+async def test_what_waits_for_room_is_refused_when_the_session_is_over(cluster):
+    """A Message that was parked is written by the next owner alone, though room is made for it."""
+    cluster.storage = storage = GatedStorage()
+    (one,) = await cluster.start("one")
+    c = await cluster.connect(one)
+    await c.create("t", ring_slots=1, batch_messages=1)
+    await cluster.all_owned("t")
+    hosted = one.topics.get("t")
+    closed = hosted.partitions[0]
+    storage.gate.clear()
+    writes = [asyncio.ensure_future(c.write(sequence)) for sequence in range(2)]
+    await until(lambda: closed.parked)
+    cluster.zookeeper.expire(one.sessions[-1])
+    refused = await asyncio.gather(*writes, return_exceptions=True)
+    assert all(isinstance(each, MemqError) and each.retriable for each in refused)
+    storage.gate.set()
+    await until(lambda: hosted.partitions.get(0) not in (None, closed) and not closed.uploads())
+    again = [await c.write(sequence) for sequence in range(2)]
+    entries = await one.context.queue.fetch(
+        hosted.topic.queue_topic, 0, 0, max_entries=100, max_bytes=1 << 20
+    )
+    assert [entry.offset for entry in entries] == [each.offset for each in again]
+    assert not any(each.duplicate for each in again)
 
 
 @pytest.mark.parametrize("lost", [1, 2])
