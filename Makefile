@@ -15,7 +15,7 @@ export UV_HTTP_TIMEOUT ?= 180
 COMPILE := $(BIN)/uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 \
 	--custom-compile-command "make requirements" --quiet --output-file requirements.txt
 
-.PHONY: help setup requirements test test-unit lint format chaos simulate fuzz mutants soak bench dist demo docs clean
+.PHONY: help setup requirements test test-unit lint format chaos simulate fuzz mutants soak bench dist demo demo-cluster docs clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -84,6 +84,9 @@ dist: $(INSTALLED) ## Build the wheel and the source distribution, into dist/
 
 demo: $(INSTALLED) ## Run the main job from end to end; INPUT=file your own lines, KEEP=1 goes on
 	$(BIN)/python -m demo $(if $(INPUT),--input "$(INPUT)") $(if $(KEEP),--keep)
+
+demo-cluster: $(INSTALLED) ## Run the job on a cluster whose brokers and services fail; takes five minutes
+	$(BIN)/python -m demo.cluster
 
 docs: $(INSTALLED) ## Write the reference pages that are generated from the code
 	$(BIN)/python -m docs.generate.configuration docs/configuration.md

@@ -14,7 +14,7 @@ from tests.harness.airflow.rest import until
 from tests.harness.airflow.standalone import Airflow
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from demo.check import Comparison
 
@@ -55,9 +55,17 @@ class DemoAirflow:
         broker: address of the broker.
         topic: that the DAGs follow.
         range_offsets: most offsets in a range.
+        env: more variables, such as those with which an object store is reached.
     """
 
-    def __init__(self, directory: Path, broker: str, topic: str, range_offsets: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        broker: str,
+        topic: str,
+        range_offsets: int,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         self._broker = broker
         self._topic = topic
         self._output = directory / "parquet"
@@ -72,6 +80,7 @@ class DemoAirflow:
                 "AIRFLOW_VAR_MEMQ_AUDIT_OUTPUT": str(self.tables),
                 "AIRFLOW_VAR_MEMQ_MAX_RANGE_OFFSETS": str(range_offsets),
                 "SPARK_LOCAL_IP": "127.0.0.1",
+                **(env or {}),
             },
         )
 

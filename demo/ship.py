@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from memq.client.producer.delivery import Delivery
 
 STEPS = 40  # every producer ships its lines in so many steps,
-STEP_S = 0.05  # one each so often, so that the crash falls into the middle
+STEP_S = 0.05  # one each so often by default, so that the crash falls into the middle
+ACKED_S = 60.0  # for the last of them to be acked, whatever fails meanwhile
 
 
 @dataclass
@@ -38,17 +39,34 @@ class Shipped:
 
 
 def ship(
-    address: str, topic: str, lines: Sequence[bytes], producers: int, half_way: Callable[[], None]
+    address: str,
+    topic: str,
+    lines: Sequence[bytes],
+    producers: int,
+    half_way: Callable[[], None],
+    *,
+    numbers: range | None = None,
+    step_s: float = STEP_S,
 ) -> Shipped:
-    """Ship all lines with `acks=all`; calls `half_way` when half of the steps are done.
+    """Ship lines with `acks=all`; calls `half_way` when half of the steps are done.
 
     Line number n goes to producer n modulo their count, with the number as its key.
+
+    Args:
+        address: of brokers.
+        topic: that they go to.
+        lines: of the file.
+        producers: how many there are.
+        half_way: called in this thread.
+        numbers: of the lines to ship; None for all.
+        step_s: how long each of `STEPS` takes.
     """
+    numbers = range(len(lines)) if numbers is None else numbers
     shipped, lock, crash = Shipped(), threading.Lock(), threading.Event()
     start = time.perf_counter()
 
     def run(number: int) -> None:
-        mine = range(number, len(lines), producers)
+        mine = numbers[number::producers]
         deliveries: dict[int, Delivery] = {}
         latencies: list[float] = []
         with Producer(address, topic=topic, acks="all", client=f"demo-{number}") as producer:
@@ -60,8 +78,8 @@ def ship(
                         _time(delivery, latencies)
                 if step == STEPS // 2:
                     crash.set()
-                time.sleep(STEP_S)
-            producer.flush(timeout=60)
+                time.sleep(step_s)
+            producer.flush(timeout=ACKED_S)
         failed = [str(error) for d in deliveries.values() if (error := d.exception(0))]
         with lock:
             shipped.lines += len(mine)
@@ -69,7 +87,10 @@ def ship(
             shipped.latencies_s += latencies
             shipped.retried += sum(d.result().duplicate for d in deliveries.values() if not failed)
 
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(producers)]
+    threads = [
+        threading.Thread(target=run, args=(number,), daemon=True)  # Ctrl-C does not wait for acks
+        for number in range(producers)
+    ]
     for thread in threads:
         thread.start()
     crash.wait()
