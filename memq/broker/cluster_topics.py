@@ -539,11 +539,15 @@ class ClusterTopics(Topics):
         return [number for number in hosted.partitions if not owns(name, number)]
 
     async def _close(self, hosted: HostedTopic, numbers: list[int]) -> None:
-        """Close at once what runs here; nothing of it is acked any more."""
+        """Close at once what runs here; nothing of it is acked any more.
+
+        It stays known until it is closed, so that whoever cancels this can still close it.
+        """
         if GROUPS in numbers:
             self._forget_groups(hosted)
-        for partition in [hosted.partitions.pop(number) for number in numbers]:
-            await partition.close()
+        await asyncio.gather(*(hosted.partitions[number].close() for number in numbers))
+        for number in numbers:
+            del hosted.partitions[number]
 
     def _forget_groups(self, hosted: HostedTopic) -> None:
         """Answer for its groups no more, and only then forget who holds what."""

@@ -107,6 +107,35 @@ async def test_what_waits_for_room_is_refused_when_the_session_is_over(cluster):
     assert not any(each.duplicate for each in again)
 
 
+async def test_what_is_being_closed_when_the_session_ends_is_closed(cluster):
+    """A session that ends while a broker closes what others have fenced leaves nothing running."""
+    (one,) = await cluster.start("one")
+    c = await cluster.connect(one)
+    await c.create("t", write_partitions=2, batch_age="10m")
+    await cluster.all_owned("t")
+    hosted = one.topics.get("t")
+    before = dict(hosted.partitions)
+    close, closing = before[0].close, asyncio.Event()
+
+    async def close_later():
+        closing.set()
+        before[0].close = close
+        await asyncio.get_running_loop().create_future()
+
+    before[0].close = close_later
+    write = asyncio.ensure_future(c.write(0, write_partition=1))
+    await until(lambda: before[1].bytes_received)
+    queue = await another_queue(cluster, "gone")
+    await queue.fence(hosted.topic.queue_topic, 0, 1)
+    await closing.wait()
+    cluster.zookeeper.expire(one.sessions[-1])
+    with pytest.raises(MemqError) as error:
+        await write
+    assert error.value.retriable
+    await until(lambda: len(hosted.partitions) == 2 and hosted.partitions[0] is not before[0])
+    assert all(each.closing for each in before.values())
+
+
 @pytest.mark.parametrize("lost", [1, 2])
 async def test_a_topic_that_could_not_be_made_leaves_nothing(cluster, lost):
     """Whatever answer of ZooKeeper is lost, a topic is there as a whole, or nothing is doomed."""
