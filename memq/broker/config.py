@@ -142,6 +142,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     peers: tuple[Peer, ...] = ()
     topics: tuple[TopicConfig, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<BrokerConfig {self.broker_id} [{self.cluster_id}]>"  # others may be secret
+
     @classmethod
     def create(cls, options: Mapping[str, object] | None = None, **more: object) -> BrokerConfig:
         """A configuration from human option values; `more` wins over `options`.

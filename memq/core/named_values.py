@@ -1,14 +1,19 @@
 """Options of what memq is built upon, as people write them: `region=eu-west-1,profile=logs`.
 
 What they mean stands where each is used: `memq.core.storage.object_store_client`,
-`memq.core.notification.kafka.confluent` and `memq.core.governor.options`.
+`memq.core.notification.kafka.confluent` and `memq.core.governor.options`. Values may be secret, so
+errors do not show them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from memq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 NamedValues = frozenset[tuple[str, str]]
 """Names and values; hashable, because what is open is known by them."""
@@ -38,14 +43,27 @@ def _parse(option: str, value: object) -> NamedValues:
         ConfigError: it is neither, or a value is no text, number or flag.
     """
     if isinstance(value, str):
-        pairs = [pair.partition("=") for pair in value.split(",") if pair.strip()]
-        wrong = [name for name, separator, _ in pairs if not separator or not name.strip()]
-        if wrong:
-            raise ConfigError(f"{option}: {wrong[0]!r} has no value; write NAME=VALUE,NAME=VALUE")
-        return frozenset((name.strip(), text.strip()) for name, _, text in pairs)
+        return frozenset(_pairs(option, value))
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{option} = {value!r}: expected NAME=VALUE,NAME=VALUE or a table")
+        kind = type(value).__name__
+        raise ConfigError(f"{option}: expected NAME=VALUE,NAME=VALUE or a table, not {kind}")
     return frozenset((str(name), _text(option, name, given)) for name, given in value.items())
+
+
+def _pairs(option: str, text: str) -> Iterator[tuple[str, str]]:
+    """Names and values of a text; what has neither may be the end of a password with a comma."""
+    place = "at its beginning"
+    for pair in text.split(","):
+        name, separator, value = pair.partition("=")
+        if not pair.strip():
+            continue
+        if not separator or not name.strip():
+            raise ConfigError(
+                f"{option}: no NAME=VALUE {place}; write NAME=VALUE,NAME=VALUE, or a table in the "
+                "configuration file where a value has a comma"
+            )
+        yield name.strip(), value.strip()
+        place = f"after {name.strip()}=…,"
 
 
 def _text(option: str, name: object, value: object) -> str:
@@ -53,4 +71,10 @@ def _text(option: str, name: object, value: object) -> str:
         return str(value).lower()
     if isinstance(value, str | int):
         return str(value)
-    raise ConfigError(f"{option}: {name} = {value!r}: expected a text, a number or a flag")
+    if isinstance(value, Mapping):
+        raise ConfigError(
+            f"{option}: {name} is a table of its own; put the whole name in quotes: "
+            f'"{name}.{next(iter(value), "NAME")}" = …'
+        )
+    kind = type(value).__name__
+    raise ConfigError(f"{option}: {name}: expected a text, a number or a flag, not {kind}")
