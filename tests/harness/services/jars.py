@@ -134,9 +134,9 @@ class Jars:
             ServiceUnavailableError: this machine lacks it.
         """
         return [
-            _command(service, DIES_WITH_PARENT[0]),
+            command(service, DIES_WITH_PARENT[0]),
             *DIES_WITH_PARENT[1:],
-            str(Path(_command(service, self._java)).resolve()),
+            str(Path(command(service, self._java)).resolve()),
         ]
 
     def get(self, artifact: Artifact) -> Path:
@@ -277,7 +277,12 @@ def digests(folder: Path) -> dict[str, str]:
     return found
 
 
-def _command(service: str, name: str) -> str:
+def command(service: str, name: str) -> str:
+    """Where a command is.
+
+    Raises:
+        ServiceUnavailableError: this machine lacks it.
+    """
     path = shutil.which(name)
     if path is None:
         raise ServiceUnavailableError(service, f"there is no command {name!r}")

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import socket
+import ssl
 import struct
 import subprocess
 import uuid
 import zlib
 from base64 import urlsafe_b64encode
+from contextlib import ExitStack
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from tests.harness.services.errors import ServiceError
 from tests.harness.services.jars import KAFKA
 from tests.harness.services.process import SHOWN_CHARACTERS, STOP_TIMEOUT_S, JavaService
+
+if TYPE_CHECKING:
+    from tests.harness.services.jars import Jars
 
 FORMAT_TIMEOUT_S = 60.0  # takes 1 to 2 s
 ANSWER_TIMEOUT_S = 5.0
@@ -25,10 +31,10 @@ SETTINGS = """\
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller_port}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+listeners={protocol}://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
-inter.broker.listener.name=PLAINTEXT
+listener.security.protocol.map={protocol}:{protocol},CONTROLLER:PLAINTEXT
+inter.broker.listener.name={protocol}
 log.dirs={data}
 auto.create.topics.enable=false
 
@@ -54,16 +60,56 @@ broker.heartbeat.interval.ms=500
 log.cleaner.dedupe.buffer.size=4194304
 """
 
+# It is a client of itself, with the user that clients have.
+SECURITY_SETTINGS = """
+ssl.keystore.type=PKCS12
+ssl.keystore.location={keystore}
+ssl.keystore.password={keystore_password}
+ssl.truststore.type=PKCS12
+ssl.truststore.location={keystore}
+ssl.truststore.password={keystore_password}
+sasl.enabled.mechanisms=SCRAM-SHA-512
+sasl.mechanism.inter.broker.protocol=SCRAM-SHA-512
+listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config=\
+org.apache.kafka.common.security.scram.ScramLoginModule required \
+username="{user}" password="{password}";
+"""
+
 
 class Kafka(JavaService):
-    """A Kafka of one node, without authentication; topics are made by those who want them.
+    """A Kafka of one node; topics are made by those who want them.
 
     The first that is stopped in time leaves an archive of its classes beside the jars, with which
     all others start in a third of the time. It is for the same Java, and the same files, alone.
+
+    Args:
+        folder: with its data, settings and log.
+        keystore: PKCS12 file with its certificate; it then serves SASL_SSL with SCRAM-SHA-512 only,
+            and otherwise everybody, without encryption.
+        keystore_password: of that file.
+        jars: of the services.
+
+    Attributes:
+        user: the only one that it knows, when it has a certificate.
+        password: of that user.
     """
 
     name: ClassVar[str] = "kafka"
     port_count: ClassVar[int] = 2
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        keystore: Path | None = None,
+        keystore_password: str = "",
+        jars: Jars | None = None,
+    ) -> None:
+        super().__init__(folder, jars=jars)
+        self.user = "memq"
+        self.password = secrets.token_urlsafe(24)
+        self._keystore = keystore
+        self._keystore_password = keystore_password
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """End it with SIGTERM, and with SIGKILL if it does not end in time. May be called again."""
@@ -91,25 +137,43 @@ class Kafka(JavaService):
         return self.folder / "classes.jsa"
 
     def _prepare(self) -> None:
-        port, controller_port = self._ports
         data = self.folder / "data"
-        self._settings_path.write_text(
-            SETTINGS.format(port=port, controller_port=controller_port, data=data)
-        )
+        self._settings_path.write_text(self._settings(data))
         if not (data / "meta.properties").exists():
             self._format()
+
+    def _settings(self, data: Path) -> str:
+        port, controller_port = self._ports
+        settings = SETTINGS.format(
+            protocol="SASL_SSL" if self._keystore else "PLAINTEXT",
+            port=port,
+            controller_port=controller_port,
+            data=data,
+        )
+        if self._keystore:
+            settings += SECURITY_SETTINGS.format(
+                keystore=self._keystore,
+                keystore_password=self._keystore_password,
+                user=self.user,
+                password=self.password,
+            )
+        return settings
 
     def _format(self) -> None:
         """Make the empty log of a new cluster."""
         unique = b"\0" + uuid.uuid4().bytes[1:]  # one that began with "-" would be an option
         cluster_id = urlsafe_b64encode(unique).decode().rstrip("=")
-        main = ["kafka.tools.StorageTool", "format", "--cluster-id", cluster_id, "--config"]
+        main = ["kafka.tools.StorageTool", "format", "--cluster-id", cluster_id]
+        if self._keystore:
+            user = f"[name={self.user},password={self.password}]"
+            main += ["--add-scram", f"SCRAM-SHA-512={user}"]
         done = subprocess.run(
             [
                 *self.jars.java(self.name),
                 *self._shared_archive(),
                 *self._options(),
                 *main,
+                "--config",
                 str(self._settings_path),
             ],
             stdin=subprocess.DEVNULL,
@@ -149,8 +213,20 @@ class Kafka(JavaService):
     def _answers(self) -> bool:
         """Whether it answers an ApiVersions request; it takes none before all of it serves."""
         request = API_VERSIONS.pack(18, 0, 1, -1)
-        with socket.create_connection(("127.0.0.1", self.port), ANSWER_TIMEOUT_S) as connection:
+        with ExitStack() as stack:
+            connection = socket.create_connection(("127.0.0.1", self.port), ANSWER_TIMEOUT_S)
+            stack.enter_context(connection)
+            if self._keystore:
+                connection = stack.enter_context(_encrypted(connection))
             connection.sendall(struct.pack(">i", len(request)) + request)
-            with connection.makefile("rb") as answer:
-                head = answer.read(10)  # size, correlation id, error code
+            answer = stack.enter_context(connection.makefile("rb"))
+            head = answer.read(10)  # size, correlation id, error code
         return head[4:] == struct.pack(">ih", 1, 0)
+
+
+def _encrypted(connection: socket.socket) -> ssl.SSLSocket:
+    """The same connection with TLS; the certificate is for those to check who have made it."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context.wrap_socket(connection)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 
 import boto3
@@ -10,6 +9,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
+from tests.harness.services.certificates import make_certificate
 from tests.harness.services.jars import S3PROXY
 from tests.harness.services.s3proxy import REGION, S3Proxy
 
@@ -97,20 +97,15 @@ def test_puts_take_the_latency_that_is_asked_for(tmp_path, service_jars):
 
 def test_it_serves_https(tmp_path, service_jars):
     """With a keystore it serves HTTPS with the certificate in it."""
-    keystore, certificate = tmp_path / "keystore.p12", tmp_path / "certificate.pem"
-    common = ["-keystore", keystore, "-storepass", "password", "-alias", "s3"]
-    key = ["-genkeypair", "-keyalg", "EC", "-dname", "CN=localhost", "-ext", "san=ip:127.0.0.1"]
-    subprocess.run(["keytool", *key, *common], check=True, capture_output=True)
-    export = ["keytool", "-exportcert", "-rfc", "-file", certificate, *common]
-    subprocess.run(export, check=True, capture_output=True)
+    certificate = make_certificate(tmp_path, "s3")
     with S3Proxy(
         tmp_path / "server",
-        keystore=keystore,
-        keystore_password="password",
+        keystore=certificate.keystore,
+        keystore_password=certificate.password,
         jars=service_jars,
     ) as server:
         server.make_bucket("secret")
-        s3 = client(server, verify=str(certificate))
+        s3 = client(server, verify=str(certificate.pem))
         s3.put_object(Bucket="secret", Key="key", Body=b"x")
         assert server.endpoint.startswith("https://")
         assert keys(s3, "secret") == ["key"]

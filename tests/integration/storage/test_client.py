@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -12,6 +11,7 @@ from memq.core.named_values import parse_storage_options
 from memq.core.storage.object_store import ObjectStorage
 from memq.core.storage.open import open_uri
 from memq.errors import ConfigError, StorageError
+from tests.harness.services.certificates import make_certificate
 from tests.harness.services.s3proxy import S3Proxy
 
 
@@ -135,20 +135,15 @@ def test_readers_may_have_options_as_well(storage, bucket, monkeypatch, s3_serve
 def tls(tmp_path_factory, service_jars):
     """A server with a certificate of a private authority, and the file with that."""
     folder = tmp_path_factory.mktemp("tls")
-    keystore, pem = folder / "keystore.p12", folder / "ca.pem"
-    keytool = ["keytool", "-keystore", str(keystore), "-storepass", "password", "-alias", "s3"]
-    subprocess.run(
-        [*keytool, "-genkeypair", "-keyalg", "RSA", "-storetype", "PKCS12",
-         "-dname", "CN=127.0.0.1", "-ext", "san=ip:127.0.0.1"],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    exported = subprocess.run([*keytool, "-exportcert", "-rfc"], check=True, capture_output=True)
-    pem.write_bytes(exported.stdout)
+    certificate = make_certificate(folder, "s3")
     with S3Proxy(
-        folder / "s3", keystore=keystore, keystore_password="password", jars=service_jars
+        folder / "s3",
+        keystore=certificate.keystore,
+        keystore_password=certificate.password,
+        jars=service_jars,
     ) as server:
         server.make_bucket("private")
-        yield server, pem
+        yield server, certificate.pem
 
 
 def test_a_certificate_of_a_private_authority(tls, monkeypatch):
