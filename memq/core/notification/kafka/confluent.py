@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import queue
 import threading
 from dataclasses import dataclass, field
@@ -118,6 +119,8 @@ _REFUSED = {
 }
 _NO_ANSWER = {ck.KafkaError._TIMED_OUT, ck.KafkaError._TRANSPORT}  # noqa: SLF001
 _SAYS_WHY = {"FAIL", "ERROR"}  # kinds of lines in librdkafka's log
+_HUNG_UP = ": Disconnected"  # in such a line
+_FILES = ".location"  # ends the names of options that are files
 _EOF = ck.KafkaError._PARTITION_EOF  # noqa: SLF001
 
 _RUNNING = "running-ms"  # the header that has a record's running time
@@ -442,9 +445,19 @@ class ConfluentClient:
         try:
             return kind(self._settings | {**settings}, logger=self._log)
         except ck.KafkaException as exc:
-            raise ConfigError(f"queue_options: {exc.args[0].str()}") from exc
+            problem = exc.args[0].str() + self._unreadable()
+            raise ConfigError(f"queue_options: {problem}") from exc
         except (TypeError, ValueError, AttributeError) as exc:  # of what only Python can give
             raise ConfigError(f"queue_options: {exc}") from exc
+
+    def _unreadable(self) -> str:
+        """Which files cannot be read, in brackets; librdkafka does not say it clearly."""
+        found = [
+            f"{name} = {value!r}"
+            for name, value in self._settings.items()
+            if name.endswith(_FILES) and not os.access(value, os.R_OK)
+        ]
+        return f" (cannot be read: {', '.join(found)})" if found else ""
 
     async def _asked(self, asked: Future[_Result], doing: str) -> _Result:
         try:
@@ -513,7 +526,11 @@ class _Log:
     def reason(self) -> str:
         """Why Kafka is not reached, as far as that was said lately; in brackets."""
         said, at_s = self._latest
-        return f" ({said})" if said and self._clock_s() < at_s + SAME_LOG_S else ""
+        if not said or self._clock_s() >= at_s + SAME_LOG_S:
+            return ""
+        if _HUNG_UP in said:
+            said += "; a Kafka that expects another security.protocol does so, too"
+        return f" ({said})"
 
 
 class ConfluentTransactions:
