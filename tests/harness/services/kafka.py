@@ -60,7 +60,6 @@ broker.heartbeat.interval.ms=500
 log.cleaner.dedupe.buffer.size=4194304
 """
 
-# It is a client of itself, with the user that clients have.
 SECURITY_SETTINGS = """
 ssl.keystore.type=PKCS12
 ssl.keystore.location={keystore}
@@ -73,6 +72,10 @@ sasl.mechanism.inter.broker.protocol=SCRAM-SHA-512
 listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config=\
 org.apache.kafka.common.security.scram.ScramLoginModule required \
 username="{user}" password="{password}";
+
+# It is a client of itself as this user, and of its controller as nobody; others get rights by ACLs.
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:{user};User:ANONYMOUS
 """
 
 
@@ -90,7 +93,7 @@ class Kafka(JavaService):
         jars: of the services.
 
     Attributes:
-        user: the only one that it knows, when it has a certificate.
+        user: when it has a certificate, the only one that it knows, who may do everything.
         password: of that user.
     """
 

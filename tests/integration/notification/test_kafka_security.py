@@ -13,14 +13,16 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from confluent_kafka import admin
 
 from memq import Producer, read_range
 from memq.core.named_values import parse_queue_options
 from memq.core.notification.kafka import confluent
 from memq.core.notification.open import open_kafka
 from memq.core.notification.queue import Publication
-from memq.errors import ConfigError, FencedError, QueueError
+from memq.errors import ConfigError, FencedError, QueueError, QueueFailedError
 from memq.testing.broker import BrokerProcess
+from tests.advice import follows
 from tests.harness.services.certificates import make_certificate
 from tests.harness.services.kafka import Kafka
 
@@ -28,6 +30,11 @@ GUIDE = Path(__file__).parents[3] / "docs" / "kafka-queue.md"
 REQUEST_S = 5.0  # in place of 10 s: who is locked out is so after less than one
 LATE_S = 5.0  # what a busy machine may add
 WRONG = "not-the-password"
+RESOURCES = {
+    "topics with the prefix `memq.`": admin.ResourceType.TOPIC,
+    "transactional ids with the prefix `memq.`": admin.ResourceType.TRANSACTIONAL_ID,
+    "cluster": admin.ResourceType.BROKER,
+}
 PAGES = ("/", "/health", "/ready", "/metrics", "/status", "/topics/t")
 
 
@@ -158,6 +165,71 @@ async def test_who_is_locked_out_is_told_why_in_time(
     assert "invalid credentials" in caplog.text
     assert WRONG not in shown
     assert secure_kafka.password not in shown
+
+
+def rights(user, cluster):
+    """What the guide says that a user needs, for a cluster of another name."""
+    rows = re.findall(r"^\| (.+) \| (.+) \|$", GUIDE.read_text(), re.MULTILINE)
+    return [
+        right(user, RESOURCES[resource], cluster, re.sub(r"(?<=[a-z])(?=[A-Z])", "_", operation))
+        for resource, operations in rows
+        if resource in RESOURCES
+        for operation in operations.split(", ")
+    ]
+
+
+def right(user, resource, cluster, operation):
+    """A right on what begins with a cluster's name, or on all of Kafka."""
+    name, pattern = f"{cluster}.", admin.ResourcePatternType.PREFIXED
+    if resource is admin.ResourceType.BROKER:
+        name, pattern = "kafka-cluster", admin.ResourcePatternType.LITERAL
+    allowed = admin.AclPermissionType.ALLOW
+    what = admin.AclOperation[operation.upper()]
+    return admin.AclBinding(resource, name, pattern, f"User:{user}", "*", what, allowed)
+
+
+def add_user(kafka, name, password):
+    """Tell Kafka of a user."""
+    credential = admin.ScramCredentialInfo(admin.ScramMechanism.SCRAM_SHA_512, 4096)
+    user = admin.UserScramCredentialUpsertion(name, credential, password.encode())
+    kafka.alter_user_scram_credentials([user])[name].result(30)
+
+
+async def grant(kafka, some):
+    """Give rights, and wait until they are seen."""
+    for granted in kafka.create_acls(some).values():
+        granted.result(30)
+    every = admin.AclBindingFilter(
+        admin.ResourceType.ANY, None, admin.ResourcePatternType.ANY, None, None,
+        admin.AclOperation.ANY, admin.AclPermissionType.ANY,
+    )  # fmt: skip
+    async with asyncio.timeout(30):
+        while not {*some} <= {*kafka.describe_acls(every).result(30)}:
+            await asyncio.sleep(0.05)
+
+
+@follows("ask whoever runs Kafka")
+async def test_the_rights_of_the_guide_are_enough(secure_kafka, process, cluster, options):
+    """Who has them can do all that a queue does; who has none is told so, and not left waiting."""
+    own = {name: value for name, value in options.items() if not name.startswith("topic.")}
+    kafka = admin.AdminClient(own | {"bootstrap.servers": secure_kafka.address})
+    add_user(kafka, "other", "other-password")
+    options |= {"sasl.username": "other", "sasl.password": "other-password"}
+    options = {"port": secure_kafka.port} | dict(parse_queue_options(options))
+    with pytest.raises(QueueFailedError, match=r"Authorization failed.*; ask whoever runs Kafka"):
+        await process(**options)
+    needed = rights("other", cluster)
+    assert {each.restype for each in needed} == {*RESOURCES.values()}
+    await grant(kafka, needed)
+    queue = await process(**options)
+    await queue.create_topic("t", 1)
+    await queue.fence("t", 0)
+    (offset,) = await queue.publish("t", 0, [Publication(0, b"x", 1)])
+    await queue.commit("g", "t", {0: offset + 1})
+    assert await queue.fetch("t", 0, offset, max_entries=1, max_bytes=1)
+    await queue.truncate("t", 0, offset + 1)
+    await queue.delete_topic("t")
+    assert await queue.topics() == []
 
 
 @pytest.mark.parametrize(
