@@ -132,7 +132,10 @@ def open_store(
             f"{', '.join(_OWN_OPTIONS)} and {TAG_PREFIX}NAME"
         ) from exc
     except (BaseError, ValueError) as exc:
-        raise ConfigError(f"cannot open {container}: {explain(exc)}") from exc
+        problem = explain(exc)
+        if certificate and "certificate" in problem:
+            problem = f"ca_certificate = {certificate!r}: {problem}"
+        raise ConfigError(f"cannot open {container}: {problem}") from exc
     return OpenedStore(store, attributes, tags)
 
 

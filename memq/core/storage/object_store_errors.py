@@ -24,6 +24,7 @@ _PASSING = frozenset(
 )
 _CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(\w+)")
 _CAUSE = re.compile(r'"([^"\n]+)"')
+_NO_HTTP = re.compile(r"hyper::Error\(\s*Parse\(")
 _DEBUG = "\n\nDebug source"
 
 
@@ -74,6 +75,8 @@ def explain(exc: BaseException) -> str:
         words = f"{status_of(exc)} {code[1]}" + (f": {message[1]}" if message else "")
     elif certificate is not None:
         words = f"its certificate is not trusted ({certificate[1]})"
+    elif _NO_HTTP.search(debug):
+        words = f"{_host(text)} does not answer with HTTP, as a port that wants https://"
     elif "TimedOut" in debug:
         words = f"{_host(text)} did not answer in time"
     elif causes and not status_of(exc):  # "error sending request" says less than why

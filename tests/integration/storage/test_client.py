@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -158,7 +159,35 @@ def test_a_certificate_of_a_private_authority(tls, monkeypatch):
     put(ObjectStorage("s3://private"), "m")
 
 
-def test_a_certificate_that_cannot_be_read_is_named(tmp_path):
-    """A wrong path is an error of the configuration."""
-    with pytest.raises(ConfigError, match="ca_certificate"):
-        ObjectStorage("s3://bucket", "", {"ca_certificate": str(tmp_path / "none.pem")})
+def test_a_certificate_of_another_authority(tls, tmp_path, monkeypatch):
+    """Where the one that is named did not sign, or for another host, the error says so."""
+    server, pem = tls
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    other = make_certificate(tmp_path, "other").pem
+    with pytest.raises(StorageError, match="certificate is not trusted"):
+        put(ObjectStorage("s3://private", "", {"ca_certificate": str(other)}))
+    options = {"ca_certificate": str(pem), "endpoint": f"https://localhost:{server.port}"}
+    with pytest.raises(StorageError, match=r"not trusted \(NotValidForNameContext\)"):
+        put(ObjectStorage("s3://private", "", options))
+
+
+def test_plain_http_to_a_port_that_wants_tls(tls):
+    """The error says what is wrong with the endpoint."""
+    server, _ = tls
+    options = {"endpoint": f"http://{server.address}", "skip_signature": "true"}
+    with pytest.raises(StorageError, match="does not answer with HTTP, as a port that wants https"):
+        put(ObjectStorage("s3://private", "", options))
+
+
+PEM = "-----BEGIN CERTIFICATE-----\nbm9uZQ==\n-----END CERTIFICATE-----\n"
+
+
+@pytest.mark.parametrize("text", [None, "no certificate", PEM], ids=["no file", "no PEM", "no DER"])
+def test_a_certificate_that_cannot_be_read_is_named(tmp_path, text):
+    """A file that is not there, or has no certificate, is an error of the configuration."""
+    path = tmp_path / "ca.pem"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ConfigError, match=re.escape(f"ca_certificate = {str(path)!r}")):
+        ObjectStorage("s3://bucket", "", {"ca_certificate": str(path)})
