@@ -33,6 +33,7 @@ NAMES = (
     "export",
     "spark",
     "failover",
+    "replays",
 )
 
 
