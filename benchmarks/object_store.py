@@ -1,7 +1,9 @@
 """An object store beside what obstore alone reaches there: `python -m benchmarks.object_store`.
 
 The server is S3Proxy on this machine, which takes more of the processor than both clients; so what
-counts is the ratio of ours to obstore alone, by turns in one run. Payloads are not signed.
+counts is the ratio of ours to obstore alone, by turns in one run. Payloads are not signed. Requests
+for a gigabyte that a broker takes in, and for one that a consumer reads, are counted: stores bill
+them.
 """
 
 from __future__ import annotations
@@ -10,18 +12,23 @@ import os
 import statistics
 import tempfile
 import time
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import obstore
+from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.broker import broker_process
-from benchmarks.ingest import Loader, body_of
+from benchmarks.ingest import TOPIC, Loader, body_of
+from memq import Consumer
 from memq.core.storage import object_store
 from memq.core.storage.object_store import ObjectStorage
 from memq.core.storage.object_store_client import open_store
+from memq.core.storage.open import open_uri
+from tests.harness.services.process import free_ports
 from tests.harness.services.s3proxy import S3Proxy
 
 if TYPE_CHECKING:
@@ -126,7 +133,12 @@ def ingest(folder: Path, pool: ThreadPoolExecutor) -> Figures:
     bare = open_store(BUCKET, OPTIONS).store
     objects = INGEST_BYTES // (len(BUFFERS) * MIB)
     body = body_of(MESSAGE_BYTES)
-    options = {"storage": f"{BUCKET}/ingest", "storage_options": "unsigned_payload=true"}
+    (port,) = free_ports(1)
+    options = {
+        "storage": f"{BUCKET}/ingest",
+        "storage_options": "unsigned_payload=true",
+        "admin_port": str(port),
+    }
     with broker_process("configured", folder / "broker", **options) as (address, _):
         loader = Loader(address)
         # The last Batch waits for its age; while Messages come they are sealed by their size.
@@ -148,12 +160,43 @@ def ingest(folder: Path, pool: ThreadPoolExecutor) -> Figures:
             INGEST_BYTES,
         )
         loader.socket.close()
+        asked = asked_for(address, port)
     return [
         (
             "broker, Messages of 1 MiB, acks=all, Batches of 8 MiB",
             f"{rates['broker'] / 1e6:.0f} MB/s",
             f"{rates['broker'] / rates['obstore']:.2f} of obstore alone putting such objects, "
             f"{rates['obstore'] / 1e6:.0f} MB/s",
+        ),
+        *asked,
+    ]
+
+
+def asked_for(address: str, port: int) -> Figures:
+    """Requests for each gigabyte: of the broker that takes it in, and of who reads it."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        metrics = [*text_string_to_metric_families(answer.read().decode())]
+    counts = next(each for each in metrics if each.name == "memq_storage_requests")
+    puts = next(each.value for each in counts.samples if each.labels["kind"] == "put")
+    storage, _ = open_uri(BUCKET)  # the one that consumers of this process share
+    assert isinstance(storage, ObjectStorage)
+    gigabytes, left = ROUNDS * INGEST_BYTES / 1e9, ROUNDS * INGEST_BYTES // MESSAGE_BYTES
+    with Consumer(address, topic=TOPIC, start="earliest") as consumer:
+        while left:
+            batch = consumer.poll(timeout=30)
+            assert batch is not None, f"{left} Messages did not come"
+            left -= batch.notification.messages
+    whole = 1e9 / (len(BUFFERS) * MIB)
+    return [
+        (
+            f"{what}, Batches of 8 MiB",
+            f"{count / gigabytes:.0f}",
+            f"{count:.0f} for {gigabytes:.1f} GB, second ones of hedging too; one for each 8 MiB "
+            f"would be {whole:.0f}",
+        )
+        for what, count in (
+            ("puts for each GB that a broker takes in", puts),
+            ("gets for each GB that a consumer reads", storage.requests["get"]),
         )
     ]
 
