@@ -78,6 +78,21 @@ authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 super.users=User:{user};User:ANONYMOUS
 """
 
+SMALL_JAVA = (
+    "-Xmx384m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",  # it starts sooner, and is slower for long
+)
+# As Kafka's own scripts start it.
+FAST_JAVA = (
+    "-Xms1g",
+    "-Xmx1g",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:MaxInlineLevel=15",
+)
+
 
 class Kafka(JavaService):
     """A Kafka of one node; topics are made by those who want them.
@@ -87,6 +102,8 @@ class Kafka(JavaService):
 
     Args:
         folder: with its data, settings and log.
+        fast: it is to be measured: Java compiles all it can and has the memory that Kafka's own
+            scripts give it. It starts without the archive, which is for the other options.
         keystore: PKCS12 file with its certificate; it then serves SASL_SSL with SCRAM-SHA-512 only,
             and otherwise everybody, without encryption.
         keystore_password: of that file.
@@ -104,6 +121,7 @@ class Kafka(JavaService):
         self,
         folder: str | Path,
         *,
+        fast: bool = False,
         keystore: Path | None = None,
         keystore_password: str = "",
         jars: Jars | None = None,
@@ -111,6 +129,7 @@ class Kafka(JavaService):
         super().__init__(folder, jars=jars)
         self.user = "memq"
         self.password = secrets.token_urlsafe(24)
+        self._fast = fast
         self._keystore = keystore
         self._keystore_password = keystore_password
 
@@ -191,18 +210,20 @@ class Kafka(JavaService):
             raise ServiceError(f"kafka's format ended with {done.returncode}:\n{end}")
 
     def _arguments(self) -> list[str]:
-        archive = self._shared_archive() or [f"-XX:ArchiveClassesAtExit={self._new_archive}"]
+        archive = self._shared_archive()
+        if not archive and not self._fast:
+            archive = [f"-XX:ArchiveClassesAtExit={self._new_archive}"]
         return [*archive, *self._options(), "kafka.Kafka", str(self._settings_path)]
 
     def _shared_archive(self) -> list[str]:
-        return [f"-XX:SharedArchiveFile={self._archive}"] if self._archive.exists() else []
+        if self._fast or not self._archive.exists():
+            return []
+        return [f"-XX:SharedArchiveFile={self._archive}"]
 
     def _options(self) -> list[str]:
         """Options of Java, with the class path."""
         return [
-            "-Xmx384m",
-            "-XX:+UseSerialGC",
-            "-XX:TieredStopAtLevel=1",  # it starts sooner, and is slower for long
+            *(FAST_JAVA if self._fast else SMALL_JAVA),
             "-Xlog:cds=off",
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
             "-cp",

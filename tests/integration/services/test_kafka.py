@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -81,6 +82,15 @@ def test_the_first_clean_stop_leaves_an_archive(tmp_path, service_jars):
             ["grep", "-c", archive, f"/proc/{server.pid}/maps"], stdout=subprocess.PIPE, check=False
         )
         assert int(maps.stdout) > 0
+
+
+def test_one_that_is_measured_has_no_archive(tmp_path, service_jars):
+    """A fast one compiles all it can, and neither takes nor leaves an archive of other options."""
+    with Kafka(tmp_path, fast=True, jars=service_jars) as server:
+        command = Path(f"/proc/{server.pid}/cmdline").read_text()
+    assert "TieredStopAtLevel" not in command
+    assert ".jsa" not in command
+    assert not list(tmp_path.glob("*.jsa"))
 
 
 def test_a_log_that_cannot_be_formatted_says_why(tmp_path, service_jars):
