@@ -20,6 +20,7 @@ NAMES = (
     "memory",
     "producer",
     "consumer",
+    "peers",
     "bigqueue",
     "storage",
     "object_store",
