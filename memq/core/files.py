@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _IOV_MAX = os.sysconf("SC_IOV_MAX")  # most buffers that one writev takes
+# Bytes that one writev takes: for more of them the kernel takes larger pages for its cache, and
+# those are slow to come by in a virtual machine; writing 8 MiB at once was four times slower.
+_WRITE_BYTES = 64 << 10
 
 _WAY_OUT = {
     errno.ENOSPC: "free some space on that disk",
@@ -159,7 +162,14 @@ def read_exactly(fd: int, start: int, length: int) -> pa.Buffer:
 
 def _write_some(fd: int, pending: list[memoryview], position: int) -> int:
     """Write from the buffer at `position` on; the new position, its buffer cut to what is left."""
-    written = os.writev(fd, pending[position : position + _IOV_MAX])
+    some: list[memoryview] = []
+    room = _WRITE_BYTES
+    for view in pending[position : position + _IOV_MAX]:
+        some.append(view[:room])
+        room -= some[-1].nbytes
+        if not room:
+            break
+    written = os.writev(fd, some)
     while position < len(pending) and written >= pending[position].nbytes:
         written -= pending[position].nbytes
         position += 1
