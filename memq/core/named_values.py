@@ -2,7 +2,7 @@
 
 What they mean stands where each is used: `memq.core.storage.object_store_client`,
 `memq.core.notification.kafka.confluent` and `memq.core.governor.options`. Values may be secret, so
-errors do not show them.
+neither an error nor a `repr` shows them.
 """
 
 from __future__ import annotations
@@ -15,10 +15,17 @@ from memq.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-NamedValues = frozenset[tuple[str, str]]
-"""Names and values; hashable, because what is open is known by them."""
 
-NO_VALUES: NamedValues = frozenset()
+class NamedValues(frozenset[tuple[str, str]]):
+    """Names and values; hashable, because what is open is known by them."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"<NamedValues {', '.join(sorted(name for name, _ in self)) or 'none'}>"
+
+
+NO_VALUES = NamedValues()
 
 
 def parse_storage_options(value: object) -> NamedValues:
@@ -42,12 +49,14 @@ def _parse(option: str, value: object) -> NamedValues:
     Raises:
         ConfigError: it is neither, or a value is no text, number or flag.
     """
+    if isinstance(value, NamedValues):
+        return value
     if isinstance(value, str):
-        return frozenset(_pairs(option, value))
+        return NamedValues(_pairs(option, value))
     if not isinstance(value, Mapping):
         kind = type(value).__name__
         raise ConfigError(f"{option}: expected NAME=VALUE,NAME=VALUE or a table, not {kind}")
-    return frozenset((str(name), _text(option, name, given)) for name, given in value.items())
+    return NamedValues((str(name), _text(option, name, given)) for name, given in value.items())
 
 
 def _pairs(option: str, text: str) -> Iterator[tuple[str, str]]:
@@ -59,8 +68,8 @@ def _pairs(option: str, text: str) -> Iterator[tuple[str, str]]:
             continue
         if not separator or not name.strip():
             raise ConfigError(
-                f"{option}: no NAME=VALUE {place}; write NAME=VALUE,NAME=VALUE, or a table in the "
-                "configuration file where a value has a comma"
+                f"{option}: no NAME=VALUE {place}; write NAME=VALUE,NAME=VALUE, or a table where a "
+                "value has a comma"
             )
         yield name.strip(), value.strip()
         place = f"after {name.strip()}=…,"
