@@ -57,7 +57,12 @@ from `MEMQ_TOKEN`, or else from the profile. `Producer(**profile("local"), topic
 `from memq import profile`, chooses one in the program. A client that is given brokers does not look
 into the file.
 
-Keep a file that holds a token to yourself (`chmod 600`); `memq` warns when others can read it.\
+With the brokers come the options of the storage, for
+[readers](object-storage.md#options-of-readers): those of `MEMQ_STORAGE_OPTIONS`, or else of the
+profile. On the command line, too, those of a profile are for what its own brokers store.
+
+Keep a file that holds a token, or a secret of the storage, to yourself (`chmod 600`); `memq` warns
+when others can read it.\
 """
 
 

@@ -17,6 +17,7 @@ from memq.cli.command import (
     connection_options,
     option,
     output_option,
+    storage_options_option,
 )
 from memq.cli.completion import GroupType, TopicType
 from memq.cli.output import show_one, show_rows
@@ -116,6 +117,7 @@ memq audit clicks --from 1d -o json | jq '.producers[].lost'
 )
 @click.argument("topic", type=TopicType())
 @audit_options
+@storage_options_option
 @connection_options
 @output_option
 def audit(*, topic: str, every: bool, bootstrap: str, output: str, **asked: Any) -> None:

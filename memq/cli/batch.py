@@ -17,9 +17,11 @@ from memq.cli.command import (
     option,
     output_option,
     range_option,
+    storage_options_option,
 )
 from memq.cli.completion import TopicType
 from memq.cli.output import show_one, show_rows, write_whole
+from memq.core.named_values import NO_VALUES
 from memq.core.units import counted, iso_ms, iso_us
 from memq.errors import CorruptDataError, InvalidRequestError, MemqError, ObjectNotFoundError
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from memq.core.format.index import IndexEntry
     from memq.core.format.reader import BatchReader
     from memq.core.format.verify import VerifyReport
+    from memq.core.named_values import NamedValues
     from memq.core.notification.notification import Notification, PublishedBatch
     from memq.core.ranges import OffsetRange
 
@@ -119,10 +122,17 @@ memq batch verify memq-data/objects/3f/memq/topics/clicks/0/1751284800000-0197.a
 )
 @click.argument("target")
 @range_option(help="Only these offsets.")
+@storage_options_option
 @connection_options
 @output_option
 def verify(
-    *, target: str, wanted: OffsetRange | None, bootstrap: str, token: str, output: str
+    *,
+    target: str,
+    wanted: OffsetRange | None,
+    storage_options: NamedValues,
+    bootstrap: str,
+    token: str,
+    output: str,
 ) -> None:
     """Check every byte of stored Batches.
 
@@ -133,9 +143,9 @@ def verify(
     uri = _object_uri(target)
     if uri is not None and wanted is not None:
         raise click.UsageError("--range is for a topic, not for one object")
-    found = Findings()
+    found = Findings(storage_options)
     if uri is not None:
-        _read_object(target)  # what is not there is no finding
+        _read_object(target, storage_options)  # what is not there is no finding
         found.check(uri)
     else:
         _verify_topic(target, wanted, bootstrap, token, found)
@@ -162,18 +172,23 @@ def _verify_topic(
 class Findings:
     """What was found in some objects.
 
+    Args:
+        storage_options: of the object store that they are in.
+
     Attributes:
         totals: Batches checked, their Messages, records and bytes.
         damaged: one row for each finding.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, storage_options: NamedValues) -> None:
+        self._storage_options = storage_options
         self.totals = {"batches": 0, "messages": 0, "records": 0, "size_bytes": 0}
         self.damaged: list[Row] = []
 
     def check(self, uri: str, published: PublishedBatch | None = None) -> None:
         """Check one object."""
-        report = verify_object(uri, published and published.notification)
+        notification = published and published.notification
+        report = verify_object(uri, notification, self._storage_options)
         self.totals["batches"] += 1
         self.totals["messages"] += report.messages
         self.totals["records"] += report.records
@@ -211,7 +226,11 @@ class Findings:
             )
 
 
-def verify_object(uri: str, notification: Notification | None = None) -> VerifyReport:
+def verify_object(
+    uri: str,
+    notification: Notification | None = None,
+    storage_options: NamedValues = NO_VALUES,
+) -> VerifyReport:
     """Read an object and check every byte; and that it is the one that its notification names.
 
     Whatever is wrong with it is a finding, also that it cannot be read.
@@ -220,7 +239,7 @@ def verify_object(uri: str, notification: Notification | None = None) -> VerifyR
     from memq.core.storage.open import open_uri  # noqa: PLC0415
 
     try:
-        storage, key = open_uri(uri)
+        storage, key = open_uri(uri, storage_options)
         data = storage.get(key)
     except ObjectNotFoundError:
         return objects.VerifyReport(("gone: retention removed it, or it is lost",), 0)
@@ -264,15 +283,16 @@ memq batch cat --messages file:///var/lib/memq/objects/3f/memq/topics/clicks/0/1
 )
 @click.argument("target", metavar="OBJECT")
 @option("--messages", is_flag=True, help="List its Messages, as the index has them.")
+@storage_options_option
 @output_option
-def cat(*, target: str, messages: bool, output: str) -> None:
+def cat(*, target: str, messages: bool, storage_options: NamedValues, output: str) -> None:
     """Print the LogMessages of one object, a JSON object a line.
 
     OBJECT is a URI or a path. To read Batches by offset, use memq consume --range.
     """
     from memq.core.format.reader import BatchReader  # noqa: PLC0415 - loads Arrow
 
-    data = _read_object(target)
+    data = _read_object(target, storage_options)
     try:
         reader = BatchReader(data)
     except MemqError as exc:
@@ -284,7 +304,7 @@ def cat(*, target: str, messages: bool, output: str) -> None:
         _print_records(reader)
 
 
-def _read_object(target: str) -> Any:
+def _read_object(target: str, storage_options: NamedValues) -> Any:
     """The bytes of an object that somebody has named.
 
     Raises:
@@ -294,7 +314,7 @@ def _read_object(target: str) -> Any:
     from memq.core.storage.open import local_folder, open_uri  # noqa: PLC0415 - loads Arrow
 
     uri = _object_uri(target) or _file_uri(target)
-    storage, key = open_uri(uri)
+    storage, key = open_uri(uri, storage_options)
     try:
         return storage.get(key)
     except ObjectNotFoundError as exc:

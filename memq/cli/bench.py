@@ -18,6 +18,7 @@ from memq.cli.command import (
     connection_options,
     option,
     output_option,
+    storage_options_option,
     table_options,
 )
 from memq.cli.completion import TopicType
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from memq.client.batch import Batch
     from memq.client.producer.delivery import Delivery
     from memq.client.producer.options import ProducerArguments
+    from memq.core.named_values import NamedValues
 
 DISTINCT_VALUES = 4_096  # so that compression finds no more in a Message than in real data
 TICK_S = 0.01  # how evenly a rate is kept
@@ -107,17 +109,25 @@ memq bench consume load --each
     "--records", type=click.IntRange(1, MOST), help="End after so many; without it, at the end."
 )
 @option("--each", is_flag=True, help="Make a Python object of each LogMessage.")
+@storage_options_option
 @connection_options
 @output_option
 def consume(
-    *, topic: str, records: int | None, each: bool, bootstrap: str, token: str, output: str
+    *,
+    topic: str,
+    records: int | None,
+    each: bool,
+    storage_options: NamedValues,
+    bootstrap: str,
+    token: str,
+    output: str,
 ) -> None:
     """Read TOPIC from its beginning: as columns, or as objects."""
     from memq import Consumer  # noqa: PLC0415 - loads Arrow
 
     ends, about = _prepare(bootstrap, token, topic)
     read = stored_bytes = 0
-    with Consumer(bootstrap, topic=topic, token=token) as consumer:
+    with Consumer(bootstrap, topic=topic, storage_options=storage_options, token=token) as consumer:
         consumer.assign(list(ends))
         started_s = time.monotonic()
         while any(consumer.position(number) < end for number, end in ends.items()):
@@ -138,6 +148,7 @@ def consume(
 @option("--seconds", type=click.FloatRange(0.1, 86_400), default=10.0, help="For how long.")
 @value_bytes_option
 @table_options(SHAPING_OPTIONS)
+@storage_options_option
 @connection_options
 @output_option
 def e2e(
@@ -147,6 +158,7 @@ def e2e(
     seconds: float,
     value_bytes: int,
     given: dict[str, str],
+    storage_options: NamedValues,
     bootstrap: str,
     token: str,
     output: str,
@@ -160,7 +172,7 @@ def e2e(
     ends, about = _prepare(bootstrap, token, topic, given)
     latencies_us: list[pa.Array] = []
     with (
-        Consumer(bootstrap, topic=topic, token=token) as consumer,
+        Consumer(bootstrap, topic=topic, storage_options=storage_options, token=token) as consumer,
         Producer(bootstrap, topic=topic, **_arguments(given, token)) as producer,
     ):
         consumer.assign(ends)

@@ -21,10 +21,12 @@ from memq.client.profile import PROFILE_VARIABLE, read_profile
 from memq.core.defaults import (
     BOOTSTRAP_VARIABLE,
     DEFAULT_BOOTSTRAP,
+    STORAGE_OPTIONS_VARIABLE,
     TOKEN_VARIABLE,
     ZONE_VARIABLE,
 )
 from memq.core.log_format import LOG_FORMAT, configure
+from memq.core.named_values import NamedValues, parse_storage_options
 from memq.core.ranges import OffsetRange
 from memq.core.units import parse_duration_ms, parse_size_bytes
 from memq.errors import ConfigError, UnavailableError
@@ -157,7 +159,7 @@ def connection_options(command: Decorated) -> Decorated:
     def with_own_token(*args: Any, **kwargs: Any) -> Any:
         context = click.get_current_context()
         _warn_of_variable(context)
-        return command(*args, **kwargs | connection_in(context))
+        return command(*args, **kwargs | connection_in(context) | _own_storage_options(context))
 
     for add in (
         option(
@@ -200,6 +202,16 @@ def connection_in(context: click.Context) -> Connection:
     if context.get_parameter_source("token") is ParameterSource.DEFAULT_MAP:
         token = context.meta[_PROFILE].token_for(bootstrap)
     return {"bootstrap": bootstrap, "token": token}
+
+
+def _own_storage_options(context: click.Context) -> dict[str, NamedValues]:
+    """Options of the storage, for a command that reads it; a profile's are for its own brokers."""
+    if "storage_options" not in context.params:
+        return {}
+    options = context.params["storage_options"]
+    if context.get_parameter_source("storage_options") is ParameterSource.DEFAULT_MAP:
+        options = context.meta[_PROFILE].storage_options_for(context.params["bootstrap"])
+    return {"storage_options": options}
 
 
 def _warn_of_variable(context: click.Context) -> None:
@@ -333,6 +345,24 @@ class SizeType(click.ParamType[int]):
             return value
         try:
             return parse_size_bytes(value)
+        except ConfigError as exc:
+            self.fail(str(exc), param, ctx)
+
+
+class StorageOptionsType(click.ParamType[NamedValues]):
+    """`NAME=VALUE,NAME=VALUE`: options of an object store."""
+
+    name = "NAME=VALUE[,…]"
+
+    def convert(
+        self,
+        value: str | NamedValues,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> NamedValues:
+        """The options that a text means."""
+        try:
+            return parse_storage_options(value)
         except ConfigError as exc:
             self.fail(str(exc), param, ctx)
 
@@ -537,6 +567,16 @@ read_through_option = option(
     type=click.Choice(["storage", "broker"]),
     default="storage",
     help="broker: for machines that cannot reach the storage.",
+)
+
+storage_options_option = option(
+    "--storage-options",
+    type=StorageOptionsType(),
+    default="",
+    show_default=False,
+    envvar=STORAGE_OPTIONS_VARIABLE,
+    help="Of the object store, such as region=eu-west-1,profile=logs. Secrets belong into the "
+    "variable or the profile: others see command lines.",
 )
 
 zone_option = option(

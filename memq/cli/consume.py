@@ -30,6 +30,7 @@ from memq.cli.command import (
     option,
     range_option,
     read_through_option,
+    storage_options_option,
     zone_option,
 )
 from memq.cli.completion import GroupType, TopicType
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from memq.client.consumer.fetcher import OnOutOfRange
     from memq.client.consumer.options import ConsumerArguments
     from memq.client.objects import ReadThrough
+    from memq.core.named_values import NamedValues
     from memq.core.ranges import OffsetRange
 
 MAX_TAIL = 1_000_000  # each may be in a Batch of its own, and these are all looked at
@@ -149,6 +151,7 @@ memq consume clicks --from 2025-06-30T10:00:00Z --to 2025-06-30T11:00:00Z --form
     help="Of the LogMessages within each Batch.",
 )
 @read_through_option
+@storage_options_option
 @zone_option
 @connection_options
 def consume(
@@ -171,6 +174,7 @@ def consume(
     exit_at_end: bool,
     order: Order,
     read_through: ReadThrough,
+    storage_options: NamedValues,
     zone: str,
     bootstrap: str,
     token: str,
@@ -223,6 +227,7 @@ def consume(
         "on_revoke": progress.leave,
         "on_lost": progress.lose,
         "request_timeout": waiting.request_timeout,
+        "storage_options": storage_options,
         "zone": zone,
         "token": token,
         "client": "memq consume",

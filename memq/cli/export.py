@@ -19,6 +19,7 @@ from memq.cli.command import (
     output_option,
     range_option,
     read_through_option,
+    storage_options_option,
     to_us,
     zone_option,
 )
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from memq.cli.export_formats import Format
     from memq.client.objects import ReadThrough
     from memq.client.read_range import TopicReader
+    from memq.core.named_values import NamedValues
     from memq.core.ranges import OffsetRange
 
 FORMATS = ("parquet", "csv", "jsonl", "arrow")
@@ -81,6 +83,7 @@ memq export clicks batches/ --range 0:100-200 --format jsonl
     help="Stored bytes after which a folder gets another file.",
 )
 @read_through_option
+@storage_options_option
 @zone_option
 @connection_options
 @output_option
@@ -96,6 +99,7 @@ def export(
     metadata: bool,
     file_bytes: int,
     read_through: ReadThrough,
+    storage_options: NamedValues,
     zone: str,
     bootstrap: str,
     token: str,
@@ -146,6 +150,7 @@ def export(
                 columns=names,
                 metadata=metadata,
                 read_through=read_through,
+                storage_options=storage_options,
                 token=token,
                 zone=zone,
                 client="memq export",

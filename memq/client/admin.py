@@ -16,6 +16,7 @@ from memq.client.lag import group_lag
 from memq.client.start import check_start, resolve, time_ms
 from memq.client.sync import EventLoopThread, SyncClient, sync, sync_close
 from memq.client.topic import ATTEMPT_S, TopicClient, pages_of_groups
+from memq.core.named_values import NO_VALUES
 from memq.core.runtime import SYSTEM, Runtime
 from memq.core.topic import TopicConfig
 from memq.core.wire.messages import (
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
     from memq.client.lag import GroupLag
     from memq.client.start import Start
+    from memq.core.named_values import GivenValues
     from memq.core.retry import Retry
     from memq.core.wire.messages import (
         GroupInfo,
@@ -65,6 +67,7 @@ class AsyncAdminClient:
             of the profile, or else 127.0.0.1:6367.
         token: credential; empty where the brokers ask for none.
         zone: where this client runs; empty for that of `MEMQ_ZONE`, or of the profile.
+        storage_options: as in every client; nothing that is asked here reads objects.
         client: names this client in the brokers' logs.
         request_timeout_s: how long brokers are tried before a call fails.
         runtime: clocks, chance and threads.
@@ -76,6 +79,7 @@ class AsyncAdminClient:
         *,
         token: str = "",
         zone: str = "",
+        storage_options: GivenValues = NO_VALUES,
         client: str = "",
         request_timeout_s: float = 30.0,
         runtime: Runtime = SYSTEM,
@@ -85,6 +89,7 @@ class AsyncAdminClient:
             client=client,
             token=token,
             zone=zone,
+            storage_options=storage_options,
             request_timeout_s=request_timeout_s,
             runtime=runtime,
         )
@@ -395,6 +400,7 @@ class AdminClient(SyncClient[AsyncAdminClient]):
         *,
         token: str = "",
         zone: str = "",
+        storage_options: GivenValues = NO_VALUES,
         client: str = "",
         request_timeout_s: float = 30.0,
     ) -> None:
@@ -403,6 +409,7 @@ class AdminClient(SyncClient[AsyncAdminClient]):
                 bootstrap,
                 token=token,
                 zone=zone,
+                storage_options=storage_options,
                 client=client,
                 request_timeout_s=request_timeout_s,
             ),

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from memq.client.broker_choice import BrokerChoice
 from memq.client.connection import BrokerConnection, parse_address
 from memq.client.profile import connection_of
+from memq.core.named_values import NO_VALUES
 from memq.core.retry import Retry, RetryLog
 from memq.core.runtime import SYSTEM, Runtime
 from memq.core.wire.messages import BrokerInfo, Metadata, MetadataAnswer, Struct, TopicInfo
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
 
     from memq.client.connection import Body
+    from memq.core.named_values import GivenValues
 
 log = logging.getLogger(__name__)
 
@@ -85,9 +87,14 @@ class Cluster:
         client: free text that names this client in the brokers' logs.
         token: credential; empty where the brokers ask for none.
         zone: where this client runs; empty as in `connection_of`.
+        storage_options: of the object store, for who reads objects of its topics; none as in
+            `connection_of`.
         request_timeout_s: deadline of a call that is given none.
         sleep: waits for seconds.
         runtime: clocks, chance and threads, for all that is built around this cluster.
+
+    Attributes:
+        storage_options: with which objects of its topics are read.
     """
 
     def __init__(
@@ -97,13 +104,14 @@ class Cluster:
         client: str = "",
         token: str = "",
         zone: str = "",
+        storage_options: GivenValues = NO_VALUES,
         request_timeout_s: float = 30.0,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         runtime: Runtime = SYSTEM,
     ) -> None:
         self.runtime = runtime
         self._sleep = sleep
-        connection = connection_of(bootstrap, token, zone)
+        connection = connection_of(bootstrap, token, zone, storage_options)
         self.seeds = parse_bootstrap(connection["bootstrap"])
         self.request_timeout_s = request_timeout_s
         self.brokers: list[BrokerInfo] = []
@@ -111,6 +119,7 @@ class Cluster:
         self._client = client
         self._token = connection["token"]
         self._zone = connection.get("zone", "")
+        self.storage_options = connection.get("storage_options", NO_VALUES)
         self._choice = BrokerChoice(self._zone, runtime)
         self._clock = runtime.mono_s
         self._topics: dict[str, TopicInfo] = {}

@@ -16,6 +16,7 @@ from memq.client.topic import published_batch
 from memq.core.format.index import decode_tail
 from memq.core.format.message import UNKNOWN_RANGE
 from memq.core.format.reader import BatchReader
+from memq.core.named_values import NO_VALUES
 from memq.core.ranges import retained_in_words
 from memq.core.retry import Retry
 from memq.core.storage.keys import key_of_uri, object_key, parse_object_key
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
     from memq.client.topic import TopicClient
     from memq.core.format.index import IndexEntry
+    from memq.core.named_values import NamedValues
     from memq.core.notification.notification import PublishedBatch
 
 T = TypeVar("T")
@@ -71,17 +73,23 @@ def check_span(uri: str, start: int, length: int) -> None:
         )
 
 
-def read_storage(uri: str, start: int, length: int) -> Any:
+def read_storage(uri: str, start: int, length: int, options: NamedValues = NO_VALUES) -> Any:
     """Bytes of an object, straight from its storage; fewer where it ends sooner. It blocks.
+
+    Args:
+        uri: of the object.
+        start: first byte.
+        length: how many.
+        options: of the object store, where the object is in one.
 
     Raises:
         CorruptDataError: no object can have these bytes.
         ObjectNotFoundError: there is no such object.
         StorageError: the storage failed.
-        ConfigError: this machine knows no such storage.
+        ConfigError: this machine knows no such storage, or the storage knows no such option.
     """
     check_span(uri, start, length)
-    storage, key = open_uri(uri)
+    storage, key = open_uri(uri, options)
     return storage.get_range(key, start, length)
 
 
@@ -167,7 +175,7 @@ class FallbackReader:
 
     def _read(self, uri: str, start: int, length: int) -> Any:
         try:
-            return read_storage(uri, start, length)
+            return read_storage(uri, start, length, self._topic.cluster.storage_options)
         except (ObjectNotFoundError, StorageError, ConfigError) as exc:
             asked = read_broker(self._topic, uri, start, length, timeout_s=BROKER_TIMEOUT_S)
             try:
@@ -259,9 +267,7 @@ class BatchSource:
         length = it.size_bytes - it.index_offset
         try:
             if self._read_through == "storage":
-                tail = await self.run(
-                    lambda uri: read_storage(uri, it.index_offset, length), it.uri
-                )
+                tail = await self.run(lambda uri: self._bytes(uri, it.index_offset, length), it.uri)
             else:
                 tail = await read_broker(self._topic, it.uri, it.index_offset, length)
             entries = decode_tail(tail, it.size_bytes).entries
@@ -302,10 +308,13 @@ class BatchSource:
     def _read_storage(self, published: PublishedBatch) -> FetchedBatch:
         it = published.notification
         try:
-            data = read_storage(it.uri, 0, it.size_bytes)
+            data = self._bytes(it.uri, 0, it.size_bytes)
         except CorruptDataError as exc:
             raise _damaged(published, str(exc)) from exc
         return decode(data, published, self._order)
+
+    def _bytes(self, uri: str, start: int, length: int) -> Any:
+        return read_storage(uri, start, length, self._topic.cluster.storage_options)
 
     async def _present(self, published: PublishedBatch) -> PublishedBatch:
         """The Batch as the broker names it now: its object may have been moved meanwhile.

@@ -27,14 +27,23 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, TypedDic
 from memq.core.defaults import (
     BOOTSTRAP_VARIABLE,
     DEFAULT_BOOTSTRAP,
+    STORAGE_OPTIONS_VARIABLE,
     TOKEN_VARIABLE,
     ZONE_VARIABLE,
+)
+from memq.core.named_values import (
+    NO_VALUES,
+    NamedValues,
+    have_secret,
+    parse_storage_options,
 )
 from memq.core.options import Option, defaults, options_of, parse_options
 from memq.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from memq.core.named_values import GivenValues
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +66,8 @@ class Profile:
             folder of the configuration file.
         read_through: For `memq consume` and `memq export`, as their option of this name.
         zone: Where this machine is, such as eu-west-1a: brokers of that zone are preferred.
+        storage_options: Of the object store, for readers, as the broker's option of this name: a
+            table `[profiles.NAME.storage_options]`, or its text.
     """
 
     bootstrap: Annotated[str | None, Option("text", None)] = None
@@ -66,6 +77,9 @@ class Profile:
         _ReadThrough | None, Option("text", None, choices=get_args(_ReadThrough))
     ] = None
     zone: Annotated[str, Option("text", "")] = ""
+    storage_options: Annotated[NamedValues, Option("text", "", read=parse_storage_options)] = (
+        NO_VALUES
+    )
 
     def __repr__(self) -> str:
         return f"<Profile {self.bootstrap or 'without brokers'}>"  # never the token
@@ -74,16 +88,24 @@ class Profile:
         """The token for these brokers; empty where they are not the profile's own."""
         return self.token if self.bootstrap in (None, bootstrap) else ""
 
+    def storage_options_for(self, bootstrap: str) -> NamedValues:
+        """The options for what these brokers store; none where they are not the profile's own."""
+        return self.storage_options if self.bootstrap in (None, bootstrap) else NO_VALUES
+
 
 PROFILE_OPTIONS = options_of(Profile)
 
 
 class Connection(TypedDict):
-    """The arguments of a client that say whom to ask; the zone only where one is known."""
+    """The arguments of a client that say whom to ask, and how to read what they store.
+
+    Zone and options are there only where they are known.
+    """
 
     bootstrap: str
     token: str
     zone: NotRequired[str]
+    storage_options: NotRequired[NamedValues]
 
 
 def profile(name: str | None = None) -> Connection:
@@ -98,35 +120,50 @@ def profile(name: str | None = None) -> Connection:
         ConfigError: there is no such profile, or the file cannot be read or is malformed.
     """
     found = read_profile(name)
-    return _connection(found.bootstrap or DEFAULT_BOOTSTRAP, found.token, found.zone)
+    bootstrap = found.bootstrap or DEFAULT_BOOTSTRAP
+    return _connection(bootstrap, found.token, found.zone, found.storage_options)
 
 
-def connection_of(bootstrap: str | None, token: str = "", zone: str = "") -> Connection:
+def connection_of(
+    bootstrap: str | None,
+    token: str = "",
+    zone: str = "",
+    storage_options: GivenValues = NO_VALUES,
+) -> Connection:
     """Whom a client asks that was given these arguments.
 
     Brokers that were named are asked with the token that was given. Without a name they are those
     of `MEMQ_BOOTSTRAP`, of the profile, or the one on this machine, and a token that was not given
     is that of `MEMQ_TOKEN` or of the profile. A zone that was not given is that of `MEMQ_ZONE`,
-    whatever the brokers, or of the profile that names them.
+    whatever the brokers, or of the profile that names them; and so are options of the storage, with
+    `MEMQ_STORAGE_OPTIONS`.
 
     Raises:
-        ConfigError: as `profile`.
+        ConfigError: as `profile`; or options are malformed.
     """
     zone = zone or os.environ.get(ZONE_VARIABLE, "")
+    options = parse_storage_options(storage_options or os.environ.get(STORAGE_OPTIONS_VARIABLE, ""))
     if bootstrap is not None:
-        return _connection(bootstrap, token, zone)
+        return _connection(bootstrap, token, zone, options)
     bootstrap = os.environ.get(BOOTSTRAP_VARIABLE)
     token = token or os.environ.get(TOKEN_VARIABLE, "")
     if bootstrap:
-        return _connection(bootstrap, token, zone)
+        return _connection(bootstrap, token, zone, options)
     found = profile()
-    return _connection(found["bootstrap"], token or found["token"], zone or found.get("zone", ""))
+    return _connection(
+        found["bootstrap"],
+        token or found["token"],
+        zone or found.get("zone", ""),
+        options or found.get("storage_options", NO_VALUES),
+    )
 
 
-def _connection(bootstrap: str, token: str, zone: str) -> Connection:
+def _connection(bootstrap: str, token: str, zone: str, options: NamedValues) -> Connection:
     found = Connection(bootstrap=bootstrap, token=token)
     if zone:
         found["zone"] = zone
+    if options:
+        found["storage_options"] = options
     return found
 
 
@@ -208,6 +245,8 @@ def _parse(
         raise ConfigError(f"{path}, profile {name!r}: {exc}") from exc
     if warn and found.token and _others_read(holder):
         warn(f"{holder} holds a token and others can read it; chmod 600 it")
+    if warn and have_secret(found.storage_options) and _others_read(path):
+        warn(f"{path} holds credentials of a storage and others can read it; chmod 600 it")
     return found
 
 

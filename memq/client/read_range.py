@@ -23,6 +23,7 @@ from memq.client.sync import EventLoopThread, SyncClient, sync, sync_close, sync
 from memq.client.topic import TopicClient, check_retained
 from memq.core.format.message import TIMESTAMP_COLUMN
 from memq.core.format.schema import deserialize_schema
+from memq.core.named_values import NO_VALUES
 from memq.errors import ConfigError, InvalidRequestError, RequestTimeoutError, SchemaMismatchError
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from memq.client.objects import FetchedBatch, ReadThrough
     from memq.client.read_plan import EventTimes, Piece, ReadPlan
     from memq.core.format.index import IndexEntry
+    from memq.core.named_values import GivenValues
     from memq.core.notification.notification import PublishedBatch
 
 T = TypeVar("T")
@@ -168,6 +170,8 @@ class AsyncTopicReader:
         read_through: "storage", or "broker" for machines that cannot reach the storage.
         token: credential; empty where the brokers ask for none.
         zone: where this reader runs; empty for that of `MEMQ_ZONE`, or of the profile.
+        storage_options: of the object store, as a table or as "NAME=VALUE,NAME=VALUE"; none for
+            those of `MEMQ_STORAGE_OPTIONS`, or of the profile.
         client: names this reader in the brokers' logs.
         schema_id: schema of the topic that the rows are to have; empty for the newest.
 
@@ -190,10 +194,13 @@ class AsyncTopicReader:
         read_through: ReadThrough = "storage",
         token: str = "",
         zone: str = "",
+        storage_options: GivenValues = NO_VALUES,
         client: str = "",
         schema_id: str = "",
     ) -> None:
-        self._cluster = Cluster(bootstrap, token=token, zone=zone, client=client)
+        self._cluster = Cluster(
+            bootstrap, token=token, zone=zone, storage_options=storage_options, client=client
+        )
         self._topic = TopicClient(self._cluster, topic, incarnation)
         self._executor = self._cluster.runtime.threads(FETCHES, "memq-fetch")
         self._source = BatchSource(self._topic, self._executor, read_through=read_through)
@@ -370,6 +377,8 @@ class ReadArguments(TypedDict, total=False):
         read_through: "storage", or "broker" for machines that cannot reach the storage.
         token: credential; empty where the brokers ask for none.
         zone: where this reader runs; empty for that of `MEMQ_ZONE`, or of the profile.
+        storage_options: of the object store, as a table or as "NAME=VALUE,NAME=VALUE"; none for
+            those of `MEMQ_STORAGE_OPTIONS`, or of the profile.
     """
 
     partition: int | None
@@ -383,6 +392,7 @@ class ReadArguments(TypedDict, total=False):
     read_through: ReadThrough
     token: str
     zone: str
+    storage_options: GivenValues
 
 
 def read_range(

@@ -31,6 +31,7 @@ import msgspec
 from memq.client.cluster import Cluster
 from memq.client.lag import lag_of
 from memq.client.sync import EventLoopThread, SyncClient, sync, sync_close, sync_iter
+from memq.core.named_values import NO_VALUES
 from memq.core.notification.notification import PublishedBatch, decode_notification
 from memq.core.ranges import OffsetRange, offsets_in_words, retained_in_words
 from memq.core.wire.messages import (
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
 
     from memq.client.connection import Body
     from memq.client.lag import Lag
+    from memq.core.named_values import GivenValues
     from memq.core.wire.messages import (
         FetchCommittedAnswer,
         FetchNotificationsAnswer,
@@ -609,6 +611,8 @@ class SyncTopicClient(SyncClient[TopicClient]):
         incarnation: of the topic; empty for the one that is met first.
         token: credential; empty where the brokers ask for none.
         zone: where this client runs; empty for that of `MEMQ_ZONE`, or of the profile.
+        storage_options: of the object store, for who reads objects of the topic; none for those of
+            `MEMQ_STORAGE_OPTIONS`, or of the profile.
         client: names this client in the brokers' logs.
         request_timeout_s: how long brokers are tried before a call fails.
         loop: makes the event loop on which the calls run.
@@ -622,12 +626,18 @@ class SyncTopicClient(SyncClient[TopicClient]):
         incarnation: str = "",
         token: str = "",
         zone: str = "",
+        storage_options: GivenValues = NO_VALUES,
         client: str = "",
         request_timeout_s: float = 30.0,
         loop: type[EventLoopThread] = EventLoopThread,
     ) -> None:
         cluster = Cluster(
-            bootstrap, client=client, token=token, zone=zone, request_timeout_s=request_timeout_s
+            bootstrap,
+            client=client,
+            token=token,
+            zone=zone,
+            storage_options=storage_options,
+            request_timeout_s=request_timeout_s,
         )
         super().__init__(TopicClient(cluster, topic, incarnation), loop(f"memq-topic-{topic}"))
 

@@ -27,6 +27,16 @@ class NamedValues(frozenset[tuple[str, str]]):
 
 NO_VALUES = NamedValues()
 
+_OF_SECRETS = ("secret", "token", "account_key", "access_key", "sas_")  # in names of such options
+
+GivenValues = Mapping[str, object] | str | NamedValues
+"""Options as people give them: a table, or its text; or as they were read."""
+
+
+def have_secret(values: NamedValues) -> bool:
+    """Whether one of some options is a credential, by its name."""
+    return any(word in name for name, _ in values for word in _OF_SECRETS)
+
 
 def parse_storage_options(value: object) -> NamedValues:
     """Those of an object store; see `_parse`."""

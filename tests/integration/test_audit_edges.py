@@ -122,7 +122,7 @@ async def test_storage_out_of_reach_is_read_through_the_broker(tmp_path, deep):
 async def test_another_storage_under_the_same_name_is_no_loss(tmp_path, monkeypatch):
     """Where this machine finds nothing but the broker does, nothing is called lost."""
     elsewhere = LocalStorage(tmp_path / "not mounted")
-    monkeypatch.setattr("memq.client.objects.open_uri", lambda uri: (elsewhere, key_of_uri(uri)))
+    monkeypatch.setattr("memq.client.objects.open_uri", lambda uri, _: (elsewhere, key_of_uri(uri)))
     async with world(tmp_path / "data") as here:
         await here.create()
         await here.produce(2)

@@ -32,6 +32,7 @@ from memq.core.audit.consumed import ConsumedReconciliation
 from memq.core.audit.produced import ProducedReconciliation
 from memq.core.audit.reports import ReaderName
 from memq.core.audit.result import AuditResult
+from memq.core.named_values import NO_VALUES
 from memq.core.ranges import ranges_without
 from memq.core.topic import AUDIT_TOPIC
 from memq.core.units import iso_ms
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from memq.client.topic import RetainedSince
     from memq.core.audit.reports import ConsumedReport, ProducedReport, R, StoredReport
     from memq.core.audit.result import ConsumerAudit
+    from memq.core.named_values import GivenValues
     from memq.core.wire.messages import TopicInfo, WatermarkAnswer
 
 THREADS = 16  # as many as reads of indexes at a time
@@ -89,6 +91,7 @@ async def audit_topic(
     grace_ms: int = GRACE_MS,
     only_consumed: bool = False,
     token: str = "",
+    storage_options: GivenValues = NO_VALUES,
     progress: Progress | None = None,
     inspect_batches: InspectBatches | None = None,
 ) -> AuditResult:
@@ -108,6 +111,8 @@ async def audit_topic(
             so long ago; as long as a job takes where jobs run side by side.
         only_consumed: leave out what producers reported.
         token: credential, where a cluster is not given.
+        storage_options: of the object store, likewise; none for those of `MEMQ_STORAGE_OPTIONS`, or
+            of the profile.
         progress: told how many Batches were looked at, and of how many.
         inspect_batches: looks deep into Batches in another way, such as on a cluster.
 
@@ -121,7 +126,7 @@ async def audit_topic(
     if isinstance(cluster, Cluster):
         client = cluster
     else:
-        client = Cluster(cluster, client="memq audit", token=token)
+        client = Cluster(cluster, client="memq audit", token=token, storage_options=storage_options)
     executor = client.runtime.threads(THREADS, "memq-audit")
     try:
         info = await client.topic(topic)

@@ -14,11 +14,13 @@ from memq.client.audit.reporter import MAX_MESSAGE_BYTES, ReportBacklog, ReportS
 from memq.client.cluster import Cluster
 from memq.client.sync import EventLoopThread
 from memq.core.audit.reports import ConsumedReport, check_consumed
+from memq.core.named_values import NO_VALUES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from memq.client.topic import TopicClient
+    from memq.core.named_values import GivenValues
 
 TIMEOUT_S = 30.0  # long enough to ride out the restart of a broker
 
@@ -29,6 +31,7 @@ def report_consumed(
     *,
     token: str = "",
     zone: str = "",
+    storage_options: GivenValues = NO_VALUES,
     timeout_s: float = TIMEOUT_S,
 ) -> None:
     """Report what was consumed; it returns when the reports are stored.
@@ -39,6 +42,7 @@ def report_consumed(
         reports: what was consumed. Those about topics that are not audited are left out.
         token: credential; empty where the brokers ask for none.
         zone: where this client runs; empty for that of `MEMQ_ZONE`, or of the profile.
+        storage_options: as in every client; a report reads no objects.
         timeout_s: seconds that all of it may take.
 
     Raises:
@@ -49,7 +53,14 @@ def report_consumed(
     loop = EventLoopThread("memq-report-consumed")
     try:
         loop.run(
-            report_consumed_async(bootstrap, reports, token=token, zone=zone, timeout_s=timeout_s)
+            report_consumed_async(
+                bootstrap,
+                reports,
+                token=token,
+                zone=zone,
+                storage_options=storage_options,
+                timeout_s=timeout_s,
+            )
         )
     finally:
         loop.close()
@@ -61,13 +72,19 @@ async def report_consumed_async(
     *,
     token: str = "",
     zone: str = "",
+    storage_options: GivenValues = NO_VALUES,
     timeout_s: float = TIMEOUT_S,
 ) -> None:
     """Report what was consumed, from an event loop; see `report_consumed`."""
     for report in reports:
         check_consumed(report)
     cluster = Cluster(
-        bootstrap, client="memq report", token=token, zone=zone, request_timeout_s=timeout_s
+        bootstrap,
+        client="memq report",
+        token=token,
+        zone=zone,
+        storage_options=storage_options,
+        request_timeout_s=timeout_s,
     )
     try:
         await _report(cluster, reports, timeout_s)

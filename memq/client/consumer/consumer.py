@@ -115,6 +115,7 @@ class AsyncConsumer:
             client=options.client,
             token=options.token,
             zone=options.zone,
+            storage_options=options.storage_options,
             request_timeout_s=options.request_timeout_ms / 1000,
             runtime=self._runtime,
         )

@@ -16,6 +16,7 @@ from memq.core.group import (
     MIN_SESSION_TIMEOUT_MS,
     check_group_name,
 )
+from memq.core.named_values import GivenValues, NamedValues, parse_storage_options
 from memq.core.options import Option, defaults, options_of, parse_options
 from memq.core.topic import check_topic_name
 from memq.core.units import GIB, HOUR_MS, SECOND_MS
@@ -73,6 +74,9 @@ class ConsumerArguments(TypedDict, total=False):
         request_timeout: How long brokers and storage are tried before a call fails.
         zone: Where this client runs, such as eu-west-1a: it reads from brokers of that zone where
             it can. Empty for that of `MEMQ_ZONE`, or of the profile.
+        storage_options: Of the object store, as a table or as `NAME=VALUE,NAME=VALUE`: what the
+            broker's option of this name takes, such as a region or credentials. Empty for those of
+            `MEMQ_STORAGE_OPTIONS`, or of the profile.
         token: Credential; empty where the brokers ask for none.
         client: Names this consumer in the brokers' logs and in the group.
     """
@@ -98,6 +102,7 @@ class ConsumerArguments(TypedDict, total=False):
     auto_commit_interval: Annotated[str, Option("duration", "5s", 0, HOUR_MS)]
     request_timeout: Annotated[str, Option("duration", "30s", 100, HOUR_MS)]
     zone: Annotated[str, Option("text", "")]
+    storage_options: Annotated[GivenValues, Option("text", "", read=parse_storage_options)]
     token: Annotated[str, Option("text", "")]
     client: Annotated[str, Option("text", "", read=_client)]
 
@@ -127,6 +132,7 @@ class ConsumerOptions:
     auto_commit_interval_ms: int
     request_timeout_ms: int
     zone: str
+    storage_options: NamedValues
     token: str
     client: str
 

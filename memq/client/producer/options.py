@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, TypedDict
 
+from memq.core.named_values import GivenValues, NamedValues, parse_storage_options
 from memq.core.options import Option, defaults, options_of, parse_options
 from memq.core.units import GIB, HOUR_MS, KIB, MIB, MINUTE_MS, SECOND_MS
 from memq.errors import ConfigError
@@ -65,6 +66,8 @@ class ProducerArguments(TypedDict, total=False):
         epoch: Of the producer id; a higher one fences the lower.
         zone: Where this client runs, such as eu-west-1a: it writes to brokers of that zone where it
             can. Empty for that of `MEMQ_ZONE`, or of the profile.
+        storage_options: As consumers take them, so that the arguments of a profile are those of any
+            client. A producer reads no objects.
         token: Credential; empty where the brokers ask for none.
         client: Names this producer in the brokers' logs.
     """
@@ -85,6 +88,7 @@ class ProducerArguments(TypedDict, total=False):
     producer_id: Annotated[str | None, Option("text", None, read=_producer_id, shown="random")]
     epoch: Annotated[int, Option("count", 0, 0, MAX_EPOCH)]
     zone: Annotated[str, Option("text", "")]
+    storage_options: Annotated[GivenValues, Option("text", "", read=parse_storage_options)]
     token: Annotated[str, Option("text", "")]
     client: Annotated[str, Option("text", "")]
 
@@ -109,6 +113,7 @@ class ProducerOptions:
     producer_id: str | None
     epoch: int
     zone: str
+    storage_options: NamedValues
     token: str
     client: str
 

@@ -91,6 +91,11 @@ def open_uri(uri: str, options: NamedValues = NO_VALUES) -> tuple[StorageHandler
     The storage is the widest one of the scheme: for files its root is '/', so the key is the whole
     path. A reader needs no configuration to follow the URI of a Notification.
 
+    Args:
+        uri: of the object.
+        options: of an object store. A file has none: a reader does not choose where the objects of
+            a topic are, and they may be moved from a folder into a store one by one.
+
     Raises:
         ConfigError: the URI is malformed, its scheme is not known, or an option is not.
     """
@@ -118,20 +123,15 @@ def _local_path(uri: str) -> Path:
 
 
 def _local_root(uri: str, options: NamedValues, runtime: Runtime) -> LocalStorage:
-    _refuse_options(uri, options)
+    if options:
+        raise ConfigError(f"storage_options are for object stores, and {uri!r} is a folder")
     storage = LocalStorage(_local_path(uri), runtime=runtime)
     storage.clean_temporary(older_than_ms=CLEAN_TEMPORARY_MS, now_ms=runtime.wall_ms())
     return storage
 
 
-def _locate_local(uri: str, options: NamedValues) -> tuple[LocalStorage, str]:
-    _refuse_options(uri, options)
+def _locate_local(uri: str, _: NamedValues) -> tuple[LocalStorage, str]:
     return LocalStorage(Path("/")), str(_local_path(uri)).lstrip("/")
-
-
-def _refuse_options(uri: str, options: NamedValues) -> None:
-    if options:
-        raise ConfigError(f"storage_options are for object stores, and {uri!r} is a folder")
 
 
 def _store_root(uri: str, options: NamedValues, runtime: Runtime) -> ObjectStorage:

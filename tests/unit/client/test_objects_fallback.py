@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from memq.client.objects import FallbackReader, read_storage
+from memq.core.named_values import NO_VALUES
 from memq.core.storage.keys import BatchKey, object_key
 from memq.errors import (
     CorruptDataError,
@@ -21,10 +22,15 @@ KEY = object_key(BatchKey("c", "t", "0" * 16, 0, 1_750_000_000_000, "0" * 28, 7)
 
 
 class Topic:
-    """A topic client whose broker reads the same storage."""
+    """A topic client, and its cluster, whose broker reads the same storage."""
 
     topic = "t"
+    storage_options = NO_VALUES
     refuses = False
+
+    @property
+    def cluster(self):
+        return self
 
     async def read(self, request, *, timeout_s):
         if self.refuses:

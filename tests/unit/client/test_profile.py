@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from memq import profile
+from memq import AsyncConsumer, AsyncProducer, profile
+from memq.client.admin import AsyncAdminClient
+from memq.client.cluster import Cluster
+from memq.client.consumer.options import ConsumerOptions
 from memq.client.profile import (
     MAX_FILE_BYTES,
     PROFILE_OPTIONS,
@@ -15,6 +18,8 @@ from memq.client.profile import (
     connection_of,
     read_profile,
 )
+from memq.client.topic import TopicClient
+from memq.core.named_values import NO_VALUES
 from memq.errors import ConfigError
 
 ROOT = Path(__file__).parents[3]
@@ -36,8 +41,8 @@ token = "for any broker"
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """The configuration folder, with a file that nobody else can read."""
-    for name in ("MEMQ_CONFIG", "MEMQ_PROFILE", "MEMQ_BOOTSTRAP", "MEMQ_TOKEN", "MEMQ_ZONE"):
-        monkeypatch.delenv(name, raising=False)
+    for name in ("CONFIG", "PROFILE", "BOOTSTRAP", "TOKEN", "ZONE", "STORAGE_OPTIONS"):
+        monkeypatch.delenv(f"MEMQ_{name}", raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     write(tmp_path / "memq.toml", FILE)
     write(tmp_path / "secret", "of prod\n")
@@ -101,6 +106,48 @@ def test_the_zone_is_the_machines(folder, monkeypatch):
     assert connection_of(None)["zone"] == "of the variable"
     assert connection_of("e:5")["zone"] == "of the variable"
     assert connection_of("e:5", zone="mine")["zone"] == "mine"
+
+
+def test_options_of_the_storage(folder, monkeypatch):
+    """Options not given are those of the variable, else of the profile that names brokers."""
+    write(folder / "memq.toml", f"{FILE}\n[profiles.default.storage_options]\nregion = 'file'\n")
+    of_file, mine = ({("region", name)} for name in ("file", "mine"))
+    assert profile()["storage_options"] == of_file
+    assert connection_of(None)["storage_options"] == of_file
+    assert connection_of(None, storage_options={"region": "mine"})["storage_options"] == mine
+    assert connection_of("e:5", storage_options="region=mine")["storage_options"] == mine
+    assert "storage_options" not in connection_of("e:5")
+    assert read_profile().storage_options_for("a:1,b:2") == of_file
+    assert read_profile().storage_options_for("e:5") == NO_VALUES
+    monkeypatch.setenv("MEMQ_STORAGE_OPTIONS", "region=variable")
+    of_variable = {("region", "variable")}
+    assert connection_of(None)["storage_options"] == of_variable
+    assert connection_of("e:5")["storage_options"] == of_variable
+    assert connection_of("e:5", storage_options="region=mine")["storage_options"] == mine
+    monkeypatch.setenv("MEMQ_STORAGE_OPTIONS", "hush")
+    with pytest.raises(ConfigError, match="part 1 of 1 is no NAME=VALUE") as refused:
+        connection_of("e:5")
+    assert "hush" not in str(refused.value)
+
+
+def test_every_client_takes_what_a_profile_says(folder):
+    """The arguments of a profile are those of clients that read no objects, too."""
+    text = f"{FILE}\n[profiles.default.storage_options]\nsecret_access_key = 'hush'\n"
+    write(folder / "memq.toml", text)
+    clients = [
+        AsyncProducer(**profile(), topic="t"),
+        AsyncConsumer(**profile(), topic="t"),
+        AsyncAdminClient(**profile()),
+        TopicClient(Cluster(**profile()), "t"),
+    ]
+
+    assert "hush" not in repr(clients)
+    assert "hush" not in repr(ConsumerOptions.parse(topic="t", **without_bootstrap(profile())))
+
+
+def without_bootstrap(connection):
+    """What of a connection is an option."""
+    return {name: value for name, value in connection.items() if name != "bootstrap"}
 
 
 def test_without_a_file(tmp_path, monkeypatch):
@@ -185,6 +232,24 @@ def test_a_token_that_others_can_read(folder, caplog, name, loose, warns):
 
     assert [record.getMessage() for record in caplog.records] == (
         [f"{folder / loose} holds a token and others can read it; chmod 600 it"] if warns else []
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "warns"), [("region='x'", False), ("secret_access_key='x'", True)]
+)
+def test_credentials_that_others_can_read(folder, caplog, options, warns):
+    """There is a warning as well when others can read credentials of a storage."""
+    text = f"[profiles.default.storage_options]\n{options}"
+    file = write(folder / "memq.toml", text, mode=0o640)
+
+    with caplog.at_level(logging.WARNING):
+        read_profile()
+
+    assert [record.getMessage() for record in caplog.records] == (
+        [f"{file} holds credentials of a storage and others can read it; chmod 600 it"]
+        if warns
+        else []
     )
 
 

@@ -75,10 +75,17 @@ def test_they_are_an_option_of_the_broker():
 
 
 def test_a_folder_has_none(tmp_path):
-    """Options that would mean nothing are refused."""
-    for call in (open_storage, open_uri):
-        with pytest.raises(ConfigError, match="are for object stores"):
-            call(tmp_path.as_uri(), parse_storage_options("region=x"))
+    """Who writes to a folder has no options: they would mean nothing."""
+    with pytest.raises(ConfigError, match="are for object stores"):
+        open_storage(tmp_path.as_uri(), parse_storage_options("region=x"))
+
+
+def test_a_reader_with_options_reads_files(tmp_path):
+    """A reader follows the URIs that it is given: its options count where one is of a store."""
+    (tmp_path / "object").write_bytes(b"abc")
+    storage, key = open_uri((tmp_path / "object").as_uri(), parse_storage_options("region=x"))
+
+    assert bytes(storage.get(key)) == b"abc"
 
 
 @pytest.mark.parametrize(

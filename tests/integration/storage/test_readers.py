@@ -1,0 +1,161 @@
+"""Readers on a machine that knows nothing of the store: they are given its options."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import aclosing
+
+import pytest
+
+from memq import AdminClient, Consumer, Producer, async_scan, profile, read_range, scan
+from memq.cli.main import main
+from memq.errors import StorageError
+from memq.testing.broker import BrokerProcess
+from tests.harness.services.s3proxy import REGION
+
+TOPIC = "clicks"
+RECORDS = 3
+WRONG = "not-the-secret-of-anybody"
+
+
+@pytest.fixture
+def options(s3_server, faults):
+    """Of the store, by way of a proxy that counts."""
+    return {
+        "endpoint": f"http://{faults.address}",
+        "region": REGION,
+        "access_key_id": s3_server.access_key,
+        "secret_access_key": s3_server.secret_key,
+    }
+
+
+@pytest.fixture
+def broker(bucket, tmp_path, monkeypatch):
+    """A broker that stores in the bucket; nothing of that is in the environment afterwards."""
+    with BrokerProcess(tmp_path / "broker", storage=f"s3://{bucket}/root") as process:
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            monkeypatch.delenv(name)
+        monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        with AdminClient(process.address) as admin:
+            admin.create_topic(TOPIC, batch_age="20ms", read_partitions=1, audited=True)
+        with Producer(process.address, topic=TOPIC) as producer:
+            for number in range(RECORDS):
+                producer.write(b"%d" % number).result(30)
+        yield process
+
+
+@pytest.fixture
+def memq(broker, monkeypatch, capsys):
+    """Runs a command; gives its exit code and all that it has written."""
+    monkeypatch.setenv("MEMQ_BOOTSTRAP", broker.address)
+
+    def run(*arguments):
+        code = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return code, captured.out + captured.err
+
+    return run
+
+
+def text_of(options):
+    """Options as one text."""
+    return ",".join(f"{name}={value}" for name, value in options.items())
+
+
+def uri_of(memq):
+    """The URI of the first object."""
+    return json.loads(memq("batch", "list", TOPIC, "-o", "json")[1])[0]["uri"]
+
+
+def test_a_range_is_read_with_options(broker, options):
+    """A table of options, or its text, is all that a reader needs to know of the store."""
+    wanted = [b"%d" % number for number in range(RECORDS)]
+    for given in (options, text_of(options)):
+        table = read_range(broker.address, topic=TOPIC, storage_options=given)
+        assert table["value"].to_pylist() == wanted
+    with scan(broker.address, topic=TOPIC, storage_options=options) as rows:
+        assert rows.read_all()["value"].to_pylist() == wanted
+
+
+async def test_a_stream_is_read_with_options(broker, options):
+    """As for ranges, in an event loop."""
+    found = async_scan(broker.address, topic=TOPIC, storage_options=options)
+    async with aclosing(found) as batches:
+        assert sum([each.num_rows async for each in batches]) == RECORDS
+
+
+def test_a_consumer_reads_with_options(broker, options):
+    """A consumer reads with its options, and shows none of them."""
+    with Consumer(broker.address, topic=TOPIC, storage_options=options) as consumer:
+        values = [record.value for _ in range(RECORDS) for record in consumer.poll(30)]
+        assert options["secret_access_key"] not in repr(consumer)
+    assert values == [b"%d" % number for number in range(RECORDS)]
+
+
+def test_variable_and_profile(broker, options, monkeypatch, tmp_path):
+    """What a program does not say comes from `MEMQ_STORAGE_OPTIONS`, or from the profile."""
+    with monkeypatch.context() as machine:
+        machine.setenv("MEMQ_STORAGE_OPTIONS", text_of(options))
+        assert read_range(broker.address, topic=TOPIC).num_rows == RECORDS
+    file = tmp_path / "memq.toml"
+    rows = "".join(f"{name} = '{value}'\n" for name, value in options.items())
+    file.write_text(
+        f"[profiles.default]\nbootstrap = '{broker.address}'\n"
+        f"[profiles.default.storage_options]\n{rows}"
+    )
+    file.chmod(0o600)
+    monkeypatch.setenv("MEMQ_CONFIG", str(file))
+    assert read_range(topic=TOPIC).num_rows == RECORDS
+    assert read_range(**profile(), topic=TOPIC).num_rows == RECORDS
+    assert main(["consume", TOPIC, "--from-beginning", "--exit-at-end"]) == 0
+
+
+def test_a_wrong_secret_names_the_store(broker, options, bucket):
+    """Who is not let in learns by which store, and the secret stands nowhere."""
+    wrong = options | {"secret_access_key": WRONG}
+    with (
+        Consumer(
+            broker.address, topic=TOPIC, storage_options=wrong, request_timeout="1s"
+        ) as consumer,
+        pytest.raises(StorageError, match=rf"s3://{bucket}/root/.*403") as refused,
+    ):
+        consumer.poll(30)
+    cause: BaseException | None = refused.value
+    while cause is not None:
+        assert WRONG not in f"{cause!r}"
+        cause = cause.__cause__
+
+
+def test_commands_read_with_options(memq, options, tmp_path):
+    """Commands that read objects have a flag and a variable for the options."""
+    given = ("--storage-options", text_of(options))
+    uri = uri_of(memq)
+    assert memq("consume", TOPIC, "--range", f"0:0-{RECORDS}", *given) == (0, "0\n1\n2\n")
+    assert memq("export", TOPIC, tmp_path / "all.csv", *given)[0] == 0
+    assert memq("batch", "verify", TOPIC, *given)[0] == 0
+    assert memq("batch", "verify", uri, *given)[0] == 0
+    assert memq("batch", "cat", uri, *given)[0] == 0
+    assert memq("bench", "consume", TOPIC, *given)[0] == 0
+
+
+def test_an_audit_reads_with_options(memq, options, faults):
+    """An audit reads the store itself, and asks the broker only for what it cannot read."""
+    before = faults.counts.requests["GET"]
+
+    code, text = memq("audit", TOPIC, "--deep", "--storage-options", text_of(options))
+
+    assert code == 0, text
+    assert faults.counts.requests["GET"] - before >= RECORDS
+
+
+def test_a_command_shows_no_secret(memq, options):
+    """A wrong secret, or one that is no option, is not in what a command says."""
+    uri = uri_of(memq)
+    wrong = text_of(options | {"secret_access_key": WRONG})
+    for given in (wrong, WRONG, f"access_key_id=x,{WRONG}"):
+        for command in (("batch", "verify", TOPIC), ("batch", "cat", uri)):
+            code, text = memq(*command, "--storage-options", given)
+            assert code in (1, 2)
+            assert text
+            assert WRONG not in text
