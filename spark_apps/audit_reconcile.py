@@ -14,7 +14,9 @@ import click
 from memq.cli.audit import audit_options, exit_code, show_table
 from memq.cli.command import Command
 from memq.client.audit.audit import audit_topic
+from memq.client.profile import connection_of
 from memq.core.audit.result import encode_result
+from memq.core.named_values import NO_VALUES
 from memq.core.topic import check_topic_name
 from memq.spark.app import run, session, token_from, topic_options
 from memq.spark.audit import FINDINGS, TopicAddress, deep_on, findings
@@ -62,7 +64,8 @@ def main(
     """
     check_topic_name(topic)
     token = token_from(token_env)
-    address = TopicAddress(bootstrap, topic, token)
+    storage_options = connection_of(bootstrap).get("storage_options", NO_VALUES)
+    address = TopicAddress(bootstrap, topic, token, storage_options)
     spark = session("audit_reconcile")
     try:
         found = asyncio.run(

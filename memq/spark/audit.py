@@ -27,6 +27,7 @@ from memq.client.objects import FallbackReader
 from memq.client.topic import TopicClient
 from memq.core.audit import render
 from memq.core.audit.result import Verdict
+from memq.core.named_values import NO_VALUES
 from memq.core.notification.notification import decode_notification, encode_notification
 from memq.core.units import counted
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
     from memq.client.audit.stored import InspectBatches
     from memq.core.audit.result import AuditResult
+    from memq.core.named_values import NamedValues
     from memq.core.notification.notification import PublishedBatch
 
 log = logging.getLogger("memq.spark")
@@ -84,11 +86,12 @@ be judged."""
 
 
 class TopicAddress(NamedTuple):
-    """Where the tasks find the brokers."""
+    """Where the tasks find the brokers, and how they read the storage."""
 
     bootstrap: str
     topic: str
     token: str
+    storage_options: NamedValues = NO_VALUES
 
 
 def deep_on(spark: SparkSession, address: TopicAddress) -> InspectBatches:
@@ -162,7 +165,12 @@ def _task(address: TopicAddress, payloads: Iterable[bytes]) -> Iterator[Inspecti
 
 
 async def _inspect(address: TopicAddress, payloads: list[bytes]) -> list[Inspection]:
-    cluster = Cluster(address.bootstrap, client="memq.spark", token=address.token)
+    cluster = Cluster(
+        address.bootstrap,
+        client="memq.spark",
+        token=address.token,
+        storage_options=address.storage_options,
+    )
     loop = asyncio.get_running_loop()
     objects = FallbackReader(TopicClient(cluster, address.topic), loop)
     executor = ThreadPoolExecutor(READS, "memq-audit")

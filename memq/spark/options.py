@@ -17,7 +17,8 @@ from memq.client.cluster import parse_bootstrap
 from memq.client.objects import ReadThrough
 from memq.client.producer.options import PRODUCER_OPTIONS, ProducerOptions
 from memq.client.profile import connection_of
-from memq.core.defaults import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
+from memq.core.defaults import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, STORAGE_OPTIONS_VARIABLE
+from memq.core.named_values import NO_VALUES, NamedValues, parse_storage_options
 from memq.core.options import Kind, Option, options_of
 from memq.core.topic import check_incarnation, check_topic_name
 from memq.core.units import parse_size_bytes
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from memq.client.producer.options import ProducerArguments
 
 EARLIEST, LATEST = -2, -1  # in place of an offset, as in the JSON of Spark's Kafka source
+SECRET_OPTIONS = ("token", "storageOptions")  # no error has their values
 MAX_JOB_ID_BYTES = 128  # a producer id has up to 200, with the words around it
 
 Mode = Literal["failfast", "permissive"]
@@ -211,6 +213,8 @@ class ReadOptions(_TopicOptions):
         max_bytes_per_trigger: Most stored bytes of a micro-batch, but always one Batch; for
             streams.
         read_through: `broker` where the workers cannot reach the storage.
+        storage_options: Of the object store, as `NAME=VALUE,NAME=VALUE`, for driver and workers:
+            such as a region or credentials.
     """
 
     incarnation: Annotated[str | None, _option(_incarnation, shown="whichever there is")]
@@ -230,6 +234,14 @@ class ReadOptions(_TopicOptions):
     max_offsets_per_trigger: Annotated[int | None, _option(_count, kind="count", shown="no limit")]
     max_bytes_per_trigger: Annotated[int | None, _option(_size, kind="size", shown="no limit")]
     read_through: Annotated[ReadThrough, _chosen(ReadThrough, "storage")]
+    storage_options: Annotated[
+        NamedValues,
+        _option(
+            parse_storage_options,
+            "",
+            shown=f"`{STORAGE_OPTIONS_VARIABLE}` of the driver, or the profile",
+        ),
+    ]
 
     @property
     def starting(self) -> Bound:
@@ -361,16 +373,21 @@ def _parse_all(
         raise ConfigError(f"option 'topic' is missing: name the topic to {what}")
     values = {field: _value(row, texts.get(row.name.lower())) for field, row in table.items()}
     # Here, on the driver, so that every task asks the same brokers.
-    found = connection_of(values["bootstrap"], values["token"])
+    given_options = values.get("storage_options", NO_VALUES)
+    found = connection_of(values["bootstrap"], values["token"], storage_options=given_options)
     # Not the zone: executors may be in another one than the driver, and know their own.
-    return values | {"bootstrap": found["bootstrap"], "token": found["token"]}
+    values |= {"bootstrap": found["bootstrap"], "token": found["token"]}
+    if what == "read":
+        values["storage_options"] = found.get("storage_options", NO_VALUES)
+    return values
 
 
 def _value(row: Option, text: str | None) -> Any:
     try:
         return row.parse(row.default if text is None else text)
     except (ValueError, MemqError) as exc:
-        raise ConfigError(f"option '{row.name}' = {str(text)[:500]!r}: {exc}") from exc
+        shown = "" if row.name in SECRET_OPTIONS else f" = {str(text)[:500]!r}"
+        raise ConfigError(f"option '{row.name}'{shown}: {exc}") from exc
 
 
 def _check_bounds(starting: Bound, ending: Bound) -> None:

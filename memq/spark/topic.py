@@ -10,6 +10,7 @@ import heapq
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
+from functools import partial
 from operator import attrgetter
 from sys import intern
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Iterator
 
     from memq.core.format.index import BatchIndex
+    from memq.core.named_values import NamedValues
     from memq.core.ranges import OffsetRange
     from memq.spark.options import ReadOptions
 
@@ -128,17 +130,17 @@ def open_objects(options: ReadOptions) -> Iterator[GetRange]:
         MemqError: storage or brokers failed until the deadline.
     """
     if options.read_through == "storage":
-        yield _read_storage
+        yield partial(_read_storage, options.storage_options)
         return
     with SparkTopic(options) as topic:
         yield topic.read_object
 
 
-def _read_storage(uri: str, start: int, length: int) -> Any:
+def _read_storage(options: NamedValues, uri: str, start: int, length: int) -> Any:
     retry = Retry(REQUEST_TIMEOUT_S, SYSTEM)
     while True:
         try:
-            return read_storage(uri, start, length)
+            return read_storage(uri, start, length, options)
         except MemqError as exc:
             delay_s = retry.after(exc)
         time.sleep(delay_s)

@@ -12,6 +12,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from memq import AdminClient, Producer, read_range
+from memq.testing.broker import BrokerProcess
+from tests.harness.services.s3proxy import REGION
 from tests.system.spark.reading import NAME, ends_of, produce, read_all, rows_of, rows_of_table
 
 VALUES = [b"value-%04d" % number for number in range(3_000)]
@@ -200,6 +202,37 @@ def test_through_a_broker(load, broker, topic):
     found = load(topic, endingOffsets=ENDING, readThrough="broker")
 
     assert rows_of(found) == rows_of(load(topic, endingOffsets=ENDING))
+
+
+@pytest.fixture
+def store(s3_server, tmp_path):
+    """A broker that stores in S3, and the options of that."""
+    s3_server.make_bucket("spark")
+    pairs = {
+        "endpoint": s3_server.endpoint,
+        "region": REGION,
+        "access_key_id": s3_server.access_key,
+        "secret_access_key": s3_server.secret_key,
+    }
+    options = ",".join(f"{name}={value}" for name, value in pairs.items())
+    with BrokerProcess(tmp_path, storage="s3://spark", storage_options=options) as running:
+        with AdminClient(running.address) as admin:
+            admin.create_topic("stored", batch_age="10ms")
+        produce(running.address, "stored", VALUES)
+        yield running, options
+
+
+def test_workers_read_a_store_with_options(spark, store, s3_server):
+    """Driver and workers are given the options of the store; no plan and no error shows them."""
+    running, options = store
+    reader = spark.read.format("memq").options(bootstrap=running.address, topic="stored")
+    found = reader.options(storageOptions=options).load()
+
+    assert found.count() == len(VALUES)
+    assert s3_server.secret_key not in found._jdf.queryExecution().toString()
+    with pytest.raises(PySparkException, match="option 'storageOptions': ") as refused:
+        reader.options(storageOptions=f"x=y,{s3_server.secret_key}").load().count()
+    assert s3_server.secret_key not in str(refused.value)
 
 
 def test_nulls_that_a_schema_excludes_are_an_error(load, make_topic, broker):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
+from memq.core.named_values import NO_VALUES
 from memq.errors import ConfigError, CorruptDataError, DataLossError, StorageError
 from memq.spark.options import EARLIEST, LATEST, Bound, parse_read_options
 
@@ -55,6 +58,22 @@ def test_the_zone_of_the_driver_is_its_own(monkeypatch):
     there = parse_read_options(GIVEN)
     monkeypatch.setenv("MEMQ_ZONE", "a")
     assert parse_read_options(GIVEN) == there
+
+
+def test_options_of_the_storage(monkeypatch):
+    """They are for the workers too: those given, or else those of the driver's machine."""
+    given = GIVEN | {"storageOptions": "secret_access_key=hush"}
+    options = parse_read_options(given)
+
+    assert options.storage_options == {("secret_access_key", "hush")}
+    assert pickle.loads(pickle.dumps(options)) == options  # noqa: S301 - it is our own
+    assert "hush" not in repr(options)
+    assert parse_read_options(GIVEN).storage_options == NO_VALUES
+    monkeypatch.setenv("MEMQ_STORAGE_OPTIONS", "region=x")
+    assert parse_read_options(GIVEN).storage_options == {("region", "x")}
+    with pytest.raises(ConfigError, match=r"option 'storageOptions': .* part 1 of 1") as refused:
+        parse_read_options(GIVEN | {"storageOptions": "hush"})
+    assert "hush" not in str(refused.value)
 
 
 def test_times_are_milliseconds_or_iso():
