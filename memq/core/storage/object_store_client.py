@@ -34,7 +34,7 @@ from memq.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from obstore.store import ObjectStore
+    from obstore.store import ObjectStore, S3Credential
 
 TAG_PREFIX = "tag."
 _OWN_OPTIONS = ("storage_class", "ca_certificate", "profile")
@@ -52,6 +52,8 @@ _CLIENT_OPTIONS = frozenset(
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _ENDPOINT_OPTIONS = ("endpoint", "aws_endpoint", "aws_endpoint_url", "aws_endpoint_url_s3")
 _KEY_OPTIONS = ("access_key_id", "aws_access_key_id", "skip_signature", "aws_skip_signature")
+_SECRET_OPTIONS = ("secret_access_key", "aws_secret_access_key")
+_TOKEN_OPTIONS = ("session_token", "aws_session_token", "token", "aws_token")
 _FOUND_BY_OBSTORE = (
     "AWS_ACCESS_KEY_ID", "AWS_SKIP_SIGNATURE", "AWS_WEB_IDENTITY_TOKEN_FILE",
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI",
@@ -155,6 +157,9 @@ def _text_of(path: str) -> str:
 
 def _aws_credentials(options: Mapping[str, str]) -> dict[str, Any]:
     """A provider of credentials, where obstore would not find them by itself."""
+    permanent = _permanent_keys(options)
+    if permanent is not None:
+        return {"credential_provider": lambda: permanent}
     profile = options.get("profile") or os.environ.get("AWS_PROFILE")
     if not profile and _are_found_by_obstore(options):
         return {}
@@ -171,6 +176,20 @@ def _aws_credentials(options: Mapping[str, str]) -> dict[str, Any]:
         return {"credential_provider": Boto3CredentialProvider(session, ttl=_CREDENTIALS_TTL)}
     except (BotoCoreError, ValueError) as exc:
         raise ConfigError(f"no AWS credentials by profile {profile!r}: {exc}") from exc
+
+
+def _permanent_keys(options: Mapping[str, str]) -> S3Credential | None:
+    """The keys among the options, if they have no token; obstore takes that of the environment."""
+    key = next((options[name] for name in _KEY_OPTIONS[:2] if name in options), None)
+    secret = next((options[name] for name in _SECRET_OPTIONS if name in options), None)
+    if key is None or secret is None or not {*_TOKEN_OPTIONS}.isdisjoint(options):
+        return None
+    return {
+        "access_key_id": key,
+        "secret_access_key": secret,
+        "token": None,
+        "expires_at": None,
+    }
 
 
 def _are_found_by_obstore(options: Mapping[str, str]) -> bool:

@@ -81,6 +81,18 @@ def test_payloads_are_signed_unless_told_otherwise(recorder):
     ] == sha256
 
 
+def test_keys_that_are_given_come_without_a_token_of_others(recorder, monkeypatch):
+    """A session token of the environment is not sent along with keys among the options."""
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "of others")
+    keys = {"access_key_id": "mine", "secret_access_key": "mine", "region": "eu-west-1"}
+    options = {"endpoint": f"http://127.0.0.1:{recorder.server_port}"} | keys
+    put(ObjectStorage("s3://bucket", "", options))
+    put(ObjectStorage("s3://bucket", "", options | {"session_token": "mine"}))
+    tokens = [headers.get("x-amz-security-token") for headers in recorder.headers]
+    assert tokens == [None, "mine"]
+    assert all("Credential=mine/" in headers["authorization"] for headers in recorder.headers)
+
+
 def test_an_unknown_option_is_named():
     """A misspelt option is refused, and does not mean nothing."""
     with pytest.raises(ConfigError, match=r"'regoin'.*Known are"):
