@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import ObjectStoragePath
 
+from airflow_provider_memq.aws import s3_hook
 from memq.errors import ConfigError, StorageError
 
 if TYPE_CHECKING:
@@ -100,9 +101,7 @@ def _read_object(uri: str, aws_conn_id: str | None) -> bytes | None:
 
 
 def _client(aws_conn_id: str | None) -> Any:
-    from airflow.providers.amazon.aws.hooks.s3 import S3Hook  # noqa: PLC0415 - DAGs parse sooner
-
-    return S3Hook(aws_conn_id=aws_conn_id).get_conn()
+    return s3_hook(aws_conn_id).get_conn()
 
 
 def _parts(uri: str) -> tuple[str, str]:

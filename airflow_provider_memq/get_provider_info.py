@@ -32,6 +32,11 @@ EXTRAS: dict[str, object] = {
         "description": "A broker's admin HTTP, for links; http://<host>:6368 when empty.",
         "schema": {"type": ["string", "null"]},
     },
+    "aws_conn_id": {
+        "label": "AWS connection",
+        "description": "Connection by which tasks read Batches in S3; empty for what they find.",
+        "schema": {"type": ["string", "null"]},
+    },
 }
 """The extra fields of a connection, which `airflow_provider_memq.settings` reads."""
 
@@ -91,6 +96,7 @@ def _connection_type() -> dict[str, object]:
                 "bootstrap": "broker-2:6367,broker-3:6367",
                 "request_timeout_s": str(REQUEST_TIMEOUT_S),
                 "admin_url": "http://broker-1:6368",
+                "aws_conn_id": "aws_default",
             },
         },
         "conn-fields": EXTRAS,

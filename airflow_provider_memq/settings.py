@@ -33,12 +33,14 @@ class ClientSettings(NamedTuple):
         token: credential; empty where the brokers ask for none.
         request_timeout_s: how long brokers are tried before a call fails.
         admin_url: of a broker's admin HTTP, for links; no slash at its end.
+        aws_conn_id: connection by which objects in S3 are read; empty for what is found elsewhere.
     """
 
     bootstrap: str
     token: str
     request_timeout_s: float
     admin_url: str
+    aws_conn_id: str = ""
 
     def __repr__(self) -> str:
         return f"<ClientSettings {self.bootstrap}>"  # never the token: it may reach a log
@@ -73,6 +75,7 @@ def settings_of(connection: Connection) -> ClientSettings:
         admin_url=str(extra.get("admin_url") or f"http://{admin_host}:{DEFAULT_ADMIN_PORT}").rstrip(
             "/"
         ),
+        aws_conn_id=str(extra.get("aws_conn_id") or ""),
     )
 
 

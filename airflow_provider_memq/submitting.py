@@ -1,9 +1,10 @@
-"""How Spark programs are submitted: with the credential, and where there is no Spark connection.
+"""How Spark programs are submitted: with credentials, and where there is no Spark connection.
 
-The credential travels in the environment of `spark-submit`. A command line can be read by everybody
-on the machine, and stands in logs and errors. In client modes, and on this machine, the driver has
-that environment. In cluster modes it has not, and there is no way there that others cannot see: the
-cluster must give its drivers the variable `MEMQ_TOKEN`, and the log of the task says so.
+Credentials travel in the environment of `spark-submit`: the token, and those by which Batches in S3
+are read. A command line can be read by everybody on the machine, and stands in logs and errors. In
+client modes, and on this machine, the driver has that environment. In cluster modes it has not, and
+there is no way there that others cannot see: the cluster must give its drivers the variables
+`MEMQ_TOKEN` and `MEMQ_STORAGE_OPTIONS`, and the log of the task says so.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk.exceptions import AirflowNotFoundException
 
+from airflow_provider_memq.aws import storage_options_of
 from airflow_provider_memq.files import S3_SCHEMES, scheme_of
+from memq.core.defaults import STORAGE_OPTIONS_VARIABLE, TOKEN_VARIABLE
 from memq.core.java import check_java
 from memq.errors import ConfigError
 
@@ -28,8 +31,6 @@ if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
     from airflow_provider_memq.settings import ClientSettings
-
-TOKEN_VARIABLE = "MEMQ_TOKEN"  # noqa: S105 - the name of a variable
 
 _HADOOP = re.compile(r"hadoop-client-api-(.+)\.jar")
 
@@ -66,12 +67,13 @@ def prepare(
         if not {"JAVA_HOME", "PATH"} & (hook._env_vars or {}).keys():  # noqa: SLF001 - nothing else tells
             check_java()
         check_writable(hook, writes)
-    _carry(hook, _environment(settings, master))
-    if settings.token and hook._connection["deploy_mode"] == "cluster":  # noqa: SLF001 - see below
+    credentials = _credentials(settings)
+    _carry(hook, _environment(master) | credentials)
+    if credentials and hook._connection["deploy_mode"] == "cluster":  # noqa: SLF001 - see below
         hook.log.warning(
-            "the driver runs in the cluster, where the token of the connection does not reach it: "
+            "the driver runs in the cluster, where credentials of the connection do not reach it: "
             "its environment must have %s",
-            TOKEN_VARIABLE,
+            " and ".join(credentials),
         )
 
 
@@ -121,14 +123,22 @@ def spark_home() -> Path:
     return Path(package.origin).parent if package and package.origin else Path()
 
 
-def _environment(settings: ClientSettings, master: str) -> dict[str, str]:
-    """Environment of a program: the credential; where `spark-submit` may be found, which comes with
-    pyspark; and, for a Spark on this machine, the Python that has memq.
+def _credentials(settings: ClientSettings) -> dict[str, str]:
+    """What lets a program in, at the brokers and at the storage, by variable."""
+    options = sorted(storage_options_of(settings))
+    found = {
+        TOKEN_VARIABLE: settings.token,
+        STORAGE_OPTIONS_VARIABLE: ",".join(f"{name}={value}" for name, value in options),
+    }
+    return {variable: text for variable, text in found.items() if text}
+
+
+def _environment(master: str) -> dict[str, str]:
+    """Environment of a program: where `spark-submit` may be found, which comes with pyspark; and,
+    for a Spark on this machine, the Python that has memq.
     """
     folder = str(Path(sys.executable).parent)
     environment = {"PATH": os.pathsep.join([os.environ.get("PATH", ""), folder])}
-    if settings.token:
-        environment[TOKEN_VARIABLE] = settings.token
     if master.startswith("local"):
         environment["PYSPARK_PYTHON"] = sys.executable
     return environment

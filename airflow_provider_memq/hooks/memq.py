@@ -6,26 +6,34 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow.sdk import BaseHook
 
+from airflow_provider_memq.aws import storage_options_of
 from airflow_provider_memq.get_provider_info import CONN_TYPE
 from airflow_provider_memq.settings import DEFAULT_CONN_ID, explain, settings_of
 from airflow_provider_memq.topics import read_state
+from memq.core.named_values import NO_VALUES
 from memq.core.ranges import OffsetRange
 from memq.core.units import counted
 from memq.errors import MemqError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
     from datetime import datetime
+
+    import pyarrow as pa
 
     from airflow_provider_memq.settings import ClientSettings
     from airflow_provider_memq.topics import TopicState
     from memq.client.admin import AdminClient, AsyncAdminClient
     from memq.client.cluster import Cluster
+    from memq.client.objects import ReadThrough
     from memq.client.topic import SyncTopicClient, TopicClient
+    from memq.core.named_values import NamedValues
     from memq.core.notification.notification import PublishedBatch
     from memq.core.wire.messages import PartitionOffsets
 
 T = TypeVar("T")
+
+READ_TIMEOUT_S = 300.0  # as that of `memq.read_range`
 
 
 class MemqHook(BaseHook):
@@ -72,6 +80,18 @@ class MemqHook(BaseHook):
         """The connection's token; empty where the brokers ask for none."""
         return self.settings().token
 
+    @property
+    def storage_options(self) -> NamedValues:
+        """How a client that reads Batches in S3 is let in: by the connection's `aws_conn_id`.
+
+        They are resolved anew each time, and there are none without such a connection.
+
+        Raises:
+            ConfigError: the connection holds no credentials, or its provider is not installed.
+            StorageError: they cannot be had.
+        """
+        return storage_options_of(self.settings())
+
     async def asettings(self) -> ClientSettings:
         """What the connection says; as `settings`."""
         return settings_of(await self.aget_connection(self.memq_conn_id))
@@ -111,8 +131,18 @@ class MemqHook(BaseHook):
         cluster = Cluster(**_client_options(await self.asettings()))
         return TopicClient(cluster, topic, incarnation)
 
-    def ask(self, question: Callable[[Cluster], Coroutine[Any, Any, T]]) -> T:
-        """Await what an async function of the cluster returns, over connections of its own."""
+    def ask(
+        self,
+        question: Callable[[Cluster], Coroutine[Any, Any, T]],
+        *,
+        reads_objects: bool = False,
+    ) -> T:
+        """Await what an async function of the cluster returns, over connections of its own.
+
+        Args:
+            question: the function.
+            reads_objects: it reads Batches: then the cluster has the `storage_options`.
+        """
         from memq.client.cluster import Cluster  # noqa: PLC0415
         from memq.client.sync import EventLoopThread  # noqa: PLC0415
 
@@ -123,7 +153,10 @@ class MemqHook(BaseHook):
             finally:
                 await cluster.close()
 
-        options = _client_options(self.settings())
+        settings = self.settings()
+        options = _client_options(settings)
+        if reads_objects:
+            options["storage_options"] = storage_options_of(settings)
         # A thread of its own: a caller may run inside an event loop, as `dags test` does.
         loop = EventLoopThread("memq-airflow")
         try:
@@ -208,6 +241,54 @@ class MemqHook(BaseHook):
         with self.topic(topic) as client:
             client.check_retained(wanted)
             yield from client.batches([wanted])
+
+    def read_range(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        end: int,
+        *,
+        incarnation: str = "",
+        columns: Sequence[str] | None = None,
+        read_through: ReadThrough = "storage",
+        timeout: float = READ_TIMEOUT_S,
+    ) -> pa.Table:
+        """The records of a range, as one table in memory; see `memq.read_range`.
+
+        Args:
+            topic: the topic.
+            partition: read partition.
+            start: first offset.
+            end: one past the last offset.
+            incarnation: of the topic; empty for whichever there is.
+            columns: names of the columns wanted; None for all.
+            read_through: "storage", or "broker" for workers that cannot reach the storage.
+            timeout: seconds that all of it may take.
+
+        Raises:
+            InvalidRequestError: the topic has no such partition or column, or the range is none.
+            OffsetOutOfRangeError: some of the range is not retained.
+            StorageError: the storage failed, or did not let us in.
+            MemqError: as `memq.read_range`.
+        """
+        from memq.client.read_range import read_range  # noqa: PLC0415
+
+        settings = self.settings()
+        in_storage = read_through == "storage"
+        return read_range(
+            settings.bootstrap,
+            topic=topic,
+            timeout=timeout,
+            partition=partition,
+            start=start,
+            end=end,
+            incarnation=incarnation,
+            columns=columns,
+            read_through=read_through,
+            token=settings.token,
+            storage_options=storage_options_of(settings) if in_storage else NO_VALUES,
+        )
 
 
 def _client_options(settings: ClientSettings) -> dict[str, Any]:

@@ -94,7 +94,7 @@ class MemqAuditOperator(MemqTopicOperator):
         output_dir: folder or URI where the findings are kept as a CSV table (templated); empty for
             none.
         aws_conn_id: connection by which the task reads and writes there, if that is in S3; None for
-            what boto3 finds by itself.
+            what boto3 finds by itself. Batches in S3 are read by the one that `memq_conn_id` names.
         topic: the topic (templated).
         memq_conn_id: connection to the brokers (templated).
 
@@ -284,7 +284,8 @@ class MemqAuditOperator(MemqTopicOperator):
                 consumers=names_of(self.consumers),
                 grace_ms=duration_ms_or(0, self.grace),
                 only_consumed=bool(self.settled_for),
-            )
+            ),
+            reads_objects=True,
         )
 
     def _must_be_done(self) -> list[str]:

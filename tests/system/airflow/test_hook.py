@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -22,6 +24,7 @@ from memq.errors import (
     UnknownTopicError,
 )
 from memq.testing.broker import BrokerProcess
+from tests.harness.services.s3proxy import REGION
 
 BATCHES = 5
 TOKEN = "the-right-one"  # noqa: S105 - it protects nothing
@@ -109,17 +112,67 @@ def test_ranges_that_are_none(broker, topic, hook, wanted, error):
         next(hook.notifications(topic, *wanted))
 
 
+@pytest.fixture
+def stored(s3_server, tmp_path, monkeypatch):
+    """A broker that stores in S3, of which only the connection `lake` says how it is reached."""
+    s3_server.make_bucket("airflow")
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    place = {"endpoint_url": s3_server.endpoint, "region_name": REGION}
+    keys = {"login": s3_server.access_key, "password": s3_server.secret_key}
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({"conn_type": "aws", "extra": place} | keys))
+    options = {
+        "endpoint": s3_server.endpoint,
+        "region": REGION,
+        "access_key_id": s3_server.access_key,
+        "secret_access_key": s3_server.secret_key,
+    }
+    text = ",".join(f"{name}={value}" for name, value in options.items())
+    with BrokerProcess(
+        tmp_path, token=TOKEN, storage="s3://airflow", storage_options=text
+    ) as running:
+        with AdminClient(running.address, token=TOKEN) as admin:
+            admin.create_topic("stored", batch_age="20ms", read_partitions=1)
+        publish(running, "stored")
+        yield running
+
+
+def test_a_range_is_read_by_an_aws_connection(stored, monkeypatch):
+    """A task reads Batches in S3 with the credentials that the connection names, and no others."""
+    uri = f"memq://:{TOKEN}@{stored.address}?aws_conn_id=lake"
+    monkeypatch.setenv("AIRFLOW_CONN_STORED", uri)
+    hook = MemqHook("stored")
+
+    table = hook.read_range("stored", 0, 1, 4, columns=["value"])
+
+    assert table.to_pydict() == {"value": [b"1", b"2", b"3"]}
+    assert json.loads(os.environ["AIRFLOW_CONN_LAKE"])["password"] not in repr(hook.storage_options)
+
+
+def test_a_range_is_read_through_the_broker(broker, topic, hook, monkeypatch):
+    """A worker that cannot reach the storage needs no credentials for it."""
+    publish(broker, topic)
+    uri = f"memq://:{TOKEN}@{broker.address}?aws_conn_id=nowhere"
+    monkeypatch.setenv("AIRFLOW_CONN_STORED", uri)
+
+    table = MemqHook("stored").read_range(topic, 0, 0, BATCHES, read_through="broker")
+
+    assert table.num_rows == BATCHES
+    assert hook.read_range(topic, 0, 0, 1).num_rows == 1
+
+
 def test_a_generator_that_is_left_closes(broker, topic, hook):
     """Leaving the notifications half-way leaves no thread behind."""
     import threading
 
     publish(broker, topic)
+    before = threading.enumerate()  # of other tests: a store that was read from keeps its own
     found = hook.notifications(topic, 0, 0, BATCHES)
     next(found)
 
     found.close()
 
-    assert not any(thread.name.startswith("memq-") for thread in threading.enumerate())
+    assert {*threading.enumerate()} <= {*before}
 
 
 @pytest.mark.parametrize(

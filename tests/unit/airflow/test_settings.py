@@ -40,18 +40,19 @@ def test_a_host_may_be_a_list():
 def test_the_rest_of_it():
     """The password is the token; timeout and admin URL have defaults and can be given."""
     plain = settings("memq://:s%20ecret@a:1")
-    full = settings("memq://a:1?request_timeout_s=2.5&admin_url=http%3A%2F%2Fx:9/")
+    full = settings("memq://a:1?request_timeout_s=2.5&admin_url=http%3A%2F%2Fx:9/&aws_conn_id=lake")
 
     assert plain.token == "s ecret"  # noqa: S105 - it protects nothing
     assert plain.request_timeout_s == REQUEST_TIMEOUT_S
     assert plain.admin_url == "http://a:6368"
     assert (full.token, full.request_timeout_s, full.admin_url) == ("", 2.5, "http://x:9")
+    assert (plain.aws_conn_id, full.aws_conn_id) == ("", "lake")
     assert "ecret" not in repr(plain)
 
 
 def test_the_form_leaves_empty_fields():
     """What the form sends for fields that nobody filled in counts as not given."""
-    extra = '{"bootstrap": "", "request_timeout_s": null, "admin_url": null}'
+    extra = '{"bootstrap": "", "request_timeout_s": null, "admin_url": null, "aws_conn_id": ""}'
     connection = Connection(conn_id="c", conn_type="memq", host="a", extra=extra)
 
     assert settings_of(connection) == settings("memq://a")

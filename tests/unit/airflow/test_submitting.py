@@ -10,7 +10,8 @@ from airflow.providers.apache.spark.hooks import spark_submit
 from airflow.sdk.exceptions import AirflowException
 
 from airflow_provider_memq.operators.memq import MemqAuditOperator, MemqSparkSubmitOperator
-from airflow_provider_memq.submitting import TOKEN_VARIABLE
+from memq.core.defaults import STORAGE_OPTIONS_VARIABLE, TOKEN_VARIABLE
+from memq.core.named_values import parse_storage_options
 from memq.core.ranges import Interval, OffsetRange
 from memq.errors import ConfigError
 
@@ -104,6 +105,24 @@ def test_the_token_stands_on_no_command_line(submitted, monkeypatch, connection,
     assert variables[TOKEN_VARIABLE] == TOKEN
     if own:
         assert variables.get("COLOUR") == "red" or "driverEnv.COLOUR=red" in arguments
+
+
+def test_the_program_reads_by_the_aws_connection(submitted, monkeypatch):
+    """Credentials for Batches in S3 are in the environment of the program, and only there."""
+    started_with = submitted()
+    uri = f"memq://:{TOKEN}@127.0.0.1:6367?aws_conn_id=lake"
+    monkeypatch.setenv("AIRFLOW_CONN_MEMQ_DEFAULT", uri)
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", "aws://me:hush@?region_name=eu-west-1")
+
+    hook_of(operator()).submit("/apps/range_to_parquet.py")
+
+    arguments, variables = started_with()
+    assert "hush" not in arguments
+    assert dict(parse_storage_options(variables[STORAGE_OPTIONS_VARIABLE])) == {
+        "access_key_id": "me",
+        "secret_access_key": "hush",
+        "region": "eu-west-1",
+    }
 
 
 def test_a_standalone_cluster_takes_the_operator(submitted, monkeypatch):
