@@ -223,13 +223,20 @@ def store(s3_server, tmp_path):
 
 
 def test_workers_read_a_store_with_options(spark, store, s3_server):
-    """Driver and workers are given the options of the store; no plan and no error shows them."""
+    """Driver and workers are given the options of the store; no plan and no error has them."""
     running, options = store
     reader = spark.read.format("memq").options(bootstrap=running.address, topic="stored")
     found = reader.options(storageOptions=options).load()
 
     assert found.count() == len(VALUES)
     assert s3_server.secret_key not in found._jdf.queryExecution().toString()
+    stream = spark.readStream.format("memq").options(bootstrap=running.address, topic="stored")
+    rows = stream.options(storageOptions=options, startingOffsets="earliest").load()
+    query = rows.writeStream.format("noop").trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert sum(each["numInputRows"] for each in query.recentProgress) == len(VALUES)
+    plan = query._jsq.explainInternal(True)
+    assert s3_server.secret_key not in f"{plan} {query.recentProgress}"
     with pytest.raises(PySparkException, match="option 'storageOptions': ") as refused:
         reader.options(storageOptions=f"x=y,{s3_server.secret_key}").load().count()
     assert s3_server.secret_key not in str(refused.value)
