@@ -78,8 +78,8 @@ def _pairs(option: str, text: str) -> Iterator[tuple[str, str]]:
             continue
         if not separator or not name.strip():
             raise ConfigError(
-                f"{option}: no NAME=VALUE {place}; write NAME=VALUE,NAME=VALUE, or a table where a "
-                "value has a comma"
+                f"{option}: no NAME=VALUE {place}; write NAME=VALUE,NAME=VALUE, or a table in the "
+                "configuration file where a value has a comma"
             )
         yield name.strip(), value.strip()
         place = f"after {name.strip()}=…,"
