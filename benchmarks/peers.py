@@ -9,16 +9,20 @@ Records one at a time, `write`, are beside `produce`. A table, `write_table`, is
 dicts, `produce_batch`; table and list are made before. Of the rounds counts the one whose ratio is
 the median, for the machine is not always equally fast.
 
-Whatever differs is in the peer's favour. It has the settings that were the fastest here, and memory
-for a million records, where MemQ has its defaults, 64 MiB among them. Kafka acks what is in the
-page cache; MemQ acks what is in a synced file, or in the object store, with a synced Notification.
-`enable.idempotence` is off, as is confluent-kafka's default, and a retry may then be stored twice;
-none of MemQ's is. The last of a turn waits 20 ms for more there, and 200 ms here.
+Both wait as long for more, `LINGER_MS`. Whatever else differs is in the peer's favour. It has the
+settings that were the fastest here, and memory for a million records, where MemQ has its defaults,
+64 MiB among them. Kafka acks what is in the page cache; MemQ acks what is in a synced file, or in
+the object store, with a synced Notification. `enable.idempotence` is off, as is confluent-kafka's
+default, and a retry may then be stored twice; none of MemQ's is.
+
+What can be reached at all is printed as well: how fast a plain program writes and syncs files on
+this disk. An object store on the same machine takes processors of its own for what it is given.
 """
 
 from __future__ import annotations
 
 import os
+import statistics
 import time
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import cache, partial
@@ -41,9 +45,11 @@ if TYPE_CHECKING:
 TOPIC = "peers"
 PARTITIONS = 4  # of Kafka's topic
 BUCKET = "bench"
-SIZES = {"100 B": (100, 1_500_000), "1 KiB": (1024, 400_000)}  # bytes of a value, records a turn
+SIZES = {"100 B": (100, 4_000_000), "1 KiB": (1024, 1_200_000)}  # bytes of a value, records a turn
 ROUNDS = 3
+OBJECT_BYTES, PIECE_BYTES, DISK_FILES = 8 << 20, 64 << 10, 100
 TABLE_ROWS, LIST_ROWS = 100_000, 10_000
+LINGER_MS = 20
 TIMEOUT_S = 120.0
 POLL_S = 0.05  # until the peer has room again
 
@@ -51,7 +57,7 @@ POLL_S = 0.05  # until the peer has room again
 PEER_SETTINGS = {
     "acks": "all",
     "compression.type": "none",
-    "linger.ms": 20,
+    "linger.ms": LINGER_MS,
     "batch.size": 1_000_000,  # as much as Kafka takes by default
     "batch.num.messages": 100_000,
     "queue.buffering.max.messages": 1_000_000,
@@ -175,7 +181,7 @@ def memq(folder: Path, **options: str) -> Iterator[Producer]:
     """A producer of a broker with these options."""
     with broker_process("configured", folder, **options) as (address, _):
         with AdminClient(address) as admin:
-            admin.create_topic(TOPIC)
+            admin.create_topic(TOPIC, batch_age=f"{LINGER_MS}ms")
         with Producer(address, topic=TOPIC, acks="all") as producer:
             yield producer
 
@@ -234,9 +240,27 @@ def row_of(name: str, peer: str, label: str, rounds: list[dict[str, Turn]]) -> R
     )
 
 
+def disk() -> Row:
+    """What a plain program writes and syncs, in files as large as a Batch."""
+    value, rates = os.urandom(OBJECT_BYTES), []
+    with scratch_directory() as folder:
+        for number in range(DISK_FILES):
+            start = time.perf_counter()
+            with (folder / str(number)).open("wb", buffering=0) as file:
+                for begin in range(0, OBJECT_BYTES, PIECE_BYTES):
+                    file.write(value[begin : begin + PIECE_BYTES])
+                os.fsync(file.fileno())
+            rates.append(OBJECT_BYTES / (time.perf_counter() - start))
+    rate = statistics.median(rates)
+    note = (
+        f"median of {DISK_FILES} files of {OBJECT_BYTES >> 20} MiB; three times a peer may be more"
+    )
+    return ("plain write and fsync", f"{rate / 1e6:,.0f} MB/s", note)
+
+
 def run() -> list[Row]:
     """Rows of (name, figure, note)."""
-    rows = []
+    rows = [disk()]
     with ways() as found:
         for label, (size, count) in SIZES.items():
             rounds = rounds_of(found, os.urandom(size), count)
