@@ -386,13 +386,20 @@ class Broker:
     async def _tidy_topic(self, hosted: HostedTopic, *, scan: bool) -> list[str]:
         """Forget what has expired of a topic; returns the objects to delete."""
         expired: list[str] = []
-        if hosted.coordinated:
+        if self._retains(hosted):
             expired = await forget_expired(hosted, self.context)
-            if scan:
-                await scan_orphans(hosted, self.context)
+        if scan and self._retains(hosted):
+            await scan_orphans(hosted, self.context)
         for partition in hosted.partitions.values():
             partition.processor.window.expire(self.context.now().mono_ms)
         return expired
+
+    def _retains(self, hosted: HostedTopic) -> bool:
+        """Whether retention and orphans of a topic are certainly up to this broker now.
+
+        No fence keeps a deletion out, and another owner's clients may have made retention longer.
+        """
+        return hosted.coordinated and self.context.leased()
 
 
 def run(config: BrokerConfig, on_ready: Callable[[Broker], None] | None = None) -> int:

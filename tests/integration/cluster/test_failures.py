@@ -6,8 +6,11 @@ import asyncio
 
 import pytest
 
+from memq.broker import cluster_topics
+from memq.core.clock import ClockReading
 from memq.core.governor.nodes import DOOMED
 from memq.core.notification.kafka.queue import KafkaQueue
+from memq.core.wire import messages as m
 from memq.errors import MemqError, NotHostedError
 from tests.integration.broker.support import GatedStorage, until
 
@@ -134,6 +137,31 @@ async def test_what_is_being_closed_when_the_session_ends_is_closed(cluster):
     assert error.value.retriable
     await until(lambda: len(hosted.partitions) == 2 and hosted.partitions[0] is not before[0])
     assert all(each.closing for each in before.values())
+
+
+async def test_an_owner_that_slept_deletes_nothing_that_another_one_keeps(cluster, monkeypatch):
+    """Retention was made longer at the next owner; the one before does not go by what it knew."""
+    monkeypatch.setattr(cluster_topics, "LOOK_S", 3600.0)  # it has not looked yet
+    cluster.session_timeout_s = 0.5
+    one, two = await cluster.start("one", "two")
+    c = await cluster.connect(one)
+    await c.create("t", batch_age="1ms", upload_deadline="5s", dedup_window="10s", retention="10s")
+    (owner,) = await cluster.all_owned("t")
+    old, new = (one, two) if owner == "one" else (two, one)
+    writer, admin = await cluster.connect(old), await cluster.connect(new)
+    writer.schema_id = c.schema_id
+    await writer.write(0)
+    cluster.zookeeper.freeze(old.sessions[-1])
+    cluster.zookeeper.expire(old.sessions[-1])
+    await until(lambda: new.topics.get("t").coordinated)
+    await admin.ask(m.AlterTopic(topic="t", options={"retention": "7d"}))
+    await until(lambda: not old.context.leased())
+    now, hosted = old.context.now, old.topics.get("t")
+    old.context.now = lambda: ClockReading(*(each + 3_600_000 for each in now()))
+    assert hosted.coordinated
+    assert await old._tidy_topic(hosted, scan=True) == []
+    assert await new.context.queue.offsets(hosted.topic.queue_topic, 0) == (0, 1)
+    cluster.zookeeper.thaw(old.sessions[-1])
 
 
 @pytest.mark.parametrize("lost", [1, 2])
