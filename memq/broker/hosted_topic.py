@@ -99,11 +99,12 @@ class HostedTopic:
                 raise
             context.warn("time", f"the watermark stands still, for the time was not saved: {exc}")
         latest_ms = times.saved.wall_ms
-        # Whoever has fenced one of them meanwhile tells its watermark; see `owns`.
+        # Whoever has fenced one of them meanwhile tells its watermark; see `owns`. Whoever takes
+        # over one that is closed finds out what became of what it had under way.
         here = {
             number: partition
             for number, partition in self.partitions.items()
-            if context.queue.owns(self.topic.queue_topic, number)
+            if not partition.closed and context.queue.owns(self.topic.queue_topic, number)
         }
         by_write = [NOT_OWNED] * self.topic.config.write_partitions
         for number, partition in here.items():

@@ -166,7 +166,7 @@ class WritePartition:
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._uploads: dict[RingBatch, Upload] = {}
-        self._closing = False
+        self._closing = self._closed = False
         self._settled = asyncio.Event()
 
     def __repr__(self) -> str:
@@ -176,6 +176,11 @@ class WritePartition:
     def closing(self) -> bool:
         """Whether it takes nothing more, for good."""
         return self._closing
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed. What it had under way may be published all the same."""
+        return self._closed
 
     @property
     def parked(self) -> int:
@@ -246,6 +251,7 @@ class WritePartition:
 
         Whoever takes the write partition over, this broker too, may do so once this has returned.
         """
+        self._closed = True
         self._take_no_more()
         if self._timer is not None:
             self._timer.cancel()

@@ -7,11 +7,12 @@ import asyncio
 import pytest
 
 from memq.broker import cluster_topics
+from memq.broker.hosted_topic import NOT_OWNED
 from memq.core.clock import ClockReading
 from memq.core.governor.nodes import DOOMED
 from memq.core.notification.kafka.queue import KafkaQueue
 from memq.core.wire import messages as m
-from memq.errors import MemqError, NotHostedError
+from memq.errors import MemqError, NotHostedError, PublishUncertainError, QueueError
 from tests.integration.broker.support import GatedStorage, until
 
 
@@ -162,6 +163,36 @@ async def test_an_owner_that_slept_deletes_nothing_that_another_one_keeps(cluste
     assert await old._tidy_topic(hosted, scan=True) == []
     assert await new.context.queue.offsets(hosted.topic.queue_topic, 0) == (0, 1)
     cluster.zookeeper.thaw(old.sessions[-1])
+
+
+async def test_what_was_closed_amid_a_publication_tells_no_watermark(cluster):
+    """A Batch that was on its way when its write partition was closed may be published later."""
+    (one,) = await cluster.start("one")
+    c = await cluster.connect(one)
+    await c.create("t", batch_age="1ms")
+    await cluster.all_owned("t")
+    hosted, queue, under_way = one.topics.get("t"), one.context.queue, []
+    publish, fence = queue.publish, queue.fence
+
+    async def no_answer(*args):
+        under_way.append(args)
+        raise PublishUncertainError("no answer")
+
+    async def away(*_, **__):
+        raise QueueError("Kafka is away")
+
+    queue.publish, queue.fence = no_answer, away
+    write = asyncio.ensure_future(c.write(0))
+    await until(lambda: under_way)
+    assert not await hosted.stop(0.0, 0)
+    with pytest.raises(MemqError):
+        await write
+    told = await hosted.watermarks()
+    queue.publish, queue.fence = publish, fence
+    await publish(*under_way[0])
+    (entry,) = await queue.fetch(hosted.topic.queue_topic, 0, 0, max_entries=9, max_bytes=1 << 20)
+    assert told[0] == [NOT_OWNED] or told[0][0] <= entry.timestamp_ms
+    assert set(told[1]) == {NOT_OWNED}
 
 
 @pytest.mark.parametrize("lost", [1, 2])
