@@ -446,6 +446,7 @@ class Handlers:
         partitions = topic.config.read_partitions
         answer = self._groups.heartbeat(request, partitions, self._mono_ms())
         await self.stored_groups.save_holdings(request.group, topic)
+        self._groups.check_granted(request, answer)
         self._context.check_lease()
         return answer
 

@@ -25,11 +25,11 @@ another answer grant it. So no two members are ever told to hold one partition, 
   when the member is out meanwhile.
 
 Restarts. `holders` outlives the coordinator: before an answer that grants something leaves, the
-caller stores what `unsaved` gives. A restarted coordinator is told by `restore` who held what, and
-with which session timeout, and counts these sessions from then on: longer than the members do. So
-members go on as if nothing had happened, and what one of them holds that does not come back goes
-to others when its session is over. What was let go of need not be stored: at worst somebody is
-waited for who is gone.
+caller stores what `unsaved` gives, and then asks `check_granted`, for the coordinator may have been
+restarted meanwhile. That is told by `restore` who held what, and with which session timeout, and
+counts these sessions from then on: longer than the members do. So members go on as if nothing had
+happened, and what one of them holds that does not come back goes to others when its session is
+over. What was let go of need not be stored: at worst somebody is waited for who is gone.
 
 Commits. One that was sent again may come twice, and the first one last. So they are numbered by
 who makes them, and what was overtaken by a later one is refused. And they carry the number of the
@@ -132,6 +132,20 @@ class GroupCoordinator:
         self._groups[key] = group
         self._left_over.pop(key, None)
         return answer
+
+    def check_granted(self, request: GroupHeartbeat, answer: GroupHeartbeatAnswer) -> None:
+        """Let no answer leave that grants what is not held, when it was made before a restart.
+
+        Raises:
+            UnavailableError: what it grants was forgotten meanwhile.
+        """
+        group = self._groups.get((request.group, request.topic))
+        holders = group.holders if group else {}
+        if any(holders.get(partition) != request.member_id for partition in answer.assigned):
+            raise UnavailableError(
+                f"what member {request.member_id!r} of group {request.group!r} was to be given is "
+                "not its own any more; ask again"
+            )
 
     # -- what outlives a restart ------------------------------------------------------------
 
