@@ -27,6 +27,7 @@ from tests.advice import follows
         ("password=a,=secret", "no NAME=VALUE after password=…,"),
         ("secret", "no NAME=VALUE at its beginning"),
         (["password=secret"], "or a table, not list"),
+        ({"password": b"secret"}, "password: expected a text, a number or a flag, not bytes"),
         ({"password": ["secret"]}, "password: expected a text, a number or a flag, not list"),
         ({"sasl": {"password": "secret"}}, 'put the whole name in quotes: "sasl.password" = …'),
         ({"sasl": {}}, 'put the whole name in quotes: "sasl.NAME" = …'),

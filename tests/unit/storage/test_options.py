@@ -35,25 +35,6 @@ def test_what_is_none_is_refused(given):
         parse_storage_options(given)
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        "region=eu-west-1,hush",
-        "secret_access_key=a,hush",
-        "=hush",
-        ["hush"],
-        {"secret_access_key": b"hush"},
-        {"secret_access_key": ["hush"]},
-    ],
-)
-def test_no_error_has_a_value(given):
-    """What is refused may be a secret: the error says where it stands, and not what it is."""
-    with pytest.raises(ConfigError, match="storage_options") as refused:
-        parse_storage_options(given)
-
-    assert "hush" not in str(refused.value)
-
-
 def test_values_are_not_shown():
     """Options show their names, wherever they are part of something that is shown."""
     options = parse_storage_options({"secret_access_key": "hush", "region": "eu-west-1"})
