@@ -9,13 +9,16 @@ client (`proxy_url`, …), or one of these:
 - `ca_certificate`: a file with the certificates of a private authority;
 - `profile`: of the AWS configuration files.
 
+Names may have any case, as for obstore, so that those of variables serve as well.
+
 What is not given comes from the environment, as the cloud's own tools have it (`AWS_REGION`,
 `AWS_ENDPOINT_URL`, `GOOGLE_APPLICATION_CREDENTIALS`, `AZURE_STORAGE_ACCOUNT_NAME`, …); so readers
 on other machines need no option of ours.
 
-Credentials of AWS are looked for in the order that its tools have: options, keys in the
-environment, profiles, and what a container or an instance is given. Whatever a profile may lead to
-(single sign-on, a role to assume, a process) is known to boto3 alone, which is loaded for that.
+Credentials of AWS are looked for in the order that its tools have: options, keys or a web identity
+in the environment, profiles, and what a container or an instance is given. Whatever a profile may
+lead to (single sign-on, a role to assume, a process) is known to boto3 alone, which is loaded for
+that.
 """
 
 from __future__ import annotations
@@ -54,10 +57,11 @@ _ENDPOINT_OPTIONS = ("endpoint", "aws_endpoint", "aws_endpoint_url", "aws_endpoi
 _KEY_OPTIONS = ("access_key_id", "aws_access_key_id", "skip_signature", "aws_skip_signature")
 _SECRET_OPTIONS = ("secret_access_key", "aws_secret_access_key")
 _TOKEN_OPTIONS = ("session_token", "aws_session_token", "token", "aws_token")
-_FOUND_BY_OBSTORE = (
-    "AWS_ACCESS_KEY_ID", "AWS_SKIP_SIGNATURE", "AWS_WEB_IDENTITY_TOKEN_FILE",
-    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-)  # fmt: skip
+_BEFORE_PROFILES = ("AWS_ACCESS_KEY_ID", "AWS_SKIP_SIGNATURE", "AWS_WEB_IDENTITY_TOKEN_FILE")
+_OF_CONTAINERS = (
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
 _CREDENTIALS_TTL = timedelta(minutes=5)  # boto3 renews, when asked, what ends within ten
 
 
@@ -93,6 +97,7 @@ def open_store(
     Raises:
         ConfigError: an option is unknown or malformed.
     """
+    options = {_folded(name): value for name, value in options.items()}
     attributes: dict[str, str] = {}
     if "storage_class" in options:
         attributes["Storage-Class"] = options["storage_class"]
@@ -141,6 +146,11 @@ def open_store(
     return OpenedStore(store, attributes, tags)
 
 
+def _folded(name: str) -> str:
+    """The name of an option as it stands here; that of a tag is as the user writes it."""
+    return name if name.startswith(TAG_PREFIX) else name.lower()
+
+
 def _is_plain_http(options: Mapping[str, str]) -> bool:
     """Whether the endpoint is written with http://, which nobody does by mistake."""
     given = [options.get(name, "") for name in _ENDPOINT_OPTIONS]
@@ -160,8 +170,13 @@ def _aws_credentials(options: Mapping[str, str]) -> dict[str, Any]:
     permanent = _permanent_keys(options)
     if permanent is not None:
         return {"credential_provider": lambda: permanent}
-    profile = options.get("profile") or os.environ.get("AWS_PROFILE")
-    if not profile and _are_found_by_obstore(options):
+    profile = options.get("profile")
+    if not {*_KEY_OPTIONS}.isdisjoint(options):
+        return {}
+    if not profile and not {*_BEFORE_PROFILES}.isdisjoint(os.environ):
+        return {}
+    profile = profile or os.environ.get("AWS_PROFILE")
+    if not profile and (not {*_OF_CONTAINERS}.isdisjoint(os.environ) or not _have_files()):
         return {}
     try:
         import boto3  # noqa: PLC0415 - it takes a while, and only profiles need it
@@ -192,13 +207,10 @@ def _permanent_keys(options: Mapping[str, str]) -> S3Credential | None:
     }
 
 
-def _are_found_by_obstore(options: Mapping[str, str]) -> bool:
+def _have_files() -> bool:
+    """Whether there are AWS configuration files, which obstore does not read."""
     files = (
         os.environ.get("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"),
         os.environ.get("AWS_CONFIG_FILE", "~/.aws/config"),
     )
-    return (
-        not {*_KEY_OPTIONS}.isdisjoint(options)
-        or not {*_FOUND_BY_OBSTORE}.isdisjoint(os.environ)
-        or not any(Path(file).expanduser().exists() for file in files)
-    )
+    return any(Path(file).expanduser().exists() for file in files)
