@@ -10,8 +10,9 @@ The file is `memq.toml` in the user's configuration folder, or what `MEMQ_CONFIG
     bootstrap = "127.0.0.1:6367"
 
 What is not given on the command line comes from a variable, else from the profile that was asked
-for, else from the one called `default`, if there is one. A profile's token is for its own brokers:
-it is not sent to those that a flag or `MEMQ_BOOTSTRAP` names in their place.
+for, else from the one called `default`, if there is one. A profile's token and its options of the
+storage are for its own brokers: they are not used with those that a flag or `MEMQ_BOOTSTRAP` names
+in their place.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class Profile:
         return self.token if self.bootstrap in (None, bootstrap) else ""
 
     def storage_options_for(self, bootstrap: str) -> NamedValues:
-        """The options for what these brokers store; none where they are not the profile's own."""
+        """Options of the storage for these brokers; none where they are not the profile's own."""
         return self.storage_options if self.bootstrap in (None, bootstrap) else NO_VALUES
 
 
@@ -99,7 +100,7 @@ PROFILE_OPTIONS = options_of(Profile)
 class Connection(TypedDict):
     """The arguments of a client that say whom to ask, and how to read what they store.
 
-    Zone and options are there only where they are known.
+    Zone and options of the storage are there only where they are known.
     """
 
     bootstrap: str
@@ -109,7 +110,7 @@ class Connection(TypedDict):
 
 
 def profile(name: str | None = None) -> Connection:
-    """The brokers and the token of a profile, as arguments of any client.
+    """What a profile says of the brokers and their storage, as arguments of any client.
 
     `Producer(**profile("prod"), topic="clicks")` writes to the brokers of the profile `prod`.
 
@@ -135,14 +136,14 @@ def connection_of(
     Brokers that were named are asked with the token that was given. Without a name they are those
     of `MEMQ_BOOTSTRAP`, of the profile, or the one on this machine, and a token that was not given
     is that of `MEMQ_TOKEN` or of the profile. A zone that was not given is that of `MEMQ_ZONE`,
-    whatever the brokers, or of the profile that names them; and so are options of the storage, with
-    `MEMQ_STORAGE_OPTIONS`.
+    whatever the brokers, or of the profile that names them. Options of the storage are found as the
+    zone is, with `MEMQ_STORAGE_OPTIONS`.
 
     Raises:
         ConfigError: as `profile`; or options are malformed.
     """
     zone = zone or os.environ.get(ZONE_VARIABLE, "")
-    options = parse_storage_options(storage_options or os.environ.get(STORAGE_OPTIONS_VARIABLE, ""))
+    options = parse_storage_options(storage_options) if storage_options else _options_of_machine()
     if bootstrap is not None:
         return _connection(bootstrap, token, zone, options)
     bootstrap = os.environ.get(BOOTSTRAP_VARIABLE)
@@ -156,6 +157,13 @@ def connection_of(
         zone or found.get("zone", ""),
         options or found.get("storage_options", NO_VALUES),
     )
+
+
+def _options_of_machine() -> NamedValues:
+    try:
+        return parse_storage_options(os.environ.get(STORAGE_OPTIONS_VARIABLE, ""))
+    except ConfigError as exc:
+        raise ConfigError(f"{STORAGE_OPTIONS_VARIABLE}: {exc}") from exc
 
 
 def _connection(bootstrap: str, token: str, zone: str, options: NamedValues) -> Connection:
@@ -174,7 +182,7 @@ def read_profile(
 
     Args:
         name: as `profile` takes it.
-        warn: told when others can read the token.
+        warn: told when others can read the token, or credentials of a storage.
 
     Raises:
         ConfigError: as `profile`.

@@ -27,7 +27,10 @@ class NamedValues(frozenset[tuple[str, str]]):
 
 NO_VALUES = NamedValues()
 
-_OF_SECRETS = ("secret", "token", "account_key", "access_key", "sas_")  # in names of such options
+# In names of such options, whatever their case: of S3, Google and Azure.
+_OF_SECRETS = (
+    "secret", "token", "account_key", "access_key", "master_key", "customer_key", "sas_",
+)  # fmt: skip
 
 GivenValues = Mapping[str, object] | str | NamedValues
 """Options as people give them: a table, or its text; or as they were read."""
@@ -35,7 +38,7 @@ GivenValues = Mapping[str, object] | str | NamedValues
 
 def have_secret(values: NamedValues) -> bool:
     """Whether one of some options is a credential, by its name."""
-    return any(word in name for name, _ in values for word in _OF_SECRETS)
+    return any(word in name.lower() for name, _ in values for word in _OF_SECRETS)
 
 
 def parse_storage_options(value: object) -> NamedValues:
