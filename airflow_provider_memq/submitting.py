@@ -23,6 +23,7 @@ from airflow_provider_memq.aws import storage_options_of
 from airflow_provider_memq.files import S3_SCHEMES, scheme_of
 from memq.core.defaults import STORAGE_OPTIONS_VARIABLE, TOKEN_VARIABLE
 from memq.core.java import check_java
+from memq.core.named_values import text_of
 from memq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ def prepare(
 
     Raises:
         ConfigError: there is neither a Spark connection nor a default, or this machine has no Java
-            for Spark, or its Spark cannot write there.
+            for Spark, or its Spark cannot write there; or as `_credentials`.
+        StorageError: as `_credentials`.
     """
     _set_master(hook, default_master)
     master = hook._connection["master"] or ""  # noqa: SLF001 - below
@@ -124,12 +126,21 @@ def spark_home() -> Path:
 
 
 def _credentials(settings: ClientSettings) -> dict[str, str]:
-    """What lets a program in, at the brokers and at the storage, by variable."""
-    options = sorted(storage_options_of(settings))
-    found = {
-        TOKEN_VARIABLE: settings.token,
-        STORAGE_OPTIONS_VARIABLE: ",".join(f"{name}={value}" for name, value in options),
-    }
+    """What lets a program in, at the brokers and at the storage, by variable.
+
+    Raises:
+        ConfigError: as `storage_options_of`; or the variable cannot hold what it gives.
+        StorageError: as `storage_options_of`.
+    """
+    options = storage_options_of(settings)
+    try:
+        text = text_of(options)
+    except ConfigError as exc:
+        raise ConfigError(
+            f"connection {settings.aws_conn_id!r}: {exc} in {STORAGE_OPTIONS_VARIABLE}, by which "
+            "Spark programs get it; give the connection another one"
+        ) from exc
+    found = {TOKEN_VARIABLE: settings.token, STORAGE_OPTIONS_VARIABLE: text}
     return {variable: text for variable, text in found.items() if text}
 
 

@@ -56,6 +56,21 @@ def parse_zookeeper_options(value: object) -> NamedValues:
     return _parse("zookeeper_options", value)
 
 
+def text_of(values: NamedValues) -> str:
+    """`NAME=VALUE,NAME=VALUE`, from which the same options are read.
+
+    Raises:
+        ConfigError: there is no such text: a value has a comma, or begins or ends with a space.
+    """
+    for name, value in sorted(values):
+        if "," in value or value != value.strip():
+            raise ConfigError(
+                f"{name} has a comma, or a space at one of its ends, and cannot be written as "
+                "NAME=VALUE,NAME=VALUE"
+            )
+    return ",".join(f"{name}={value}" for name, value in sorted(values))
+
+
 def _parse(option: str, value: object) -> NamedValues:
     """From `NAME=VALUE,NAME=VALUE`, or from a table, as TOML and Python have it.
 

@@ -12,6 +12,7 @@ from memq.core.named_values import (
     parse_queue_options,
     parse_storage_options,
     parse_zookeeper_options,
+    text_of,
 )
 from memq.errors import ConfigError
 from tests.advice import follows
@@ -58,6 +59,25 @@ def test_a_value_with_a_comma_is_for_a_table():
         parse_queue_options("sasl.password=a,b")
     table = tomllib.loads('"sasl.password" = "a,b"')
     assert dict(parse_queue_options(table)) == {"sasl.password": "a,b"}
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [({}, ""), ({"b": "x=y=", "a": 1}, "a=1,b=x=y="), ({"a": ""}, "a=")],
+)
+def test_options_as_one_text(given, text):
+    """The text of options is read as the same options again."""
+    options = parse_storage_options(given)
+    assert text_of(options) == text
+    assert parse_storage_options(text) == options
+
+
+@pytest.mark.parametrize("value", ["hu,sh", "hush ", " hush"])
+def test_options_that_have_no_text(value):
+    """What would be read as something else is refused, and not shown."""
+    with pytest.raises(ConfigError, match="password has a comma, or a space") as refused:
+        text_of(parse_storage_options({"password": value}))
+    assert value not in str(refused.value)
 
 
 def test_a_configuration_does_not_show_what_is_in_it():

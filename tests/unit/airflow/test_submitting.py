@@ -14,6 +14,7 @@ from memq.core.defaults import STORAGE_OPTIONS_VARIABLE, TOKEN_VARIABLE
 from memq.core.named_values import parse_storage_options
 from memq.core.ranges import Interval, OffsetRange
 from memq.errors import ConfigError
+from tests.advice import follows
 
 TOKEN = "s3cr3t"  # noqa: S105 - it protects nothing
 RANGE = OffsetRange(0, 1, 3, "0123456789abcdef")
@@ -123,6 +124,23 @@ def test_the_program_reads_by_the_aws_connection(submitted, monkeypatch):
         "secret_access_key": "hush",
         "region": "eu-west-1",
     }
+
+
+@follows("…, by which Spark programs get it; give the connection another one")
+def test_a_secret_that_no_variable_holds(submitted, monkeypatch):
+    """It is refused, and not taken for options of other names; the error does not show it."""
+    started_with = submitted()
+    uri = f"memq://:{TOKEN}@127.0.0.1:6367?aws_conn_id=lake"
+    monkeypatch.setenv("AIRFLOW_CONN_MEMQ_DEFAULT", uri)
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", "aws://me:hush%2Cregion%3Dhush@")
+
+    with pytest.raises(ConfigError, match="'lake': secret_access_key has a comma") as refused:
+        hook_of(operator()).submit("/apps/range_to_parquet.py")
+    assert "hush" not in str(refused.value)
+
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", "aws://me:hush@")
+    hook_of(operator()).submit("/apps/range_to_parquet.py")
+    assert "secret_access_key=hush" in started_with()[1][STORAGE_OPTIONS_VARIABLE]
 
 
 def test_a_standalone_cluster_takes_the_operator(submitted, monkeypatch):
