@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from memq.core.defaults import STORAGE_OPTIONS_VARIABLE
 from memq.core.named_values import NO_VALUES, NamedValues
 from memq.core.runtime import SYSTEM, Runtime
 from memq.core.storage.keys import check_prefix
@@ -124,7 +125,10 @@ def _local_path(uri: str) -> Path:
 
 def _local_root(uri: str, options: NamedValues, runtime: Runtime) -> LocalStorage:
     if options:
-        raise ConfigError(f"storage_options are for object stores, and {uri!r} is a folder")
+        raise ConfigError(
+            f"storage_options are for object stores, and {uri!r} is a folder; leave them out, also "
+            f"as {STORAGE_OPTIONS_VARIABLE}, which brokers and readers share"
+        )
     storage = LocalStorage(_local_path(uri), runtime=runtime)
     storage.clean_temporary(older_than_ms=CLEAN_TEMPORARY_MS, now_ms=runtime.wall_ms())
     return storage

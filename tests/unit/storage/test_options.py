@@ -10,6 +10,7 @@ from memq.broker.config import BrokerConfig
 from memq.core.named_values import NO_VALUES, parse_storage_options
 from memq.core.storage.open import open_storage, open_uri
 from memq.errors import ConfigError
+from tests.advice import follows
 
 
 @pytest.mark.parametrize(
@@ -55,10 +56,12 @@ def test_they_are_an_option_of_the_broker():
     )
 
 
+@follows("is a folder; leave them out, also as …, which brokers and readers share")
 def test_a_folder_has_none(tmp_path):
     """Who writes to a folder has no options: they would mean nothing."""
-    with pytest.raises(ConfigError, match="are for object stores"):
+    with pytest.raises(ConfigError, match=r"are for object stores.*MEMQ_STORAGE_OPTIONS"):
         open_storage(tmp_path.as_uri(), parse_storage_options("region=x"))
+    open_storage(tmp_path.as_uri())
 
 
 def test_a_reader_with_options_reads_files(tmp_path):
