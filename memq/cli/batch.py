@@ -16,6 +16,7 @@ from memq.cli.command import (
     connection_options,
     option,
     output_option,
+    profile_option,
     range_option,
     storage_options_option,
 )
@@ -284,6 +285,7 @@ memq batch cat --messages file:///var/lib/memq/objects/3f/memq/topics/clicks/0/1
 @click.argument("target", metavar="OBJECT")
 @option("--messages", is_flag=True, help="List its Messages, as the index has them.")
 @storage_options_option
+@profile_option
 @output_option
 def cat(*, target: str, messages: bool, storage_options: NamedValues, output: str) -> None:
     """Print the LogMessages of one object, a JSON object a line.

@@ -149,6 +149,29 @@ output_option = option(
 yes_option = option("--yes", is_flag=True, help="Do not ask.")
 
 
+def _use_profile(context: click.Context, _: click.Parameter, name: str | None) -> None:
+    """What the profile says becomes the default of the options of these names."""
+    # The shell completes quietly.
+    found = read_profile(name, warn=None if context.resilient_parsing else _warn)
+    context.meta[_PROFILE] = found
+    said = {name: value for name, value in vars(found).items() if value}
+    context.default_map = {**(context.default_map or {}), **said}
+
+
+profile_option = option(
+    "--profile",
+    is_eager=True,
+    expose_value=False,
+    callback=_use_profile,
+    envvar=PROFILE_VARIABLE,
+    metavar="NAME",
+    help="Profile of the configuration file that says what is not given here. "
+    "[default: default, if there is one]",
+    show_default=False,
+)
+"""For commands that ask no broker; `connection_options` has it for all others."""
+
+
 def connection_options(command: Decorated) -> Decorated:
     """Where the brokers are, and the credential: the arguments `bootstrap` and `token`.
 
@@ -169,17 +192,7 @@ def connection_options(command: Decorated) -> Decorated:
             envvar=TOKEN_VARIABLE,
             help="Credential, where the brokers ask for one.",
         ),
-        option(
-            "--profile",
-            is_eager=True,
-            expose_value=False,
-            callback=_use_profile,
-            envvar=PROFILE_VARIABLE,
-            metavar="NAME",
-            help="Profile of the configuration file that says what is not given here. "
-            "[default: default, if there is one]",
-            show_default=False,
-        ),
+        profile_option,
         option(
             "-b",
             "--bootstrap",
@@ -230,15 +243,6 @@ def _warn_of_variable(context: click.Context) -> None:
 
 def _warn(text: str) -> None:
     notice(f"memq: warning: {text}")
-
-
-def _use_profile(context: click.Context, _: click.Parameter, name: str | None) -> None:
-    """What the profile says becomes the default of the options of these names."""
-    # The shell completes quietly.
-    found = read_profile(name, warn=None if context.resilient_parsing else _warn)
-    context.meta[_PROFILE] = found
-    said = {name: value for name, value in vars(found).items() if value}
-    context.default_map = {**(context.default_map or {}), **said}
 
 
 # -- values ---------------------------------------------------------------------------------
@@ -575,8 +579,8 @@ storage_options_option = option(
     default="",
     show_default=False,
     envvar=STORAGE_OPTIONS_VARIABLE,
-    help="Of the object store, such as region=eu-west-1,profile=logs. Secrets belong into the "
-    "variable or the profile: others see command lines.",
+    help="Of the object store, such as region=eu-west-1,profile=logs. Put secrets into the "
+    "variable or the profile: others can see command lines.",
 )
 
 zone_option = option(

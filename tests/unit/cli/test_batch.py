@@ -101,6 +101,23 @@ def test_object_that_is_not_there(tmp_path, capsys, command):
         assert capsys.readouterr() == ("", f"memq: error: {folder} {said}\n")
 
 
+@pytest.mark.parametrize("command", ["verify", "cat"])
+def test_options_of_the_storage_come_from_the_profile(tmp_path, monkeypatch, capsys, command):
+    """A flag and the variable win over it; the options of one place stand for the whole."""
+    file = tmp_path / "memq.toml"
+    file.write_text("[profiles.default.storage_options]\nof_file = 1\n")
+    monkeypatch.setenv("MEMQ_CONFIG", str(file))
+    monkeypatch.delenv("MEMQ_STORAGE_OPTIONS", raising=False)
+    arguments = ["batch", command, "s3://bucket/batch.arrows"]
+    assert main(arguments) == 1
+    assert "'of_file' is not valid" in capsys.readouterr().err
+    monkeypatch.setenv("MEMQ_STORAGE_OPTIONS", "of_variable=1")
+    assert main(arguments) == 1
+    assert "'of_variable' is not valid" in capsys.readouterr().err
+    assert main([*arguments, "--storage-options", "of_flag=1"]) == 1
+    assert "'of_flag' is not valid" in capsys.readouterr().err
+
+
 def test_range_of_an_object(path, capsys):
     """A range of offsets means nothing within one object."""
     assert main(["batch", "verify", str(path), "--range", "0:1-2"]) == 2
