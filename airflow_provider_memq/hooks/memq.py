@@ -10,6 +10,7 @@ from airflow_provider_memq.aws import storage_options_of
 from airflow_provider_memq.get_provider_info import CONN_TYPE
 from airflow_provider_memq.settings import DEFAULT_CONN_ID, explain, settings_of
 from airflow_provider_memq.topics import read_state
+from memq.core.defaults import READ_TIMEOUT_S
 from memq.core.named_values import NO_VALUES
 from memq.core.ranges import OffsetRange
 from memq.core.units import counted
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from memq.core.wire.messages import PartitionOffsets
 
 T = TypeVar("T")
-
-READ_TIMEOUT_S = 300.0  # as that of `memq.read_range`
 
 
 class MemqHook(BaseHook):
@@ -82,9 +81,9 @@ class MemqHook(BaseHook):
 
     @property
     def storage_options(self) -> NamedValues:
-        """How a client that reads Batches in S3 is let in: by the connection's `aws_conn_id`.
+        """With which a client reads Batches in S3, by the connection's `aws_conn_id`.
 
-        They are resolved anew each time, and there are none without such a connection.
+        They are resolved anew each time; there are none where the connection names no other.
 
         Raises:
             ConfigError: the connection holds no credentials, or its provider is not installed.
@@ -142,6 +141,11 @@ class MemqHook(BaseHook):
         Args:
             question: the function.
             reads_objects: it reads Batches: then the cluster has the `storage_options`.
+
+        Raises:
+            ConfigError: as `storage_options`, where it reads Batches.
+            StorageError: likewise.
+            MemqError: as the function.
         """
         from memq.client.cluster import Cluster  # noqa: PLC0415
         from memq.client.sync import EventLoopThread  # noqa: PLC0415
@@ -269,7 +273,8 @@ class MemqHook(BaseHook):
         Raises:
             InvalidRequestError: the topic has no such partition or column, or the range is none.
             OffsetOutOfRangeError: some of the range is not retained.
-            StorageError: the storage failed, or did not let us in.
+            ConfigError: as `storage_options`.
+            StorageError: the storage failed or refused access; or as `storage_options`.
             MemqError: as `memq.read_range`.
         """
         from memq.client.read_range import read_range  # noqa: PLC0415

@@ -21,6 +21,7 @@ from memq.client.objects import BatchSource, map_ahead
 from memq.client.read_plan import Selection, plan_read
 from memq.client.sync import EventLoopThread, SyncClient, sync, sync_close, sync_iter
 from memq.client.topic import TopicClient, check_retained
+from memq.core.defaults import READ_TIMEOUT_S
 from memq.core.format.message import TIMESTAMP_COLUMN
 from memq.core.format.schema import deserialize_schema
 from memq.core.named_values import NO_VALUES
@@ -43,7 +44,6 @@ T = TypeVar("T")
 FETCHES = 4  # Batches fetched, or waiting to be taken, at a time
 FETCH_BYTES = 128 << 20  # of their objects in sum; a larger one is fetched by itself
 JOINED_BYTES = 1 << 20  # smaller Messages of a Batch become one RecordBatch of about this size
-TIMEOUT_S = 300.0  # a gigabyte over a slow link
 
 ORIGIN_COLUMNS = (
     "partition",
@@ -399,7 +399,7 @@ def read_range(
     bootstrap: str | None = None,
     *,
     topic: str,
-    timeout: float = TIMEOUT_S,
+    timeout: float = READ_TIMEOUT_S,
     **options: Unpack[ReadArguments],
 ) -> pa.Table:
     """The records of some offsets, of some times, or all that are retained, as one table.

@@ -1,4 +1,4 @@
-"""Where a broker listens and clients look for one, unless they are told: ports and addresses."""
+"""What holds unless somebody says otherwise, and the variables by which the machine says it."""
 
 from __future__ import annotations
 
@@ -11,3 +11,4 @@ ZONE_VARIABLE = "MEMQ_ZONE"
 STORAGE_OPTIONS_VARIABLE = "MEMQ_STORAGE_OPTIONS"
 TOKEN_VARIABLE = "MEMQ_TOKEN"  # noqa: S105 - the name of a variable
 DEFAULT_ASSIGNOR = "balanced"
+READ_TIMEOUT_S = 300.0  # of a range that is read as a whole: a gigabyte over a slow link
