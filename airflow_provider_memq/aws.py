@@ -1,8 +1,8 @@
-"""Credentials of S3, and where it is, from an Airflow connection of type `aws`.
+"""Credentials and place of S3, from an Airflow connection of type `aws`.
 
 Airflow's own `S3Hook` resolves them: keys, a profile, a role to assume, or what the machine has.
-They become options of the storage, as readers take them. Those are resolved once for each call, and
-not renewed while it lasts: what a role gives ends with its session.
+They become options of the storage, as readers take them. They are resolved once for each call and
+not renewed during it: those of a role end with its session.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def s3_hook(aws_conn_id: str | None) -> Any:
 
 
 def storage_options_of(settings: ClientSettings) -> NamedValues:
-    """The options of the storage by the `aws` connection that a connection names; none without one.
+    """The options of the storage from the `aws` connection that a connection names, if it does.
 
-    What is secret in them is masked in the log of the task.
+    Secrets among them are masked in the log of the task.
 
     Raises:
         ConfigError: the connection holds no credentials, or its provider is not installed.
-        StorageError: they cannot be had: no answer, or a role may not be assumed.
+        StorageError: there are none now: nothing answers, or the role may not be assumed.
         AirflowNotFoundException: there is no such connection.
     """
     conn_id = settings.aws_conn_id

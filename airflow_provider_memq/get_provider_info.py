@@ -34,7 +34,7 @@ EXTRAS: dict[str, object] = {
     },
     "aws_conn_id": {
         "label": "AWS connection",
-        "description": "Connection by which tasks read Batches in S3; empty for what they find.",
+        "description": "Connection with which tasks read Batches in S3; may be empty.",
         "schema": {"type": ["string", "null"]},
     },
 }

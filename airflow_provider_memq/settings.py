@@ -33,7 +33,7 @@ class ClientSettings(NamedTuple):
         token: credential; empty where the brokers ask for none.
         request_timeout_s: how long brokers are tried before a call fails.
         admin_url: of a broker's admin HTTP, for links; no slash at its end.
-        aws_conn_id: connection by which objects in S3 are read; empty for what is found elsewhere.
+        aws_conn_id: connection with which objects in S3 are read; empty for what the machine has.
     """
 
     bootstrap: str

@@ -2,9 +2,9 @@
 
 Credentials travel in the environment of `spark-submit`: the token, and those by which Batches in S3
 are read. A command line can be read by everybody on the machine, and stands in logs and errors. In
-client modes, and on this machine, the driver has that environment. In cluster modes it has not, and
-there is no way there that others cannot see: the cluster must give its drivers the variables
-`MEMQ_TOKEN` and `MEMQ_STORAGE_OPTIONS`, and the log of the task says so.
+client modes, and on this machine, the driver has that environment. In cluster modes it does not,
+and every way to pass them on there is visible to others: the cluster must give its drivers the
+variables `MEMQ_TOKEN` and `MEMQ_STORAGE_OPTIONS`, and the log of the task says so.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def spark_home() -> Path:
 
 
 def _credentials(settings: ClientSettings) -> dict[str, str]:
-    """What lets a program in, at the brokers and at the storage, by variable.
+    """What a program shows to the brokers and the storage, by variable.
 
     Raises:
         ConfigError: as `storage_options_of`; or the variable cannot hold what it gives.

@@ -5,18 +5,18 @@ Kafka on this machine, to a MemQ broker that stores in files, and to one that st
 S3-compatible server on this machine. All have the same processors and the same disk, nothing is
 compressed, and they take turns; a first round is not counted, for Java compiles as it runs.
 
-Records one at a time, `write`, are beside `produce`. A table, `write_table`, is beside a list of
-dicts, `produce_batch`; table and list are made before. Of the rounds counts the one whose ratio is
-the median, for the machine is not always equally fast.
+`write`, one record at a time, is compared with `produce`; `write_table`, a table, with
+`produce_batch`, a list of dicts. Table and list are made beforehand. The round whose ratio is the
+median counts, because the machine is not always equally fast.
 
-Both wait as long for more, `LINGER_MS`. Whatever else differs is in the peer's favour. It has the
-settings that were the fastest here, and memory for a million records, where MemQ has its defaults,
-64 MiB among them. Kafka acks what is in the page cache; MemQ acks what is in a synced file, or in
-the object store, with a synced Notification. `enable.idempotence` is off, as is confluent-kafka's
-default, and a retry may then be stored twice; none of MemQ's is.
+Both wait equally long for more records, `LINGER_MS`. All other differences favour the peer. It has
+the settings that were the fastest here, and memory for a million records, where MemQ has its
+defaults, 64 MiB among them. Kafka acks what is in the page cache; MemQ acks what is in a synced
+file, or in the object store, with a synced Notification. `enable.idempotence` is off, as by default
+in confluent-kafka, so a retry may be stored twice; with MemQ it never is.
 
-What can be reached at all is printed as well: how fast a plain program writes and syncs files on
-this disk. An object store on the same machine takes processors of its own for what it is given.
+The limit of this disk is printed as well: how fast a plain program writes and syncs files there. An
+object store on the same machine also uses its processors.
 """
 
 from __future__ import annotations
@@ -252,9 +252,7 @@ def disk() -> Row:
                 os.fsync(file.fileno())
             rates.append(OBJECT_BYTES / (time.perf_counter() - start))
     rate = statistics.median(rates)
-    note = (
-        f"median of {DISK_FILES} files of {OBJECT_BYTES >> 20} MiB; three times a peer may be more"
-    )
+    note = f"median of {DISK_FILES} files of {OBJECT_BYTES >> 20} MiB; the limit of this disk"
     return ("plain write and fsync", f"{rate / 1e6:,.0f} MB/s", note)
 
 

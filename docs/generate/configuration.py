@@ -57,11 +57,11 @@ from `MEMQ_TOKEN`, or else from the profile. `Producer(**profile("local"), topic
 `from memq import profile`, chooses one in the program. A client that is given brokers does not look
 into the file.
 
-With the brokers come the options of the storage, for
-[readers](object-storage.md#options-of-readers): those of `MEMQ_STORAGE_OPTIONS`, or else of the
-profile. On the command line, too, those of a profile are for what its own brokers store.
+[Readers](object-storage.md#options-of-readers) that are given no options of the storage take those
+of `MEMQ_STORAGE_OPTIONS`, whatever their brokers, or else those of the profile that names the
+brokers. On the command line, too, a profile's options are used with its own brokers only.
 
-Keep a file that holds a token, or a secret of the storage, to yourself (`chmod 600`); `memq` warns
+Keep a file that holds a token, or a secret for the storage, to yourself (`chmod 600`); `memq` warns
 when others can read it.\
 """
 

@@ -67,7 +67,7 @@ class AsyncAdminClient:
             of the profile, or else 127.0.0.1:6367.
         token: credential; empty where the brokers ask for none.
         zone: where this client runs; empty for that of `MEMQ_ZONE`, or of the profile.
-        storage_options: as in every client; nothing that is asked here reads objects.
+        storage_options: as for every client, though no call here reads objects.
         client: names this client in the brokers' logs.
         request_timeout_s: how long brokers are tried before a call fails.
         runtime: clocks, chance and threads.

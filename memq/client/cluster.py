@@ -87,7 +87,7 @@ class Cluster:
         client: free text that names this client in the brokers' logs.
         token: credential; empty where the brokers ask for none.
         zone: where this client runs; empty as in `connection_of`.
-        storage_options: of the object store, for who reads objects of its topics; none as in
+        storage_options: of the object store, for those who read objects of its topics; none as in
             `connection_of`.
         request_timeout_s: deadline of a call that is given none.
         sleep: waits for seconds.

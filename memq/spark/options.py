@@ -213,8 +213,8 @@ class ReadOptions(_TopicOptions):
         max_bytes_per_trigger: Most stored bytes of a micro-batch, but always one Batch; for
             streams.
         read_through: `broker` where the workers cannot reach the storage.
-        storage_options: Of the object store, as `NAME=VALUE,NAME=VALUE`, for driver and workers:
-            such as a region or credentials.
+        storage_options: Of the object store, as `NAME=VALUE,NAME=VALUE`, such as a region or
+            credentials; for driver and workers.
     """
 
     incarnation: Annotated[str | None, _option(_incarnation, shown="whichever there is")]

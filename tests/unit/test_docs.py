@@ -218,6 +218,7 @@ OTHERS = {
     "zookeeper_server": "a fixture of the tests",
     "asset_event": "a table of Airflow",
     "assume_role_kwargs": "an extra field of Airflow's connections to AWS",
+    "config_kwargs": "an extra field of Airflow's connections to AWS",
     "current_timestamp": "a function of Spark",
     "endpoint_url": "an extra field of Airflow's connections to AWS",
     "histogram_quantile": "a function of Prometheus",

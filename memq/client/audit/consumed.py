@@ -42,7 +42,7 @@ def report_consumed(
         reports: what was consumed. Those about topics that are not audited are left out.
         token: credential; empty where the brokers ask for none.
         zone: where this client runs; empty for that of `MEMQ_ZONE`, or of the profile.
-        storage_options: as in every client; a report reads no objects.
+        storage_options: as for every client, though a report reads no objects.
         timeout_s: seconds that all of it may take.
 
     Raises:

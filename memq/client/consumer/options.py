@@ -74,8 +74,8 @@ class ConsumerArguments(TypedDict, total=False):
         request_timeout: How long brokers and storage are tried before a call fails.
         zone: Where this client runs, such as eu-west-1a: it reads from brokers of that zone where
             it can. Empty for that of `MEMQ_ZONE`, or of the profile.
-        storage_options: Of the object store, as a table or as `NAME=VALUE,NAME=VALUE`: what the
-            broker's option of this name takes, such as a region or credentials. Empty for those of
+        storage_options: Of the object store, as a table or as `NAME=VALUE,NAME=VALUE`: such as a
+            region or credentials, as in the broker's option of this name. Empty for those of
             `MEMQ_STORAGE_OPTIONS`, or of the profile.
         token: Credential; empty where the brokers ask for none.
         client: Names this consumer in the brokers' logs and in the group.

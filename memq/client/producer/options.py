@@ -66,8 +66,8 @@ class ProducerArguments(TypedDict, total=False):
         epoch: Of the producer id; a higher one fences the lower.
         zone: Where this client runs, such as eu-west-1a: it writes to brokers of that zone where it
             can. Empty for that of `MEMQ_ZONE`, or of the profile.
-        storage_options: As consumers take them, so that the arguments of a profile are those of any
-            client. A producer reads no objects.
+        storage_options: As for consumers, so that what a profile says can be passed to any client.
+            A producer reads no objects.
         token: Credential; empty where the brokers ask for none.
         client: Names this producer in the brokers' logs.
     """

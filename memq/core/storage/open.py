@@ -94,8 +94,8 @@ def open_uri(uri: str, options: NamedValues = NO_VALUES) -> tuple[StorageHandler
 
     Args:
         uri: of the object.
-        options: of an object store. A file has none: a reader does not choose where the objects of
-            a topic are, and they may be moved from a folder into a store one by one.
+        options: of an object store. For a file they are ignored: a reader does not choose where the
+            objects of a topic are, and they may be moved from a folder into a store one by one.
 
     Raises:
         ConfigError: the URI is malformed, its scheme is not known, or an option is not.
