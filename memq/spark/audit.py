@@ -93,6 +93,9 @@ class TopicAddress(NamedTuple):
     token: str
     storage_options: NamedValues = NO_VALUES
 
+    def __repr__(self) -> str:
+        return f"<TopicAddress {self.topic} at {self.bootstrap}>"  # never the token
+
 
 def deep_on(spark: SparkSession, address: TopicAddress) -> InspectBatches:
     """Looks deep into Batches by tasks of Spark; for `audit_topic`."""

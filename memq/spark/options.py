@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
@@ -184,7 +184,7 @@ class _TopicOptions:
         _option(_bootstrap, shown=f"`{BOOTSTRAP_VARIABLE}`, the profile, or `{DEFAULT_BOOTSTRAP}`"),
     ]
     topic: Annotated[str, _option(_topic, shown="required")]
-    token: Annotated[str, _option(str, "", shown="none")]
+    token: Annotated[str, _option(str, "", shown="none")] = field(repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)

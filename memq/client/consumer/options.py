@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, TypedDict, get_args
 
 from memq.client.batch import Order
@@ -133,7 +133,7 @@ class ConsumerOptions:
     request_timeout_ms: int
     zone: str
     storage_options: NamedValues
-    token: str
+    token: str = field(repr=False)
     client: str
 
     @classmethod

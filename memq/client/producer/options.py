@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, TypedDict
 
 from memq.core.named_values import GivenValues, NamedValues, parse_storage_options
@@ -114,7 +114,7 @@ class ProducerOptions:
     epoch: int
     zone: str
     storage_options: NamedValues
-    token: str
+    token: str = field(repr=False)
     client: str
 
     @classmethod

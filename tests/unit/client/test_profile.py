@@ -11,6 +11,7 @@ from memq import AsyncConsumer, AsyncProducer, profile
 from memq.client.admin import AsyncAdminClient
 from memq.client.cluster import Cluster
 from memq.client.consumer.options import ConsumerOptions
+from memq.client.producer.options import ProducerOptions
 from memq.client.profile import (
     MAX_FILE_BYTES,
     PROFILE_OPTIONS,
@@ -143,7 +144,10 @@ def test_every_client_takes_what_a_profile_says(folder):
     ]
 
     assert "hush" not in repr(clients)
-    assert "hush" not in repr(ConsumerOptions.parse(topic="t", **without_bootstrap(profile())))
+    for options in (ConsumerOptions, ProducerOptions):
+        shown = repr(options.parse(topic="t", **without_bootstrap(profile())))
+        assert "hush" not in shown
+        assert "of the default" not in shown  # its token
 
 
 def without_bootstrap(connection):

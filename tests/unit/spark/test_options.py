@@ -8,7 +8,13 @@ import pytest
 
 from memq.core.named_values import NO_VALUES
 from memq.errors import ConfigError, CorruptDataError, DataLossError, StorageError
-from memq.spark.options import EARLIEST, LATEST, Bound, parse_read_options
+from memq.spark.options import (
+    EARLIEST,
+    LATEST,
+    Bound,
+    parse_read_options,
+    parse_write_options,
+)
 
 GIVEN = {"topic": "t"}
 
@@ -58,6 +64,14 @@ def test_the_zone_of_the_driver_is_its_own(monkeypatch):
     there = parse_read_options(GIVEN)
     monkeypatch.setenv("MEMQ_ZONE", "a")
     assert parse_read_options(GIVEN) == there
+
+
+def test_the_token_is_not_shown():
+    """Options that reach a log do not take the token there."""
+    given = {"topic": "t", "bootstrap": "a:1", "token": "hush"}
+    for options in (parse_read_options(given), parse_write_options(given)):
+        assert options.token == given["token"]
+        assert "hush" not in repr(options)
 
 
 def test_options_of_the_storage(monkeypatch):
