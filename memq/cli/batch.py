@@ -24,7 +24,13 @@ from memq.cli.completion import TopicType
 from memq.cli.output import show_one, show_rows, write_whole
 from memq.core.named_values import NO_VALUES
 from memq.core.units import counted, iso_ms, iso_us
-from memq.errors import CorruptDataError, InvalidRequestError, MemqError, ObjectNotFoundError
+from memq.errors import (
+    ConfigError,
+    CorruptDataError,
+    InvalidRequestError,
+    MemqError,
+    ObjectNotFoundError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -235,6 +241,9 @@ def verify_object(
     """Read an object and check every byte; and that it is the one that its notification names.
 
     Whatever is wrong with it is a finding, also that it cannot be read.
+
+    Raises:
+        ConfigError: the storage cannot be opened with the options that were given.
     """
     from memq.core.format import verify as objects  # noqa: PLC0415 - loads Arrow
     from memq.core.storage.open import open_uri  # noqa: PLC0415
@@ -245,6 +254,8 @@ def verify_object(
     except ObjectNotFoundError:
         return objects.VerifyReport(("gone: retention removed it, or it is lost",), 0)
     except MemqError as exc:
+        if storage_options and isinstance(exc, ConfigError):
+            raise
         return objects.VerifyReport((str(exc),), 0)
     report = objects.verify(data)
     if report.ok and notification is not None:

@@ -133,6 +133,8 @@ class FallbackReader:
     everything as lost. Nor is one called unreadable while the storage is away: only where the same
     storage answers for another object.
 
+    Options of the storage that it does not know are an error: whoever gives some wants it read.
+
     Args:
         topic: of the objects.
         loop: on which the broker is asked.
@@ -150,6 +152,7 @@ class FallbackReader:
                 this topic.
             ObjectNotFoundError: neither this machine nor the broker finds it.
             StorageError: neither can read it, though the storage answers.
+            ConfigError: the storage cannot be opened with the options that were given.
             MemqError: the broker cannot be asked, or the storage is away.
         """
         try:
@@ -174,9 +177,12 @@ class FallbackReader:
             ) from exc
 
     def _read(self, uri: str, start: int, length: int) -> Any:
+        options = self._topic.cluster.storage_options
         try:
-            return read_storage(uri, start, length, self._topic.cluster.storage_options)
+            return read_storage(uri, start, length, options)
         except (ObjectNotFoundError, StorageError, ConfigError) as exc:
+            if options and isinstance(exc, ConfigError):
+                raise
             asked = read_broker(self._topic, uri, start, length, timeout_s=BROKER_TIMEOUT_S)
             try:
                 return asyncio.run_coroutine_threadsafe(asked, self._loop).result()

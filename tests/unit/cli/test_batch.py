@@ -10,7 +10,9 @@ import pytest
 
 from memq.cli.batch import verify_object
 from memq.cli.main import main
+from memq.core.named_values import parse_storage_options
 from memq.core.notification.notification import Notification
+from memq.errors import ConfigError
 from tests.unit.format.builders import START_US, joined, records, seal
 
 
@@ -116,6 +118,14 @@ def test_options_of_the_storage_come_from_the_profile(tmp_path, monkeypatch, cap
     assert "'of_variable' is not valid" in capsys.readouterr().err
     assert main([*arguments, "--storage-options", "of_flag=1"]) == 1
     assert "'of_flag' is not valid" in capsys.readouterr().err
+
+
+def test_options_that_no_storage_knows_are_no_damage():
+    """A wrong option is an error, and no finding about the object."""
+    [finding] = verify_object("unknown://bucket/batch.arrows").findings
+    assert "no known scheme" in finding
+    with pytest.raises(ConfigError, match="'regoin'"):
+        verify_object("s3://bucket/batch.arrows", None, parse_storage_options("regoin=x"))
 
 
 def test_range_of_an_object(path, capsys):

@@ -7,9 +7,10 @@ import asyncio
 import pytest
 
 from memq.client.objects import FallbackReader, read_storage
-from memq.core.named_values import NO_VALUES
+from memq.core.named_values import NO_VALUES, parse_storage_options
 from memq.core.storage.keys import BatchKey, object_key
 from memq.errors import (
+    ConfigError,
     CorruptDataError,
     InvalidRequestError,
     ObjectNotFoundError,
@@ -82,6 +83,17 @@ async def test_an_object_of_which_nothing_is_there_is_gone(read, tmp_path):
     (tmp_path / "root").mkdir()
     with pytest.raises(ObjectNotFoundError):
         await read()
+
+
+async def test_options_that_no_storage_knows_are_refused(topic):
+    """The broker is not asked in place of a storage that was to be read with wrong options."""
+    reader = FallbackReader(topic, asyncio.get_running_loop())
+    topic.refuses = True
+    with pytest.raises(CorruptDataError, match="through the broker"):
+        await asyncio.to_thread(reader.get_range, f"unknown://bucket/{KEY}", 0, 1)
+    topic.storage_options = parse_storage_options("regoin=x")
+    with pytest.raises(ConfigError, match="'regoin'"):
+        await asyncio.to_thread(reader.get_range, f"s3://bucket/{KEY}", 0, 1)
 
 
 async def test_a_refusal_is_no_failure_of_the_storage(read, topic, tmp_path):
