@@ -9,6 +9,7 @@ when the context ends: each part leads a session of its own, and all processes o
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -38,6 +39,8 @@ HEALTH = {
 
 STOP_TIMEOUT_S = 5.0  # after SIGTERM; what does not end by then is killed
 KILL_TIMEOUT_S = 60.0  # after SIGKILL, for the kernel of a busy machine
+BROWSE_S = 60.0  # for a picture of a page, which takes 4 s; now and then a browser hangs
+BROWSE_ATTEMPTS = 3
 BIN = Path(sys.executable).parent
 ROOT = Path(__file__).parents[3]
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
@@ -313,23 +316,41 @@ def screenshot(url: str, path: str | Path, *, width: int = 1600, height: int = 1
     chromium = find_chromium()
     if chromium is None:
         raise WaitError("no chromium; install it with apt-get install chromium")
-    with tempfile.TemporaryDirectory(prefix="chromium-") as profile:
-        done = subprocess.run(
-            [
+    said = ""
+    for _ in range(BROWSE_ATTEMPTS):
+        with tempfile.TemporaryDirectory(prefix="chromium-", ignore_cleanup_errors=True) as profile:
+            command = [
                 chromium,
                 *CHROMIUM_FLAGS,
                 f"--user-data-dir={profile}",
                 f"--window-size={width},{height}",
                 f"--screenshot={Path(path).absolute()}",
                 url,
-            ],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-    if not Path(path).exists():
-        raise WaitError(f"chromium made no screenshot of {url}:\n{done.stderr[-2000:]}")
+            ]
+            said = _browse(command)
+        if Path(path).exists():
+            return
+    raise WaitError(f"chromium made no screenshot of {url}:\n{said[-2000:]}")
+
+
+def _browse(command: list[str]) -> str:
+    """Run a browser, with all that it starts, but not for ever; gives what it has said."""
+    browser = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        return browser.communicate(timeout=BROWSE_S)[1]
+    except subprocess.TimeoutExpired:
+        return f"it hung for {BROWSE_S:g} s"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(browser.pid, signal.SIGKILL)
+        browser.communicate()
 
 
 def _free_ports(count: int) -> list[int]:
