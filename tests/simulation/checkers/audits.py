@@ -40,6 +40,8 @@ def inexact_audits(log: Log) -> Iterator[Violation]:
                     hidden += 1
                 else:
                     must |= set(loss.names)
+        if log.history.steps:  # clocks may be further apart than an audit can allow for
+            may |= _expired(log, audit)
         named = set(_names(audit.lost))
         about = f"{audit.process}: audit of {audit.topic} ({audit.incarnation}) at {audit.start_us}"
         if audit.verdict == CLEAN and (must or hidden or named):
@@ -65,6 +67,19 @@ def _is_due(log: Log, audit: Audit, loss: Loss) -> bool:
         return audit.start_ms is None and audit.end_ms is None
     begun = audit.start_ms is None or audit.start_ms <= loss.reported_ms
     return begun and (audit.end_ms is None or loss.reported_ms < audit.end_ms)
+
+
+def _expired(log: Log, audit: Audit) -> set[Name]:
+    """What retention has removed by the end of an audit."""
+    assert audit.end_us is not None
+    about_it = audit.topic, audit.incarnation
+    return {
+        send.name
+        for send in log.history.sends
+        if (send.topic, send.incarnation) == about_it
+        and log.removed.get((Key(*about_it, send.partition), send.offset), audit.end_us + 1)
+        <= audit.end_us
+    }
 
 
 def _names(runs: Iterable[Run]) -> Iterator[Name]:

@@ -381,6 +381,25 @@ ILLEGAL = {
         {"audit false alarm"},
     ),
     "an alarm about nothing": ([audit(h.UNCLEAN)], {"audit false alarm"}),
+    "what had expired is named, though no clock has stepped": (
+        [
+            topic(h.CREATE, at=0, retention=10),
+            send("a"),
+            removal(90, 5),
+            audit(h.UNCLEAN, lost(0, 0)),
+        ],
+        {"audit false alarm"},
+    ),
+    "what expires after an audit is named": (
+        [
+            topic(h.CREATE, at=0, retention=10),
+            h.ClockStep(3, 2),
+            send("a"),
+            removal(190, 5),
+            audit(h.UNCLEAN, lost(0, 0)),
+        ],
+        {"audit false alarm"},
+    ),
     "a loss of another incarnation is named": (
         [loss(3), audit(h.UNCLEAN, lost(3, 3), incarnation="j")],
         {"audit false alarm"},
@@ -425,6 +444,13 @@ ILLEGAL = {
 }
 
 LEGAL = {
+    "what had expired is named where a clock has stepped": [
+        topic(h.CREATE, at=0, retention=10),
+        h.ClockStep(3, 2),
+        send("a"),
+        removal(90, 5),
+        audit(h.UNCLEAN, lost(0, 0)),
+    ],
     "nothing": [],
     "an unknown outcome that took effect": [send(1, outcome=h.INFO), poll((0, 1)), DRAINED],
     "an unknown outcome that did not": [send(1, outcome=h.INFO), DRAINED],
