@@ -126,10 +126,13 @@ class StoredGroups:
         """Forget a group without live members.
 
         Raises:
+            NotHostedError: another broker has the groups by now.
             InvalidRequestError: it has some.
             QueueError: it may not be forgotten.
         """
         async with self._lock(group, topic):
+            # Of groups that were forgotten here it is not known whether they have members.
+            self._topics.coordinated(topic.name, topic.incarnation)
             self._coordinator.check_idle(group, topic.name, self._context.now().mono_ms)
             with self._owned(topic):
                 await self._context.queue.delete_group(group, topic.queue_topic)
