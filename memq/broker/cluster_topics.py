@@ -506,8 +506,9 @@ class ClusterTopics(Topics):
         if GROUPS in numbers:
             self._coordinator.forget_topic(topic.name)
             await restore_groups(topic, self._coordinator, context)
-        if session == self._session and self._hosted.get(topic.name) is hosted:
-            hosted.begin(hosted.topic, rebuilt, told_ms)
+        unaltered = self._hosted.get(topic.name) is hosted and hosted.topic == topic
+        if session == self._session and unaltered:  # or it is taken over again, as it is now
+            hosted.begin(topic, rebuilt, told_ms)
             self._moved()
         elif GROUPS in numbers:
             self._coordinator.forget_topic(topic.name)

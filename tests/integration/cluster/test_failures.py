@@ -195,6 +195,30 @@ async def test_what_was_closed_amid_a_publication_tells_no_watermark(cluster):
     assert set(told[1]) == {NOT_OWNED}
 
 
+async def test_a_topic_that_is_altered_during_a_take_over_is_taken_over_as_it_is(cluster):
+    """A longer window begins to hold with the take-over under way, which has read a shorter one."""
+    (one,) = await cluster.start("one")
+    c = await cluster.connect(one)
+    await c.create("t", write_partitions=2, dedup_window="10m")
+    await cluster.all_owned("t")
+    hosted, queue = one.topics.get("t"), one.context.queue
+    before, times = hosted.partitions[1], queue.times
+    asking, go_on = asyncio.Event(), asyncio.Event()
+
+    async def times_later():
+        asking.set()
+        await go_on.wait()
+        return await times()
+
+    queue.times = times_later
+    await (await another_queue(cluster, "gone")).fence(hosted.topic.queue_topic, 1)
+    await asking.wait()
+    await c.ask(m.AlterTopic(topic="t", options={"dedup_window": "1h"}))
+    go_on.set()
+    await until(lambda: hosted.partitions.get(1) not in (None, before))
+    assert hosted.partitions[1].processor.window.window_ms == 3_600_000
+
+
 @pytest.mark.parametrize("lost", [1, 2])
 async def test_a_topic_that_could_not_be_made_leaves_nothing(cluster, lost):
     """Whatever answer of ZooKeeper is lost, a topic is there as a whole, or nothing is doomed."""
