@@ -286,7 +286,8 @@ class WritePartition:
         if isinstance(outcome, Duplicate):
             write.release()
             self._context.metrics.duplicates.labels(self.processor.config.name).inc()
-            self._spawn(self._answer_duplicate(write, outcome.batch))
+            looking = self._spawn(self._answer_duplicate(write, outcome.batch))
+            looking.add_done_callback(partial(self._looked_up, write))
             return
         if not outcome.kept:
             write.release()
@@ -309,6 +310,11 @@ class WritePartition:
             write.fail(exc)
         else:
             self._ack(write, answer)
+
+    def _looked_up(self, write: ReceivedWrite, looking: asyncio.Task[None]) -> None:
+        """Answer a duplicate that was not looked up, for the write partition was closed."""
+        if looking.cancelled():
+            write.fail(_takes_no_more(self._name))
 
     def _park(self, write: ReceivedWrite) -> None:
         """Park a Message, unless it comes too early: it would hold up the one that is due."""
@@ -469,10 +475,11 @@ class WritePartition:
                 offsets[notification.batch_id] = entry.offset
         return offsets
 
-    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._context.fatal_errors.spawn(self._name, coroutine)
         self._tasks[task] = None
         task.add_done_callback(lambda task: self._tasks.pop(task, None))
+        return task
 
 
 def _takes_no_more(name: str) -> UnavailableError:

@@ -12,7 +12,13 @@ from memq.core.clock import ClockReading
 from memq.core.governor.nodes import DOOMED
 from memq.core.notification.kafka.queue import KafkaQueue
 from memq.core.wire import messages as m
-from memq.errors import MemqError, NotHostedError, PublishUncertainError, QueueError
+from memq.errors import (
+    MemqError,
+    NotHostedError,
+    PublishUncertainError,
+    QueueError,
+    UnavailableError,
+)
 from tests.integration.broker.support import GatedStorage, until
 
 
@@ -217,6 +223,33 @@ async def test_a_topic_that_is_altered_during_a_take_over_is_taken_over_as_it_is
     go_on.set()
     await until(lambda: hosted.partitions.get(1) not in (None, before))
     assert hosted.partitions[1].processor.window.window_ms == 3_600_000
+
+
+async def test_a_duplicate_that_is_looked_up_when_the_session_ends_is_refused(cluster):
+    """Whoever sent a Message again is told to ask the next owner, and does not wait in vain."""
+    (one,) = await cluster.start("one")
+    c = await cluster.connect(one)
+    await c.create("t", batch_age="1ms")
+    await cluster.all_owned("t")
+    first = await c.write(0)
+    duplicates, looking = one.topics.get("t").duplicates, asyncio.Event()
+    check = duplicates.check
+
+    async def check_later(*_):
+        looking.set()
+        await asyncio.get_running_loop().create_future()
+
+    duplicates.check = check_later
+    write = asyncio.ensure_future(c.write(0))
+    await looking.wait()
+    duplicates.check = check
+    cluster.zookeeper.expire(one.sessions[-1])
+    await until(write.done)
+    assert isinstance(write.exception(), UnavailableError)
+    await cluster.all_owned("t")
+    again = await c.write(0)
+    assert again.duplicate
+    assert again.offset == first.offset
 
 
 @pytest.mark.parametrize("lost", [1, 2])
