@@ -542,13 +542,14 @@ class ClusterTopics(Topics):
     async def _close(self, hosted: HostedTopic, numbers: list[int]) -> None:
         """Close at once what runs here; nothing of it is acked any more.
 
-        It stays known until it is closed, so that whoever cancels this can still close it.
+        It stays known until it is closed, so that whoever cancels this can still close it. A stop
+        may let go of it meanwhile.
         """
         if GROUPS in numbers:
             self._forget_groups(hosted)
         await asyncio.gather(*(hosted.partitions[number].close() for number in numbers))
         for number in numbers:
-            del hosted.partitions[number]
+            hosted.partitions.pop(number, None)
 
     def _forget_groups(self, hosted: HostedTopic) -> None:
         """Answer for its groups no more, and only then forget who holds what."""

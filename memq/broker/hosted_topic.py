@@ -158,12 +158,13 @@ class HostedTopic:
         self.coordinated |= GROUPS in rebuilt
 
     async def stop(self, timeout_s: float, *write_partitions: int) -> bool:
-        """Drain and close write partitions; all that run here when none is named.
+        """Drain and close write partitions that run here; all of them when none is named.
 
         Returns:
             Whether all that was accepted is stored and acked.
         """
-        stopping = [self.partitions[each] for each in write_partitions or self.partitions]
+        running = self.partitions
+        stopping = [running[each] for each in write_partitions or running if each in running]
         drained = await asyncio.gather(*(partition.drain(timeout_s) for partition in stopping))
         for partition in stopping:
             await partition.close()
