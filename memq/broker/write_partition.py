@@ -166,7 +166,7 @@ class WritePartition:
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._uploads: dict[RingBatch, Upload] = {}
-        self._closing = self._closed = False
+        self._closing = self._closed = self._abandoned = False
         self._settled = asyncio.Event()
 
     def __repr__(self) -> str:
@@ -233,7 +233,7 @@ class WritePartition:
         """Take no more, seal, and wait until everything is stored and answered.
 
         Returns:
-            False when the time ran out first; what is left was not acked.
+            False when the time ran out first, or it was closed; what is left was not acked.
         """
         self._take_no_more()
         self.processor.seal(self._context.now())
@@ -244,7 +244,7 @@ class WritePartition:
         except TimeoutError:
             log.warning("%s: not drained within %.1f s: %r", self._name, timeout_s, self)
             return False
-        return True
+        return not self._abandoned
 
     async def close(self) -> None:
         """Publish nothing more: what was not drained is abandoned.
@@ -259,6 +259,7 @@ class WritePartition:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._abandoned |= not self.processor.idle
         self.processor.abandon(UnavailableError(f"{self._name}: closed before it was stored"))
         self._perform()
 

@@ -252,6 +252,26 @@ async def test_a_duplicate_that_is_looked_up_when_the_session_ends_is_refused(cl
     assert again.offset == first.offset
 
 
+async def test_a_stop_tells_what_the_end_of_a_session_has_abandoned(cluster):
+    """A broker that loses its session while it drains has not stored all that it accepted."""
+    cluster.storage = storage = GatedStorage()
+    (one,) = await cluster.start("one")
+    c = await cluster.connect(one)
+    await c.create("t", batch_age="1ms")
+    await cluster.all_owned("t")
+    partition = one.topics.get("t").partitions[0]
+    storage.gate.clear()
+    await c.write(0, acks=1)
+    await until(partition.uploads)
+    del cluster.brokers["one"]
+    stopping = asyncio.ensure_future(one.stop())
+    await until(lambda: partition.closing)
+    cluster.zookeeper.expire(one.sessions[-1])
+    await until(lambda: partition.processor.idle)
+    storage.gate.set()
+    assert await stopping is False
+
+
 @pytest.mark.parametrize("turns", range(6))
 async def test_a_session_may_end_in_the_middle_of_a_stop(cluster, turns):
     """What is closed for the one is not there any more for the other."""
