@@ -192,3 +192,23 @@ async def test_a_group_is_deleted_only_where_its_members_are_known(cluster):
     with pytest.raises(NotHostedError):
         await deleting
     assert await queue.committed("g", hosted.topic.queue_topic) == {0: 0}
+
+
+async def test_what_is_granted_when_the_session_may_be_over_is_told_to_nobody(cluster):
+    """A coordinator whose session may have ended while it stored what it grants says so."""
+    (one,) = await cluster.start("one")
+    c = await cluster.connect(one)
+    await c.create("t", read_partitions=1)
+    await cluster.all_owned("t")
+    leased, store = one.context.leased, one.context.queue.hold
+
+    async def store_last(*args):
+        await store(*args)
+        one.context.leased = lambda: False
+
+    one.context.queue.hold = store_last
+    with pytest.raises(UnavailableError, match="others may have taken over"):
+        await c.ask(heartbeat("a"))
+    one.context.leased = leased
+    one.context.queue.hold = store
+    assert (await c.ask(heartbeat("a"))).assigned == [0]
