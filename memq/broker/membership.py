@@ -256,13 +256,13 @@ class Membership:
         await self._end_session()
 
     async def _end_session(self) -> None:
-        session, self._session = self._session, None
         self._registered = False
         for mirror in self._mirrors:
             await mirror.stop()
         self._mirrors = []
-        if session is not None:
-            await session.close()
+        if self._session is not None:
+            await self._session.close()
+        self._session = None  # only now: whoever cancels this ends it
 
     # -- what is seen -----------------------------------------------------------------------
 

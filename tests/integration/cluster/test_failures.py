@@ -9,7 +9,7 @@ import pytest
 from memq.broker import cluster_topics
 from memq.broker.hosted_topic import NOT_OWNED
 from memq.core.clock import ClockReading
-from memq.core.governor.nodes import DOOMED
+from memq.core.governor.nodes import BROKERS, DOOMED
 from memq.core.notification.kafka.queue import KafkaQueue
 from memq.core.wire import messages as m
 from memq.errors import (
@@ -298,6 +298,25 @@ async def test_a_session_may_end_in_the_middle_of_a_stop(cluster, turns):
     await one.topics.stop(5.0)
     await until(lambda: len(one.sessions) > 1 or one.context.fatal_errors.failure.done())
     assert not one.context.fatal_errors.failure.done()
+
+
+async def test_a_stop_ends_the_session_that_is_being_ended(cluster):
+    """A broker that stops while it leaves the cluster is not taken for alive afterwards."""
+    (one,) = await cluster.start("one")
+    await until(one.context.leased)
+    mirror, leaving = one.membership._mirrors[0], asyncio.Event()
+    stop, session = mirror.stop, one.sessions[-1]
+
+    async def stop_later():
+        mirror.stop = stop
+        leaving.set()
+        await asyncio.get_running_loop().create_future()
+
+    mirror.stop = stop_later
+    await session.delete(BROKERS.child("one"), 0)
+    await leaving.wait()
+    await cluster.stop("one")
+    assert not cluster.zookeeper.knows(session)
 
 
 @pytest.mark.parametrize("lost", [1, 2])
