@@ -299,7 +299,8 @@ class ClusterTopics(Topics):
         """See what is stored of a topic now.
 
         Raises:
-            UnavailableError: the coordination service does not say.
+            UnavailableError: the coordination service does not say; or this broker has not seen a
+                topic that there is, for it stops, or hears of it late.
         """
         with _asked_again():
             catalog = self._shared()
@@ -315,6 +316,8 @@ class ClusterTopics(Topics):
                 return known and stored.version >= version
 
             await self._wait(name, seen)
+            if not seen():
+                raise UnavailableError(f"this broker does not know topic {name!r} yet; ask again")
 
     # -- how they come and go ---------------------------------------------------------------
 

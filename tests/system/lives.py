@@ -8,6 +8,7 @@ by a real SIGKILL.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -171,7 +172,8 @@ class Lives:
         assert process.pid is not None
         os.kill(process.pid, signal.SIGSTOP)
         await asyncio.sleep(stopped_s)
-        os.kill(process.pid, signal.SIGCONT)
+        with contextlib.suppress(ProcessLookupError):  # it was killed meanwhile, as the Governor
+            os.kill(process.pid, signal.SIGCONT)
         if await _readable(process.sentinel, GOES_ON_S):
             process.join()
             if not (self._killed or self._could_not_start()):

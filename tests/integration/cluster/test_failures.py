@@ -9,7 +9,7 @@ import pytest
 from memq.broker import cluster_topics
 from memq.broker.hosted_topic import NOT_OWNED
 from memq.core.clock import ClockReading
-from memq.core.governor.nodes import BROKERS, DOOMED
+from memq.core.governor.nodes import BROKERS, DOOMED, TOPICS
 from memq.core.notification.kafka.queue import KafkaQueue
 from memq.core.wire import messages as m
 from memq.errors import (
@@ -317,6 +317,20 @@ async def test_a_stop_ends_the_session_that_is_being_ended(cluster):
     await leaving.wait()
     await cluster.stop("one")
     assert not cluster.zookeeper.knows(session)
+
+
+async def test_a_topic_that_was_made_as_the_broker_stops_is_asked_for_again(cluster):
+    """Who makes a topic at a broker that stops before it sees it is not told that there is none."""
+    (one,) = await cluster.start("one")
+    c = await cluster.connect(one)
+    await c.create("before")
+    one.topics.topic_changed = lambda *_: None
+    making = asyncio.ensure_future(c.create("t"))
+    await until(lambda: "t" in cluster.zookeeper.names(TOPICS.path))
+    await cluster.stop("one")
+    with pytest.raises(MemqError) as error:
+        await making
+    assert error.value.retriable
 
 
 @pytest.mark.parametrize("lost", [1, 2])
