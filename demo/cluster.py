@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -59,6 +60,7 @@ class Event(NamedTuple):
 
 def main() -> int:
     """Run the demo; 0 when everything that came back equals what was sent."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # brokers do not end with us
     path = next(path for path in INPUTS if path.is_file())
     lines = path.read_bytes().splitlines()
     directory = Path(tempfile.mkdtemp(prefix="memq-demo-"))
