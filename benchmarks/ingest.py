@@ -54,10 +54,16 @@ class Loader:
         count = self.socket.recv_into(self.reader.get_buffer())
         return [self.wire.receive(frame) for frame in self.reader.buffer_updated(count)]
 
-    def create(self, batch_age: str = "1s", batch_bytes: str = BATCH_BYTES) -> str:
+    def create(
+        self, batch_age: str = "1s", batch_bytes: str = BATCH_BYTES, ring_slots: str = "8"
+    ) -> str:
         """Make the topic; its schema id."""
         config = TopicConfig.create(
-            TOPIC, batch_age=batch_age, batch_bytes=batch_bytes, audited=False
+            TOPIC,
+            batch_age=batch_age,
+            batch_bytes=batch_bytes,
+            ring_slots=ring_slots,
+            audited=False,
         )
         self.socket.sendall(b"".join(self.wire.request(CreateTopic(config=config))[1]))
         answer = self.receive()[0]
@@ -65,8 +71,10 @@ class Loader:
         assert isinstance(answer.header, TopicAnswer)
         return answer.header.topic.schema_id
 
-    def write(self, body: bytes, count: int, schema_id: str, acks: int = 1) -> float:
-        """Send `count` Messages; seconds until the last is acked."""
+    def write(
+        self, body: bytes, count: int, schema_id: str, acks: int = 1, window: int = WINDOW
+    ) -> float:
+        """Send `count` Messages, so many in flight; seconds until the last is acked."""
         crc = crc32c(body)
         records = check_message(body, DEFAULT_SCHEMA, max_decoded_bytes=1 << 26)
         start = time.perf_counter()
@@ -87,7 +95,7 @@ class Loader:
                 max_timestamp_us=1,
             )
             send_all(self.socket, self.wire.request(header, body, crc)[1])
-            if sequence + 1 - acked >= WINDOW:  # what fits into the sockets leaves some acked
+            if sequence + 1 - acked >= window:  # what fits into the sockets leaves some acked
                 acked += self._acks()
         while acked < count:
             acked += self._acks()

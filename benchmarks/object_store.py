@@ -42,7 +42,9 @@ AT_A_TIME = 8
 LARGE_BYTES = 64 * MIB  # an object that is read by several requests
 ROUNDS = 5
 OPTIONS = {"unsigned_payload": "true"}
-INGEST_BYTES = 512 * MIB
+INGEST_BYTES = 1024 * MIB
+INGEST_ROUNDS = 3
+RING_SLOTS, IN_FLIGHT = 16, 128  # so that the store always has eight Batches to take at a time
 MESSAGE_BYTES = MIB
 
 Figures = list[tuple[str, str, str]]
@@ -57,10 +59,12 @@ def seconds_of(work: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def median_rates(works: dict[str, Callable[[], object]], size_bytes: int) -> dict[str, float]:
+def median_rates(
+    works: dict[str, Callable[[], object]], size_bytes: int, rounds: int = ROUNDS
+) -> dict[str, float]:
     """Bytes a second of each, median over rounds in which all have their turn."""
     seconds: dict[str, list[float]] = {name: [] for name in works}
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         for name, work in works.items():
             seconds[name].append(seconds_of(work))
     return {name: size_bytes / statistics.median(each) for name, each in seconds.items()}
@@ -142,7 +146,7 @@ def ingest(folder: Path, pool: ThreadPoolExecutor) -> Figures:
     with broker_process("configured", folder / "broker", **options) as (address, _):
         loader = Loader(address)
         # The last Batch waits for its age; while Messages come they are sealed by their size.
-        schema_id = loader.create(batch_bytes="8MiB", batch_age="50ms")
+        schema_id = loader.create(batch_bytes="8MiB", batch_age="50ms", ring_slots=str(RING_SLOTS))
         rates = median_rates(
             {
                 "obstore": lambda: list(
@@ -154,10 +158,11 @@ def ingest(folder: Path, pool: ThreadPoolExecutor) -> Figures:
                     )
                 ),
                 "broker": lambda: loader.write(
-                    body, INGEST_BYTES // MESSAGE_BYTES, schema_id, acks=-1
+                    body, INGEST_BYTES // MESSAGE_BYTES, schema_id, acks=-1, window=IN_FLIGHT
                 ),
             },
             INGEST_BYTES,
+            INGEST_ROUNDS,
         )
         loader.socket.close()
         asked = asked_for(address, port)
@@ -180,7 +185,8 @@ def asked_for(address: str, port: int) -> Figures:
     puts = next(each.value for each in counts.samples if each.labels["kind"] == "put")
     storage, _ = open_uri(BUCKET)  # the one that consumers of this process share
     assert isinstance(storage, ObjectStorage)
-    gigabytes, left = ROUNDS * INGEST_BYTES / 1e9, ROUNDS * INGEST_BYTES // MESSAGE_BYTES
+    taken = INGEST_ROUNDS * INGEST_BYTES
+    gigabytes, left = taken / 1e9, taken // MESSAGE_BYTES
     with Consumer(address, topic=TOPIC, start="earliest") as consumer:
         while left:
             batch = consumer.poll(timeout=30)
