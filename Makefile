@@ -85,7 +85,7 @@ dist: $(INSTALLED) ## Build the wheel and the source distribution, into dist/
 demo: $(INSTALLED) ## Run the main job from end to end; INPUT=file your own lines, KEEP=1 goes on
 	$(BIN)/python -m demo $(if $(INPUT),--input "$(INPUT)") $(if $(KEEP),--keep)
 
-demo-cluster: $(INSTALLED) ## Run the job on a cluster whose brokers and services fail; takes five minutes
+demo-cluster: $(INSTALLED) ## Run the job on a cluster whose brokers and services fail; takes six minutes
 	$(BIN)/python -m demo.cluster
 
 docs: $(INSTALLED) ## Write the reference pages that are generated from the code
