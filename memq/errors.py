@@ -276,6 +276,24 @@ class VersionConflictError(MemqError):
     code = "version_conflict"
 
 
+# -- tables ---------------------------------------------------------------------------------
+
+
+class RangeConflictError(MemqError):
+    """A table has a part of a range already, and so can take it neither whole nor not at all."""
+
+    code = "range_conflict"
+
+
+class TableConflictError(MemqError):
+    """A commit was not taken, because the table changed meanwhile, or what became of it is not
+    known; look at the table.
+    """
+
+    code = "table_conflict"
+    retriable = True
+
+
 # -- whole data directories -----------------------------------------------------------------
 
 

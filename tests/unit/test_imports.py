@@ -27,9 +27,10 @@ ALLOWED = {
     "memq.core": ("memq.errors",),
     "memq.core.bigqueue": ("memq.core.checksum", "memq.errors"),  # a library by itself
     "memq.client": ("memq.core", "memq.errors"),
+    "memq.tables": ("memq.client", "memq.core", "memq.errors"),
     "memq.broker": ("memq.core", "memq.errors"),
     "memq.testing": ("memq.broker", "memq.client", "memq.core", "memq.errors"),
-    "memq.spark": ("memq.client", "memq.core", "memq.errors"),
+    "memq.spark": ("memq.client", "memq.core", "memq.errors", "memq.tables"),
     "pyspark_memq": ("memq.spark",),
     "airflow_provider_memq": ("memq.client", "memq.core", "memq.errors"),
     "memq.__main__": ("memq.cli",),

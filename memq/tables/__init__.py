@@ -1,0 +1,1 @@
+"""Tables that commit each range of a topic once."""

@@ -1,0 +1,392 @@
+"""Apache Iceberg tables that carry their ledger, through any catalog that pyiceberg knows.
+
+Theory of operation
+-------------------
+Each commit adds one snapshot, by an append, and stands under the condition that the table's main
+branch is still at the snapshot that was looked at. Ours is the only try: pyiceberg would put an
+append upon whatever there is by then, and try again, which is right for rows and wrong for a
+ledger. Nor does it clean up after a commit that it takes for refused: a catalog may answer so for
+one that it has taken.
+
+The ledger stands in the summary of the snapshot, so that it goes with the rows: who rolls the
+table back rolls the ledger back. The ledger of a table is that of the nearest of the snapshots
+from which its current one comes; those between are of other programs, such as a compaction. Where
+that snapshot has expired, the table's property `memq.ledger` has a copy of the last one; it is
+taken unless the table was rolled back beyond it. (One case cannot be seen: a table that was rolled
+back, then compacted, and then lost all that was before to expiry. `memq table check` counts the
+rows.)
+
+Each snapshot says as well which range it added (`memq.range`) and who did (`memq.attempt`).
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from memq.errors import (
+    ConfigError,
+    CorruptDataError,
+    SchemaMismatchError,
+    StorageError,
+    TableConflictError,
+)
+from memq.tables.commit import Commit, TableState
+from memq.tables.ledger import EMPTY, TopicRange, decode_ledger, encode_ledger
+
+try:
+    from pyiceberg.catalog import load_catalog
+    from pyiceberg.exceptions import (
+        CommitFailedException,
+        NamespaceAlreadyExistsError,
+        NoSuchTableError,
+        ValidationError,
+    )
+    from pyiceberg.table import Table, Transaction
+except ModuleNotFoundError as exc:
+    raise ConfigError(
+        f"tables in Iceberg need pyiceberg: pip install 'memq[iceberg]' ({exc})"
+    ) from exc
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import pyarrow as pa
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.snapshots import Snapshot
+
+    from memq.tables.ledger import Ledger
+
+log = logging.getLogger("memq.tables")
+
+LEDGER = "memq.ledger"
+LEDGER_BEGAN, LEDGER_ENDED = "memq.ledger-began", "memq.ledger-ended"
+"""Properties of the table: sequence numbers of the first and the last snapshot with a ledger."""
+RANGE = "memq.range"
+ATTEMPT = "memq.attempt"
+JOB = "memq.job"
+
+FORMAT_VERSION = 2  # the first with sequence numbers, which tell what came after what
+KEEP_PREVIOUS_METADATA = 100  # else each commit leaves one more file for ever
+
+_IDENTIFIER = re.compile(r"[^.\s]+(\.[^.\s]+)+")
+_encoder = msgspec.json.Encoder()
+
+
+class CommittedRange(NamedTuple):
+    """A range that a snapshot has added.
+
+    Attributes:
+        snapshot_id: of the snapshot.
+        committed_ms: when, milliseconds since 1970 UTC.
+        range: with what is in it.
+        job: that did.
+        attempt: name of who did.
+    """
+
+    snapshot_id: int
+    committed_ms: int
+    range: TopicRange
+    job: str
+    attempt: str
+
+
+class IcebergTable:
+    """A table with a ledger, which need not exist yet.
+
+    Args:
+        catalog: that has it.
+        identifier: its namespace and name, with a dot.
+    """
+
+    def __init__(self, catalog: Catalog, identifier: str) -> None:
+        self._catalog = catalog
+        self.identifier = identifier
+
+    def __repr__(self) -> str:
+        return f"<IcebergTable {self._catalog.name} {self.identifier}>"
+
+    def create(self, schema: pa.Schema) -> None:
+        """Make the table if there is none.
+
+        Args:
+            schema: of its rows.
+
+        Raises:
+            StorageError: the catalog or the storage failed.
+        """
+        properties = {
+            "format-version": str(FORMAT_VERSION),
+            "write.metadata.delete-after-commit.enabled": "true",
+            "write.metadata.previous-versions-max": str(KEEP_PREVIOUS_METADATA),
+        }
+        namespace = self.identifier.rpartition(".")[0]
+        with _explained("make", self.identifier):
+            if not self._catalog.table_exists(self.identifier):
+                try:
+                    self._catalog.create_namespace_if_not_exists(namespace)
+                except NamespaceAlreadyExistsError:
+                    log.debug("namespace %s was made meanwhile", namespace)
+                self._catalog.create_table_if_not_exists(
+                    self.identifier, schema, properties=properties
+                )
+
+    @property
+    def location(self) -> str:
+        """Where its files lie, without a slash at the end."""
+        return str(self.load().location()).rstrip("/")
+
+    def load(self) -> Table:
+        """The table as it is now.
+
+        Raises:
+            ConfigError: there is none.
+            StorageError: the catalog or the storage failed.
+        """
+        with _explained("read", self.identifier):
+            return self._catalog.load_table(self.identifier)
+
+    # -- as a table with a ledger -----------------------------------------------------------
+
+    def look(self) -> TableState[Table]:
+        """The table as it is now.
+
+        Raises:
+            ConfigError: there is none, or it is of a version that has no sequence numbers.
+            CorruptDataError: its ledger cannot be told.
+            StorageError: the catalog or the storage failed.
+        """
+        table = self.load()
+        attempts = (_of(snapshot).get(ATTEMPT) for snapshot in table.metadata.snapshots)
+        return TableState(
+            ledger_of(table.metadata), table, frozenset(each for each in attempts if each)
+        )
+
+    def commit(self, base: Table, commit: Commit) -> None:
+        """Add the files of a range, and the ledger with it, if the table is still at `base`.
+
+        Columns that the files have and the table has not are added to it.
+
+        Raises:
+            TableConflictError: it was not taken, or whether it was is not known.
+            SchemaMismatchError: the files cannot be in this table.
+        """
+        transaction = self._prepared(base, commit)
+        try:
+            transaction.commit_transaction()
+        except Exception as exc:  # each catalog and storage has errors of its own
+            raise TableConflictError(
+                f"table {self.identifier} did not confirm a commit: {_in_words(exc)}"
+            ) from exc
+
+    def _prepared(self, base: Table, commit: Commit) -> Transaction:
+        """All that a commit is, but for sending it."""
+        ledger = encode_ledger(commit.ledger)
+        summary = {
+            LEDGER: ledger,
+            RANGE: _encoder.encode(commit.range).decode(),
+            ATTEMPT: commit.attempt,
+            JOB: commit.job,
+        }
+        transaction = _once(base).transaction()
+        try:
+            transaction.set_properties(_copy_of(ledger, base))
+            if commit.files:
+                _grow(transaction, base, commit.files[0])
+                transaction.add_files(list(commit.files), summary, check_duplicate_files=False)
+            else:
+                with transaction.update_snapshot(summary).fast_append():
+                    log.debug("%s has no rows: a snapshot that adds none", commit.range)
+        except (ValueError, TypeError, ValidationError) as exc:
+            raise SchemaMismatchError(
+                f"the files of {commit.range} do not fit table {self.identifier}: {exc}"
+            ) from exc
+        except Exception as exc:  # each storage has errors of its own
+            raise StorageError(
+                f"cannot prepare the commit of {commit.range}: {_in_words(exc)}"
+            ) from exc
+        return transaction
+
+    def ranges(self) -> list[CommittedRange]:
+        """The ranges that the snapshots say they added, those that have not expired, oldest first.
+
+        Raises:
+            ConfigError: there is no such table.
+            CorruptDataError: one of them cannot be told.
+            StorageError: the catalog or the storage failed.
+        """
+        found = []
+        for snapshot in lineage(self.load().metadata):
+            summary = _of(snapshot)
+            if RANGE in summary:
+                added = _decode_range(summary[RANGE])
+                job, attempt = summary.get(JOB, ""), summary.get(ATTEMPT, "")
+                found.append(
+                    CommittedRange(snapshot.snapshot_id, snapshot.timestamp_ms, added, job, attempt)
+                )
+        return found[::-1]
+
+
+def open_table(name: str, options: Mapping[str, str] | None = None) -> IcebergTable:
+    """A table by its name.
+
+    Args:
+        name: "[catalog:]namespace.table"; without a catalog it is the one that pyiceberg takes for
+            the default.
+        options: of the catalog, beside those of `.pyiceberg.yaml` and of `PYICEBERG_CATALOG__…`.
+
+    Raises:
+        ConfigError: it is no such name, or there is no such catalog.
+        StorageError: the catalog does not answer.
+    """
+    catalog, _, identifier = name.rpartition(":")
+    if _IDENTIFIER.fullmatch(identifier) is None:
+        raise ConfigError(
+            f"table {name!r}: must be like lake.clicks, or with a catalog prod:lake.clicks"
+        )
+    try:
+        loaded = load_catalog(catalog or None, **(options or {}))
+    except (ValueError, ImportError) as exc:
+        raise ConfigError(
+            f"catalog {catalog or 'default'!r} of table {name!r} cannot be used: {exc}. Describe "
+            "it in ~/.pyiceberg.yaml, or by variables such as PYICEBERG_CATALOG__DEFAULT__URI"
+        ) from exc
+    except Exception as exc:  # each catalog has errors of its own
+        raise StorageError(f"cannot open catalog {catalog!r}: {_in_words(exc)}") from exc
+    return IcebergTable(loaded, identifier)
+
+
+# -- where the ledger stands ----------------------------------------------------------------
+
+
+def ledger_of(metadata: TableMetadata) -> Ledger:
+    """What a table has, as its metadata say.
+
+    Raises:
+        ConfigError: the table is of a version that has no sequence numbers.
+        CorruptDataError: it cannot be told.
+    """
+    if metadata.format_version < FORMAT_VERSION:
+        raise ConfigError(
+            f"the table at {metadata.location} is of format version {metadata.format_version}: "
+            f"upgrade it to {FORMAT_VERSION}"
+        )
+    oldest: Snapshot | None = None
+    for oldest in lineage(metadata):
+        if text := _of(oldest).get(LEDGER):
+            return decode_ledger(text)
+    if oldest is None or LEDGER not in metadata.properties:
+        return EMPTY
+    return _copied_ledger(metadata, oldest.sequence_number or 0)
+
+
+def _copied_ledger(metadata: TableMetadata, oldest: int) -> Ledger:
+    """The ledger in the table's properties, where no snapshot has it that is still there.
+
+    Args:
+        metadata: of the table.
+        oldest: sequence number of the first snapshot that is known of those the table comes from.
+            Whether it had a parent cannot be told: expiry may take that away.
+    """
+    began, ended = (int(metadata.properties[name]) for name in (LEDGER_BEGAN, LEDGER_ENDED))
+    if oldest < began:
+        return EMPTY
+    if oldest < ended:
+        raise CorruptDataError(
+            f"the table at {metadata.location} was rolled back to before its last range was "
+            "committed, and the snapshot that told what it had then has expired. Roll it forward, "
+            "or make a new table from the topic"
+        )
+    return decode_ledger(metadata.properties[LEDGER])
+
+
+def lineage(metadata: TableMetadata) -> Iterator[Snapshot]:
+    """The snapshots that the current one comes from, and itself first, as far as there are."""
+    snapshot = metadata.current_snapshot()
+    while snapshot is not None:
+        yield snapshot
+        parent = snapshot.parent_snapshot_id
+        snapshot = None if parent is None else metadata.snapshot_by_id(parent)
+
+
+def _of(snapshot: Snapshot) -> Mapping[str, str]:
+    summary = snapshot.summary
+    return {} if summary is None else summary.additional_properties
+
+
+def _decode_range(text: str) -> TopicRange:
+    try:
+        return msgspec.json.decode(text, type=TopicRange)
+    except msgspec.MsgspecError as exc:
+        raise CorruptDataError(f"not the range of a snapshot: {exc}: {text[:80]!r}") from exc
+
+
+# -- one try --------------------------------------------------------------------------------
+
+
+class _RefusedError(Exception):
+    """The catalog did not take a commit. It is not the error for which pyiceberg would try again,
+    and clean up.
+    """
+
+
+class _OneTry:
+    """A catalog to which each commit is sent once."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._catalog, name)
+
+    def commit_table(self, *arguments: Any) -> Any:
+        try:
+            return self._catalog.commit_table(*arguments)
+        except CommitFailedException as exc:
+            raise _RefusedError(str(exc)) from exc
+
+
+def _once(table: Table) -> Table:
+    catalog: Any = _OneTry(table.catalog)
+    return Table(
+        table.name(), table.metadata, table.metadata_location, table.io, catalog, table.config
+    )
+
+
+def _copy_of(ledger: str, base: Table) -> dict[str, str]:
+    """The properties that say the same as the next snapshot."""
+    sequence = str(base.last_sequence_number + 1)
+    began = base.properties.get(LEDGER_BEGAN, sequence)
+    return {LEDGER: ledger, LEDGER_BEGAN: began, LEDGER_ENDED: sequence}
+
+
+def _grow(transaction: Transaction, base: Table, file: str) -> None:
+    """Add the columns that a file has and the table has not; all files of a range are alike."""
+    import pyarrow.parquet as pq  # noqa: PLC0415 - wanted by few
+
+    with base.io.new_input(file).open() as source:
+        schema = pq.read_schema(source)
+    with transaction.update_schema() as update:
+        update.union_by_name(schema)
+
+
+@contextmanager
+def _explained(doing: str, table: str) -> Iterator[None]:
+    """Turn what catalogs and storages raise into errors that say what to do."""
+    try:
+        yield
+    except NoSuchTableError as exc:
+        raise ConfigError(
+            f"there is no table {table}; the first range that is put in makes it"
+        ) from exc
+    except Exception as exc:  # each catalog and storage has errors of its own
+        raise StorageError(f"cannot {doing} table {table}: {_in_words(exc)}") from exc
+
+
+def _in_words(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,358 @@
+"""Iceberg tables with a ledger, in a real catalog: each range is in once, with its rows."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import load_catalog
+from pyiceberg.exceptions import CommitFailedException
+
+from memq.core.ranges import Interval
+from memq.errors import (
+    ConfigError,
+    CorruptDataError,
+    RangeConflictError,
+    SchemaMismatchError,
+    StorageError,
+)
+from memq.tables.iceberg import LEDGER, IcebergTable, ledger_of, open_table
+from tests.advice import follows
+from tests.integration.tables.lake import (
+    NAME,
+    RECORDS,
+    SCHEMA,
+    all_of,
+    catalog_options,
+    clicks,
+    lake_table,
+    put,
+    rows,
+    values,
+)
+
+
+@pytest.fixture
+def table(tmp_path):
+    return lake_table(tmp_path)
+
+
+def intervals(table, incarnation="a1"):
+    return table.look().ledger.partition("clicks", incarnation, 0).intervals
+
+
+class LosesAnswers:
+    """A catalog that takes each commit, or one in two, and says that it did not, or nothing."""
+
+    def __init__(self, inner, error, seed=7):
+        self.inner, self.error, self.random = inner, error, random.Random(seed)
+        self.commits = 0
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def load_table(self, identifier):
+        table = self.inner.load_table(identifier)
+        table.catalog = self
+        return table
+
+    def commit_table(self, *arguments):
+        self.commits += 1
+        if self.random.random() < 0.5:
+            self.inner.commit_table(*arguments)
+        raise self.error
+
+
+def test_a_range_is_put_in_once(table):
+    """The second commit of a range finds it there and writes nothing; parts of it are refused."""
+    first = put(table, clicks(0, 3))
+    again = put(table, clicks(0, 3))
+    part = put(table, clicks(1, 2))
+
+    assert first.committed
+    assert (again.committed, again.written) == (False, None)
+    assert (part.committed, part.written) == (False, None)
+    with pytest.raises(RangeConflictError, match="0 to 2 are, 3 to 3 are not"):
+        put(table, clicks(0, 4))
+    assert values(table) == all_of(3)
+
+
+def test_ranges_out_of_order(table):
+    """They become one interval, and the snapshots name each with what is in it."""
+    for start, end in [(4, 6), (0, 1), (1, 4)]:
+        put(table, clicks(start, end))
+
+    assert intervals(table) == [Interval(0, 6)]
+    assert values(table) == all_of(6)
+    found = table.ranges()
+    assert [(each.range.start, each.range.records) for each in found] == [(4, 6), (0, 3), (1, 9)]
+    assert {each.job for each in found} == {"test"}
+
+
+def test_a_range_without_rows(table):
+    """It is in the ledger, and adds no file."""
+    assert put(table, clicks(0, 2), rows(clicks(0, 0))).committed
+    put(table, clicks(2, 3))
+
+    assert intervals(table) == [Interval(0, 3)]
+
+
+def test_another_incarnation(table):
+    """The same offsets of another incarnation are others."""
+    put(table, clicks(0, 2))
+    put(table, clicks(0, 2, incarnation="b2"))
+
+    assert intervals(table) == intervals(table, "b2") == [Interval(0, 2)]
+    assert Counter(values(table)) == Counter(all_of(2) * 2)
+
+
+def test_committers_at_a_time(tmp_path):
+    """Two that commit the same ranges in other orders, and one that compacts: all is in once."""
+    wanted = [clicks(n, n + 1) for n in range(12)]
+    failures = []
+
+    def work(order, count):
+        table = lake_table(tmp_path)
+        try:
+            for each in order:
+                count.append(put(table, each).committed)
+        except Exception as exc:  # noqa: BLE001 - shown below
+            failures.append(exc)
+
+    lake_table(tmp_path)
+    one, two = [], []
+    threads = [
+        threading.Thread(target=work, args=(wanted, one)),
+        threading.Thread(target=work, args=(wanted[::-1], two)),
+    ]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+
+    assert not failures
+    assert sum(one) + sum(two) == len(wanted)
+    table = lake_table(tmp_path)
+    assert values(table) == all_of(12)
+    assert intervals(table) == [Interval(0, 12)]
+    files = table.load().inspect.files()["file_path"].to_pylist()
+    assert len(files) == len(set(files)) == len(wanted)
+
+
+@pytest.mark.parametrize("error", [CommitFailedException("no"), TimeoutError("slow")])
+def test_answers_that_are_lost(table, error):
+    """A commit that was taken and is said to have failed is neither repeated nor undone."""
+    lost = LosesAnswers(load_catalog("local", **_options(table)), error)
+    losing = IcebergTable(lost, NAME)
+
+    for n in range(8):
+        assert put(losing, clicks(n, n + 1)).committed
+
+    assert lost.commits > 8
+    assert values(table) == all_of(8)  # its manifests are all there
+    assert intervals(table) == [Interval(0, 8)]
+
+
+def _options(table):
+    catalog = table._catalog
+    return {name: catalog.properties[name] for name in ("type", "uri", "warehouse")}
+
+
+# -- the table in the hands of others ------------------------------------------------------------
+
+
+def compact(table):
+    loaded = table.load()
+    loaded.overwrite(loaded.scan().to_arrow())
+
+
+def test_the_ledger_survives_a_compaction(table):
+    """Snapshots of other programs do not hide it."""
+    put(table, clicks(0, 3))
+    compact(table)
+    put(table, clicks(3, 4))
+    compact(table)
+
+    assert intervals(table) == [Interval(0, 4)]
+    assert not put(table, clicks(0, 3)).committed
+    assert values(table) == all_of(4)
+
+
+def expire_all_but_the_last(table):
+    loaded = table.load()
+    current = loaded.current_snapshot().snapshot_id
+    old = [each.snapshot_id for each in loaded.snapshots() if each.snapshot_id != current]
+    loaded.maintenance.expire_snapshots().by_ids(old).commit()
+
+
+def test_the_ledger_survives_expiry(table):
+    """The table's properties have it where no snapshot is left that does."""
+    put(table, clicks(0, 3))
+    compact(table)
+    expire_all_but_the_last(table)
+    assert LEDGER not in str(table.load().current_snapshot().summary)
+
+    assert intervals(table) == [Interval(0, 3)]
+    put(table, clicks(3, 5))
+    assert intervals(table) == [Interval(0, 5)]
+    assert values(table) == all_of(5)
+
+
+def test_a_rolled_back_table_takes_ranges_again(table):
+    """Who rolls rows back rolls the ledger back: what is gone can be put in once more."""
+    put(table, clicks(0, 3))
+    before = table.load().current_snapshot().snapshot_id
+    put(table, clicks(3, 5))
+    table.load().manage_snapshots().rollback_to_snapshot(before).commit()
+
+    assert intervals(table) == [Interval(0, 3)]
+    assert put(table, clicks(3, 5)).committed
+    assert values(table) == all_of(5)
+
+
+def test_a_table_with_rows_of_others(table):
+    """Rolled back to before the first range, it has none; that is known."""
+    table.load().append(rows(clicks(0, 1), SCHEMA))
+    before = table.load().current_snapshot().snapshot_id
+    put(table, clicks(1, 3))
+    table.load().manage_snapshots().rollback_to_snapshot(before).commit()
+
+    assert intervals(table) == []
+    put(table, clicks(1, 3))
+    assert values(table) == all_of(3)
+
+
+@follows("Roll it forward, or make a new table from the topic")
+def test_a_ledger_that_cannot_be_told(table):
+    """Rolled back to before the last range, with all older ledgers expired: it is not guessed."""
+    put(table, clicks(0, 3))
+    compact(table)
+    compacted = table.load().current_snapshot().snapshot_id
+    put(table, clicks(3, 5))
+    last = table.load().current_snapshot().snapshot_id
+    table.load().manage_snapshots().rollback_to_snapshot(compacted).commit()
+    loaded = table.load()
+    parents = [each.snapshot_id for each in loaded.snapshots()]
+    old = [each for each in parents if each not in (compacted, last)]
+    loaded.maintenance.expire_snapshots().by_ids(old).commit()
+
+    with pytest.raises(CorruptDataError, match="was rolled back to before its last range"):
+        put(table, clicks(3, 5))
+
+    table.load().manage_snapshots().set_current_snapshot(last).commit()
+    assert intervals(table) == [Interval(0, 5)]
+
+
+def test_a_table_that_was_made_anew(tmp_path):
+    """A commit upon the table that was there before is not taken by the new one."""
+    table = lake_table(tmp_path)
+    put(table, clicks(0, 1))
+    catalog = table._catalog
+
+    class MadeAnew:
+        def __getattr__(self, name):
+            return getattr(catalog, name)
+
+        def load_table(self, identifier):
+            loaded = catalog.load_table(identifier)
+            loaded.catalog = self
+            return loaded
+
+        def commit_table(self, *arguments):
+            if not remade:
+                remade.append(True)
+                catalog.drop_table(NAME)
+                catalog.create_table(NAME, SCHEMA, location=f"file://{tmp_path}/another")
+            return catalog.commit_table(*arguments)
+
+    remade = []
+    assert put(IcebergTable(MadeAnew(), NAME), clicks(1, 2)).committed
+
+    assert intervals(table) == [Interval(1, 2)]
+    assert values(table) == [3, 4, 5]
+
+
+# -- columns -------------------------------------------------------------------------------------
+
+
+def test_columns_that_come_later(table):
+    """A topic that grew a column grows the table; a range from before can still follow."""
+    wider = SCHEMA.append(pa.field("score", pa.float64()))
+    put(table, clicks(0, 1))
+    put(table, clicks(2, 3), rows(clicks(2, 3), wider))
+    put(table, clicks(1, 2))
+
+    read = table.load().scan().to_arrow().sort_by("value")
+    assert read["score"].to_pylist() == [None] * 6 + [0.5] * RECORDS
+    assert values(table) == all_of(3)
+
+
+def test_a_column_of_another_type(table):
+    """Files that do not fit are refused with the column's name; nothing is committed."""
+    put(table, clicks(0, 1))
+    position = SCHEMA.get_field_index("value")
+    other = SCHEMA.set(position, pa.field("value", pa.string()))
+
+    with pytest.raises(SchemaMismatchError, match="value"):
+        put(table, clicks(1, 2), rows(clicks(1, 2), SCHEMA).cast(other))
+
+    assert intervals(table) == [Interval(0, 1)]
+    assert values(table) == all_of(1)
+
+
+# -- names ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["clicks", "a b.clicks", "prod:", "prod:clicks", ".clicks"])
+def test_names_that_are_none(name):
+    """A name without a namespace is refused, with an example."""
+    with pytest.raises(ConfigError, match=r"must be like lake\.clicks"):
+        open_table(name)
+
+
+def test_a_catalog_that_nobody_described(tmp_path, monkeypatch):
+    """The error says where catalogs are described; a variable does."""
+    with pytest.raises(ConfigError, match="catalog 'nowhere' of table"):
+        open_table("nowhere:lake.clicks")
+
+    for name, value in catalog_options(tmp_path).items():
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__NOWHERE__{name.upper()}", value)
+    from pyiceberg import catalog
+
+    monkeypatch.setattr(catalog, "_ENV_CONFIG", catalog.Config())  # it is read once a process
+    open_table("nowhere:lake.clicks").create(SCHEMA)
+
+
+def test_a_table_that_is_not_there(tmp_path):
+    """Its name and what makes it are in the error."""
+    table = open_table(f"local:{NAME}", catalog_options(tmp_path))
+
+    with pytest.raises(ConfigError, match=r"no table lake\.clicks; the first range"):
+        table.look()
+
+
+def test_a_catalog_that_does_not_answer(tmp_path):
+    """It is an error that may go away."""
+    options = {"type": "rest", "uri": "http://127.0.0.1:9"}
+
+    with pytest.raises(StorageError) as raised:
+        open_table(f"local:{NAME}", options)
+    assert raised.value.retriable
+
+
+@follows("the table at … is of format version …: upgrade it to …")
+def test_a_table_of_version_1(tmp_path):
+    """It has no sequence numbers, and is refused until it is upgraded."""
+    catalog = load_catalog("local", **catalog_options(tmp_path))
+    catalog.create_namespace("lake")
+    old = catalog.create_table(NAME, SCHEMA, properties={"format-version": "1"})
+
+    with pytest.raises(ConfigError, match="upgrade it to 2"):
+        ledger_of(old.metadata)
+
+    with old.transaction() as upgrade:
+        upgrade.upgrade_table_version(2)
+    assert put(IcebergTable(catalog, NAME), clicks(0, 1)).committed

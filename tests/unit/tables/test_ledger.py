@@ -1,0 +1,159 @@
+"""The ledger of a table: which ranges are in it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memq.core.audit.reports import CRC_MODULUS
+from memq.core.ranges import Interval
+from memq.errors import CorruptDataError, LimitReachedError, RangeConflictError
+from memq.tables.ledger import (
+    EMPTY,
+    MAX_INTERVALS,
+    Ledger,
+    PartitionLedger,
+    TopicRange,
+    decode_ledger,
+    encode_ledger,
+)
+from tests.advice import follows
+
+
+def clicks(start, end, partition=0, incarnation="a1", **counts):
+    return TopicRange(
+        topic="clicks",
+        incarnation=incarnation,
+        partition=partition,
+        start=start,
+        end=end,
+        **counts,
+    )
+
+
+def ledger(*ranges):
+    result = EMPTY
+    for each in ranges:
+        result = result.plus(each)
+    return result
+
+
+cuts = st.lists(st.integers(0, 60), min_size=2, max_size=12, unique=True).map(sorted)
+counts = st.integers(0, CRC_MODULUS - 1)
+
+
+@given(cuts, st.data())
+def test_the_order_of_commits_does_not_matter(bounds, data):
+    """Ranges that meet give one interval and one sum, in whatever order they came."""
+    ranges = [
+        clicks(start, end, records=end, messages=1, crc_sum=data.draw(counts))
+        for start, end in pairwise(bounds)
+    ]
+
+    whole = ledger(*data.draw(st.permutations(ranges)))
+
+    held = whole.partition("clicks", "a1", 0)
+    assert held.intervals == [Interval(bounds[0], bounds[-1])]
+    assert held.crc_sum == sum(each.crc_sum for each in ranges) % CRC_MODULUS
+    assert held.records == sum(bounds[1:])
+    assert (held.ranges, held.messages) == (len(ranges), len(ranges))
+    assert decode_ledger(encode_ledger(whole)) == whole
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 8)), max_size=12))
+def test_no_offset_is_in_twice(wanted):
+    """A range is taken whole, found whole, or refused: what is in is what was taken, once."""
+    taken: set[int] = set()
+    held = EMPTY
+    for start, size in wanted:
+        offsets = set(range(start, start + size))
+        each = clicks(start, start + size, records=size)
+        if offsets <= taken:
+            assert held.has(each)
+        elif offsets & taken:
+            with pytest.raises(RangeConflictError):
+                held.has(each)
+            with pytest.raises(RangeConflictError):
+                held.plus(each)
+        else:
+            assert not held.has(each)
+            held = held.plus(each)
+            taken |= offsets
+
+    found = held.partition("clicks", "a1", 0)
+    assert [n for start, end in found.intervals for n in range(start, end)] == sorted(taken)
+    assert found.records == len(taken)
+
+
+def test_what_is_in_is_not_taken_again():
+    """A range that is in whole is refused as an addition."""
+    with pytest.raises(RangeConflictError, match="offsets 0 to 2 is in the table already"):
+        ledger(clicks(0, 5)).plus(clicks(0, 3))
+
+
+@follows("Commit what is missing, as ranges of its own")
+def test_a_part_is_named():
+    """The error of a range that is in by halves names both halves; the missing one is taken."""
+    held = ledger(clicks(0, 5), clicks(7, 9))
+
+    with pytest.raises(RangeConflictError, match="4 to 4, 7 to 8 are, 5 to 6, 9 to 9 are not"):
+        held.has(clicks(4, 10))
+
+    assert held.plus(clicks(5, 7)).plus(clicks(9, 10)).has(clicks(4, 10))
+
+
+def test_incarnations_and_partitions_are_apart():
+    """Offsets of another incarnation, read partition or topic are others."""
+    held = ledger(clicks(0, 5))
+
+    assert not held.has(clicks(0, 5, incarnation="b2"))
+    assert not held.has(clicks(0, 5, partition=1))
+    assert not held.has(msgspec.structs.replace(clicks(0, 5), topic="views"))
+    assert [row[:3] for row in held.plus(clicks(0, 1, partition=1)).partitions()] == [
+        ("clicks", "a1", 0),
+        ("clicks", "a1", 1),
+    ]
+
+
+def test_a_range_without_offsets_is_always_in():
+    """Nothing is to be done for it."""
+    assert EMPTY.has(clicks(3, 3))
+
+
+@follows("Commit the ranges between them first")
+def test_gaps_have_a_limit():
+    """So the ledger stays small; ranges between others are taken at the limit as well."""
+    held = ledger(*(clicks(2 * n, 2 * n + 1) for n in range(MAX_INTERVALS)))
+
+    with pytest.raises(LimitReachedError, match="1001 pieces"):
+        held.plus(clicks(2 * MAX_INTERVALS, 2 * MAX_INTERVALS + 1))
+
+    held = held.plus(clicks(1, 2)).plus(clicks(2 * MAX_INTERVALS, 2 * MAX_INTERVALS + 1))
+    assert len(held.partition("clicks", "a1", 0).intervals) == MAX_INTERVALS
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{", "not the ledger of a table"),
+        ('{"topics": {"t": {"a": {"x": {}}}}}', "not the ledger of a table"),
+        ('{"version": 2, "topics": {}}', "version 2; this reader knows 1: upgrade memq"),
+    ],
+)
+def test_what_is_no_ledger_is_refused(text, why):
+    """Other text is damage, and not an empty ledger."""
+    with pytest.raises(CorruptDataError, match=why):
+        decode_ledger(text)
+
+
+@pytest.mark.parametrize("intervals", [[(3, 3)], [(5, 6), (0, 1)], [(0, 2), (2, 3)], [(-1, 2)]])
+def test_a_ledger_that_makes_no_sense_is_refused(intervals):
+    """Intervals are sorted, have offsets, and do not meet."""
+    held = PartitionLedger(intervals=[Interval(*each) for each in intervals])
+
+    with pytest.raises(CorruptDataError, match="makes no sense"):
+        decode_ledger(encode_ledger(Ledger(topics={"clicks": {"a1": {0: held}}})))
