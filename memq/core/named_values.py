@@ -56,6 +56,11 @@ def parse_zookeeper_options(value: object) -> NamedValues:
     return _parse("zookeeper_options", value)
 
 
+def parse_catalog_options(value: object) -> NamedValues:
+    """Those of a catalog of tables; see `_parse`."""
+    return _parse("catalog_options", value)
+
+
 def text_of(values: NamedValues) -> str:
     """`NAME=VALUE,NAME=VALUE`, from which the same options are read.
 

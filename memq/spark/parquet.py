@@ -30,7 +30,7 @@ import json
 import logging
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from memq.client.audit.consumed import report_consumed
 from memq.core.audit.reports import CRC_MODULUS, ConsumedReport
@@ -46,9 +46,12 @@ from memq.spark.plan import resolve
 from memq.spark.topic import SparkTopic
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from pyspark.sql import SparkSession
 
     from memq.core.ranges import OffsetRange
+    from memq.spark.examine import RangeAccount
 
 log = logging.getLogger("memq.spark")
 
@@ -123,6 +126,9 @@ class RangeJob(ParquetJob):
         return options | ({"incarnation": incarnation} if incarnation else {})
 
 
+Job = TypeVar("Job", bound=RangeJob)
+
+
 def check_retained(job: RangeJob) -> None:
     """Make sure that the range is there, before Spark is started for it.
 
@@ -152,7 +158,7 @@ def range_to_parquet(spark: SparkSession, job: RangeJob) -> Manifest:
         PySparkException: Spark failed; errors of tasks come as such as well.
     """
     started_ms = time.time_ns() // 1_000_000
-    job, columns = _settled(job)
+    job, columns = settled(job)
     log.info("%s: topic %s, %s", job.name, job.topic, job.range)
     account = examine(spark, job.read_options())
     log.info(
@@ -169,11 +175,42 @@ def range_to_parquet(spark: SparkSession, job: RangeJob) -> Manifest:
             folders.discard(f"{job.parent}/{stale}", aside=f"{hidden}-stale")
     rows = spark.read.format("memq").options(**job.read_options(), columns=",".join(columns))
     rows.load().write.option("compression", "zstd").mode("overwrite").parquet(hidden)
-    _check(spark, job, hidden, account.read.records)
+    check_count(spark, job, hidden, account.read.records)
     folder = f"{job.parent}/{job.folder_name}"
     folders.replace(hidden, folder, aside=f"{hidden}-old")
-    files = [name for name in folders.names(folder) if name.endswith(".parquet")]
-    manifest = Manifest(
+    manifest = manifest_of(job, account, started_ms, folder, parquet_files(folders, folder))
+    finish(job, manifest, folders)
+    log.info(
+        "wrote %s to %s in %s",
+        counted(manifest.records, "record"),
+        counted(len(manifest.files), "file"),
+        folder,
+    )
+    return manifest
+
+
+def parquet_files(folders: Folders, folder: str) -> list[str]:
+    """Names of the Parquet files in a folder, sorted."""
+    return [
+        name
+        for name in folders.names(folder)
+        if name.endswith(".parquet") and not name.startswith(".")
+    ]
+
+
+def manifest_of(
+    job: RangeJob, account: RangeAccount, started_ms: int, output: str, files: list[str]
+) -> Manifest:
+    """The manifest of a range that is written.
+
+    Args:
+        job: with the incarnation.
+        account: of the range.
+        started_ms: when the job began, milliseconds since 1970 UTC.
+        output: folder of the files.
+        files: their names, sorted.
+    """
+    return Manifest(
         job=job.name,
         topic=job.topic,
         **job.range._asdict(),
@@ -189,23 +226,20 @@ def range_to_parquet(spark: SparkSession, job: RangeJob) -> Manifest:
         unnamed_messages=account.unnamed_messages,
         crc_sum=account.read.crc_sum,
         left_out_crc_sum=(account.duplicates.crc_sum + account.skipped.crc_sum) % CRC_MODULUS,
-        output=folder,
-        files=[name for name in files if not name.startswith(".")],
+        output=output,
+        files=files,
         started_ms=started_ms,
         finished_ms=time.time_ns() // 1_000_000,
     )
+
+
+def finish(job: RangeJob, manifest: Manifest, folders: Folders) -> None:
+    """Tell the audit what was consumed, and write the manifest, last."""
     if left_out := describe_left_out(manifest):
         log.warning("%s: %s", job.name, left_out)
     if job.report:
         report_consumed(job.bootstrap, [consumed(manifest)], token=job.token)
     folders.write(job.manifest, encode_manifest(manifest))
-    log.info(
-        "wrote %s to %s in %s",
-        counted(manifest.records, "record"),
-        counted(len(manifest.files), "file"),
-        folder,
-    )
-    return manifest
 
 
 def consumed(manifest: Manifest) -> ConsumedReport:
@@ -228,24 +262,39 @@ def consumed(manifest: Manifest) -> ConsumedReport:
     )
 
 
-def _settled(job: RangeJob) -> tuple[RangeJob, list[str]]:
-    """The job with the incarnation that it is about from now on, and the columns of the files."""
+def settled(job: Job, reserved: Collection[str] = PATH_COLUMNS) -> tuple[Job, list[str]]:
+    """The job with the incarnation that it is about from now on, and the columns of the files.
+
+    Args:
+        job: the job.
+        reserved: names of columns that the output has beside those of the topic.
+
+    Raises:
+        SchemaMismatchError: the topic has one of these as well.
+        MemqError: as `check_retained`.
+    """
     with SparkTopic(parse_read_options(job.read_options())) as topic:
         info = topic.info()
     own = deserialize_schema(info.schemas[info.schema_id]).names
     taken = {name.lower() for name in own}  # as Spark compares names
-    clash = sorted(taken & set(PATH_COLUMNS))
+    clash = sorted(taken & set(reserved))
     if clash:
         raise SchemaMismatchError(
-            f"topic {job.topic!r} has a column {clash[0]!r}, which is also the name of a folder of "
-            "the output: readers would take what the folder says for the values of all rows. Read "
-            'the topic with spark.read.format("memq"), and write it with that column renamed'
+            f"topic {job.topic!r} has a column {clash[0]!r}, which is also the name of a folder or "
+            "column that the output has beside the topic's: readers would take the one for the "
+            'other. Read the topic with spark.read.format("memq"), and write it with that column '
+            "renamed"
         )
     columns = [*own, *(name for name in ORIGINS if name not in taken)]
     return replace(job, range=job.range._replace(incarnation=info.incarnation)), columns
 
 
-def _check(spark: SparkSession, job: RangeJob, folder: str, records: int) -> None:
+def check_count(spark: SparkSession, job: RangeJob, folder: str, records: int) -> None:
+    """Count the rows of the files that were written.
+
+    Raises:
+        DataLossError: they are not as many as they must be.
+    """
     written = spark.read.parquet(folder).count()
     if written != records:
         raise DataLossError(

@@ -23,11 +23,13 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from memq.core.named_values import NO_VALUES, parse_catalog_options
 from memq.errors import (
     ConfigError,
     CorruptDataError,
@@ -53,13 +55,14 @@ except ModuleNotFoundError as exc:
     ) from exc
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyiceberg.catalog import Catalog
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
 
+    from memq.core.named_values import GivenValues
     from memq.tables.ledger import Ledger
 
 log = logging.getLogger("memq.tables")
@@ -212,33 +215,51 @@ class IcebergTable:
             ) from exc
         return transaction
 
-    def ranges(self) -> list[CommittedRange]:
+    # -- to look into -----------------------------------------------------------------------
+
+    def ranges(self, base: Table | None = None) -> list[CommittedRange]:
         """The ranges that the snapshots say they added, those that have not expired, oldest first.
+
+        Args:
+            base: the table as it was; None for now.
 
         Raises:
             ConfigError: there is no such table.
             CorruptDataError: one of them cannot be told.
             StorageError: the catalog or the storage failed.
         """
-        found = []
-        for snapshot in lineage(self.load().metadata):
-            summary = _of(snapshot)
-            if RANGE in summary:
-                added = _decode_range(summary[RANGE])
-                job, attempt = summary.get(JOB, ""), summary.get(ATTEMPT, "")
-                found.append(
-                    CommittedRange(snapshot.snapshot_id, snapshot.timestamp_ms, added, job, attempt)
-                )
-        return found[::-1]
+        loaded = self.load() if base is None else base
+        added = [_committed(each) for each in lineage(loaded.metadata) if RANGE in _of(each)]
+        return added[::-1]
+
+    def rows(self, base: Table, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Some columns of all rows, a piece at a time.
+
+        Raises:
+            StorageError: the catalog or the storage failed.
+        """
+        with _explained("read", self.identifier):
+            yield from base.scan(selected_fields=tuple(columns)).to_arrow_batch_reader()
+
+    def files_twice(self, base: Table) -> list[str]:
+        """Paths of data files that are in it more than once, sorted.
+
+        Raises:
+            StorageError: the catalog or the storage failed.
+        """
+        with _explained("read", self.identifier):
+            paths = Counter(base.inspect.files()["file_path"].to_pylist())
+        return sorted(path for path, times in paths.items() if times > 1)
 
 
-def open_table(name: str, options: Mapping[str, str] | None = None) -> IcebergTable:
+def open_table(name: str, options: GivenValues = NO_VALUES) -> IcebergTable:
     """A table by its name.
 
     Args:
         name: "[catalog:]namespace.table"; without a catalog it is the one that pyiceberg takes for
             the default.
-        options: of the catalog, beside those of `.pyiceberg.yaml` and of `PYICEBERG_CATALOG__…`.
+        options: of the catalog, beside those of `.pyiceberg.yaml` and of `PYICEBERG_CATALOG__…`;
+            as a table or as "NAME=VALUE,NAME=VALUE".
 
     Raises:
         ConfigError: it is no such name, or there is no such catalog.
@@ -250,7 +271,7 @@ def open_table(name: str, options: Mapping[str, str] | None = None) -> IcebergTa
             f"table {name!r}: must be like lake.clicks, or with a catalog prod:lake.clicks"
         )
     try:
-        loaded = load_catalog(catalog or None, **(options or {}))
+        loaded = load_catalog(catalog or None, **dict(parse_catalog_options(options)))
     except (ValueError, ImportError) as exc:
         raise ConfigError(
             f"catalog {catalog or 'default'!r} of table {name!r} cannot be used: {exc}. Describe "
@@ -319,11 +340,19 @@ def _of(snapshot: Snapshot) -> Mapping[str, str]:
     return {} if summary is None else summary.additional_properties
 
 
-def _decode_range(text: str) -> TopicRange:
+def _committed(snapshot: Snapshot) -> CommittedRange:
+    summary = _of(snapshot)
     try:
-        return msgspec.json.decode(text, type=TopicRange)
+        added = msgspec.json.decode(summary[RANGE], type=TopicRange)
     except msgspec.MsgspecError as exc:
-        raise CorruptDataError(f"not the range of a snapshot: {exc}: {text[:80]!r}") from exc
+        raise CorruptDataError(f"not the range of a snapshot: {exc}: {summary[RANGE]!r}") from exc
+    return CommittedRange(
+        snapshot.snapshot_id,
+        snapshot.timestamp_ms,
+        added,
+        summary.get(JOB, ""),
+        summary.get(ATTEMPT, ""),
+    )
 
 
 # -- one try --------------------------------------------------------------------------------

@@ -1,0 +1,138 @@
+"""`memq table`: what a table has, and whether its rows are what was put in."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from pyiceberg.expressions import EqualTo
+
+from memq.cli.main import cli
+from memq.errors import ConfigError
+from memq.tables.check import check_table
+from tests.integration.tables.lake import (
+    NAME,
+    RECORDS,
+    catalog_options,
+    clicks,
+    lake_table,
+    put,
+    rows,
+)
+from tests.integration.tables.test_iceberg import compact, expire_all_but_the_last
+
+
+@pytest.fixture
+def table(tmp_path):
+    """A table with three ranges, and a gap before the last one."""
+    made = lake_table(tmp_path)
+    for start, end in [(0, 2), (2, 3), (5, 6)]:
+        put(made, clicks(start, end))
+    return made
+
+
+def findings(table):
+    return check_table(table).findings
+
+
+def test_a_sound_table(table):
+    """All rows are counted, and nothing is found; nor after a compaction and expiry."""
+    assert check_table(table) == (4 * RECORDS, [])
+
+    compact(table)
+    assert check_table(table) == (4 * RECORDS, [])
+    expire_all_but_the_last(table)
+    assert check_table(table) == (4 * RECORDS, [])
+
+
+def test_rows_that_are_gone(table):
+    """The range that lost them is named, with how many are there and were put in."""
+    table.load().delete(EqualTo("value", 7))
+
+    (found,) = findings(table)
+    assert "partition 0, offset 2: 2 rows there, and 3 were put in" in found
+
+
+def test_rows_that_are_gone_from_expired_ranges(table):
+    """Without its snapshot a range is counted with others; what is gone is found."""
+    table.load().delete(EqualTo("value", 7))
+    expire_all_but_the_last(table)
+
+    (found,) = findings(table)
+    assert "of ranges whose snapshots have expired: 11 rows there, and 12 were put in" in found
+
+
+def test_rows_that_are_there_twice(table):
+    """What another program adds to a range is found."""
+    table.load().append(rows(clicks(2, 3)))
+
+    (found,) = findings(table)
+    assert "offset 2: 6 rows there, and 3 were put in" in found
+
+
+def test_a_file_that_is_there_twice(table):
+    """It is named."""
+    path = table.load().inspect.files()["file_path"].to_pylist()[0]
+    table.load().add_files([path], check_duplicate_files=False)
+
+    assert f"file {path} is in the table twice" in findings(table)
+
+
+def test_rows_that_nobody_put_in(table):
+    """Rows of other offsets, incarnations and of none at all are found."""
+    strange = rows(clicks(4, 5)).slice(0, 1)
+    table.load().append(strange)
+    table.load().append(rows(clicks(0, 1, incarnation="b2")))
+    table.load().append(
+        strange.set_column(4, "offset", pa.nulls(1, pa.int64())).set_column(
+            1, "topic", pa.nulls(1, pa.string())
+        )
+    )
+
+    assert [each.partition(" incarnation")[2] for each in sorted(findings(table))] == [
+        " a1 partition 0: 1 row there of which the ledger has nothing",
+        " a1 partition 0: 1 row there of offsets that the ledger does not have",
+        " b2 partition 0: 3 rows there of which the ledger has nothing",
+    ]
+
+
+def test_a_table_of_others(tmp_path):
+    """Without the columns that name ranges nothing can be counted."""
+    table = lake_table(tmp_path, pa.schema([("value", pa.int64()), ("topic", pa.string())]))
+
+    with pytest.raises(ConfigError, match="no column 'memq_incarnation'"):
+        check_table(table)
+
+
+def run(tmp_path, *arguments):
+    options = ",".join(f"{name}={value}" for name, value in catalog_options(tmp_path).items())
+    return CliRunner().invoke(
+        cli, ["table", *arguments, f"local:{NAME}", "--catalog-options", options, "-o", "json"]
+    )
+
+
+def test_describe(table, tmp_path):
+    """The command shows the stretches of offsets, and the ranges one by one."""
+    stretches = json.loads(run(tmp_path, "describe").stdout)
+    ranges = json.loads(run(tmp_path, "describe", "--ranges").stdout)
+
+    assert [(each["start"], each["end"]) for each in stretches] == [(0, 3), (5, 6)]
+    assert [(each["start"], each["end"], each["records"]) for each in ranges] == [
+        (0, 2, 6),
+        (2, 3, 3),
+        (5, 6, 3),
+    ]
+    assert {each["job"] for each in ranges} == {"test"}
+
+
+def test_check(table, tmp_path):
+    """The command ends with 0 for a sound table, and with 1 and the findings for another."""
+    sound = run(tmp_path, "check")
+    assert (sound.exit_code, json.loads(sound.stdout)) == (0, {"rows": 12, "findings": []})
+
+    table.load().delete(EqualTo("value", 7))
+    damaged = run(tmp_path, "check")
+    assert damaged.exit_code == 1
+    assert len(json.loads(damaged.stdout)["findings"]) == 1
