@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from memq.client.producer.delivery import Delivery, StoredAt
     from memq.client.producer.producer import AsyncProducer, Producer
     from memq.client.profile import profile
-    from memq.client.read_range import async_scan, read_range, scan
+    from memq.client.read_range import async_scan, read_range
     from memq.core.audit.reports import ConsumedReport
     from memq.core.format.reader import BatchReader
     from memq.core.ranges import OffsetRange
+    from memq.tables.scan import scan
 
 __all__ = [
     "AdminClient",
@@ -56,10 +57,11 @@ _MODULES = {
     "memq.client.producer.delivery": ("Delivery", "StoredAt"),
     "memq.client.producer.producer": ("AsyncProducer", "Producer"),
     "memq.client.profile": ("profile",),
-    "memq.client.read_range": ("async_scan", "read_range", "scan"),
+    "memq.client.read_range": ("async_scan", "read_range"),
     "memq.core.audit.reports": ("ConsumedReport",),
     "memq.core.format.reader": ("BatchReader",),
     "memq.core.ranges": ("OffsetRange",),
+    "memq.tables.scan": ("scan",),
 }
 """The public names of each module."""
 

@@ -48,6 +48,7 @@ try:
         NoSuchTableError,
         ValidationError,
     )
+    from pyiceberg.expressions import And, EqualTo
     from pyiceberg.table import Table, Transaction
 except ModuleNotFoundError as exc:
     raise ConfigError(
@@ -240,6 +241,28 @@ class IcebergTable:
         """
         with _explained("read", self.identifier):
             yield from base.scan(selected_fields=tuple(columns)).to_arrow_batch_reader()
+
+    def matching(
+        self, base: Table, equal: Mapping[str, str], columns: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        """Some columns of the rows in which others have given values, a piece at a time.
+
+        Args:
+            base: the table as it was.
+            equal: the value by column.
+            columns: that are wanted, as far as the table has them.
+
+        Raises:
+            StorageError: the catalog or the storage failed.
+        """
+        there = base.schema().column_names
+        wanted = tuple(name for name in dict.fromkeys(columns) if name in there)
+        if base.current_snapshot() is None:
+            return
+        equal_to: Any = EqualTo  # its types say what the class stores, not what it takes
+        condition = And(*(equal_to(name, value) for name, value in equal.items()))
+        with _explained("read", self.identifier):
+            yield from base.scan(condition, selected_fields=wanted).to_arrow_batch_reader()
 
     def files_twice(self, base: Table) -> list[str]:
         """Paths of data files that are in it more than once, sorted.

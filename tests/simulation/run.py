@@ -238,8 +238,8 @@ class Run:
     def broker_failed_to_start(self, process: Process, error: BaseException) -> None:
         """It could not start; a supervisor tries again."""
         self.noted(process, "start", error)
-        # A start that waited for ZooKeeper may end a little later than what it waited for.
-        begun_us = process.loop._began_us if self.plan.clustered else self.now_us
+        # A start that waited for Kafka or ZooKeeper may end a little later than what it waited for.
+        begun_us = process.loop._began_us if self.plan.kafka else self.now_us
         if (self.history.quiet and begun_us >= self.history.quiet[0].time_us) or not isinstance(
             error, MemqError
         ):

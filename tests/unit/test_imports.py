@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 
 ALLOWED = {
-    "memq": ("memq.client", "memq.core", "memq.errors"),
+    "memq": ("memq.client", "memq.core", "memq.errors", "memq.tables"),
     "memq.errors": (),
     "memq.core": ("memq.errors",),
     "memq.core.bigqueue": ("memq.core.checksum", "memq.errors"),  # a library by itself

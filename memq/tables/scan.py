@@ -1,0 +1,253 @@
+"""One read over a table and the topic that it is made from.
+
+Theory of operation
+-------------------
+What the table has comes from the table, and the rest from Batches. Where the one ends and the other
+begins is settled once, before the first row:
+
+1. The table is looked at. From here on its snapshot is the one that is read: what is put in, or
+   taken out, later does not change it.
+2. Then the topic is. So whatever the ledger has is published, and lies before the ends.
+3. The offsets up to those ends, or to those that were asked for, that the ledger does not have are
+   the rest.
+
+Both sides are of the same incarnation, and no offset is in both, whatever is committed meanwhile:
+there is no gap and no overlap. Rows come from the table first, and have the topic's columns.
+
+The read begins with the first offset that the table or the topic has. Offsets after it that are in
+neither, because retention has removed what was not put in, are an error.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from memq.client.read_plan import Selection
+from memq.client.read_range import AsyncTopicReader, TopicReader
+from memq.client.read_range import scan as scan_topic
+from memq.core.format.envelope import ARROW_ERRORS
+from memq.core.named_values import NO_VALUES
+from memq.core.ranges import Interval, OffsetRange, difference, intersection
+from memq.errors import (
+    ConfigError,
+    DataLossError,
+    InvalidRequestError,
+    OffsetOutOfRangeError,
+    SchemaMismatchError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import Unpack
+
+    from pyiceberg.table import Table
+
+    from memq.client.read_plan import ReadPlan
+    from memq.client.read_range import ReadArguments
+    from memq.core.named_values import GivenValues
+    from memq.core.wire.messages import PartitionOffsets
+    from memq.tables.iceberg import IcebergTable
+    from memq.tables.ledger import Ledger
+
+ATTEMPTS = 3  # ranges may be put in and removed by retention between two looks
+_OF_SELECTIONS = ("partition", "start", "end", "start_time", "end_time")
+
+
+class Seam(NamedTuple):
+    """Where a table ends and Batches begin.
+
+    Attributes:
+        stored: the offsets that come from the table, by read partition.
+        rest: those that come from Batches.
+    """
+
+    stored: dict[int, list[Interval]]
+    rest: list[OffsetRange]
+
+
+def scan(
+    bootstrap: str | None = None,
+    *,
+    topic: str,
+    table: str | IcebergTable | None = None,
+    until: Mapping[int, int] | None = None,
+    catalog_options: GivenValues = NO_VALUES,
+    **options: Unpack[ReadArguments],
+) -> pa.RecordBatchReader:
+    """As `read_range`, for data of any size: RecordBatches that are read as they are asked for.
+
+    A few Batches are read ahead, and no more is in memory, whatever the range holds. What is read
+    is settled before this returns: what is published later is not part of it.
+
+    With a table that ranges of the topic are put into, what it has is read from there, and the rest
+    from Batches: all that there ever was, up to what is published now, with no gap and no overlap.
+
+    Args:
+        bootstrap: as in `read_range`, like all others.
+        topic: the topic.
+        table: "[catalog:]namespace.table"; None for the topic alone.
+        until: with a table: one past the last offset to read, by read partition; what is published
+            by now where it says nothing.
+        catalog_options: of the table's catalog, beside those of this machine; as a table or as
+            "NAME=VALUE,NAME=VALUE".
+        **options: see `ReadArguments`; with a table there is no choice of times and offsets.
+
+    Returns:
+        A reader for pyarrow, pandas, Polars, DuckDB and whatever takes an Arrow stream. Its
+        connections close at its end, or when it is closed or forgotten.
+
+    Raises:
+        ConfigError: there is no such table, or the options do not go together.
+        DataLossError: offsets between those of the table, or after them, were removed by retention
+            before they were put in.
+        MemqError: as `read_range`, also while the reader is read; but there is no timeout of the
+            whole. Retention that removes some of what is not read yet is an error.
+    """
+    if table is None:
+        if until is not None:
+            raise ConfigError("until: goes with a table; a topic alone has partition and end")
+        return scan_topic(bootstrap, topic=topic, **options)
+    chosen = [name for name in _OF_SELECTIONS if options.get(name) is not None]
+    if chosen:
+        raise ConfigError(
+            f"{chosen[0]} = {options.get(chosen[0])!r}: not with a table; filter the rows, or give "
+            "until"
+        )
+    opened = _opened(table, catalog_options)
+    given: dict[str, Any] = {**options}
+    reader = TopicReader(AsyncTopicReader(bootstrap, topic=topic, **given))
+    try:
+        settled = _settle(opened, reader, topic, until or {})
+        rows = _rows(settled, reader, topic)
+        next(rows)  # from here on it closes what it reads from, also when nobody asks for a row
+    except BaseException:
+        reader.close()
+        raise
+    return pa.RecordBatchReader.from_batches(reader.schema, rows)
+
+
+def _opened(table: str | IcebergTable, catalog_options: GivenValues) -> IcebergTable:
+    from memq.tables.iceberg import open_table  # noqa: PLC0415 - needs an extra
+
+    return open_table(table, catalog_options) if isinstance(table, str) else table
+
+
+class _Settled(NamedTuple):
+    """What a read reads: a table as it was, and plans for the rest."""
+
+    table: IcebergTable
+    base: Table
+    seam: Seam
+    plans: list[ReadPlan]
+
+
+def _settle(
+    table: IcebergTable, reader: TopicReader, topic: str, until: Mapping[int, int]
+) -> _Settled:
+    for left in reversed(range(ATTEMPTS)):
+        state = table.look()  # before the topic: then all that it has is published
+        try:
+            seam = seam_of(state.ledger, topic, reader.incarnation, reader.offsets(), until)
+            plans = [reader.plan(Selection(*each[:3])) for each in seam.rest]
+        except (OffsetOutOfRangeError, DataLossError):
+            if not left:
+                raise
+        else:
+            break
+    return _Settled(table, state.base, seam, plans)
+
+
+def seam_of(
+    ledger: Ledger,
+    topic: str,
+    incarnation: str,
+    retained: Sequence[PartitionOffsets],
+    until: Mapping[int, int],
+) -> Seam:
+    """Where the table ends and Batches begin.
+
+    Args:
+        ledger: of the table.
+        topic: the topic.
+        incarnation: of it.
+        retained: by the topic, looked up after the ledger.
+        until: one past the last offset, by read partition; where the topic ends when not given.
+
+    Raises:
+        InvalidRequestError: there is no such read partition, or it has not come that far.
+        DataLossError: offsets are in neither.
+    """
+    for partition, end in until.items():
+        if partition not in range(len(retained)) or not 0 <= end <= retained[partition].end:
+            ends = {each.partition: each.end for each in retained}
+            raise InvalidRequestError(
+                f"until = {dict(until)}: topic {topic!r} ends at {ends}, by read partition"
+            )
+    seam = Seam({}, [])
+    for partition, start, end in ((each.partition, each.start, each.end) for each in retained):
+        held = ledger.partition(topic, incarnation, partition).intervals
+        first = min([start, *(each.start for each in held[:1])])
+        whole = Interval(first, max(first, until.get(partition, end)))
+        seam.stored[partition] = intersection(held, whole)
+        rest = difference([whole], held) if whole.start < whole.end else []
+        if rest and rest[0].start < start:
+            gone = Interval(rest[0].start, min(rest[0].end, start))
+            raise DataLossError(
+                f"topic {topic!r} {OffsetRange(partition, *gone)}: neither in the table nor "
+                "retained; retention removed them before they were put in"
+            )
+        seam.rest.extend(OffsetRange(partition, *each, incarnation) for each in rest)
+    return seam
+
+
+# -- rows -----------------------------------------------------------------------------------
+
+
+def _rows(settled: _Settled, reader: TopicReader, topic: str) -> Iterator[pa.RecordBatch]:
+    table, base, seam, plans = settled
+    with reader:
+        yield
+        naming = {"topic": topic, "memq_incarnation": reader.incarnation}
+        for batch in table.matching(base, naming, [*reader.schema.names, "partition", "offset"]):
+            wanted = batch.filter(_stored(batch, seam.stored))
+            if wanted.num_rows:
+                yield conform(wanted, reader.schema, table.identifier)
+        for plan in plans:
+            for each in reader.rows(plan):
+                yield from each.rows
+
+
+def _stored(batch: pa.RecordBatch, stored: Mapping[int, list[Interval]]) -> pa.BooleanArray:
+    """Which rows are of offsets that come from the table; those of others may be in it as well."""
+    partitions, offsets = batch.column("partition"), batch.column("offset")
+    wanted = pa.repeat(pa.scalar(False), batch.num_rows)
+    for partition, intervals in stored.items():
+        for start, end in intervals:
+            inside = pc.and_(pc.greater_equal(offsets, start), pc.less(offsets, end))
+            wanted = pc.or_(wanted, pc.and_(pc.equal(partitions, partition), inside))
+    return wanted
+
+
+def conform(rows: pa.RecordBatch, schema: pa.Schema, table: str) -> pa.RecordBatch:
+    """Rows of a table with the columns of a topic; those that it has not are nulls.
+
+    Raises:
+        SchemaMismatchError: a column cannot become what the topic has.
+    """
+    columns = []
+    for field in schema:
+        if rows.schema.get_field_index(field.name) < 0:
+            columns.append(pa.nulls(rows.num_rows, field.type))
+            continue
+        column = rows.column(field.name)
+        try:
+            columns.append(column.cast(field.type))
+        except ARROW_ERRORS as exc:
+            raise SchemaMismatchError(
+                f"column {field.name!r} is {column.type} in table {table}, which does not become "
+                f"the topic's {field.type}: {exc}"
+            ) from exc
+    return pa.record_batch(columns, schema=schema)

@@ -1,0 +1,269 @@
+"""One read over a table and its topic: no gap, no overlap, whatever is committed meanwhile."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from pathlib import Path
+
+import duckdb
+import msgspec
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from memq import AdminClient, Producer, read_range, scan
+from memq.errors import ConfigError, DataLossError, InvalidRequestError
+from memq.tables.commit import Written, commit_range
+from memq.tables.iceberg import open_table
+from memq.tables.ledger import TopicRange
+from memq.testing.broker import BrokerProcess
+from tests.advice import follows
+from tests.integration.tables.lake import catalog_options
+
+SCHEMA = pa.schema([("n", pa.int64()), ("tag", pa.uint16()), ("at", pa.timestamp("us", "UTC"))])
+ROWS = 10
+"""Of each Batch."""
+
+SHORT = {"retention": "10s", "dedup_window": "10s", "upload_deadline": "1s"}
+
+
+class Lake:
+    """A topic, and a table that some of its ranges are put into."""
+
+    def __init__(self, address, folder, partitions=1, **options):
+        self.address, self.folder, self.topic = address, folder, f"t{uuid.uuid4().hex[:8]}"
+        with AdminClient(address) as admin:
+            admin.create_topic(
+                self.topic,
+                schema=SCHEMA,
+                batch_age="5ms",
+                read_partitions=partitions,
+                **options,
+            )
+        self.written = 0
+
+    def produce(self, batches):
+        with Producer(self.address, topic=self.topic, acks="all") as producer:
+            for _ in range(batches):
+                numbers = list(range(self.written, self.written + ROWS))
+                columns = {"n": numbers, "tag": [n % 7 for n in numbers], "at": numbers}
+                producer.write_table(pa.table(columns, schema=SCHEMA))
+                producer.flush(timeout=30)
+                self.written += ROWS
+
+    @property
+    def table(self):
+        return open_table(f"local:lake.{self.topic}", catalog_options(self.folder))
+
+    def ends(self):
+        with AdminClient(self.address) as admin:
+            return {each.partition: each.end for each in admin.offsets(self.topic)}
+
+    def put(self, start, end, partition=0):
+        """Put a range in as Spark does: with the types that Iceberg has."""
+        read = read_range(
+            self.address,
+            topic=self.topic,
+            partition=partition,
+            start=start,
+            end=end,
+            metadata=True,
+        )
+        with AdminClient(self.address) as admin:
+            incarnation = admin.describe_topic(self.topic).incarnation
+        rows = read.set_column(1, "tag", read["tag"].cast(pa.int32()))
+        for name, value in (("topic", self.topic), ("memq_incarnation", incarnation)):
+            rows = rows.append_column(name, pa.repeat(pa.scalar(value), len(rows)))
+        table = self.table
+        table.create(rows.schema)
+        wanted = TopicRange(
+            topic=self.topic, incarnation=incarnation, partition=partition, start=start, end=end
+        )
+
+        def write():
+            folder = Path(table.location.removeprefix("file://")) / "data"
+            folder.mkdir(exist_ok=True, parents=True)
+            path = folder / f"{uuid.uuid4().hex}.parquet"
+            pq.write_table(rows, path)
+            counted = msgspec.structs.replace(wanted, records=len(rows))
+            return Written(counted, [f"file://{path}"])
+
+        return commit_range(table, wanted, write, attempt=uuid.uuid4().hex, job="test")
+
+    def scan(self, **options):
+        return scan(self.address, topic=self.topic, table=self.table, **options)
+
+    def numbers(self, **options):
+        return sorted(self.scan(**options).read_all()["n"].to_pylist())
+
+
+@pytest.fixture
+def lake(broker, tmp_path):
+    return Lake(broker.address, tmp_path)
+
+
+def test_the_rest_comes_from_batches(lake):
+    """Holes of the table are filled from the topic, and every row comes once, as it was written."""
+    lake.produce(8)
+    for start, end in [(1, 3), (5, 6)]:
+        lake.put(start, end)
+
+    table = lake.scan().read_all()
+
+    assert table.schema.equals(SCHEMA)
+    plain = read_range(lake.address, topic=lake.topic)
+    assert table.sort_by("n").equals(plain.sort_by("n"))
+    assert lake.numbers() == list(range(8 * ROWS))
+
+
+@pytest.mark.parametrize("until", range(9))
+def test_pinned(lake, until):
+    """Up to an offset, whichever side it lies in; what is published or put in later is not read."""
+    lake.produce(6)
+    lake.put(1, 4)
+    lake.put(4, 5)
+    if until > 6:
+        with pytest.raises(InvalidRequestError, match=r"ends at \{0: 6\}"):
+            lake.scan(until={0: until})
+        return
+
+    opened = lake.scan(until={0: until})
+    lake.produce(1)
+    lake.put(0, 1)
+    lake.put(5, 6)
+
+    assert sorted(opened.read_all()["n"].to_pylist()) == list(range(until * ROWS))
+    assert lake.numbers(until={0: until}) == list(range(until * ROWS))
+
+
+def test_what_retention_removed_is_in_the_table(tmp_path):
+    """The table holds what the topic does not any more; a hole that neither has is an error."""
+    with BrokerProcess(tmp_path / "broker", retention_interval="100ms") as forgetful:
+        lake = Lake(forgetful.address, tmp_path, **SHORT)
+        lake.produce(6)
+        lake.put(0, 2)
+        lake.put(3, 4)
+        with AdminClient(lake.address) as admin:
+            wait_until_removed(admin, lake.topic, 6)
+            admin.alter_topic(lake.topic, retention="7d")
+        lake.produce(1)
+
+        with pytest.raises(DataLossError, match="partition 0, offset 2: neither in the table nor"):
+            lake.scan()
+        assert lake.numbers(until={0: 2}) == list(range(2 * ROWS))
+
+
+def wait_until_removed(admin, topic, end):
+    deadline_s = time.monotonic() + 60
+    while admin.offsets(topic)[0].start < end:
+        assert time.monotonic() < deadline_s, "retention has not come"
+        time.sleep(0.1)
+
+
+def test_read_partitions_that_grew_apart(broker, tmp_path):
+    """Each read partition has its own seam."""
+    lake = Lake(broker.address, tmp_path, partitions=3)
+    lake.produce(12)
+    ends = lake.ends()
+    for partition, end in ends.items():
+        if end > partition:
+            lake.put(partition, end, partition)
+    lake.produce(6)
+
+    assert lake.numbers() == list(range(18 * ROWS))
+    pinned = {partition: min(2, end) for partition, end in ends.items()}
+    table = lake.scan(until=pinned, metadata=True).read_all()
+    places = set(zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True))
+    assert places == {(each, n) for each, end in pinned.items() for n in range(end)}
+    assert len(table) == len(places) * ROWS
+
+
+def test_a_topic_that_was_made_anew(lake):
+    """Rows of another incarnation are not its rows, though its offsets are the same."""
+    lake.produce(3)
+    lake.put(0, 2)
+    with AdminClient(lake.address) as admin:
+        admin.delete_topic(lake.topic)
+        admin.create_topic(lake.topic, schema=SCHEMA, batch_age="5ms", read_partitions=1)
+    lake.written = 1_000
+    lake.produce(2)
+    lake.put(1, 2)
+
+    assert lake.numbers() == list(range(1_000, 1_020))
+
+
+def test_a_table_of_another_topic(lake, broker, tmp_path):
+    """A table that has nothing of the topic gives nothing; all comes from Batches."""
+    lake.produce(2)
+    other = Lake(broker.address, tmp_path)
+    other.produce(1)
+    other.put(0, 1)
+
+    read = scan(lake.address, topic=lake.topic, table=other.table).read_all()
+    assert sorted(read["n"].to_pylist()) == list(range(2 * ROWS))
+
+
+def test_columns(lake):
+    """A choice of columns, and those that say where a row is from."""
+    lake.produce(3)
+    lake.put(0, 2)
+
+    assert lake.scan(columns=["tag"]).read_all().schema.equals(pa.schema([SCHEMA.field("tag")]))
+    table = lake.scan(columns=["sequence", "n"], metadata=True).read_all()
+    direct = read_range(lake.address, topic=lake.topic, columns=["sequence", "n"], metadata=True)
+    assert table.sort_by("n").equals(direct.sort_by("n"))
+
+
+def test_engines_agree_while_both_move(lake):
+    """At offsets pinned one after the other DuckDB and Polars count and sum the same rows."""
+    stop = threading.Event()
+    lake.produce(1)
+    lake.put(0, 1)
+    failures = []
+
+    def move():
+        done = 1
+        try:
+            while not stop.is_set():
+                lake.produce(1)
+                if (end := lake.ends()[0]) - done > 2:
+                    lake.put(done, end - 1)
+                    done = end - 1
+        except Exception as exc:  # noqa: BLE001 - shown below
+            failures.append(exc)
+
+    mover = threading.Thread(target=move)
+    mover.start()
+    try:
+        for _ in range(12):
+            end = lake.ends()[0]
+            expected = (end * ROWS, sum(range(end * ROWS)))
+            pinned = lake.scan(until={0: end})  # noqa: F841 - DuckDB finds it by its name
+            assert duckdb.sql("select count(*), sum(n) from pinned").fetchall() == [expected]
+            frame = pl.from_arrow(lake.scan(until={0: end}))
+            assert (frame.height, frame["n"].sum()) == expected
+            read = lake.scan(until={0: end}).read_all()
+            assert (len(read), pc.sum(read["n"]).as_py()) == expected
+    finally:
+        stop.set()
+        mover.join()
+    assert not failures
+
+
+@follows("not with a table; filter the rows, or give until")
+def test_options_that_do_not_go_together(lake):
+    """Offsets and times are those of the topic alone, and an end by partition that of both."""
+    lake.produce(1)
+    lake.put(0, 1)
+
+    with pytest.raises(ConfigError, match="partition = 0: not with a table"):
+        lake.scan(partition=0)
+    with pytest.raises(ConfigError, match="until: goes with a table"):
+        scan(lake.address, topic=lake.topic, until={0: 1})
+
+    filtered = lake.scan(metadata=True).read_all().filter(pc.field("partition") == 0)
+    assert len(filtered) == len(lake.numbers(until={0: 1})) == ROWS
