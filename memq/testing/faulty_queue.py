@@ -117,6 +117,7 @@ class FaultyQueue:
     offset_since = _as_planned(NotificationQueue.offset_since)
     times = _as_planned(NotificationQueue.times)
     save_times = _as_planned(NotificationQueue.save_times)
+    see_published = _as_planned(NotificationQueue.see_published)
     truncate = _as_planned(NotificationQueue.truncate)
     commit = _as_planned(NotificationQueue.commit)
     committed = _as_planned(NotificationQueue.committed)

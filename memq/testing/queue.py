@@ -190,6 +190,10 @@ class InMemoryQueue:
         self._wake(topic)
         return offsets
 
+    async def see_published(self, topic: str) -> None:
+        """Nothing is waited for: what is published is seen."""
+        self._topic(topic)
+
     async def fetch(
         self, topic: str, partition: int, offset: int, *, max_entries: int, max_bytes: int
     ) -> list[QueueEntry]:

@@ -113,6 +113,16 @@ async def test_publishing_nothing_is_fine(queue, topic):
     assert await queue.offsets(topic, 0) == (0, 0)
 
 
+async def test_what_was_published_is_seen(queue, topic):
+    """Once that is waited for, the end has it; a topic without anything has nothing to wait for."""
+    await queue.see_published(topic)
+    (offset,) = await publish(queue, topic, b"a")
+    await queue.see_published(topic)
+    assert (await queue.offsets(topic, 0))[1] > offset
+    with pytest.raises(UnknownTopicError):
+        await queue.see_published("another")
+
+
 async def test_concurrent_publications_keep_the_order_of_the_calls(queue, topic):
     """Publications made before others have ended appear in the order of the calls, none lost."""
     calls = [publish(queue, topic, b"%d" % n, write_partition=n % 2) for n in range(200)]

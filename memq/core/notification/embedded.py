@@ -270,6 +270,10 @@ class EmbeddedQueue:
             )
         )
 
+    async def see_published(self, topic: str) -> None:
+        """Nothing is waited for: what is published is seen."""
+        self._topic(topic)
+
     # -- reading ----------------------------------------------------------------------------
 
     async def fetch(

@@ -174,6 +174,15 @@ class NotificationQueue(Protocol):
             QueueError: none of them was.
         """
 
+    async def see_published(self, topic: str) -> None:
+        """Wait until everybody sees what this process has published to a topic before.
+
+        From then on it is before the end that `offsets` gives, at each process.
+
+        Raises:
+            QueueError: it is not seen yet; a broker that has died may have left a transaction open.
+        """
+
     async def fetch(
         self, topic: str, partition: int, offset: int, *, max_entries: int, max_bytes: int
     ) -> list[QueueEntry]:

@@ -10,6 +10,7 @@ from memq.broker import cluster_topics
 from memq.broker.hosted_topic import NOT_OWNED
 from memq.core.clock import ClockReading
 from memq.core.governor.nodes import BROKERS, DOOMED, TOPICS
+from memq.core.notification.kafka import queue as queue_module
 from memq.core.notification.kafka.queue import KafkaQueue
 from memq.core.wire import messages as m
 from memq.errors import (
@@ -199,6 +200,25 @@ async def test_what_was_closed_amid_a_publication_tells_no_watermark(cluster):
     (entry,) = await queue.fetch(hosted.topic.queue_topic, 0, 0, max_entries=9, max_bytes=1 << 20)
     assert told[0] == [NOT_OWNED] or told[0][0] <= entry.timestamp_ms
     assert set(told[1]) == {NOT_OWNED}
+
+
+async def test_what_a_watermark_covers_is_before_the_end_at_each_broker(cluster, monkeypatch):
+    """Kafka shows late what it has committed; no watermark is told that is ahead of that."""
+    monkeypatch.setattr(queue_module, "SETTLED_S", 0.05)
+    one, two = await cluster.start("one", "two")
+    c = await cluster.connect(one)
+    await c.create("t", batch_age="1ms")
+    (owner,) = await cluster.all_owned("t")
+    at, other = (one, two) if owner == "one" else (two, one)
+    writer = await cluster.connect(at)
+    writer.schema_id = c.schema_id
+    cluster.kafka.marker_s = (1.0, 1.0)
+    await writer.write(0)
+    hosted = at.topics.get("t")
+    (told,), _ = await hosted.watermarks()
+    _, end = await other.context.queue.offsets(hosted.topic.queue_topic, 0)
+    assert told > 0
+    assert end == 1
 
 
 async def test_a_topic_that_is_altered_during_a_take_over_is_taken_over_as_it_is(cluster):

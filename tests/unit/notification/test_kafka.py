@@ -10,6 +10,7 @@ import pytest
 
 from memq.core.clock import SavedTimes
 from memq.core.notification.kafka import publisher as publisher_module
+from memq.core.notification.kafka import queue as queue_module
 from memq.core.notification.kafka import state_topic as state_topic_module
 from memq.core.notification.kafka.client import NewRecord, Place, Record
 from memq.core.notification.kafka.queue import KafkaQueue
@@ -304,6 +305,30 @@ async def test_to_fence_others_holds_no_publication_up(kafka, process, queue):
     await queue.close()
     with pytest.raises(ClosedError):
         await fencing
+
+
+async def test_what_is_published_is_seen_late(kafka, process, queue, monkeypatch):
+    """Kafka marks what is committed some time after it says so; ends that are asked for at another
+    broker have it once `see_published` has returned.
+    """
+    monkeypatch.setattr(queue_module, "SETTLED_S", 0.01)
+    other = await process("other")
+    await other.fence("t", 2)
+    kafka.marker_s = (0.3, 0.3)
+    await publish(other, b"late marker", write_partition=2)
+    assert await queue.offsets("t", 0) == (0, 0)
+    await other.see_published("t")
+    assert (await queue.offsets("t", 0))[1] == 1
+
+
+async def test_what_is_never_seen_is_an_error(kafka, process, queue, monkeypatch):
+    """`see_published` does not take for seen what Kafka does not show in time."""
+    monkeypatch.setattr(queue_module, "SETTLED_S", 0.01)
+    monkeypatch.setattr(queue_module, "SEEN_S", 0.02)
+    kafka.marker_s = (60.0, 60.0)
+    await publish(queue, b"a")
+    with pytest.raises(QueueError, match="a transaction open"):
+        await queue.see_published("t")
 
 
 async def test_fences_at_a_time_share_their_work(kafka, process, queue):

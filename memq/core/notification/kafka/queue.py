@@ -329,6 +329,19 @@ class KafkaQueue:
         owner = (topic, write_partition)
         return await self._publisher.write(records, owner, doubtful=True)
 
+    async def see_published(self, topic: str) -> None:
+        """Wait until everybody sees what this process has published to a topic before.
+
+        A transaction that is committed is not seen before Kafka has marked it in each partition,
+        nor while there is an open one before it.
+
+        Raises:
+            QueueError: that takes longer than `SEEN_S`.
+        """
+        partitions = range(await self._partitions(topic))
+        written = [each for each in partitions if self._place(topic, each) in self._written]
+        await asyncio.gather(*(self._tail(topic, each) for each in written))
+
     # -- reading ----------------------------------------------------------------------------
 
     async def fetch(
