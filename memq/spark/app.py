@@ -1,4 +1,4 @@
-"""What the programs in `spark_apps/` share: their options, how they start, speak, and end.
+"""What the programs in `memq.spark.apps` share: their options, how they start, speak, and end.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. An error is one line on stderr; the
 progress is in the log, on stderr as well.

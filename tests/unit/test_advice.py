@@ -72,7 +72,10 @@ def options_of(command: click.Command) -> Iterator[str]:
 
 def spark_options() -> set[str]:
     """The flags of the programs for Spark, by their text: they are loaded with Spark."""
-    programs = [*(ROOT / "spark_apps").glob("*.py"), ROOT / "memq" / "spark" / "app.py"]
+    programs = [
+        *(ROOT / "memq" / "spark" / "apps").glob("*.py"),
+        ROOT / "memq" / "spark" / "app.py",
+    ]
     return {flag for path in programs for flag in OPTION.findall(path.read_text())}
 
 

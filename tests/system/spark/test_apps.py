@@ -37,13 +37,13 @@ from memq.errors import (
     TopicRecreatedError,
 )
 from memq.spark.app import one_line, run
+from memq.spark.apps import audit_reconcile
+from memq.spark.apps import compact as compact_app
+from memq.spark.apps import range_to_parquet as app
 from memq.spark.audit import FINDINGS, TopicAddress, deep_on, findings
 from memq.spark.compaction import Compaction, compact
 from memq.spark.folders import Folders
 from memq.spark.parquet import PATH_COLUMNS, RangeJob, range_to_parquet
-from spark_apps import audit_reconcile
-from spark_apps import compact as compact_app
-from spark_apps import range_to_parquet as app
 from tests.integration.reading import world
 from tests.system.spark.conftest import SPARK_CONFIG
 from tests.system.spark.reading import NAME, ends_of

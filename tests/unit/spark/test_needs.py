@@ -72,6 +72,23 @@ def test_a_program_without_pyspark(app):
     assert err.startswith("error: memq.spark needs PySpark, which is not installed: pip install ")
 
 
+@pytest.mark.parametrize("app", APPS, ids=lambda path: path.stem)
+def test_a_file_and_its_module_are_one_program(app):
+    """A program says the same whether it is started by its file or by its module."""
+    by_file, by_module = run(app), run("-m", f"memq.spark.apps.{app.stem}")
+
+    assert by_file == by_module
+    assert by_file[0] == 2
+    assert by_file[2].startswith(f"{app.stem}: error: Missing option")
+
+
+def test_every_program_has_a_file():
+    """Each program in the package has its file to submit, and each file its program."""
+    programs = (Path(__file__).parents[3] / "memq" / "spark" / "apps").glob("[!_]*.py")
+
+    assert sorted(each.name for each in programs) == [each.name for each in APPS]
+
+
 def test_what_is_to_be_installed_is_what_the_package_asks_for():
     """The advice has the versions of the project's own extra."""
     text = (Path(__file__).parents[3] / "pyproject.toml").read_text()

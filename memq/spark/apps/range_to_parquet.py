@@ -1,0 +1,81 @@
+"""Write an exact range of offsets to Parquet, once: a second run replaces its own output.
+
+Run it with `spark-submit spark_apps/range_to_parquet.py …` or with
+`python -m memq.spark.apps.range_to_parquet …`; `--help` says more.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from memq.cli.command import Command
+from memq.core.ranges import OffsetRange
+from memq.core.topic import check_topic_name
+from memq.core.units import counted
+from memq.errors import InvalidRequestError
+from memq.spark.app import job_options, run, session, token_from, topic_options
+from memq.spark.parquet import RangeJob, check_retained, range_to_parquet
+
+
+@click.command(
+    "range_to_parquet",
+    cls=Command,
+    epilog="""
+spark-submit spark_apps/range_to_parquet.py --topic clicks --partition 0 \\
+    --start 0 --end 500 --output s3a://lake/clicks --manifest clicks-0-500.json
+python spark_apps/range_to_parquet.py --topic clicks --partition 0 --start 0 --end 500 \\
+    --output /tmp/lake --manifest /tmp/clicks-0-500.json
+""",
+)
+@topic_options
+@click.option("--partition", required=True, type=click.IntRange(0), help="Read partition.")
+@click.option("--start", required=True, type=click.IntRange(0), help="First offset.")
+@click.option("--end", required=True, type=click.IntRange(0), help="One past the last offset.")
+@click.option(
+    "--incarnation",
+    default="",
+    metavar="HEX",
+    help="Of the topic that the range was planned for; another one is an error. Whichever there is "
+    "when left out.",
+)
+@click.option(
+    "--output",
+    required=True,
+    metavar="DIR",
+    help="Folder, or URI that Spark can write to. The range gets its own folder in it.",
+)
+@click.option(
+    "--manifest", required=True, metavar="FILE", help="Written last: what went into the files."
+)
+@job_options("range_to_parquet")
+def main(
+    *, partition: int, start: int, end: int, incarnation: str, token_env: str | None, **job: Any
+) -> None:
+    """Write the Batches of a read partition from offset START up to, not including, END to Parquet.
+
+    The files go to a folder of the range below DIR. A second run, also after one that was killed,
+    replaces this folder and nothing else. The manifest is JSON with the range, Batches, Messages,
+    records, bytes and the sum of the checksums, and with what was left out; it is written only when
+    the files have as many records as the range must give.
+    """
+    check_topic_name(job["topic"])
+    if end < start:
+        raise InvalidRequestError(f"--end {end} is before --start {start}")
+    wanted = OffsetRange(partition, start, end, incarnation)
+    task = RangeJob(range=wanted, token=token_from(token_env), **job)
+    check_retained(task)
+    spark = session(task.name)
+    try:
+        done = range_to_parquet(spark, task)
+    finally:
+        spark.stop()
+    click.echo(
+        f"{counted(done.records, 'record')} of {counted(done.batches, 'Batch')} in {done.output}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))
