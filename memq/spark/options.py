@@ -21,8 +21,8 @@ from memq.core.defaults import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, STORAGE_OP
 from memq.core.named_values import NO_VALUES, NamedValues, parse_storage_options
 from memq.core.options import Kind, Option, options_of
 from memq.core.topic import check_incarnation, check_topic_name
-from memq.core.units import parse_size_bytes
 from memq.errors import ConfigError, CorruptDataError, DataLossError, MemqError
+from memq.spark.units import parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -110,13 +110,6 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _size(text: str) -> int:
-    size = int(text) if text.strip().isdigit() else parse_size_bytes(text)
-    if not size:
-        raise ValueError('must be more than 0: bytes, or a size such as "64MiB"')
-    return size
-
-
 def _job_id(text: str) -> str:
     if not 0 < len(text.encode()) <= MAX_JOB_ID_BYTES:
         raise ValueError(f"must have 1 to {MAX_JOB_ID_BYTES} bytes")
@@ -163,10 +156,10 @@ def _chosen(words: Any, default: str) -> Option:
     return _option(_choice(*choices), default, choices=choices)
 
 
-def _of_producer(name: str) -> Option:
+def _of_producer(name: str, read: Callable[[str], Any] = str) -> Option:
     """The row of a producer's option; the producer checks it."""
     row = next(row for row in PRODUCER_OPTIONS if row.name == name)
-    return replace(row, read=str)
+    return replace(row, read=read)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,9 +223,9 @@ class ReadOptions(_TopicOptions):
         int | None, _option(_count, kind="count", shown="the driver's processors")
     ]
     # Of stored bytes; measured best between 64 and 128 MiB.
-    max_bytes_per_partition: Annotated[int, _option(_size, "128MiB", kind="size")]
+    max_bytes_per_partition: Annotated[int, _option(parse_size, "128MiB", kind="size")]
     max_offsets_per_trigger: Annotated[int | None, _option(_count, kind="count", shown="no limit")]
-    max_bytes_per_trigger: Annotated[int | None, _option(_size, kind="size", shown="no limit")]
+    max_bytes_per_trigger: Annotated[int | None, _option(parse_size, kind="size", shown="no limit")]
     read_through: Annotated[ReadThrough, _chosen(ReadThrough, "storage")]
     storage_options: Annotated[
         NamedValues,
@@ -281,7 +274,7 @@ class WriteOptions(_TopicOptions):
 
     job_id: Annotated[str | None, _option(_job_id, shown="none")]
     compression: Annotated[Compression, _chosen(Compression, "none")]
-    message_bytes: Annotated[str, _of_producer("message_bytes")]
+    message_bytes: Annotated[int, _of_producer("message_bytes", parse_size)]
     partition_by: Annotated[str, _of_producer("partition_by")]
     delivery_timeout: Annotated[str | None, _of_producer("delivery_timeout")]
 

@@ -176,3 +176,39 @@ def test_the_topic_must_be_named():
     """There is no read without a topic."""
     with pytest.raises(ConfigError, match="option 'topic' is missing"):
         parse_read_options({})
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("1000", 1000),
+        ("512B", 512),
+        ("512b", 512),
+        ("64k", 64 << 10),
+        ("64m", 64 << 20),
+        ("64MB", 64 << 20),
+        ("64mb", 64 << 20),
+        ("1g", 1 << 30),
+        ("2T", 2 << 40),
+        ("1p", 1 << 50),
+        ("1.5MiB", 3 << 19),
+        (" 64MiB ", 64 << 20),
+    ],
+)
+def test_sizes_are_written_as_in_spark_or_as_in_memq(text, size):
+    """Spark's sizes count by 1024 and take no heed of case; ours name the unit in full."""
+    given = {"maxBytesPerTrigger": text}
+
+    assert parse_read_options(GIVEN | given).max_bytes_per_trigger == size
+
+
+@pytest.mark.parametrize("text", ["0m", "m", "1.5m", "64 MB", "-1m", "1kk", "64mib", ""])
+def test_what_is_no_size_is_refused(text):
+    """A size of 0, a fraction of Spark's units, and what neither writes, are errors."""
+    with pytest.raises(ConfigError, match="option 'maxBytesPerTrigger'"):
+        parse_read_options(GIVEN | {"maxBytesPerTrigger": text})
+
+
+def test_a_write_takes_sizes_of_spark():
+    """Messages are cut to a size that may be written as Spark does."""
+    assert parse_write_options(GIVEN | {"messageBytes": "2m"}).producer["message_bytes"] == 2 << 20
