@@ -6,10 +6,8 @@ before anything is read or written.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
@@ -22,6 +20,15 @@ from memq.core.named_values import NO_VALUES, NamedValues, parse_storage_options
 from memq.core.options import Kind, Option, options_of
 from memq.core.topic import check_incarnation, check_topic_name
 from memq.errors import ConfigError, CorruptDataError, DataLossError, MemqError
+from memq.spark.bounds import (
+    EARLIEST,
+    LATEST,
+    Bound,
+    check_bounds,
+    parse_offsets,
+    parse_timestamp,
+    parse_timestamps,
+)
 from memq.spark.units import parse_size
 
 if TYPE_CHECKING:
@@ -29,30 +36,12 @@ if TYPE_CHECKING:
 
     from memq.client.producer.options import ProducerArguments
 
-EARLIEST, LATEST = -2, -1  # in place of an offset, as in the JSON of Spark's Kafka source
 SECRET_OPTIONS = ("token", "storageOptions")  # no error has their values
 MAX_JOB_ID_BYTES = 128  # a producer id has up to 200, with the words around it
 
 Mode = Literal["failfast", "permissive"]
 View = Literal["records", "messages"]
 Compression = Literal["none", "zstd", "lz4"]
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-@dataclass(frozen=True)
-class Bound:
-    """Where a read begins or ends: everywhere at the same word or time, or by read partition.
-
-    Attributes:
-        word: `EARLIEST` or `LATEST`.
-        at_ms: the first Batch published at this time or later, milliseconds since 1970 UTC.
-        offsets: next offset, `EARLIEST` or `LATEST` by read partition; others are not read.
-    """
-
-    word: int | None = None
-    at_ms: int | None = None
-    offsets: Mapping[int, int] | None = None
 
 
 def _bootstrap(text: str) -> str:
@@ -68,40 +57,6 @@ def _topic(text: str) -> str:
 def _incarnation(text: str) -> str:
     check_incarnation(text)  # also one that is empty: it was meant to say which topic
     return text
-
-
-def _offsets(text: str) -> Bound:
-    words = {"earliest": EARLIEST, "latest": LATEST}
-    word = words.get(text.strip().lower())
-    if word is not None:
-        return Bound(word=word)
-    wrong = ValueError(
-        'must be earliest, latest, or JSON of read partition to offset such as {"0": 5, "1": 7}, '
-        "where -2 is earliest and -1 latest"
-    )
-    try:
-        found = json.loads(text)
-        offsets = {int(partition): offset for partition, offset in found.items()}
-    except (ValueError, AttributeError) as exc:
-        raise wrong from exc
-    sound = all(type(offset) is int and offset >= EARLIEST for offset in offsets.values())
-    if not offsets or not sound or min(offsets) < 0:
-        raise wrong
-    return Bound(offsets=offsets)
-
-
-def _timestamp(text: str) -> Bound:
-    if text.strip().isdigit():
-        return Bound(at_ms=int(text))
-    try:
-        moment = datetime.fromisoformat(text.strip())
-    except ValueError as exc:
-        raise ValueError(
-            "must be milliseconds since 1970 UTC, or a time such as 2025-06-30T12:00:00Z"
-        ) from exc
-    if moment.tzinfo is None:
-        raise ValueError(f"has no time zone; write {text.strip()}Z for UTC")
-    return Bound(at_ms=(moment - _EPOCH) // timedelta(milliseconds=1))
 
 
 def _count(text: str) -> int:
@@ -193,6 +148,9 @@ class ReadOptions(_TopicOptions):
         starting_timestamp: Start with the first Batch published at this time or later: milliseconds
             since 1970, or ISO 8601 with a time zone.
         ending_timestamp: End before the first Batch published at this time or later.
+        starting_offsets_by_timestamp: JSON of read partition to such a time; limits the read to the
+            partitions it names.
+        ending_offsets_by_timestamp: Likewise for the end.
         columns: Names of the columns to read, separated by commas; the others are not moved.
             `.schema(...)` does the same.
         view: `messages` gives one row for each Message in place of its records.
@@ -211,10 +169,20 @@ class ReadOptions(_TopicOptions):
     """
 
     incarnation: Annotated[str | None, _option(_incarnation, shown="whichever there is")]
-    starting_offsets: Annotated[Bound, _option(_offsets, shown="`earliest`; for a stream `latest`")]
-    ending_offsets: Annotated[Bound, _option(_offsets, shown="`latest`; a stream does not end")]
-    starting_timestamp: Annotated[Bound | None, _option(_timestamp, shown="not given")]
-    ending_timestamp: Annotated[Bound | None, _option(_timestamp, shown="not given")]
+    starting_offsets: Annotated[
+        Bound, _option(parse_offsets, shown="`earliest`; for a stream `latest`")
+    ]
+    ending_offsets: Annotated[
+        Bound, _option(parse_offsets, shown="`latest`; a stream does not end")
+    ]
+    starting_timestamp: Annotated[Bound | None, _option(parse_timestamp, shown="not given")]
+    ending_timestamp: Annotated[Bound | None, _option(parse_timestamp, shown="not given")]
+    starting_offsets_by_timestamp: Annotated[
+        Bound | None, _option(parse_timestamps, shown="not given")
+    ]
+    ending_offsets_by_timestamp: Annotated[
+        Bound | None, _option(parse_timestamps, shown="not given")
+    ]
     columns: Annotated[tuple[str, ...] | None, _option(_names, shown="all")]
     view: Annotated[View, _chosen(View, "records")]
     mode: Annotated[Mode, _chosen(Mode, "failfast")]
@@ -239,12 +207,14 @@ class ReadOptions(_TopicOptions):
     @property
     def starting(self) -> Bound:
         """Where the read begins."""
-        return self.starting_timestamp or self.starting_offsets
+        times = self.starting_timestamp or self.starting_offsets_by_timestamp
+        return times or self.starting_offsets
 
     @property
     def ending(self) -> Bound:
         """Where the read ends."""
-        return self.ending_timestamp or self.ending_offsets
+        times = self.ending_timestamp or self.ending_offsets_by_timestamp
+        return times or self.ending_offsets
 
     @property
     def permissive(self) -> bool:
@@ -320,11 +290,12 @@ def parse_read_options(given: Mapping[str, str], *, stream: bool = False) -> Rea
     """
     values = _parse_all(READ_OPTIONS, given, "read")
     for side, default in (("starting", LATEST if stream else EARLIEST), ("ending", LATEST)):
-        if values[f"{side}_offsets"] and values[f"{side}_timestamp"]:
-            raise ConfigError(f"options '{side}Offsets' and '{side}Timestamp' exclude each other")
+        _check_one_of(
+            values, f"{side}_offsets", f"{side}_timestamp", f"{side}_offsets_by_timestamp"
+        )
         values[f"{side}_offsets"] = values[f"{side}_offsets"] or Bound(word=default)
     options = ReadOptions(**values)
-    _check_bounds(options.starting, options.ending)
+    check_bounds(options.starting, options.ending)
     return options
 
 
@@ -375,28 +346,16 @@ def _parse_all(
     return values
 
 
+def _check_one_of(values: Mapping[str, Any], *fields: str) -> None:
+    """Refuse options that say the same thing in two ways."""
+    given = [READ_OPTIONS[field].name for field in fields if values[field]]
+    if len(given) > 1:
+        raise ConfigError(f"options '{given[0]}' and '{given[1]}' exclude each other")
+
+
 def _value(row: Option, text: str | None) -> Any:
     try:
         return row.parse(row.default if text is None else text)
     except (ValueError, MemqError) as exc:
         shown = "" if row.name in SECRET_OPTIONS else f" = {str(text)[:500]!r}"
         raise ConfigError(f"option '{row.name}'{shown}: {exc}") from exc
-
-
-def _check_bounds(starting: Bound, ending: Bound) -> None:
-    if starting.word == LATEST and ending.word == EARLIEST:
-        raise ConfigError("option 'endingOffsets' = 'earliest' ends before the read starts")
-    if starting.offsets is None or ending.offsets is None:
-        return
-    if set(starting.offsets) != set(ending.offsets):
-        raise ConfigError(
-            f"options 'startingOffsets' and 'endingOffsets' name different read partitions: "
-            f"{sorted(starting.offsets)} and {sorted(ending.offsets)}"
-        )
-    for partition, start in starting.offsets.items():
-        end = ending.offsets[partition]
-        if 0 <= end < start:
-            raise ConfigError(
-                f"option 'endingOffsets' = {end} for read partition {partition}: it is before "
-                f"'startingOffsets' = {start}"
-            )

@@ -23,8 +23,8 @@ from memq.client.duplicates import MessageNames
 from memq.core.ranges import OffsetRange, offsets_in_words, retained_in_words
 from memq.core.units import counted
 from memq.errors import ConfigError, OffsetOutOfRangeError
+from memq.spark.bounds import EARLIEST, LATEST
 from memq.spark.duplicates import find_duplicates
-from memq.spark.options import EARLIEST, LATEST
 from memq.spark.topic import without_runs
 
 if TYPE_CHECKING:
@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from memq.client.duplicates import Duplicates
     from memq.core.notification.notification import PublishedBatch
     from memq.core.wire.messages import PartitionOffsets
+    from memq.spark.bounds import Bound
     from memq.spark.duplicates import NameHistory
-    from memq.spark.options import Bound, ReadOptions
+    from memq.spark.options import ReadOptions
     from memq.spark.topic import SparkTopic
 
 log = logging.getLogger("memq.spark")
@@ -122,23 +123,33 @@ def bound_offsets(
         ConfigError: it names a read partition that does not exist.
         MemqError: the brokers failed.
     """
-    if bound.at_ms is not None:
-        found = {each.partition: each.at for each in topic.offsets(bound.at_ms)}
-        return {
-            partition: each.end if (at := found.get(partition)) is None else min(at, each.end)
-            for partition, each in retained.items()
-        }
-    if bound.offsets is None:
-        return {partition: _offset(bound.word, each) for partition, each in retained.items()}
-    unknown = sorted(set(bound.offsets) - set(retained))
+    unknown = sorted(set(bound.partitions or ()) - set(retained))
     if unknown:
         raise ConfigError(
             f"option '{option}' names read partition {unknown[0]}; the topic has "
             f"{', '.join(map(str, sorted(retained)))}"
         )
+    if bound.times is not None:
+        found = {at_ms: _offsets_at(topic, at_ms, retained) for at_ms in set(bound.times.values())}
+        return {partition: found[at_ms][partition] for partition, at_ms in bound.times.items()}
+    if bound.at_ms is not None:
+        return _offsets_at(topic, bound.at_ms, retained)
+    if bound.offsets is None:
+        return {partition: _offset(bound.word, each) for partition, each in retained.items()}
     return {
         partition: _offset(offset, retained[partition])
         for partition, offset in bound.offsets.items()
+    }
+
+
+def _offsets_at(
+    topic: SparkTopic, at_ms: int, retained: Mapping[int, PartitionOffsets]
+) -> dict[int, int]:
+    """The first offset published at a time or later, or the end, by read partition."""
+    found = {each.partition: each.at for each in topic.offsets(at_ms)}
+    return {
+        partition: each.end if (at := found.get(partition)) is None else min(at, each.end)
+        for partition, each in retained.items()
     }
 
 

@@ -47,8 +47,8 @@ from memq.errors import (
     OffsetOutOfRangeError,
     TopicRecreatedError,
 )
+from memq.spark.bounds import LATEST
 from memq.spark.duplicates import NameHistory
-from memq.spark.options import LATEST
 from memq.spark.plan import (
     TaskInput,
     bound_offsets,
@@ -222,12 +222,13 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _check_start_time(self, now_ms: float) -> None:
         """Refuse a start in the future: its offsets are not known, and a checkpoint keeps them."""
-        at_ms = self._options.starting.at_ms
-        if at_ms is not None and at_ms > now_ms:
+        late_ms = self._options.starting.latest_ms - now_ms
+        if late_ms > 0:
+            by_partition = self._options.starting_offsets_by_timestamp
+            name = "startingOffsetsByTimestamp" if by_partition else "startingTimestamp"
             raise ConfigError(
-                f"option 'startingTimestamp' is {(at_ms - now_ms) / 1000:.0f} s in the future; a "
-                "stream can begin now at the latest: leave the option out and set "
-                "startingOffsets to latest"
+                f"option {name!r} is {late_ms / 1000:.0f} s in the future; a stream can "
+                "begin now at the latest: leave the option out and set startingOffsets to latest"
             )
 
     def _decode(self, offset: Mapping[str, Any]) -> StreamPositions:
@@ -247,7 +248,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _reads(self, partition: int) -> bool:
         """Whether the stream reads this read partition: endingOffsets may name those it reads."""
-        chosen = self._options.ending.offsets
+        chosen = self._options.ending.partitions
         return chosen is None or partition in chosen
 
     def _ends(self, retained: Mapping[int, PartitionOffsets]) -> dict[int, int]:
@@ -281,7 +282,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             first = retained[partition].start
             rest = retained_part(self._options, OffsetRange(partition, offset, first), first)
             positions[partition] = StreamPosition(began, rest.start)
-        if self._options.starting.offsets is None:
+        if self._options.starting.partitions is None:
             for partition in filter(self._reads, set(retained) - set(positions)):
                 first = retained[partition].start
                 log.info("MemQ topic %s: new read partition %d", self._options.topic, partition)

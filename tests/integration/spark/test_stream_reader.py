@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -161,6 +162,37 @@ def test_a_stream_begins_at_what_is_published(tmp_path):
         with pytest.raises(ConfigError, match=r"'startingTimestamp' is 3\d\d\d s in the future"):
             future.run()
         after.stop()
+        future.stop()
+
+
+def test_a_stream_begins_and_ends_at_times_by_partition(tmp_path):
+    """Each read partition begins and ends at a time of its own, and others are not read."""
+    with Stored(tmp_path, partitions=3) as found:
+        found.publish(*((n % 3, found.batch(MESSAGES[n], batch_id=f"b{n}")) for n in range(6)))
+        offsets = Stream(found.address)
+        published = {}
+        for table in offsets.run():
+            for row in table.select(["partition", "value"]).to_pylist():
+                published.setdefault(row["partition"], []).append(int(row["value"]))
+        offsets.stop()
+        hour = datetime.now(UTC) + timedelta(hours=1)
+        stream = Stream(
+            found.address,
+            startingOffsets=None,
+            startingOffsetsByTimestamp='{"0": 0, "2": 0}',
+            endingOffsetsByTimestamp=json.dumps({"0": 0, "2": hour.isoformat()}),
+        )
+        future = Stream(
+            found.address,
+            startingOffsets=None,
+            startingOffsetsByTimestamp=json.dumps({"0": 0, "1": hour.isoformat()}),
+        )
+
+        assert values(stream.run()) == [sorted(published[2])]
+        assert list(stream.offset["partitions"]) == ["0", "2"]
+        with pytest.raises(ConfigError, match=r"'startingOffsetsByTimestamp' is 3\d\d\d s in"):
+            future.run()
+        stream.stop()
         future.stop()
 
 

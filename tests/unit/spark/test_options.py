@@ -8,10 +8,8 @@ import pytest
 
 from memq.core.named_values import NO_VALUES
 from memq.errors import ConfigError, CorruptDataError, DataLossError, StorageError
+from memq.spark.bounds import EARLIEST, LATEST, Bound
 from memq.spark.options import (
-    EARLIEST,
-    LATEST,
-    Bound,
     parse_read_options,
     parse_write_options,
 )
@@ -130,6 +128,18 @@ def test_times_are_milliseconds_or_iso():
             "'startingOffsets' and 'startingTimestamp' exclude each other",
         ),
         (
+            {"startingOffsetsByTimestamp": '{"0": 5}', "startingTimestamp": "5"},
+            "'startingTimestamp' and 'startingOffsetsByTimestamp' exclude each other",
+        ),
+        ({"startingOffsetsByTimestamp": "5"}, "must be JSON of read partition to time"),
+        ({"startingOffsetsByTimestamp": '{"0": -1}'}, "must be JSON of read partition to time"),
+        ({"startingOffsetsByTimestamp": '{"0": 1.5}'}, "must be JSON of read partition to time"),
+        ({"endingOffsetsByTimestamp": '{"0": "2025-06-30"}'}, "must be JSON of read partition"),
+        (
+            {"startingOffsetsByTimestamp": '{"0": 5}', "endingOffsets": '{"1": 5}'},
+            "name different read partitions: [0] and [1]",
+        ),
+        (
             {"endingTimestamp": "yesterday"},
             "option 'endingTimestamp' = 'yesterday': must be millis",
         ),
@@ -212,3 +222,17 @@ def test_what_is_no_size_is_refused(text):
 def test_a_write_takes_sizes_of_spark():
     """Messages are cut to a size that may be written as Spark does."""
     assert parse_write_options(GIVEN | {"messageBytes": "2m"}).producer["message_bytes"] == 2 << 20
+
+
+def test_times_by_partition_are_milliseconds_or_iso():
+    """JSON gives each read partition a time of its own, and limits the read to those it names."""
+    given = {
+        "startingOffsetsByTimestamp": '{"0": 1751284800000, "1": "2025-06-30T12:00:00Z"}',
+        "endingOffsetsByTimestamp": '{"1": "1751284800001", "0": 1751284800002}',
+    }
+
+    found = parse_read_options(GIVEN | given)
+
+    assert found.starting == Bound(times={0: 1_751_284_800_000, 1: 1_751_284_800_000})
+    assert found.ending == Bound(times={0: 1_751_284_800_002, 1: 1_751_284_800_001})
+    assert set(found.starting.partitions) == {0, 1}

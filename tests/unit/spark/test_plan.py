@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from memq.core.notification.notification import PublishedBatch
 from memq.core.wire.messages import PartitionOffsets
-from memq.spark.options import Bound
+from memq.spark.bounds import Bound
 from memq.spark.plan import MIN_TASK_BYTES, bound_offsets, cut, task_count
 from tests.unit.client.batches import Sent, notify, records, seal
 
@@ -38,6 +38,22 @@ def test_a_time_leads_to_what_was_retained(at, wanted):
     )
 
     assert bound_offsets(later, Bound(at_ms=1_000), retained, "endingOffsets") == {0: wanted}
+
+
+def test_times_by_partition_are_looked_up_each():
+    """Each read partition begins at its own time; what is not named is not read."""
+    retained = {number: PartitionOffsets(partition=number, start=0, end=9) for number in range(3)}
+    found = {1_000: (1, 2, 3), 2_000: (4, 5, None)}
+
+    class Asked:
+        def offsets(self, at_ms):
+            return [
+                PartitionOffsets(partition=number, start=0, end=9, at=at)
+                for number, at in enumerate(found[at_ms])
+            ]
+
+    bound = Bound(times={0: 1_000, 2: 2_000})
+    assert bound_offsets(Asked(), bound, retained, "startingOffsets") == {0: 1, 2: 9}
 
 
 def batch(offset, size_bytes, messages):

@@ -1,0 +1,173 @@
+"""Where a read begins and ends, as users say it: a word, a time, or JSON of offsets or times.
+
+JSON is by read partition, `{"0": 5, "1": 7}`, where one topic is read, and by topic and read
+partition, `{"clicks": {"0": 5}}`, where several are, as in Spark's Kafka source. It limits a read
+to what it names.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from memq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+EARLIEST, LATEST = -2, -1  # in place of an offset, as in the JSON of Spark's Kafka source
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_WORDS = {"earliest": EARLIEST, "latest": LATEST}
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Where a read begins or ends: everywhere at the same word or time, or by read partition.
+
+    Attributes:
+        word: `EARLIEST` or `LATEST`.
+        at_ms: the first Batch published at this time or later, milliseconds since 1970 UTC.
+        offsets: next offset, `EARLIEST` or `LATEST` by read partition; others are not read.
+        times: such a time by read partition, milliseconds since 1970 UTC; others are not read.
+        by_topic: a bound of its own for each topic; others are not read.
+    """
+
+    word: int | None = None
+    at_ms: int | None = None
+    offsets: Mapping[int, int] | None = None
+    times: Mapping[int, int] | None = None
+    by_topic: Mapping[str, Bound] | None = None
+
+    @property
+    def partitions(self) -> Collection[int] | None:
+        """The read partitions that it names; None where it is about all."""
+        return self.offsets if self.times is None else self.times
+
+    @property
+    def latest_ms(self) -> int:
+        """The latest time in it, milliseconds since 1970 UTC; 0 where there is none."""
+        inner = (self.by_topic or {}).values()
+        times = (self.times or {}).values()
+        return max([self.at_ms or 0, *times, *(each.latest_ms for each in inner)])
+
+
+def parse_offsets(text: str) -> Bound:
+    """A bound from `earliest`, `latest`, or JSON of offsets.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    word = _WORDS.get(text.strip().lower())
+    if word is not None:
+        return Bound(word=word)
+    return _parse_json(
+        text,
+        lambda offsets: Bound(offsets=offsets),
+        _offset,
+        'must be earliest, latest, or JSON of read partition to offset such as {"0": 5, "1": 7}, '
+        'by topic where several are read such as {"clicks": {"0": 5}}; -2 is earliest, -1 latest',
+    )
+
+
+def parse_timestamp(text: str) -> Bound:
+    """A bound from a time: milliseconds since 1970, or ISO 8601 with a time zone.
+
+    Raises:
+        ValueError: it is no such time.
+    """
+    return Bound(at_ms=_time_ms(text))
+
+
+def parse_timestamps(text: str) -> Bound:
+    """A bound from JSON of read partition to time.
+
+    Raises:
+        ValueError: it is no such JSON.
+    """
+    return _parse_json(
+        text,
+        lambda times: Bound(times=times),
+        _time_ms,
+        'must be JSON of read partition to time such as {"0": 1751284800000} or '
+        '{"0": "2025-06-30T12:00:00Z"}, by topic where several are read such as '
+        '{"clicks": {"0": 1751284800000}}',
+    )
+
+
+def _parse_json(
+    text: str,
+    bound: Callable[[Mapping[int, int]], Bound],
+    value: Callable[[Any], int],
+    wrong: str,
+) -> Bound:
+    try:
+        found = json.loads(text)
+        if found and all(isinstance(each, dict) for each in found.values()):
+            return Bound(
+                by_topic={topic: bound(_by_partition(each, value)) for topic, each in found.items()}
+            )
+        return bound(_by_partition(found, value))
+    except (ValueError, AttributeError, TypeError) as exc:
+        raise ValueError(wrong) from exc
+
+
+def _by_partition(found: Mapping[str, Any], value: Callable[[Any], int]) -> Mapping[int, int]:
+    values = {int(partition): value(each) for partition, each in found.items()}
+    if not values or min(values) < 0:
+        raise ValueError(found)
+    return values
+
+
+def _offset(found: Any) -> int:
+    if type(found) is not int or found < EARLIEST:
+        raise ValueError(found)
+    return found
+
+
+def _time_ms(found: Any) -> int:
+    if isinstance(found, str):
+        return _text_ms(found.strip())
+    if type(found) is not int or found < 0:
+        raise ValueError(found)
+    return found
+
+
+def _text_ms(text: str) -> int:
+    if text.isdigit():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as exc:
+        raise ValueError(
+            "must be milliseconds since 1970 UTC, or a time such as 2025-06-30T12:00:00Z"
+        ) from exc
+    if moment.tzinfo is None:
+        raise ValueError(f"has no time zone; write {text}Z for UTC")
+    return (moment - _EPOCH) // timedelta(milliseconds=1)
+
+
+def check_bounds(starting: Bound, ending: Bound) -> None:
+    """Refuse bounds of one topic that contradict each other.
+
+    Raises:
+        ConfigError: the end is before the start, or they name different read partitions.
+    """
+    if starting.word == LATEST and ending.word == EARLIEST:
+        raise ConfigError("option 'endingOffsets' = 'earliest' ends before the read starts")
+    if starting.partitions is None or ending.partitions is None:
+        return
+    if set(starting.partitions) != set(ending.partitions):
+        raise ConfigError(
+            "options 'startingOffsets' and 'endingOffsets' name different read partitions: "
+            f"{sorted(starting.partitions)} and {sorted(ending.partitions)}"
+        )
+    for partition, start in (starting.offsets or {}).items():
+        end = (ending.offsets or {}).get(partition, LATEST)
+        if 0 <= end < start:
+            raise ConfigError(
+                f"option 'endingOffsets' = {end} for read partition {partition}: it is before "
+                f"'startingOffsets' = {start}"
+            )
