@@ -72,6 +72,7 @@ def get_provider_info() -> dict[str, object]:
             "airflow_provider_memq.links.MemqTopicLink",
             "airflow_provider_memq.links.MemqManifestLink",
         ],
+        "notifications": ["airflow_provider_memq.notifications.memq.MemqNotifier"],
         "config": {"memq": _config()},
     }
 

@@ -31,6 +31,7 @@ NAMES = (
     "plan",
     "governor",
     "help",
+    "parse",
     "export",
     "spark",
     "failover",

@@ -8,56 +8,16 @@ gets a new run of `memq_process_ranges`, which replaces its own files with the s
 Whole ranges are replayed, as they were planned: all that touch what you ask for. The plan itself
 does not move.
 
-What to set up: what `memq_ranges` needs. Settings are Airflow Variables:
-
-- `memq_topic`: the topic (default `clicks`).
+What to set up: what `memq_ranges` needs.
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from pathlib import Path
 
-from airflow.sdk import DAG, Param, Variable
+from airflow_provider_memq.pipeline import MemqPipeline
 
-from airflow_provider_memq.operators.memq import MemqReplayOperator
-from airflow_provider_memq.range_assets import ranges_asset
+SETTINGS = Path(__file__).with_name("memq.yaml")
+NOTIFIERS = []  # who is told, such as [SmtpNotifier(to="oncall@example.org", …)]
 
-TOPIC = Variable.get("memq_topic", default="clicks")
-
-with DAG(
-    dag_id="memq_replay",
-    doc_md=__doc__,
-    description="Processes old ranges once more.",
-    schedule=None,
-    start_date=datetime(2026, 1, 1, tzinfo=UTC),
-    tags=["memq"],
-    params={
-        "range_keys": Param(
-            None,
-            type=["null", "string"],
-            description="Range keys with commas, such as 00000:000000000005-000000000009.",
-        ),
-        "start": Param(
-            None,
-            type=["null", "string"],
-            format="date-time",
-            description="Or a window of time: what was published since then.",
-        ),
-        "end": Param(
-            None,
-            type=["null", "string"],
-            format="date-time",
-            description="And before this time.",
-        ),
-        "dry_run": Param(True, type="boolean", description="Only list the ranges."),
-    },
-) as dag:
-    MemqReplayOperator(
-        task_id="replay",
-        topic=TOPIC,
-        ranges=ranges_asset(TOPIC),
-        keys="{{ params.range_keys or '' }}",
-        start="{{ params.start or '' }}",
-        end="{{ params.end or '' }}",
-        preview="{{ params.dry_run }}",
-    )
+dags = MemqPipeline.from_yaml(SETTINGS, notifiers=NOTIFIERS).replay(doc_md=__doc__)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -48,7 +50,7 @@ class Removed(NamedTuple):
 
 
 class DemoAirflow:
-    """An Airflow on the loopback that runs the DAGs of this repository, unchanged.
+    """An Airflow on the loopback that runs the DAGs of this repository, with settings of its own.
 
     Args:
         directory: where it keeps everything.
@@ -70,15 +72,21 @@ class DemoAirflow:
         self._topic = topic
         self._output = directory / "parquet"
         self.tables = directory / "audit"
+        settings = {
+            "topic": topic,
+            "output": str(self._output),
+            "audit_output": str(self.tables),
+            "max_range_offsets": range_offsets,
+            "spark_apps": str(ROOT / "spark_apps"),
+        }
+        dags = directory / "dags"
+        shutil.copytree(ROOT / "dags", dags, ignore=shutil.ignore_patterns("__pycache__"))
+        (dags / "memq.yaml").write_text(json.dumps(settings))  # which is YAML as well
         self.airflow = Airflow(
             directory / "airflow",
-            dags=ROOT / "dags",
+            dags=dags,
             env={
                 "AIRFLOW_CONN_MEMQ_DEFAULT": f"memq://{broker}",
-                "AIRFLOW_VAR_MEMQ_TOPIC": topic,
-                "AIRFLOW_VAR_MEMQ_OUTPUT": str(self._output),
-                "AIRFLOW_VAR_MEMQ_AUDIT_OUTPUT": str(self.tables),
-                "AIRFLOW_VAR_MEMQ_MAX_RANGE_OFFSETS": str(range_offsets),
                 "SPARK_LOCAL_IP": "127.0.0.1",
                 **(env or {}),
             },

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 FOLDERS = {
-    "dags": "DAGs for Airflow",
+    "dags": "DAGs for Airflow, and their settings",
     "examples": "small programs, one for each thing that clients do",
     "spark_apps": "programs for spark-submit; the DAGs look for them beside their own folder",
 }
@@ -81,7 +81,7 @@ class SourceType(click.ParamType[str]):
     epilog="""
 memq examples copy dags .
 memq examples copy dags spark_apps ~/airflow
-memq examples copy dags/memq_hourly.py .
+memq examples copy dags/memq_hourly.py dags/memq.yaml .
 """,
 )
 @click.argument("sources", metavar="WHAT...", type=SourceType(), nargs=-1, required=True)

@@ -1,10 +1,11 @@
 """A whole pipeline under test: producers, a broker, Airflow with our DAGs, and what must hold.
 
-It uses the DAG files of `dags/` unchanged; settings are Airflow Variables, as a user sets them.
+It uses the DAG files of `dags/` unchanged; settings are in `memq.yaml`, as a user writes them.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import threading
@@ -93,7 +94,7 @@ class Pipeline:
         folder: for everything it keeps.
         dags: names of the files in `dags/`.
         light: jobs run by a stand-in for Spark.
-        variables: more Airflow Variables by name.
+        settings: more settings of the DAGs by name.
         batch_age: of the topic.
         delay_s: how much longer a job of the stand-in takes.
     """
@@ -104,7 +105,7 @@ class Pipeline:
         *,
         dags: Sequence[str] = ("memq_ranges.py",),
         light: bool = True,
-        variables: Mapping[str, str] | None = None,
+        settings: Mapping[str, str] | None = None,
         batch_age: str = "200ms",
         delay_s: float = 0.0,
         parallelism: int = 4,
@@ -125,13 +126,13 @@ class Pipeline:
             apps = folder / "light"
             light_app.install(apps, delay_s=delay_s)
             env["PATH"] = os.pathsep.join([str(apps), env["PATH"]])
-        settings = {
-            "memq_topic": TOPIC,
-            "memq_output": str(self.output),
-            "memq_spark_apps": str(apps),
-            **(variables or {}),
+        written = {
+            "topic": TOPIC,
+            "output": str(self.output),
+            "spark_apps": str(apps),
+            **(settings or {}),
         }
-        env |= {f"AIRFLOW_VAR_{name.upper()}": value for name, value in settings.items()}
+        (folder / "dags" / "memq.yaml").write_text(json.dumps(written))  # which is YAML as well
         env["AIRFLOW_CONN_MEMQ_DEFAULT"] = f"memq://{self.broker.address}"
         env["AIRFLOW__MEMQ__POLL_INTERVAL"] = "1"
         self.airflow = Airflow(

@@ -49,18 +49,18 @@ def main() -> None:
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="memq-soak-"))
     say(f"in {folder}")
-    variables = {
-        "memq_plan_every": "45",  # so that Spark keeps up with the producers
-        "memq_audit_output": str(folder / "audit"),
-        "memq_audit_grace": "5m",
-        "memq_hourly_output": str(folder / "hourly"),
-        "memq_hourly_cron": "* * * * *",
+    settings = {
+        "plan_every": "45s",  # so that Spark keeps up with the producers
+        "audit_output": str(folder / "audit"),
+        "audit_grace": "5m",
+        "hourly_output": str(folder / "hourly"),
+        "hourly_cron": "* * * * *",
     }
     with Pipeline(
         folder,
         dags=("memq_ranges.py", "memq_audit.py", "memq_hourly.py"),
         light=given.light,
-        variables=variables,
+        settings=settings,
         batch_age="500ms",
     ) as pipeline:
         for dag_id in (PLAN, PROCESS, AUDIT, HOURLY):

@@ -26,15 +26,15 @@ PARSE_LIMIT_S = 1.0
 def pipeline(tmp_path_factory):
     """One pipeline for all tests here; they go on where the one before ended."""
     folder = tmp_path_factory.mktemp("pipeline")
-    variables = {
-        "memq_max_range_offsets": "200",
-        "memq_audit_output": str(folder / "audit"),
-        "memq_audit_grace": "1s",
-        "memq_audit_wait": "30s",
-        "memq_missed_after": "5s",
+    settings = {
+        "max_range_offsets": "200",
+        "audit_output": str(folder / "audit"),
+        "audit_grace": "1s",
+        "audit_wait": "30s",
+        "missed_after": "5s",
     }
     dags = ("memq_ranges.py", "memq_audit.py", "memq_replay.py", "memq_retention.py")
-    with Pipeline(folder, dags=dags, variables=variables) as running:
+    with Pipeline(folder, dags=dags, settings=settings) as running:
         for dag_id in (PLAN, PROCESS, AUDIT, REPLAY, RETENTION):
             running.rest.wait_for_dag(dag_id)
         yield running
@@ -129,7 +129,7 @@ def test_a_wait_that_times_out_pages(pipeline):
     tasks = pipeline.rest.tasks(AUDIT, run_id)
     assert tasks["complete"] == "failed"
     assert tasks["audit"] == "upstream_failed"
-    pipeline.rest.wait_for_log(AUDIT, run_id, "complete", "AUDIT FAILED: complete of run")
+    pipeline.rest.wait_for_log(AUDIT, run_id, "complete", "FAILED: memq_audit.complete")
 
 
 def test_a_removed_object_fails_the_audit_by_name(pipeline):
@@ -143,7 +143,7 @@ def test_a_removed_object_fails_the_audit_by_name(pipeline):
     assert state == "failed"
     assert named_by(found) == expected
     assert Path(found["table"]).exists()
-    pipeline.rest.wait_for_log(AUDIT, run_id, "audit", "AUDIT FAILED")
+    pipeline.rest.wait_for_log(AUDIT, run_id, "audit", "FAILED: memq_audit.audit")
 
 
 @pytest.mark.skipif(find_chromium() is None, reason="needs chromium: apt-get install chromium")
@@ -173,7 +173,7 @@ def test_a_dag_file_parses_quickly(name, tmp_path):
         """
         import runpy, sys, time
         from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-        from airflow.sdk import DAG, Asset, Variable
+        from airflow.sdk import DAG, Asset
         Asset("x://y")  # loads the handlers of all providers
         begin = time.process_time()
         runpy.run_path(sys.argv[1])

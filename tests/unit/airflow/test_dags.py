@@ -2,27 +2,111 @@
 
 from __future__ import annotations
 
-import runpy
+import ast
+import shutil
 from pathlib import Path
 
 import pytest
+from airflow.dag_processing.dagbag import DagBag
+
+from airflow_provider_memq.notifications.memq import MemqNotifier
+from airflow_provider_memq.pipeline_settings import OPTIONS
+from airflow_provider_memq.range_assets import audited_asset
+from tests.advice import follows
+from tests.unit.airflow.test_pipeline import tasks_of
 
 DAGS = Path(__file__).parents[3] / "dags"
+IDS = {
+    "memq_plan_ranges",
+    "memq_process_ranges",
+    "memq_hourly",
+    "memq_audit",
+    "memq_replay",
+    "memq_retention",
+}
 
 
-@pytest.mark.parametrize("name", ["complete", "audit", "consumed"])
-def test_whatever_fails_in_the_audit_tells_somebody(name):
-    """Each task pages by itself: those behind one that failed do not run, and can tell nobody."""
-    names = runpy.run_path(str(DAGS / "memq_audit.py"))
-
-    callbacks = names["dag"].get_task(name).on_failure_callback
-
-    assert list(callbacks) == [names["page_somebody"]]
+def found_in(folder):
+    """What Airflow finds in a folder of DAG files: DAGs by id, and errors by file."""
+    bag = DagBag(str(folder), bundle_name="memq", bundle_path=folder)
+    return bag.dags, {Path(path).name: text for path, text in bag.import_errors.items()}
 
 
-def test_the_audit_keeps_which_hours_it_has_audited():
+@pytest.fixture
+def copied(tmp_path):
+    """The files where a user copied them."""
+    return Path(shutil.copytree(DAGS, tmp_path / "dags"))
+
+
+def test_airflow_finds_the_dags(copied):
+    """Each DAG is there, with the text of its file, and Spark programs beside the folder."""
+    dags, errors = found_in(copied)
+
+    assert errors == {}
+    assert dags.keys() == IDS
+    assert all(dag.doc_md for dag in dags.values())
+    process = dags["memq_process_ranges"].get_task("process")
+    assert process.application == str(copied.parent / "spark_apps" / "range_to_parquet.py")
+
+
+def test_the_same_files_serve_many_topics(copied):
+    """With `topics` in the settings each file makes DAGs for every one of them."""
+    (copied / "memq.yaml").write_text("topics: {clicks: , views: {retries: 1}}")
+
+    dags, errors = found_in(copied)
+
+    assert errors == {}
+    assert dags.keys() == {f"{name}.{topic}" for name in IDS for topic in ("clicks", "views")}
+
+
+def test_whatever_fails_tells_somebody(copied):
+    """Each task does by itself: those after one that failed do not run, and can tell nobody."""
+    dags, _ = found_in(copied)
+
+    for task in tasks_of(dags.values()):
+        (told,) = task.on_failure_callback
+        assert isinstance(told, MemqNotifier), task
+
+
+def test_the_audit_keeps_which_hours_it_has_audited(copied):
     """Both audits do, each for itself, so that what a run leaves out the next one audits."""
-    names = runpy.run_path(str(DAGS / "memq_audit.py"))
+    dags, _ = found_in(copied)
 
-    assert names["audit"].audited == names["consumed"].audited == names["AUDITED"]
-    assert names["AUDITED"] in names["audit"].inlets
+    for name in ("audit", "consumed"):
+        task = dags["memq_audit"].get_task(name)
+        assert task.audited == audited_asset("clicks")
+        assert task.audited in task.inlets
+
+
+@follows("Bring one with `memq examples copy dags/memq.yaml")
+def test_without_settings_they_say_how_to_get_them(copied):
+    """A file that was copied alone names what is missing; with it, it is whole."""
+    (copied / "memq.yaml").unlink()
+    _, errors = found_in(copied)
+    assert "memq.yaml: No such file" in errors["memq_hourly.py"]
+
+    shutil.copy(DAGS / "memq.yaml", copied)
+    assert found_in(copied)[1] == {}
+
+
+def test_the_settings_that_are_shown_are_those_that_there_are():
+    """The file shows each setting once, with its default."""
+    lines = (DAGS / "memq.yaml").read_text().splitlines()
+    shown = {
+        name: value.partition("  #")[0].strip().strip('"').removeprefix("[]")
+        for name, _, value in (line.removeprefix("# ").partition(": ") for line in lines)
+        if name in OPTIONS
+    }
+
+    assert shown.keys() == OPTIONS.keys() - {"dags"}
+    for name, option in OPTIONS.items():
+        if option.default_text and name != "dags":
+            assert shown[name] == option.default_text
+
+
+@pytest.mark.parametrize("path", sorted(DAGS.glob("*.py")), ids=lambda path: path.stem)
+def test_they_ask_nothing_of_airflow_while_they_are_parsed(path):
+    """No Variable is read: each would be a request, every time the file is parsed."""
+    names = {getattr(node, "id", "") for node in ast.walk(ast.parse(path.read_text()))}
+
+    assert "Variable" not in names

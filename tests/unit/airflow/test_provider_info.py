@@ -43,6 +43,7 @@ def objects_in(info):
         *(uris[key] for key in ("handler", "factory", "to_openlineage_converter")),
         *info["queues"],
         *info["extra-links"],
+        *info["notifications"],
     ]
 
 

@@ -1,0 +1,1 @@
+"""Notifiers: who is told when a task fails."""

@@ -1,0 +1,179 @@
+"""The settings that the DAGs of a topic have: their defaults, limits and meanings.
+
+Texts that tasks use may be templates, such as `{{ var.value.lake }}`, which are rendered and
+checked when the task runs. The others are needed while DAGs are parsed, when nothing is looked up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+
+from airflow_provider_memq.values import bytes_or, count_or, duration_ms_or, parse_time_ms
+from memq.core.options import Option, options_of
+from memq.core.units import DAY_MS, HOUR_MS, SECOND_MS
+from memq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+KINDS = ("ranges", "hourly", "audit", "replay", "retention")
+"""The DAGs that there may be for a topic; "ranges" are two."""
+
+MAX_TAG = 100  # characters, of Airflow's column
+MAX_RETRIES = 1_000
+TEMPLATE = "{{"
+
+
+def _or_template(check: Callable[[str], object]) -> Callable[[Any], str]:
+    """Reads a text that a task checks again: one that is a template is checked there alone."""
+
+    def read(value: Any) -> str:
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            raise ConfigError("must be a text or a number")
+        text = str(value)
+        if TEMPLATE not in text:
+            check(text)
+        return text
+
+    return read
+
+
+_duration = _or_template(lambda text: duration_ms_or(0, text))
+_size = _or_template(lambda text: bytes_or(0, "", text))
+_count = _or_template(lambda text: count_or(0, "", text))
+
+
+def _texts(value: Any) -> list[str]:
+    """A list of texts, or one text with commas."""
+    if isinstance(value, str):
+        return [text for each in value.split(",") if (text := each.strip())]
+    if not isinstance(value, list | tuple) or not all(isinstance(each, str) for each in value):
+        raise ConfigError('must be a list of texts, such as [one, two], or one: "one,two"')
+    return list(value)
+
+
+def _tags(value: Any) -> list[str]:
+    tags = _texts(value)
+    if long := [tag for tag in tags if len(tag) > MAX_TAG]:
+        raise ConfigError(f"tag {long[0]!r}: Airflow allows {MAX_TAG} characters")
+    return tags
+
+
+def _kinds(value: Any) -> list[str]:
+    kinds = _texts(value)
+    if unknown := [each for each in kinds if each not in KINDS]:
+        raise ConfigError(f"{unknown[0]!r}: must be of {', '.join(KINDS)}")
+    return kinds
+
+
+def _conf(value: Any) -> dict[str, str]:
+    if not isinstance(value, Mapping) or not all(isinstance(each, str) for each in value.values()):
+        raise ConfigError('must be names and texts, such as {spark.executor.memory: "4g"}')
+    return dict(value)
+
+
+def _time(value: Any) -> datetime | None:
+    """A time; of what looks like one, or like a day, YAML makes one by itself."""
+    if value == "":
+        return None
+    if isinstance(value, date) and not isinstance(value, datetime):
+        value = datetime(value.year, value.month, value.day, tzinfo=UTC)
+    if not isinstance(value, datetime | str):
+        raise ConfigError("must be a time such as 2026-01-02T03:00:00Z")
+    return datetime.fromtimestamp(parse_time_ms("", value) / 1000, UTC)
+
+
+def _cron(value: Any) -> str:
+    from croniter import croniter  # type: ignore[import-untyped]  # noqa: PLC0415 - of Airflow
+
+    if not isinstance(value, str) or not croniter.is_valid(value):
+        raise ConfigError('must be a cron expression such as "0 * * * *"')
+    return value
+
+
+class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of the DAGs of one topic.
+
+    Attributes:
+        topic: the topic.
+        id_suffix: what the ids of its DAGs end with.
+        dags: which DAGs `MemqPipeline.dags` makes: of `ranges` (two: plan and process), `hourly`,
+            `audit`, `replay` and `retention`.
+        owner: of all tasks, as Airflow shows it.
+        pool: in which all tasks run; it must exist.
+        tags: of all DAGs, beside `memq`.
+        retries: of each task; audits have 3, five minutes apart, for reports come late.
+        retry_delay: time between two tries.
+        memq_conn_id: connection to the brokers.
+        spark_conn_id: connection to Spark.
+        spark_master: where Spark runs when there is no such connection; empty makes that an error.
+        spark_conf: settings of Spark, by name.
+        spark_packages: what Spark fetches, such as `org.apache.hadoop:hadoop-aws:3.4.2`.
+        spark_apps: folder with MemQ's Spark programs.
+        output: folder or URI for the Parquet files of planned ranges.
+        group: consumer group that follows what is processed.
+        max_range_bytes: how large a range may get.
+        max_range_offsets: how many Batches it may have.
+        max_running_ranges: how many ranges of the topic are processed at a time.
+        plan_every: time between two plans at least, while data comes in all the time.
+        missed_after: a range that has no run so long after it was planned is emitted again.
+        hourly_output: folder or URI for the Parquet files of hours.
+        hourly_cron: when intervals begin.
+        hourly_since: every interval since this time gets its run; when it is not given, those that
+            pass while Airflow is down or the DAG is paused are left out.
+        hourly_on_removed: `fail` when retention may have removed Batches of an hour, or `skip` to
+            take what is left.
+        audit_output: folder or URI for the tables of findings.
+        audit_consumers: groups and jobs that must consume everything; when it is not given, all
+            that have reported, but then one that has stopped is not missed.
+        audit_consumed_within: the time that they have.
+        audit_grace: how long a job may take before what it left out counts.
+        audit_wait: how long the watermark may take to pass the end of an hour.
+        audit_since: audit begins with the hour of this time, and not with the one in which the DAG
+            is let go.
+        warn_before: how long before retention removes what is not processed somebody is told; when
+            it is not given, half of the topic's retention.
+    """
+
+    topic: str
+    id_suffix: str = ""
+    dags: Annotated[list[str], Option("value", "ranges,audit,replay,retention", read=_kinds)]
+    owner: Annotated[str, Option("text", "airflow")]
+    pool: Annotated[str, Option("text", "default_pool")]
+    tags: Annotated[list[str], Option("value", "", read=_tags)]
+    retries: Annotated[int, Option("count", 5, 0, MAX_RETRIES)]
+    retry_delay_ms: Annotated[int, Option("duration", "10s", 0, DAY_MS)]
+    memq_conn_id: Annotated[str, Option("text", "memq_default")]
+    spark_conn_id: Annotated[str, Option("text", "memq_spark")]
+    spark_master: Annotated[str, Option("text", "local[2]")]
+    spark_conf: Annotated[
+        dict[str, str] | None, Option("value", None, read=_conf, shown="no UI, and the loopback")
+    ]
+    spark_packages: Annotated[str, Option("text", "")]
+    spark_apps: Annotated[str, Option("text", "", shown="`spark_apps` beside the file's folder")]
+    output: Annotated[str, Option("text", "/tmp/memq/parquet")]  # noqa: S108 - to try it out
+    group: Annotated[str, Option("text", "range_to_parquet")]
+    max_range_bytes: Annotated[str, Option("value", "1GiB", read=_size)]
+    max_range_offsets: Annotated[str, Option("value", "10000", read=_count)]
+    max_running_ranges: Annotated[int, Option("count", 2, 1, 10_000)]
+    plan_every_ms: Annotated[int, Option("duration", "10s", SECOND_MS, DAY_MS)]
+    missed_after: Annotated[str, Option("value", "5m", read=_duration)]
+    hourly_output: Annotated[str, Option("text", "/tmp/memq/hourly")]  # noqa: S108 - likewise
+    hourly_cron: Annotated[str, Option("value", "0 * * * *", read=_cron)]
+    hourly_since: Annotated[datetime | None, Option("value", "", read=_time)]
+    hourly_on_removed: Annotated[str, Option("text", "fail", choices=("fail", "skip"))]
+    audit_output: Annotated[str, Option("text", "/tmp/memq/audit")]  # noqa: S108 - likewise
+    audit_consumers: Annotated[list[str], Option("value", "", read=_texts)]
+    audit_consumed_within: Annotated[str, Option("value", "1h", read=_duration)]
+    audit_grace: Annotated[str, Option("value", "10m", read=_duration)]
+    audit_wait_ms: Annotated[int, Option("duration", "6h", SECOND_MS, 365 * 24 * HOUR_MS)]
+    audit_since: Annotated[datetime | None, Option("value", "", read=_time)]
+    warn_before: Annotated[str, Option("value", "", read=_duration)]
+
+
+OPTIONS = {option.name: option for option in options_of(TopicSettings)}
+"""Every setting by the name that people write."""

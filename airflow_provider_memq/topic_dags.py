@@ -1,0 +1,334 @@
+"""The DAGs of one topic: a function for each, from its settings.
+
+Every task has the same owner, pool and tries, and tells the same people when it fails: the wait of
+a sensor too, for what comes after it does not run then, and could tell nobody.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import (
+    DAG,
+    AssetOrTimeSchedule,
+    CronDataIntervalTimetable,
+    CronTriggerTimetable,
+    Param,
+    PartitionedAssetTimetable,
+)
+
+from airflow_provider_memq.assets import watched_asset
+from airflow_provider_memq.operators.memq import (
+    MemqAuditOperator,
+    MemqCommitOperator,
+    MemqPlanRangesOperator,
+    MemqReplayOperator,
+    MemqRetentionOperator,
+    MemqSparkSubmitOperator,
+    MemqWindowRangesOperator,
+)
+from airflow_provider_memq.range_assets import audited_asset, processed_asset, ranges_asset
+from airflow_provider_memq.sensors.memq import MemqWatermarkSensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_provider_memq.pipeline_settings import TopicSettings
+
+JOB = "range_to_parquet"  # the Spark program of ranges, and the name under which it reports
+START = datetime(2026, 1, 1, tzinfo=UTC)
+LOCAL_CONF = {"spark.ui.enabled": "false", "spark.driver.bindAddress": "127.0.0.1"}
+HOURLY_PARALLEL = 2  # Spark programs of one hour at a time
+HOURLY_WAIT_S = 6 * 3600
+WAITING_HOURS = 24  # at this limit hours would be left out; those that wait cost little
+AUDIT_TRIES: dict[str, Any] = {"retries": 3, "retry_delay": timedelta(minutes=5)}
+"""Not of what an audit has found, nor of a wait that timed out; but where not all could be judged:
+reports come late."""
+
+
+def plan_dag(topic: TopicSettings, tell: Callable[[Any], object], doc: str | None) -> DAG:
+    """Wakes up when something was published, and every ten minutes to be sure; plans ranges."""
+    published = watched_asset(
+        cluster="memq",
+        topic=topic.topic,
+        memq_conn_id=topic.memq_conn_id,
+        max_linger=topic.plan_every_ms / 1000,
+    )
+    with _dag(
+        topic,
+        tell,
+        "memq_plan_ranges",
+        "Plans the ranges of offsets that come next.",
+        doc_md=doc,
+        schedule=AssetOrTimeSchedule(
+            timetable=CronTriggerTimetable("*/10 * * * *", timezone="UTC"), assets=[published]
+        ),
+        max_active_runs=1,  # more would wait: the operator makes one plan at a time
+        params=_plan_params(),
+    ) as dag:
+        MemqPlanRangesOperator(
+            task_id="plan",
+            **_at(topic),
+            ranges=ranges_asset(topic.topic),
+            start="{{ params.start }}",
+            on_recreated="{{ params.on_recreated }}",
+            on_removed="{{ params.on_removed }}",
+            max_bytes=topic.max_range_bytes,
+            max_offsets=topic.max_range_offsets,
+            process_dag_id=_id(topic, "memq_process_ranges"),
+            missed_after=topic.missed_after,
+            preview="{{ params.dry_run }}",
+        )
+    return dag
+
+
+def process_dag(topic: TopicSettings, tell: Callable[[Any], object], doc: str | None) -> DAG:
+    """Runs once for each range: Spark, and then the offsets of the group."""
+    ranges, processed = ranges_asset(topic.topic), processed_asset(topic.topic, JOB)
+    with _dag(
+        topic,
+        tell,
+        "memq_process_ranges",
+        "Turns one range of offsets into Parquet files.",
+        doc_md=doc,
+        schedule=PartitionedAssetTimetable(assets=ranges),
+        max_active_runs=topic.max_running_ranges,
+    ) as dag:
+        process = MemqSparkSubmitOperator(
+            task_id="process",
+            **_spark(topic),
+            job=JOB,
+            output_dir=topic.output,
+            outlets=[processed],
+        )
+        commit = MemqCommitOperator(
+            task_id="commit", **_at(topic), ranges=ranges, done=processed, group=topic.group
+        )
+        process >> commit
+    return dag
+
+
+def hourly_dag(topic: TopicSettings, tell: Callable[[Any], object], doc: str | None) -> DAG:
+    """Runs for each hour that is complete: one range per read partition, and Spark over each."""
+    with _dag(
+        topic,
+        tell,
+        "memq_hourly",
+        "Turns each complete hour into Parquet files.",
+        doc_md=doc,
+        # Other timetables make intervals of no width, which hold nothing.
+        schedule=CronDataIntervalTimetable(topic.hourly_cron, timezone="UTC"),
+        start_date=topic.hourly_since or START,
+        catchup=topic.hourly_since is not None,
+        max_active_runs=WAITING_HOURS,
+    ) as dag:
+        complete = MemqWatermarkSensor(
+            task_id="complete", **_at(topic), deferrable=True, timeout=HOURLY_WAIT_S
+        )
+        window = MemqWindowRangesOperator(
+            task_id="window", **_at(topic), on_removed=topic.hourly_on_removed
+        )
+        MemqSparkSubmitOperator.partial(
+            task_id="process",
+            **_spark(topic),
+            job="hourly",
+            output_dir=topic.hourly_output,
+            max_active_tis_per_dag=HOURLY_PARALLEL,
+        ).expand(range_key=window.output)
+        complete >> window
+    return dag
+
+
+def audit_dag(topic: TopicSettings, tell: Callable[[Any], object], doc: str | None) -> DAG:
+    """Runs for each hour that is complete: what was produced against stored against consumed."""
+    with _dag(
+        topic,
+        tell,
+        "memq_audit",
+        "Reconciles what was produced, stored and consumed.",
+        doc_md=doc,
+        schedule=CronDataIntervalTimetable("0 * * * *", timezone="UTC"),
+        start_date=topic.audit_since or START,
+        catchup=topic.audit_since is not None,
+        max_active_runs=WAITING_HOURS,  # hours beyond them are made up for
+        params=_audit_params(),
+    ) as dag:
+        complete = MemqWatermarkSensor(
+            task_id="complete",
+            **_at(topic),
+            at="{{ params.end or data_interval_end | default(dag_run.run_after, true) }}",
+            deferrable=True,
+            timeout=topic.audit_wait_ms / 1000,
+            **AUDIT_TRIES,
+        )
+        audit = MemqAuditOperator(
+            task_id="audit",
+            **_audit(topic),
+            deep="{{ params.deep }}",
+            application=f"{topic.spark_apps}/audit_reconcile.py",
+            spark_conn_id=topic.spark_conn_id,
+            default_master=topic.spark_master or None,
+            spark_conf=topic.spark_conf or LOCAL_CONF,
+        )
+        consumed = MemqAuditOperator(
+            task_id="consumed", **_audit(topic), settled_for=topic.audit_consumed_within
+        )
+        complete >> [audit, consumed]
+    return dag
+
+
+def replay_dag(topic: TopicSettings, tell: Callable[[Any], object], doc: str | None) -> DAG:
+    """Processes old ranges once more, on demand."""
+    with _dag(
+        topic,
+        tell,
+        "memq_replay",
+        "Processes old ranges once more.",
+        doc_md=doc,
+        schedule=None,
+        params=_replay_params(),
+    ) as dag:
+        MemqReplayOperator(
+            task_id="replay",
+            **_at(topic),
+            ranges=ranges_asset(topic.topic),
+            keys="{{ params.range_keys or '' }}",
+            start="{{ params.start or '' }}",
+            end="{{ params.end or '' }}",
+            preview="{{ params.dry_run }}",
+        )
+    return dag
+
+
+def retention_dag(topic: TopicSettings, tell: Callable[[Any], object], doc: str | None) -> DAG:
+    """Warns each hour before retention removes what was not processed."""
+    with _dag(
+        topic,
+        tell,
+        "memq_retention",
+        "Warns before retention removes what was not processed.",
+        doc_md=doc,
+        schedule=CronTriggerTimetable("30 * * * *", timezone="UTC"),
+        max_active_runs=1,
+    ) as dag:
+        MemqRetentionOperator(
+            task_id="retention",
+            **_at(topic),
+            ranges=ranges_asset(topic.topic),
+            group=topic.group,
+            warn_before=topic.warn_before,
+        )
+    return dag
+
+
+# -- what they have in common ---------------------------------------------------------------
+
+
+def _id(topic: TopicSettings, name: str) -> str:
+    return f"{name}{topic.id_suffix}"
+
+
+def _dag(
+    topic: TopicSettings,
+    tell: Callable[[Any], object],
+    name: str,
+    description: str,
+    **options: Any,
+) -> DAG:
+    tries = {"retries": topic.retries, "retry_delay": timedelta(milliseconds=topic.retry_delay_ms)}
+    given: dict[str, Any] = {"start_date": START, "catchup": False} | options
+    return DAG(  # noqa: AIR002 - the schedule is among the options
+        dag_id=_id(topic, name),
+        description=description,
+        default_args={
+            "owner": topic.owner,
+            "pool": topic.pool,
+            "on_failure_callback": tell,
+            **tries,
+        },
+        tags=["memq", *topic.tags],
+        **given,
+    )
+
+
+def _at(topic: TopicSettings) -> dict[str, Any]:
+    """Where the topic is."""
+    return {"topic": topic.topic, "memq_conn_id": topic.memq_conn_id}
+
+
+def _spark(topic: TopicSettings) -> dict[str, Any]:
+    """How Spark runs over a range of the topic."""
+    return {
+        **_at(topic),
+        "application": f"{topic.spark_apps}/{JOB}.py",
+        "conn_id": topic.spark_conn_id,
+        "default_master": topic.spark_master or None,
+        "conf": topic.spark_conf or LOCAL_CONF,
+        "packages": topic.spark_packages or None,
+    }
+
+
+def _audit(topic: TopicSettings) -> dict[str, Any]:
+    """What both audits of the topic have."""
+    return {
+        **_at(topic),
+        "consumers": topic.audit_consumers,
+        "grace": topic.audit_grace,
+        "output_dir": topic.audit_output,
+        "last": "{{ params.last or '' }}",
+        "start": "{{ params.start or '' }}",
+        "end": "{{ params.end or '' }}",
+        "audited": audited_asset(topic.topic),
+        "max_active_tis_per_dag": 1,
+        **AUDIT_TRIES,
+    }
+
+
+def _plan_params() -> dict[str, Param]:
+    return {
+        "start": Param(
+            "earliest",
+            type="string",
+            description='Where the very first plan begins: earliest, latest or {"0": 5}.',
+        ),
+        "on_recreated": Param(
+            "fail",
+            enum=["fail", "begin"],
+            description="When the topic was deleted and recreated: fail, or begin anew.",
+        ),
+        "on_removed": Param(
+            "fail",
+            enum=["fail", "skip"],
+            description="What to do when retention removed offsets that were never planned.",
+        ),
+        "dry_run": Param(False, type="boolean", description="Only show what would be planned."),
+    }
+
+
+def _audit_params() -> dict[str, Param]:
+    return {
+        "last": Param(
+            None, type=["null", "string"], description="Audit so much up to now, such as 6h."
+        ),
+        "start": _time_param("Or audit since this time; the data interval's start when empty."),
+        "end": _time_param("And up to this time; the data interval's end when empty."),
+        "deep": Param(False, type="boolean", description="Read every byte of every Batch."),
+    }
+
+
+def _replay_params() -> dict[str, Param]:
+    return {
+        "range_keys": Param(
+            None,
+            type=["null", "string"],
+            description="Range keys with commas, such as 00000:000000000005-000000000009.",
+        ),
+        "start": _time_param("Or a window of time: what was published since then."),
+        "end": _time_param("And before this time."),
+        "dry_run": Param(True, type="boolean", description="Only list the ranges."),
+    }
+
+
+def _time_param(description: str) -> Param:
+    return Param(None, type=["null", "string"], format="date-time", description=description)

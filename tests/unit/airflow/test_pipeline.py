@@ -1,0 +1,208 @@
+"""The DAGs of one topic and of many, from settings."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from airflow.serialization.serialized_objects import DagSerialization
+
+from airflow_provider_memq.notifications.memq import MemqNotifier
+from airflow_provider_memq.pipeline import MemqPipeline
+from airflow_provider_memq.pipeline_settings import KINDS
+from memq.errors import ConfigError
+
+APPS = "/opt/spark_apps"
+
+
+def tasks_of(dags):
+    """All tasks of some DAGs."""
+    return [task for dag in dags for task in dag.tasks]
+
+
+def by_id(dags):
+    return {dag.dag_id: dag for dag in dags}
+
+
+def test_ids_are_plain_for_one_topic_and_named_for_many():
+    """A topic that is alone keeps the ids that everybody knows; others do not share them."""
+    alone = MemqPipeline("clicks", spark_apps=APPS, dags=KINDS).dags()
+    many = MemqPipeline({"clicks": {"dags": "ranges"}, "views": {}}, spark_apps=APPS).dags()
+
+    assert by_id(alone).keys() == {
+        "memq_plan_ranges",
+        "memq_process_ranges",
+        "memq_hourly",
+        "memq_audit",
+        "memq_replay",
+        "memq_retention",
+    }
+    assert by_id(many).keys() == {
+        "memq_plan_ranges.clicks",
+        "memq_process_ranges.clicks",
+        "memq_plan_ranges.views",
+        "memq_process_ranges.views",
+        "memq_audit.views",
+        "memq_replay.views",
+        "memq_retention.views",
+    }
+
+
+def test_the_planner_knows_the_dag_of_its_topic():
+    """It looks for missing runs in the DAG that its own topic's ranges run."""
+    dags = by_id(MemqPipeline(["clicks", "views"], spark_apps=APPS).dags())
+
+    plan = dags["memq_plan_ranges.views"].get_task("plan")
+    process = dags["memq_process_ranges.views"]
+    assert plan.process_dag_id == process.dag_id
+    assert plan.ranges == process.timetable.asset_condition
+    assert plan.topic == process.get_task("process").topic == "views"
+
+
+def test_a_topics_own_settings_go_before_those_of_all():
+    """Owner, pool, tries, tags, folders: of all topics, unless the topic says otherwise."""
+    told = []
+    pipeline = MemqPipeline(
+        {"clicks": {}, "views": {"owner": "web", "retries": 1, "output": "s3a://views"}},
+        spark_apps=APPS,
+        owner="data",
+        pool="memq",
+        retries=2,
+        retry_delay="3s",
+        tags=["lake"],
+        dags="ranges",
+        output="{{ var.value.lake }}",
+        notifiers=[told.append],
+    )
+    dags = by_id(pipeline.dags())
+    clicks, views = (
+        dags[f"memq_process_ranges.{topic}"].get_task("process") for topic in ("clicks", "views")
+    )
+
+    assert (clicks.owner, clicks.retries, clicks.output_dir) == ("data", 2, "{{ var.value.lake }}")
+    assert (views.owner, views.retries, views.output_dir) == ("web", 1, "s3a://views")
+    for dag in dags.values():
+        assert dag.tags == {"memq", "lake"}
+    for task in tasks_of(dags.values()):
+        assert task.pool == "memq"
+        assert task.retry_delay == timedelta(seconds=3)
+        (notifier,) = task.on_failure_callback
+        assert isinstance(notifier, MemqNotifier)
+        assert notifier.notifiers == (told.append,)
+
+
+def test_airflow_can_store_every_dag():
+    """Each is serialized as the DAG processor does it."""
+    for dag in MemqPipeline(["clicks", "views"], spark_apps=APPS, dags=KINDS).dags():
+        stored = DagSerialization.from_dict(DagSerialization.to_dict(dag))
+        assert stored.task_ids == dag.task_ids
+
+
+def test_a_file_says_it_all(tmp_path):
+    """Times, lists and numbers are taken as YAML reads them, and Spark is beside the folder."""
+    path = tmp_path / "dags" / "t.yaml"
+    path.parent.mkdir()
+    path.write_text(
+        """
+        hourly_since: 2026-02-03T04:00:00Z
+        audit_since: 2026-02-03
+        topics:
+          clicks:
+            max_range_bytes: 1048576
+            audit_consumers: [range_to_parquet, hourly]
+            dags: [hourly, audit]
+        """
+    )
+    (settings,) = (pipeline := MemqPipeline.from_yaml(path)).topics
+
+    assert settings.hourly_since == datetime(2026, 2, 3, 4, tzinfo=UTC)
+    assert settings.audit_since == datetime(2026, 2, 3, tzinfo=UTC)
+    assert settings.max_range_bytes == "1048576"
+    assert settings.audit_consumers == ["range_to_parquet", "hourly"]
+    assert settings.spark_apps == str(tmp_path / "spark_apps")
+    hourly, audit = pipeline.dags()
+    assert hourly.catchup
+    assert audit.start_date == settings.audit_since
+
+
+WRONG = {
+    "max_range_bytes: 1 giga": "max_range_bytes = '1 giga': '1 giga' is not a size; write it like",
+    "max_range_offsets: many": "max_range_offsets = 'many': must be a whole number",
+    "max_range_offsets: 1.5": "max_range_offsets = 1.5: must be a text or a number",
+    "missed_after: true": "missed_after = True: must be a text or a number",
+    "retry_delay: 10": 'retry_delay = 10: expected a duration, such as "10s"',
+    "retries: -1": "retries = -1: must be at least 0",
+    "owner: [a]": "owner = ['a']: expected a text, such as",
+    "pool:": 'pool = None: expected a text, such as "default_pool"',
+    "dags: [range]": "dags = ['range']: 'range': must be of ranges, hourly, audit, replay, retent",
+    "tags: [1]": "tags = [1]: must be a list of texts, such as [one, two]",
+    "hourly_cron: hourly": "hourly_cron = 'hourly': must be a cron expression such as",
+    "hourly_since: soon": "hourly_since = 'soon': must be a time such as 2026-01-02T",
+    'hourly_since: "2026-02-03"': "hourly_since = '2026-02-03' has no time zone; add one, such as",
+    "hourly_on_removed: guess": "hourly_on_removed = 'guess': must be one of fail, skip",
+    "spark_conf: {a: 1}": "spark_conf = {'a': 1}: must be names and texts, such as {spark.executor",
+    "max_bytes: 1GiB": "unknown setting 'max_bytes' = '1GiB'; there are|did you mean",
+    "max_range_byte: 1": "unknown setting 'max_range_byte' = 1; did you mean 'max_range_bytes'?",
+}
+
+
+@pytest.mark.parametrize("line", WRONG)
+@pytest.mark.parametrize("own", [True, False])
+def test_what_is_wrong_is_named(tmp_path, line, own):
+    """The error has file, topic, setting, value and the way out; of a topic or of all."""
+    path = tmp_path / "t.yaml"
+    path.write_text(f"topics: {{clicks: {{{line}}}}}" if own else f"{line}\ntopics: [clicks]")
+
+    with pytest.raises(ConfigError) as error:
+        MemqPipeline.from_yaml(path)
+
+    where = f"{path}: " + ("topic 'clicks': " if own else "")
+    assert str(error.value).startswith(where)
+    assert any(text in str(error.value) for text in WRONG[line].split("|"))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "must have either `topic: clicks`, or `topics:`"),
+        ("- clicks", "must have either `topic: clicks`, or `topics:`"),
+        ("topic: a\ntopics: [b]", "must have either `topic: clicks`, or `topics:`"),
+        ("topics: [", "cannot be read as YAML: "),
+        ("topics: []", "topics = []: must name a topic"),
+        ("topics: {a: {}, a: {}}", "cannot be read as YAML: 'a' stands twice, again in line 1"),
+        ("topics: [a, a]", "topic 'a': stands there twice"),
+        ("topics: [404]", "topic 404: must be a text; write it in quotes"),
+        ("topic: 'a b'", "topic 'a b': topic name 'a b' is not valid"),
+        ("topics: {a: 3}", "topic 'a' = 3: must be settings"),
+    ],
+)
+def test_topics_that_are_none_are_refused(tmp_path, text, message):
+    """So is a file without any, and a topic that would win over another in silence."""
+    path = tmp_path / "t.yaml"
+    path.write_text(text)
+
+    with pytest.raises(ConfigError, match=rf"^{re.escape(str(path))}: {re.escape(message)}"):
+        MemqPipeline.from_yaml(path)
+
+
+def test_all_that_is_wrong_is_said_at_once(tmp_path):
+    """Forty topics are not mended in forty steps."""
+    path = tmp_path / "t.yaml"
+    path.write_text("retries: x\ntopics: {a: {pool: }, b: {retries: 1}, c: {nonsense: 1}}")
+
+    with pytest.raises(ConfigError) as error:
+        MemqPipeline.from_yaml(path)
+
+    assert [line.split(": ")[1] for line in str(error.value).splitlines()] == [
+        "retries = 'x'",
+        "topic 'a'",
+        "topic 'c'",
+    ]
+
+
+def test_from_python_the_spark_programs_are_named():
+    """There is no file beside whose folder they could be."""
+    with pytest.raises(ConfigError, match=r"^MemqPipeline: topic 'clicks': spark_apps = '': must"):
+        MemqPipeline("clicks")
