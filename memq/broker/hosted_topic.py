@@ -114,7 +114,8 @@ class HostedTopic:
         by_read = [min(latest_ms, *of_one) for of_one in zip(*told, strict=True)]
         # What was published is not seen by everybody at once, and ends that are asked for after the
         # watermark, at any broker, must have what it covers.
-        await context.queue.see_published(self.topic.queue_topic)
+        if here:
+            await context.queue.see_published(self.topic.queue_topic)
         times.told(max([*by_write, *by_read]))
         return by_write, by_read or [NOT_OWNED] * self.topic.config.read_partitions
 
