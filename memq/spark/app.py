@@ -17,7 +17,9 @@ import click
 from memq.core.defaults import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
 from memq.core.java import check_java
 from memq.core.log_format import LOG_FORMAT, configure, is_json
-from memq.errors import ConfigError, MemqError
+from memq.core.ranges import OffsetRange
+from memq.core.topic import check_topic_name
+from memq.errors import ConfigError, InvalidRequestError, MemqError
 from memq.spark import NEEDS_PYSPARK
 
 try:
@@ -75,6 +77,33 @@ topic_options = _all_of(
     ),
 )
 """Where the data is, and how to log: the arguments `bootstrap`, `topic` and `token_env`."""
+
+
+range_options = _all_of(
+    click.option("--partition", required=True, type=click.IntRange(0), help="Read partition."),
+    click.option("--start", required=True, type=click.IntRange(0), help="First offset."),
+    click.option("--end", required=True, type=click.IntRange(0), help="One past the last offset."),
+    click.option(
+        "--incarnation",
+        default="",
+        metavar="HEX",
+        help="Of the topic that the range was planned for; another one is an error. Whichever "
+        "there is when left out.",
+    ),
+)
+"""A range: the arguments of `range_from`."""
+
+
+def range_from(topic: str, partition: int, start: int, end: int, incarnation: str) -> OffsetRange:
+    """The range that a program was told.
+
+    Raises:
+        InvalidRequestError: it is none, or the topic's name is none.
+    """
+    check_topic_name(topic)
+    if end < start:
+        raise InvalidRequestError(f"--end {end} is before --start {start}")
+    return OffsetRange(partition, start, end, incarnation)
 
 
 def job_options(name: str) -> Decorator:

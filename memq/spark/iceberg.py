@@ -115,6 +115,7 @@ def _write(
     path = _for_spark(folder)
     rows.write.option("compression", "zstd").parquet(path)
     check_count(spark, job, path, counts.records)
+    log.info("%s: %s written; committing", job.name, counted(counts.records, "record"))
     return Written(counts, [f"{folder}/{name}" for name in parquet_files(Folders(spark), path)])
 
 

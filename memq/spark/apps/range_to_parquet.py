@@ -12,11 +12,16 @@ from typing import Any
 import click
 
 from memq.cli.command import Command
-from memq.core.ranges import OffsetRange
-from memq.core.topic import check_topic_name
 from memq.core.units import counted
-from memq.errors import InvalidRequestError
-from memq.spark.app import job_options, run, session, token_from, topic_options
+from memq.spark.app import (
+    job_options,
+    range_from,
+    range_options,
+    run,
+    session,
+    token_from,
+    topic_options,
+)
 from memq.spark.parquet import RangeJob, check_retained, range_to_parquet
 
 
@@ -31,16 +36,7 @@ python spark_apps/range_to_parquet.py --topic clicks --partition 0 --start 0 --e
 """,
 )
 @topic_options
-@click.option("--partition", required=True, type=click.IntRange(0), help="Read partition.")
-@click.option("--start", required=True, type=click.IntRange(0), help="First offset.")
-@click.option("--end", required=True, type=click.IntRange(0), help="One past the last offset.")
-@click.option(
-    "--incarnation",
-    default="",
-    metavar="HEX",
-    help="Of the topic that the range was planned for; another one is an error. Whichever there is "
-    "when left out.",
-)
+@range_options
 @click.option(
     "--output",
     required=True,
@@ -61,10 +57,7 @@ def main(
     records, bytes and the sum of the checksums, and with what was left out; it is written only when
     the files have as many records as the range must give.
     """
-    check_topic_name(job["topic"])
-    if end < start:
-        raise InvalidRequestError(f"--end {end} is before --start {start}")
-    wanted = OffsetRange(partition, start, end, incarnation)
+    wanted = range_from(job["topic"], partition, start, end, incarnation)
     task = RangeJob(range=wanted, token=token_from(token_env), **job)
     check_retained(task)
     spark = session(task.name)

@@ -20,6 +20,7 @@ from memq.spark.iceberg import IcebergJob, range_to_iceberg
 from memq.tables.iceberg import open_table
 from tests.advice import follows
 from tests.integration.tables.lake import catalog_options
+from tests.system.spark.table_kills import kill_and_finish
 
 BATCHES = 6
 RECORDS = 40
@@ -209,3 +210,11 @@ def test_a_range_that_holds_other_messages(spark, broker, make_topic, lake, monk
     lake.table(topic).load().manage_snapshots().rollback_to_snapshot(before).commit()
     assert lake.put(spark, broker.address, topic, 1, 2).files
     assert values(lake.table(topic)) == list(range(2 * RECORDS))
+
+
+def test_programs_that_are_killed(tmp_path):
+    """Killed while they write and commit, and two at a time: each record is in the table once."""
+    counts = kill_and_finish(tmp_path, kills=2, seed=3, cuts=(0, 3, 8))
+
+    assert counts["killed"] == 2
+    assert counts["ended"] == 4

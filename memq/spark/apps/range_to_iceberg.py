@@ -1,0 +1,81 @@
+"""Put an exact range of offsets into an Iceberg table, once, whatever is tried again.
+
+Run it with `spark-submit spark_apps/range_to_iceberg.py …` or with
+`python -m memq.spark.apps.range_to_iceberg …`; `--help` says more.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from memq.cli.command import Command
+from memq.core.units import counted
+from memq.spark.app import (
+    job_options,
+    range_from,
+    range_options,
+    run,
+    session,
+    token_from,
+    topic_options,
+)
+from memq.spark.parquet import check_retained
+
+
+@click.command(
+    "range_to_iceberg",
+    cls=Command,
+    epilog="""
+spark-submit spark_apps/range_to_iceberg.py --topic clicks --partition 0 \\
+    --start 0 --end 500 --output prod:lake.clicks --manifest s3a://lake/manifests/clicks-0-500.json
+python -m memq.spark.apps.range_to_iceberg --topic clicks --partition 0 --start 0 --end 500 \\
+    --output lake.clicks --manifest /tmp/clicks-0-500.json
+""",
+)
+@topic_options
+@range_options
+@click.option(
+    "--output",
+    required=True,
+    metavar="TABLE",
+    help="The table: namespace.table, or catalog:namespace.table. It is made when there is none.",
+)
+@click.option(
+    "--catalog-options",
+    default="",
+    metavar="NAME=VALUE,…",
+    help="Of the catalog, beside those of ~/.pyiceberg.yaml and PYICEBERG_CATALOG__….",
+)
+@click.option(
+    "--manifest", required=True, metavar="FILE", help="Written last: what went into the files."
+)
+@job_options("range_to_iceberg")
+def main(
+    *, partition: int, start: int, end: int, incarnation: str, token_env: str | None, **job: Any
+) -> None:
+    """Put the Batches of a read partition from offset START up to, not including, END into TABLE.
+
+    The table says itself which ranges it has, so a range is in it once: whoever runs the program
+    again, or at the same time, finds it there and adds nothing. A range that is there in part is
+    an error. The manifest is that of range_to_parquet. The driver needs pyiceberg (memq[iceberg]).
+    """
+    from memq.spark.iceberg import IcebergJob, range_to_iceberg  # noqa: PLC0415 - needs an extra
+
+    wanted = range_from(job["topic"], partition, start, end, incarnation)
+    task = IcebergJob(range=wanted, token=token_from(token_env), **job)
+    check_retained(task)
+    spark = session(task.name)
+    try:
+        done = range_to_iceberg(spark, task)
+    finally:
+        spark.stop()
+    click.echo(
+        f"{counted(done.records, 'record')} of {counted(done.batches, 'Batch')} in {done.output}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))
