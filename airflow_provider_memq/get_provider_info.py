@@ -37,6 +37,11 @@ EXTRAS: dict[str, object] = {
         "description": "Connection with which tasks read Batches in S3; may be empty.",
         "schema": {"type": ["string", "null"]},
     },
+    "cluster": {
+        "label": "Cluster name",
+        "description": "As in assets memq://NAME/topic; lineage has the first broker when empty.",
+        "schema": {"type": ["string", "null"]},
+    },
 }
 """The extra fields of a connection, which `airflow_provider_memq.settings` reads."""
 
@@ -98,6 +103,7 @@ def _connection_type() -> dict[str, object]:
                 "request_timeout_s": str(REQUEST_TIMEOUT_S),
                 "admin_url": "http://broker-1:6368",
                 "aws_conn_id": "aws_default",
+                "cluster": "prod",
             },
         },
         "conn-fields": EXTRAS,

@@ -8,6 +8,7 @@ filled in a field meant something by it.
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_provider_memq.get_provider_info import (
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 DEFAULT_CONN_ID = "memq_default"
 
+CLUSTER = re.compile(r"[a-z0-9._-]+(:\d{1,5})?|\[[0-9a-f:]+\](:\d{1,5})?")
+"""What a cluster may be called, in URIs of assets and in lineage: a name, or an address."""
+
 
 class ClientSettings(NamedTuple):
     """How to reach a cluster.
@@ -34,6 +38,7 @@ class ClientSettings(NamedTuple):
         request_timeout_s: how long brokers are tried before a call fails.
         admin_url: of a broker's admin HTTP, for links; no slash at its end.
         aws_conn_id: connection with which objects in S3 are read; empty for what the machine has.
+        cluster: what it is called in lineage, as in the URIs of assets.
     """
 
     bootstrap: str
@@ -41,6 +46,7 @@ class ClientSettings(NamedTuple):
     request_timeout_s: float
     admin_url: str
     aws_conn_id: str = ""
+    cluster: str = ""
 
     def __repr__(self) -> str:
         return f"<ClientSettings {self.bootstrap}>"  # never the token: it may reach a log
@@ -76,6 +82,7 @@ def settings_of(connection: Connection) -> ClientSettings:
             "/"
         ),
         aws_conn_id=str(extra.get("aws_conn_id") or ""),
+        cluster=_cluster(conn_id, str(extra.get("cluster") or "")) or addresses[0].lower(),
     )
 
 
@@ -138,6 +145,15 @@ def _with_port(host: str, port: int) -> str:
     if host.count(":") > 1 and not host.startswith("["):  # an IPv6 address
         return f"[{host}]:{port}"
     return host if ":" in host.rpartition("]")[2] else f"{host}:{port}"
+
+
+def _cluster(conn_id: str, given: str) -> str:
+    if given and not CLUSTER.fullmatch(given):
+        raise ConfigError(
+            f"connection {conn_id!r}: cluster = {given!r}; it must be a name of small letters, "
+            "digits, '.', '_' and '-', or host:port, as in the URIs of assets"
+        )
+    return given
 
 
 def _timeout_s(conn_id: str, given: object) -> float:

@@ -14,6 +14,7 @@ from airflow.sdk.exceptions import (
 
 from airflow_provider_memq import files
 from airflow_provider_memq.audited import AuditedWindows, left_out
+from airflow_provider_memq.lineage import assertion, folder_written, lineage, topic_read
 from airflow_provider_memq.operators.base import MemqTopicOperator, now_ms
 from airflow_provider_memq.operators.window import window_of
 from airflow_provider_memq.submitting import prepare, program_arguments
@@ -163,6 +164,7 @@ class MemqAuditOperator(MemqTopicOperator):
         self.default_master = default_master
         self.spark_conf = spark_conf
         self._submitted: SparkSubmitHook | None = None
+        self._own: _Judged | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Audit, keep the result, and fail when something does not match."""
@@ -180,6 +182,7 @@ class MemqAuditOperator(MemqTopicOperator):
             judged.append(self._judge(window))
             if record and judged[-1].verdict is Verdict.CLEAN:
                 record.add(window)
+        self._own = judged[0]
         plain = {
             **judged[0].plain,
             "made_up": [
@@ -256,6 +259,16 @@ class MemqAuditOperator(MemqTopicOperator):
         """Stop the program that was submitted."""
         if self._submitted is not None:
             self._submitted.on_kill()
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ARG002
+        """The topic, with what the audit found of it, and the table. Failures are told as well."""
+        found, outputs = None, []
+        if self._own is not None:
+            clean = self._own.verdict is Verdict.CLEAN
+            found = assertion("audit", success=clean, actual=self._own.verdict.value)
+            if table := self._own.plain["table"]:
+                outputs = [folder_written(table)]
+        return lineage([topic_read(self.hook.settings().cluster, self.topic, [], found)], outputs)
 
     def _window(self, context: Context) -> Interval:
         last_ms, shift_ms = duration_ms_or(0, self.last), duration_ms_or(0, self.settled_for)

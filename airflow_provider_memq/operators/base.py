@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from airflow_provider_memq.hooks.memq import MemqHook
+from airflow_provider_memq.lineage import lineage, topic_read
 from airflow_provider_memq.links import MemqTopicLink
 from airflow_provider_memq.settings import DEFAULT_CONN_ID
 
@@ -36,6 +37,10 @@ class MemqTopicOperator(BaseOperator):
     def hook(self) -> MemqHook:
         """Of the connection."""
         return MemqHook(self.memq_conn_id)
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ARG002
+        """The topic that was asked about."""
+        return lineage([topic_read(self.hook.settings().cluster, self.topic, [])])
 
 
 def now_ms() -> int:

@@ -9,9 +9,9 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_memq import files
-from airflow_provider_memq.assets import range_lineage
 from airflow_provider_memq.hooks.memq import MemqHook
 from airflow_provider_memq.ledger import mark_events
+from airflow_provider_memq.lineage import range_lineage
 from airflow_provider_memq.links import MemqManifestLink, MemqTopicLink
 from airflow_provider_memq.ranges import parse_key
 from airflow_provider_memq.settings import DEFAULT_CONN_ID
@@ -130,6 +130,7 @@ class MemqSparkSubmitOperator(SparkSubmitOperator):
         self.aws_conn_id = aws_conn_id
         self.default_master = default_master
         self.manifest_url = ""
+        self._done: dict[str, Any] | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         """Submit, wait, and check the manifest."""
@@ -154,7 +155,8 @@ class MemqSparkSubmitOperator(SparkSubmitOperator):
         if left_out := describe_left_out(manifest):
             self.log.warning("not in the files: %s", left_out)
         mark_events(context["outlet_events"], self.outlets, expected.range.incarnation)
-        return _result(manifest, path)
+        self._done = _result(manifest, path)
+        return self._done
 
     def _manifest(self, path: str, earlier: bytes | None) -> Manifest:
         """What the program wrote. Another try would run it again, and could read no more."""
@@ -192,11 +194,17 @@ class MemqSparkSubmitOperator(SparkSubmitOperator):
         prepare(hook, settings, self.default_master, [self.output_dir, self.manifest_url])
         return hook
 
+    def get_openlineage_facets_on_start(self) -> Any:
+        """The exact range that is read, and the folder that is written."""
+        cluster = MemqHook(self.memq_conn_id).settings().cluster
+        offsets = parse_key(self.range_key)
+        return range_lineage(
+            cluster, self.topic, offsets, output=self.output_dir, manifest=self._done
+        )
+
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ARG002
-        """The exact range that was read, and the folder that was written."""
-        cluster = MemqHook(self.memq_conn_id).bootstrap.partition(",")[0]
-        ranges = [parse_key(self.range_key)]
-        return range_lineage(cluster, self.topic, ranges, output=self.output_dir)
+        """The same, and how much was written, when it was."""
+        return self.get_openlineage_facets_on_start()
 
 
 def default_manifest(output: str, topic: str, planned: OffsetRange) -> str:

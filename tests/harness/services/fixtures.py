@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.harness.services.errors import ServiceUnavailableError
-from tests.harness.services.jars import Jars
+from tests.harness.services.jars import OPENLINEAGE, Jars
 from tests.harness.services.kafka import Kafka
 from tests.harness.services.missing import PROPERTY, Missing
 from tests.harness.services.s3proxy import S3Proxy
@@ -20,6 +20,7 @@ from tests.harness.services.zookeeper import ZooKeeper
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
+    from pathlib import Path
 
 REQUIRED = "MEMQ_REQUIRE_SERVICES"
 MISSING = pytest.StashKey[Missing]()
@@ -52,6 +53,13 @@ def kafka_server(service_jars: Jars, tmp_path_factory: pytest.TempPathFactory) -
     """A Kafka for all tests; each makes topics of its own."""
     with Kafka(tmp_path_factory.mktemp("kafka"), jars=service_jars) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def openlineage_jar(service_jars: Jars) -> Path:
+    """The integration of OpenLineage into Spark."""
+    (jar,) = service_jars.get(OPENLINEAGE).glob("*.jar")
+    return jar
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,4 +1,4 @@
-"""Topics as assets, as a message queue, as links and as lineage."""
+"""Topics as assets, as a message queue and as links."""
 
 from __future__ import annotations
 
@@ -14,14 +14,12 @@ from airflow_provider_memq.assets import (
     asset_uri,
     convert_asset_to_openlineage,
     create_asset,
-    range_lineage,
     sanitize_uri,
     watched_asset,
 )
 from airflow_provider_memq.links import MemqManifestLink, MemqTopicLink
 from airflow_provider_memq.sensors.memq import MemqOffsetSensor
 from airflow_provider_memq.triggers.watch import MemqWatchTrigger
-from memq.core.ranges import OffsetRange
 from memq.core.topic import check_topic_name
 from memq.errors import InvalidRequestError
 
@@ -122,26 +120,3 @@ def test_lineage_of_an_asset():
     dataset = convert_asset_to_openlineage(Asset(uri="memq://a:1/clicks", name="x"), None)
 
     assert (dataset.namespace, dataset.name) == ("memq://a:1", "clicks")
-
-
-@pytest.mark.parametrize(
-    ("output", "namespace", "name"),
-    [
-        ("/data/out", "file", "/data/out"),
-        ("file:///data/out", "file", "/data/out"),
-        ("s3://bucket/key/part", "s3://bucket", "key/part"),
-    ],
-)
-def test_lineage_of_ranges(output, namespace, name):
-    """The exact offsets that were read stand with the input."""
-    lineage = range_lineage(
-        "a:1", "clicks", [OffsetRange(0, 5, 9), OffsetRange(1, 0, 2, "a" * 16)], output=output
-    )
-
-    (source,), (target,) = lineage.inputs, lineage.outputs
-    assert (source.namespace, source.name) == ("memq://a:1", "clicks")
-    assert source.inputFacets["memq_ranges"].ranges == [
-        {"partition": 0, "start": 5, "end": 9},
-        {"partition": 1, "start": 0, "end": 2},
-    ]
-    assert (target.namespace, target.name) == (namespace, name)

@@ -1,0 +1,108 @@
+"""What tasks say to OpenLineage; Spark itself is asked for its names in the system test."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from airflow_provider_memq.lineage import (
+    assertion,
+    folder_written,
+    lineage,
+    name_of_folder,
+    range_lineage,
+    topic_read,
+)
+from memq.core.ranges import OffsetRange
+from memq.spark.iceberg import IcebergJob, _folder
+
+PAGE = Path(__file__).parents[3] / "docs" / "airflow.md"
+
+FOLDERS = {
+    "/data/out": ("file", "/data/out"),
+    "/": ("file", "/"),
+    "file:/data/out": ("file", "/data/out"),
+    "file:///data/out/": ("file", "/data/out"),
+    "file://host/out": ("file", "/out"),
+    "s3://bucket/key/part": ("s3://bucket", "key/part"),
+    "s3a://bucket//a%20b/": ("s3://bucket", "a b"),
+    "s3n://bucket": ("s3://bucket", "/"),
+    "gs://bucket/a/b/": ("gs://bucket", "a/b"),
+    "hdfs://nn:8020/a/b/": ("hdfs://nn:8020", "/a/b"),
+    "hdfs:///a/b": ("hdfs", "/a/b"),
+    "abfs://box@account/a": ("abfss://box@account", "a"),
+    "abfss://box@account.dfs/a/": ("abfss://box@account.dfs", "a"),
+    "wasb://box@account/a": ("wasbs://box@account", "a"),
+    "dbfs:/a/b": ("dbfs", "/a/b"),
+    "viewfs://all/a": ("viewfs://all", "/a"),
+}
+"""Folders, and what Spark's integration calls them."""
+
+PARTITIONED = {
+    "s3a://lake/out/memq_topic=clicks/memq_partition=0": ("s3://lake", "out"),
+    "/out/day=1/part": ("file", "/out/day=1/part"),
+    "/out=1": ("file", "/out=1"),
+}
+
+
+@pytest.mark.parametrize(("folder", "name"), (FOLDERS | PARTITIONED).items())
+def test_names_of_folders(folder, name):
+    """A folder is called what Spark calls it, without the partitions at its end."""
+    assert name_of_folder(folder) == name
+
+
+def test_a_range_before_it_is_read():
+    """The exact offsets stand with the topic, and the folder is an output of unknown size."""
+    told = range_lineage("prod", "clicks", OffsetRange(1, 5, 9, "a" * 16), output="s3a://lake/out")
+
+    (source,), (target,) = told.inputs, told.outputs
+    assert (source.namespace, source.name) == ("memq://prod", "clicks")
+    (read,) = source.inputFacets["memq_ranges"].ranges
+    assert read == {"partition": 1, "start": 5, "end": 9}
+    assert (target.namespace, target.name, target.outputFacets) == ("s3://lake", "out", {})
+
+
+def test_a_range_that_was_written():
+    """Where the manifest says that the rows are is what was written, with their number."""
+    manifest = {"output": "file:///lake/db/clicks", "records": 7}
+    told = range_lineage(
+        "prod", "clicks", OffsetRange(0, 0, 1), output="db.clicks", manifest=manifest
+    )
+
+    (target,) = told.outputs
+    assert (target.namespace, target.name) == ("file", "/lake/db/clicks")
+    assert target.outputFacets["outputStatistics"].rowCount == 7
+
+
+def test_a_table_that_only_its_catalog_knows():
+    """The name of a table is no folder: nothing is said of it before its place is known."""
+    told = range_lineage("prod", "clicks", OffsetRange(0, 0, 1), output="cat:db.clicks")
+
+    assert told.outputs == []
+
+
+def test_what_was_found_stands_with_the_topic():
+    """An audit is an assertion about the topic, in the facet that others use for it."""
+    found = assertion("audit", success=False, actual="not clean")
+    told = lineage([topic_read("prod", "clicks", [], found)], [folder_written("/audits/a.csv")])
+
+    (source,), (target,) = told.inputs, told.outputs
+    (each,) = source.inputFacets["dataQualityAssertions"].assertions
+    assert (each.assertion, each.success, each.actual) == ("audit", False, "not clean")
+    assert "memq_ranges" not in source.inputFacets
+    assert target.name == "/audits/a.csv"
+
+
+def test_the_folders_of_a_table_are_the_table():
+    """The setting of Spark that the page gives makes the table of each folder a job writes to."""
+    (pattern,) = re.findall(r"removePath\.pattern=(.*)", PAGE.read_text())
+    wanted = OffsetRange(0, 0, 500, "0123456789abcdef")
+    job = IcebergJob(
+        name="j", topic="clicks", output="db.clicks", bootstrap="", range=wanted, manifest=""
+    )
+    written = f"/lake/db/clicks/data/{_folder(job, uuid4().hex)}"
+
+    assert re.sub(pattern.replace("?<", "?P<"), "", written) == "/lake/db/clicks"
