@@ -21,7 +21,7 @@ from airflow.sdk.exceptions import AirflowException
 
 from airflow_provider_memq.hooks.memq import MemqHook
 from airflow_provider_memq.operators.memq import MemqSparkSubmitOperator
-from airflow_provider_memq.operators.spark import check, read_manifest
+from airflow_provider_memq.operators.range_job import check, read_manifest
 from airflow_provider_memq.ranges import range_key
 from airflow_provider_memq.topics import contents_of
 from memq import AdminClient, Producer

@@ -10,6 +10,8 @@ from airflow.providers.apache.spark.hooks import spark_submit
 from airflow.sdk.exceptions import AirflowException
 
 from airflow_provider_memq.operators.memq import MemqAuditOperator, MemqSparkSubmitOperator
+from airflow_provider_memq.operators.range_job import RangeRun
+from airflow_provider_memq.ranges import RangeContents
 from memq.core.defaults import STORAGE_OPTIONS_VARIABLE, TOKEN_VARIABLE
 from memq.core.named_values import parse_storage_options
 from memq.core.ranges import Interval, OffsetRange
@@ -82,7 +84,7 @@ def operator(**options):
 
 
 def hook_of(task):
-    task._prepare(RANGE, "/manifest.json")
+    task.application_args = task.arguments(RangeRun(RangeContents(RANGE), "/manifest.json", None))
     return task._get_hook()
 
 

@@ -1,0 +1,305 @@
+"""What every operator that runs a Spark program over one range does, however Spark is launched.
+
+Theory of operation
+-------------------
+A range always names the same Batches, and the program writes its rows to a folder of its own and
+its manifest last. So an operator needs to know nothing of Spark to be exact. In order:
+
+1. `begin`: the brokers are asked what the range holds; a range that retention has removed fails
+   here. The place of the manifest is read, once: what cannot be read now could not be read
+   afterwards, so nothing is launched; what stands there is remembered.
+2. The operator launches the program with `arguments`, by whatever it is the operator of, and waits
+   until the program has ended well.
+3. `end`: the manifest must be of this range, another one than stood there before, and its counts
+   and CRC sum those of the notifications. Then, and only then, the outlets emit the range.
+
+A manifest that is missing is data loss, and another try runs the program again. One that then
+cannot be read, or is damaged, fails the task without another try, for that would run the same again
+and could read no more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_provider_memq import files
+from airflow_provider_memq.hooks.memq import MemqHook
+from airflow_provider_memq.ledger import mark_events
+from airflow_provider_memq.lineage import range_lineage
+from airflow_provider_memq.links import MemqManifestLink, MemqTopicLink
+from airflow_provider_memq.ranges import RangeContents, parse_key
+from airflow_provider_memq.settings import DEFAULT_CONN_ID
+from airflow_provider_memq.submitting import program_arguments
+from airflow_provider_memq.topics import contents_of
+from memq.core.units import counted
+from memq.errors import ConfigError, CorruptDataError, DataLossError, StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow.sdk import Context
+
+    from memq.core.manifest import Manifest
+    from memq.core.ranges import OffsetRange
+
+MODES = ("failfast", "permissive")
+
+
+class RangeRun(NamedTuple):
+    """A range that is about to be processed.
+
+    Attributes:
+        expected: what its notifications promise.
+        manifest: file or URI of the manifest that the program writes.
+        earlier: digest of what stands there now; None for nothing.
+    """
+
+    expected: RangeContents
+    manifest: str
+    earlier: str | None
+
+
+class RangeJobMixin(BaseOperator):
+    """Makes an operator that launches Spark process exactly one range, and check what was done.
+
+    It stands before the operator that launches::
+
+        class MemqThing(RangeJobMixin, ThingOperator):
+            template_fields = (*ThingOperator.template_fields, *RangeJobMixin.template_fields)
+            operator_extra_links = (
+                *ThingOperator.operator_extra_links,
+                *RangeJobMixin.operator_extra_links,
+            )
+
+            def execute(self, context):
+                run = self.begin()
+                self.arguments_of_the_thing = self.arguments(run)
+                super().execute(context)
+                return self.end(context, run)
+
+    A range of another incarnation of the topic is refused: its offsets name other data. The events
+    of the outlets say, in their extra, which one their range is of (`memq_incarnation`).
+
+    Args:
+        topic: the topic (templated).
+        output_dir: folder or URI for the results of all ranges (templated).
+        range_key: the range (templated); by default the partition key of the DAG run.
+        manifest: file or URI of the range's manifest (templated); by default below `output_dir`, in
+            `_manifests`, which readers of the output pass over.
+        job: name of the job, under which it reports what it consumed (templated).
+        mode: "failfast", or "permissive" to skip and count damaged Messages (templated).
+        job_args: more arguments for the program, all text (templated).
+        memq_conn_id: connection to the brokers (templated).
+        aws_conn_id: connection by which the task reads a manifest in S3; None for what boto3 finds
+            by itself. Spark has credentials of its own.
+        **kwargs: as the operator that launches.
+    """
+
+    operator_extra_links = (MemqTopicLink(), MemqManifestLink())
+    template_fields: Sequence[str] = (
+        "topic",
+        "output_dir",
+        "range_key",
+        "manifest",
+        "job",
+        "mode",
+        "job_args",
+        "memq_conn_id",
+    )
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        output_dir: str,
+        range_key: str = "{{ dag_run.partition_key }}",
+        manifest: str | None = None,
+        job: str = "range_to_parquet",
+        mode: str = "failfast",
+        job_args: Sequence[str] = (),
+        memq_conn_id: str = DEFAULT_CONN_ID,
+        aws_conn_id: str | None = files.DEFAULT_AWS_CONN_ID,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.topic = topic
+        self.output_dir = output_dir
+        self.range_key = range_key
+        self.manifest = manifest
+        self.job = job
+        self.mode = mode
+        self.job_args = job_args
+        self.memq_conn_id = memq_conn_id
+        self.aws_conn_id = aws_conn_id
+        self.manifest_url = ""
+        self._done: dict[str, Any] | None = None
+
+    def begin(self) -> RangeRun:
+        """Look at everything that can be wrong before anything is launched.
+
+        Raises:
+            ConfigError: the key names no range, or an argument is wrong.
+            TopicRecreatedError: the range is of an earlier topic of this name.
+            OffsetOutOfRangeError: some of the range is not retained.
+            StorageError: the place of the manifest cannot be read.
+            MemqError: the brokers cannot be asked.
+        """
+        if self.mode not in MODES:
+            raise ConfigError(f"mode = {self.mode!r}: must be one of {', '.join(MODES)}")
+        wanted = parse_key(self.range_key)
+        with MemqHook(self.memq_conn_id).topic(self.topic, wanted.incarnation) as client:
+            expected = contents_of(client, wanted)
+        self.log.info("%s %s holds %s", self.topic, wanted, expected.to_row())
+        path = self.manifest_url = self.manifest or default_manifest(
+            self.output_dir, self.topic, expected.range
+        )
+        # It is not removed: a run of the same range that has just ended may not have checked it.
+        return RangeRun(expected, path, digest_of(files.read_if_any(path, self.aws_conn_id)))
+
+    def arguments(self, run: RangeRun) -> list[str]:
+        """The arguments of the program, all text; those of `spark_apps/range_to_parquet.py`.
+
+        A token is not among them, but `--token-env`, the variable that must hold it.
+        """
+        planned = run.expected.range
+        arguments = {
+            "--topic": self.topic,
+            "--incarnation": planned.incarnation,
+            "--partition": str(planned.partition),
+            "--start": str(planned.start),
+            "--end": str(planned.end),
+            "--output": self.output_dir,
+            "--manifest": run.manifest,
+            "--job": self.job,
+            "--mode": self.mode,
+        }
+        settings = MemqHook(self.memq_conn_id).settings()
+        return [*program_arguments(settings, arguments), *map(str, self.job_args)]
+
+    def end(self, context: Context, run: RangeRun) -> dict[str, Any]:
+        """Check what the program did, after it has ended well; let the outlets emit the range.
+
+        Returns:
+            The manifest as a plain dict, with `manifest`, the path to it, and without the list of
+            `files` and those of `left_out`.
+
+        Raises:
+            DataLossError: the manifest is missing, or of an earlier run or another range, or its
+                counts differ.
+            TopicRecreatedError: the program has read another topic of that name.
+            AirflowFailException: the manifest cannot be read, or is none.
+        """
+        from memq.core.manifest import describe_left_out  # noqa: PLC0415 - DAGs parse sooner
+
+        self.manifest_url = run.manifest
+        manifest = self._manifest(run)
+        check(manifest, self.topic, run.expected)
+        self.log.info("%s in %s", counted(manifest.records, "record"), manifest.output)
+        if left_out := describe_left_out(manifest):
+            self.log.warning("not in the files: %s", left_out)
+        mark_events(context["outlet_events"], self.outlets, run.expected.range.incarnation)
+        self._done = _result(manifest, run.manifest)
+        return self._done
+
+    def _manifest(self, run: RangeRun) -> Manifest:
+        """What the program wrote. Another try would run it again, and could read no more."""
+        try:
+            return read_manifest(run.manifest, run.earlier, self.aws_conn_id)
+        except (StorageError, ConfigError, CorruptDataError) as exc:
+            raise AirflowFailException(
+                f"the job ended well, and its manifest cannot be read: {exc}. Its files are "
+                "written, and nothing is committed. Mend that, then clear the task: it runs the "
+                "range again"
+            ) from exc
+
+    def get_openlineage_facets_on_start(self) -> Any:
+        """The exact range that is read, and the folder that is written."""
+        cluster = MemqHook(self.memq_conn_id).settings().cluster
+        offsets = parse_key(self.range_key)
+        return range_lineage(
+            cluster, self.topic, offsets, output=self.output_dir, manifest=self._done
+        )
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ARG002
+        """The same, and how much was written, when it was."""
+        return self.get_openlineage_facets_on_start()
+
+
+def default_manifest(output: str, topic: str, planned: OffsetRange) -> str:
+    """Where a range's manifest stands when nothing else is said: apart for each incarnation."""
+    partition, start, end, incarnation = planned
+    folder = f"{output.rstrip('/')}/_manifests/topic={topic}/incarnation={incarnation}"
+    return f"{folder}/partition={partition}/{start:012d}-{end:012d}.json"
+
+
+def digest_of(payload: bytes | None) -> str | None:
+    """What a file held, in short; None when there was none."""
+    return None if payload is None else hashlib.sha256(payload).hexdigest()
+
+
+def read_manifest(
+    path: str,
+    earlier: str | None = None,
+    aws_conn_id: str | None = files.DEFAULT_AWS_CONN_ID,
+) -> Manifest:
+    """A manifest from a file or URI.
+
+    Args:
+        path: the file or URI.
+        earlier: `digest_of` what stood there before the job. Two runs never write the same, for
+            each writes when it began and ended.
+        aws_conn_id: connection for S3.
+
+    Raises:
+        DataLossError: there is none, or still the earlier one.
+        StorageError: it cannot be read.
+        ConfigError: nothing here can read such a URI.
+        CorruptDataError: it is not a manifest.
+    """
+    from memq.core.manifest import decode_manifest  # noqa: PLC0415 - DAGs parse sooner
+
+    payload = files.read_if_any(path, aws_conn_id)
+    if payload is None:
+        raise DataLossError(f"the job ended without a manifest: there is none at {path}")
+    if digest_of(payload) == earlier:
+        raise DataLossError(
+            f"the job ended without a manifest of its own: the one at {path} was there before"
+        )
+    return decode_manifest(payload)
+
+
+def check(manifest: Manifest, topic: str, expected: RangeContents) -> None:
+    """Make sure that a manifest accounts for all that the notifications of its range promise.
+
+    Raises:
+        TopicRecreatedError: the job has read another topic of that name.
+        DataLossError: naming each difference.
+    """
+    from memq.core.manifest import (  # noqa: PLC0415 - DAGs parse sooner
+        Totals,
+        check_manifest,
+        check_totals,
+    )
+
+    check_manifest(manifest, topic, expected.range)
+    totals = Totals(
+        expected.batches,
+        expected.messages,
+        expected.records,
+        expected.size_bytes,
+        expected.crc_sum,
+    )
+    check_totals(manifest, totals)
+
+
+def _result(manifest: Manifest, path: str) -> dict[str, Any]:
+    """The manifest as an XCom: small, and plain JSON. CRC sums may pass 2**63, so they are text."""
+    plain: dict[str, Any] = msgspec.to_builtins(manifest)
+    del plain["files"], plain["left_out"]
+    sums = {name: str(plain[name]) for name in ("crc_sum", "left_out_crc_sum")}
+    return {**plain, **sums, "manifest": path}
