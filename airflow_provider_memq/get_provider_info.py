@@ -59,7 +59,11 @@ def get_provider_info() -> dict[str, object]:
         "sensors": [_modules("airflow_provider_memq.sensors.memq")],
         "operators": [_modules("airflow_provider_memq.operators.memq")],
         "triggers": [
-            _modules("airflow_provider_memq.triggers.memq", "airflow_provider_memq.triggers.watch")
+            _modules(
+                "airflow_provider_memq.triggers.aws",
+                "airflow_provider_memq.triggers.memq",
+                "airflow_provider_memq.triggers.watch",
+            )
         ],
         "connection-types": [_connection_type()],
         "asset-uris": [

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from airflow_provider_memq.operators.audit import MemqAuditOperator
+    from airflow_provider_memq.operators.emr import MemqEmrServerlessOperator, MemqEmrStepOperator
+    from airflow_provider_memq.operators.glue import MemqGlueOperator
     from airflow_provider_memq.operators.plan import MemqPlanRangesOperator
     from airflow_provider_memq.operators.progress import MemqCommitOperator, MemqRetentionOperator
     from airflow_provider_memq.operators.spark import MemqSparkSubmitOperator
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
 __all__ = [
     "MemqAuditOperator",
     "MemqCommitOperator",
+    "MemqEmrServerlessOperator",
+    "MemqEmrStepOperator",
+    "MemqGlueOperator",
     "MemqPlanRangesOperator",
     "MemqReplayOperator",
     "MemqRetentionOperator",
@@ -28,6 +33,9 @@ __all__ = [
 _MODULES = {
     "MemqAuditOperator": "audit",
     "MemqCommitOperator": "progress",
+    "MemqEmrServerlessOperator": "emr",
+    "MemqEmrStepOperator": "emr",
+    "MemqGlueOperator": "glue",
     "MemqPlanRangesOperator": "plan",
     "MemqReplayOperator": "window",
     "MemqRetentionOperator": "progress",

@@ -40,9 +40,9 @@ from memq.core.units import counted
 from memq.errors import ConfigError, CorruptDataError, DataLossError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
-    from airflow.sdk import Context
+    from airflow.sdk import BaseOperatorLink, Context
 
     from memq.core.manifest import Manifest
     from memq.core.ranges import OffsetRange
@@ -100,7 +100,7 @@ class RangeJobMixin(BaseOperator):
         **kwargs: as the operator that launches.
     """
 
-    operator_extra_links = (MemqTopicLink(), MemqManifestLink())
+    operator_extra_links: Collection[BaseOperatorLink] = (MemqTopicLink(), MemqManifestLink())
     template_fields: Sequence[str] = (
         "topic",
         "output_dir",

@@ -10,5 +10,6 @@ BOOTSTRAP_VARIABLE = "MEMQ_BOOTSTRAP"
 ZONE_VARIABLE = "MEMQ_ZONE"
 STORAGE_OPTIONS_VARIABLE = "MEMQ_STORAGE_OPTIONS"
 TOKEN_VARIABLE = "MEMQ_TOKEN"  # noqa: S105 - the name of a variable
+GLUE_ARGUMENTS = "--memq_arguments"  # by which AWS Glue passes a Spark program its own
 DEFAULT_ASSIGNOR = "balanced"
 READ_TIMEOUT_S = 300.0  # of a range that is read as a whole: a gigabyte over a slow link

@@ -9,12 +9,15 @@ from __future__ import annotations
 import logging
 import os
 import re
+import sys
 from functools import reduce
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
-from memq.core.defaults import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
+from memq.core.defaults import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, GLUE_ARGUMENTS
 from memq.core.java import check_java
 from memq.core.log_format import LOG_FORMAT, configure, is_json
 from memq.core.ranges import OffsetRange
@@ -149,7 +152,8 @@ def run(command: click.Command, arguments: Sequence[str] | None = None) -> int:
     """
     name = command.name or "spark app"
     try:
-        return command.main(arguments, prog_name=name, standalone_mode=False) or 0
+        given = own_arguments(sys.argv[1:] if arguments is None else arguments)
+        return command.main(given, prog_name=name, standalone_mode=False) or 0
     except click.UsageError as exc:
         _complain(name, f"{exc.format_message()} (see --help)")
         return exc.exit_code
@@ -161,6 +165,22 @@ def run(command: click.Command, arguments: Sequence[str] | None = None) -> int:
     except (MemqError, OSError, PySparkException, Py4JError) as exc:
         _complain(name, one_line(exc))
         return 1
+
+
+def own_arguments(given: Sequence[str]) -> list[str]:
+    """The arguments of the program among those that it is given.
+
+    AWS Glue adds arguments of its own, and keeps names for itself; so there those of the program
+    are one, as a JSON list.
+
+    Raises:
+        click.UsageError: that one is no list of texts.
+    """
+    texts = [text for name, text in pairwise(given) if name == GLUE_ARGUMENTS]
+    try:
+        return msgspec.json.decode(texts[-1], type=list[str]) if texts else list(given)
+    except msgspec.DecodeError as exc:
+        raise click.UsageError(f"{GLUE_ARGUMENTS}: must be a JSON list of texts: {exc}") from exc
 
 
 def one_line(error: BaseException) -> str:
