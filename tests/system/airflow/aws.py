@@ -1,0 +1,231 @@
+"""EMR Serverless, EMR and Glue in this process: moto's server, whose jobs really run.
+
+moto keeps jobs, and would say of each that it is done. Here a job is done when somebody ran its
+program with the arguments that the service was told, or says what became of it. What moto lacks of
+the calls that end a job is added.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import boto3
+from moto.core.responses import ActionResult
+from moto.emr.models import Cluster, ElasticMapReduceBackend
+from moto.emr.responses import ElasticMapReduceResponse
+from moto.emrserverless.models import EMRServerlessBackend, emrserverless_backends
+from moto.glue.models import FakeJob, FakeJobRun
+from moto.glue.responses import GlueResponse
+from moto.moto_api import state_manager
+from moto.server import ThreadedMotoServer
+
+from tests.harness.airflow.rest import until
+from tests.harness.airflow.standalone import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+REGION = "eu-west-1"
+ACCOUNT = "123456789012"
+ROLE = f"arn:aws:iam::{ACCOUNT}:role/memq"
+GLUE_JOB = "ranges"
+WAIT_S = 60
+
+# Serverless says RUNNING at first, which moto does not.
+STATES = {"EmrServerless": "SUCCESS", "EmrStep": "COMPLETED", "Glue": "SUCCEEDED"}
+
+
+@dataclass
+class Job:
+    """A job that a service was told to run.
+
+    Attributes:
+        service: which.
+        id: that the service gave it.
+        arguments: the program as the service has it, and what it passes to it.
+    """
+
+    service: str
+    id: str
+    arguments: list[str]
+    _model: Any
+
+    @property
+    def state(self) -> str:
+        """As the service says."""
+        return str(self._model._status if self.service == "Glue" else self._model.state)
+
+    @state.setter
+    def state(self, state: str) -> None:
+        name = "_status" if self.service == "Glue" else "state"
+        setattr(self._model, name, state)
+
+    def run(self, run: Callable[[list[str]], int]) -> None:
+        """Run the program to its end, which is the job's."""
+        self.state = STATES[self.service] if run(self.arguments) == 0 else "FAILED"
+
+
+class Aws:
+    """The services.
+
+    Attributes:
+        url: of their endpoint.
+        jobs: what they were told to run, in order.
+        application: of EMR Serverless.
+        cluster: of EMR.
+    """
+
+    def __init__(self, port: int) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        self.jobs: list[Job] = []
+        serverless = self.client("emr-serverless").create_application(
+            name="ranges", releaseLabel="emr-8.0.0", type="SPARK", clientToken="t"
+        )
+        self.application = serverless["applicationId"]
+        self.client("emr-serverless").start_application(applicationId=self.application)
+        # moto knows no list of runs before there is one.
+        emrserverless_backends[ACCOUNT][REGION].job_runs[self.application] = []
+        self.cluster = self.client("emr").run_job_flow(
+            Name="ranges",
+            Instances={"InstanceCount": 1, "KeepJobFlowAliveWhenNoSteps": True},
+            JobFlowRole="role",
+            ServiceRole="role",
+        )["JobFlowId"]
+        self.client("glue").create_job(
+            Name=GLUE_JOB,
+            Role=ROLE,
+            Command={"Name": "glueetl", "ScriptLocation": "s3://code/range_to_parquet.py"},
+            ExecutionProperty={"MaxConcurrentRuns": 10},
+        )
+
+    def client(self, service: str) -> Any:
+        return boto3.client(service, region_name=REGION, endpoint_url=self.url)
+
+    def next_job(self) -> Job:
+        """The newest job, when it has arrived."""
+        until(lambda: self.jobs, "a job")
+        return self.jobs[-1]
+
+
+@contextmanager
+def services(patch: Any) -> Iterator[Aws]:
+    """Start the services, and put them into the environment of the tests.
+
+    Args:
+        patch: of pytest, which undoes what it did at the end of the tests.
+    """
+    state_manager.set_transition("glue::job_run", {"progression": "manual", "times": 10**9})
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    port = server.get_host_and_port()[1]
+    for name in ("AWS_PROFILE", "AIRFLOW_CONN_AWS_DEFAULT", "AWS_ENDPOINT_URL"):
+        patch.delenv(name, raising=False)
+    settings = {
+        **{f"AWS_ENDPOINT_URL_{name}": f"http://127.0.0.1:{port}" for name in _ENDPOINTS},
+        "AWS_ACCESS_KEY_ID": "id",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_DEFAULT_REGION": REGION,
+        "NO_PROXY": "127.0.0.1",
+    }
+    for name, value in settings.items():
+        patch.setenv(name, value)
+    try:
+        here = Aws(port)
+        _record_jobs(here, patch)
+        yield here
+    finally:
+        server.stop()
+        state_manager.unset_transition("glue::job_run")
+
+
+_ENDPOINTS = ("EMR", "EMR_SERVERLESS", "GLUE", "S3", "STS", "IAM")
+
+
+def _record_jobs(here: Aws, patch: Any) -> None:
+    serverless, steps, runs = (
+        EMRServerlessBackend.start_job_run,
+        Cluster.add_steps,
+        FakeJob.start_job_run,
+    )
+
+    def start_serverless(self: Any, *args: Any, **kwargs: Any) -> Any:
+        run = serverless(self, *args, **kwargs)
+        driver = run.job_driver["sparkSubmit"]
+        run.state = "RUNNING"
+        arguments = [driver["entryPoint"], *driver["entryPointArguments"]]
+        here.jobs.append(Job("EmrServerless", run.id, arguments, run))
+        return run
+
+    def add_steps(self: Any, given: Any) -> Any:
+        added = steps(self, given)
+        for step in added:
+            step.state = "RUNNING"
+            start = next(i for i, text in enumerate(step.args) if text.endswith(".py"))
+            here.jobs.append(Job("EmrStep", step.id, step.args[start:], step))
+        return added
+
+    def start_glue(self: Any, **kwargs: Any) -> str:
+        run_id: str = runs(self, **kwargs)
+        run: FakeJobRun = self.job_runs[-1]
+        run.status = "RUNNING"
+        given = itertools.chain.from_iterable(run.arguments.items())
+        # As Glue calls a program: with arguments of its own on both sides.
+        before = ["--JOB_ID", "j_1", "true", "--JOB_RUN_ID", run_id]
+        program = self.command["ScriptLocation"]
+        arguments = [program, *before, *given, "--JOB_NAME", self.name]
+        here.jobs.append(Job("Glue", run_id, arguments, run))
+        return run_id
+
+    patch.setattr(EMRServerlessBackend, "start_job_run", start_serverless)
+    patch.setattr(Cluster, "add_steps", add_steps)
+    patch.setattr(FakeJob, "start_job_run", start_glue)
+    patch.setattr(ElasticMapReduceResponse, "cancel_steps", _cancel_steps, raising=False)
+    patch.setattr(GlueResponse, "batch_stop_job_run", _batch_stop_job_run, raising=False)
+
+
+def _cancel_steps(self: ElasticMapReduceResponse) -> ActionResult:
+    backend: ElasticMapReduceBackend = self.backend
+    for step in self._get_param("StepIds"):
+        found = backend.describe_step(self._get_param("ClusterId"), step)
+        found.state = "CANCELLED"
+    return ActionResult({"CancelStepsInfoList": []})
+
+
+def _batch_stop_job_run(self: GlueResponse) -> ActionResult | str:
+    job = self.glue_backend.get_job(self._get_param("JobName"))
+    for run in self._get_param("JobRunIds"):
+        job.get_job_run(run).status = "STOPPED"
+    stopped = [{"JobName": job.name, "JobRunId": run} for run in self._get_param("JobRunIds")]
+    return json.dumps({"SuccessfulSubmissions": stopped, "Errors": []})
+
+
+class Spark:
+    """Runs programs of `spark_apps/`, one after the other, in one process with one JVM."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.system.airflow.spark_runner"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+
+    def run(self, arguments: list[str]) -> int:
+        """Run a program; its exit code."""
+        program = ROOT / "spark_apps" / Path(arguments[0]).name
+        self._process.stdin.write(json.dumps([str(program), *arguments[1:]]) + "\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+    def close(self) -> None:
+        self._process.stdin.close()
+        self._process.wait(WAIT_S)
+        self._process.stdout.close()

@@ -1,0 +1,405 @@
+"""Range jobs on EMR Serverless, EMR and Glue: exact, started once, found again, and cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+
+import pyarrow.parquet as pq
+import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
+
+from airflow_provider_memq.operators.memq import (
+    MemqEmrServerlessOperator,
+    MemqEmrStepOperator,
+    MemqGlueOperator,
+)
+from airflow_provider_memq.ranges import range_key
+from memq import AdminClient, Producer
+from memq.core.ranges import OffsetRange
+from memq.errors import ConfigError, DataLossError, StorageError
+from memq.testing.broker import BrokerProcess
+from tests.harness.airflow.rest import until
+from tests.harness.airflow.standalone import ROOT
+from tests.integration.airflow.event_store import EventStore
+from tests.system.airflow import light_app
+from tests.system.airflow.aws import GLUE_JOB, ROLE, STATES, WAIT_S, Spark, services
+from tests.unit.airflow.s3 import S3
+
+TOPIC = "clicks"
+KEY = range_key(OffsetRange(0, 1, 3))
+ROWS = [b"1", b"2"]
+LAUNCHERS = tuple(STATES)
+PROGRAM = "s3://code/range_to_parquet.py"
+WORKERS = multiprocessing.get_context("forkserver")
+WORKERS.set_forkserver_preload([__name__])  # so that each has loaded Airflow already
+CANCELLED = {"EmrServerless": "CANCELLED", "EmrStep": "CANCELLED", "Glue": "STOPPED"}
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    """A broker with a topic of one read partition that holds some Batches of one record."""
+    with BrokerProcess(tmp_path_factory.mktemp("broker")) as broker:
+        with AdminClient(broker.address) as admin:
+            admin.create_topic(TOPIC, batch_age="10ms")
+        with Producer(broker.address, topic=TOPIC, acks="all") as producer:
+            for number in range(4):
+                producer.write(b"%d" % number)
+                producer.flush(timeout=30)
+        yield broker.address
+
+
+@pytest.fixture(scope="module")
+def module_patch():
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
+@pytest.fixture(scope="module")
+def all_services(module_patch, address):
+    module_patch.setenv("AIRFLOW_CONN_MEMQ_DEFAULT", f"memq://{address}")
+    with services(module_patch) as running:
+        yield running
+
+
+@pytest.fixture
+def aws(all_services):
+    """The services, which have not been told anything in this test."""
+    all_services.jobs.clear()
+    return all_services
+
+
+@pytest.fixture
+def light(tmp_path):
+    """Runs a program that does without Spark what the real one does."""
+    light_app.install(tmp_path / "light")
+
+    def run(arguments: list[str]) -> int:
+        if "--memq_arguments" in arguments:
+            given = json.loads(arguments[arguments.index("--memq_arguments") + 1])
+        else:
+            given = arguments[1:]
+        program = [sys.executable, str(tmp_path / "light" / light_app.APP), *given]
+        env = os.environ | {"PYTHONPATH": str(ROOT)}
+        return subprocess.run(program, check=False, env=env).returncode
+
+    return run
+
+
+class FileState:
+    """A task's state store that outlives the process, and may kill it.
+
+    Args:
+        path: where it is kept.
+        kill_before: the process dies instead of this call to `set`, counted from 0.
+    """
+
+    def __init__(self, path, kill_before=None):
+        self.path, self.kill_before, self.calls = path, kill_before, 0
+
+    def get(self, key):
+        return json.loads(self.path.read_text()).get(key) if self.path.exists() else None
+
+    def set(self, key, value):
+        if self.calls == self.kill_before:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.calls += 1
+        self.path.write_text(json.dumps({key: value}))
+
+    def delete(self, key):
+        self.path.unlink()
+
+
+def operator(launcher, application, cluster, out, **options):
+    """A task of this launcher, as a DAG would have it."""
+    common = {
+        "task_id": "process",
+        "topic": TOPIC,
+        "range_key": KEY,
+        "output_dir": str(out),
+        "aws_conn_id": None,
+    }
+    if launcher == "EmrServerless":
+        return MemqEmrServerlessOperator(
+            application_id=application,
+            execution_role_arn=ROLE,
+            application=PROGRAM,
+            spark_submit_parameters="--conf spark.executor.cores=2",
+            waiter_delay=1,
+            **common | options,
+        )
+    if launcher == "EmrStep":
+        return MemqEmrStepOperator(
+            job_flow_id=cluster,
+            application=PROGRAM,
+            spark_submit_args=["--deploy-mode", "cluster"],
+            waiter_delay=1,
+            **common | options,
+        )
+    return MemqGlueOperator(
+        job_name=GLUE_JOB,
+        script_location=PROGRAM,
+        job_poll_interval=0.05,
+        waiter_delay=1,
+        **common | options,
+    )
+
+
+def attempt(task, state):
+    """One try of a task, which Airflow gives the state of the tries before."""
+    ti = SimpleNamespace(xcom_push=lambda **_: None, try_number=2, stats_tags={})
+    return EventStore().run(task, ti=ti, task_state_store=state)
+
+
+def try_in_a_process(places, launcher, out, state):
+    """What a worker does, until it is killed."""
+    attempt(operator(launcher, *places, out), state)
+
+
+def places(aws):
+    return aws.application, aws.cluster
+
+
+def task(aws, launcher, out, **options):
+    return operator(launcher, *places(aws), out, **options)
+
+
+def run_to_the_end(aws, each, state, run):
+    """A try whose job is run as it arrives."""
+    with ThreadPoolExecutor(1) as pool:
+        result = pool.submit(attempt, each, state)
+        aws.next_job().run(run)
+        return result.result()
+
+
+def values(out) -> list[bytes]:
+    """What stands in the output."""
+    files = sorted(Path(out).glob("memq_topic=*/*/*/memq_range=*/*.parquet"))
+    return sorted(v for f in files for v in pq.ParquetFile(f).read()["value"].to_pylist())
+
+
+def test_each_launcher_writes_the_same(tmp_path, aws, address):
+    """Real Spark: files, rows and manifest are those of spark-submit, whatever has launched it."""
+    spark, found = Spark(), {}
+    for launcher in LAUNCHERS:
+        aws.jobs.clear()
+        out = tmp_path / launcher
+        each = task(aws, launcher, out, job_args=["--no-report"])
+        result = run_to_the_end(aws, each, FileState(tmp_path / f"{launcher}.json"), spark.run)
+        found[launcher] = result | {"files": _shape(out), "rows": values(out)}
+        assert Path(each.manifest_url).exists()
+        assert len(aws.jobs) == 1
+    out, wanted = tmp_path / "submit", found["Glue"]
+    submitted = task(aws, "EmrStep", out, job_args=["--no-report"])
+    submitted.steps = []
+    run = submitted.begin()
+    assert spark.run([PROGRAM, *submitted.arguments(run)]) == 0
+    context = {"outlet_events": {}}
+    found["submit"] = submitted.end(context, run) | {"files": _shape(out), "rows": values(out)}
+    spark.close()
+
+    assert wanted["rows"] == ROWS
+    for launcher, result in found.items():
+        given = json.loads(json.dumps(result, default=str).replace(str(tmp_path / launcher), ""))
+        for name in ("started_ms", "finished_ms"):
+            del given[name]
+        found[launcher] = given
+    assert len({json.dumps(each, sort_keys=True) for each in found.values()}) == 1
+
+
+def _shape(out):
+    """Folders of the output, and how many files each has."""
+    folders = sorted(p for p in Path(out).rglob("memq_range=*"))
+    return [[str(p.relative_to(out)), len(list(p.glob("*.parquet")))] for p in folders]
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("kill_before", [0, 1, None], ids=["noted", "started", "waiting"])
+def test_a_job_of_a_killed_worker_is_found_again(tmp_path, aws, light, *, launcher, kill_before):
+    """A worker that dies before, while or after it starts a job leaves one job, and one result."""
+    state = FileState(tmp_path / "state", kill_before)
+    worker = WORKERS.Process(
+        target=try_in_a_process, args=(places(aws), launcher, tmp_path / "out", state)
+    )
+    worker.start()
+    if kill_before is None:
+        job = aws.next_job().id
+        until(lambda: job in state.path.read_text(), "a note of the job")
+        worker.kill()
+    worker.join(WAIT_S)
+    assert worker.exitcode == -signal.SIGKILL
+    assert len(aws.jobs) == (kill_before != 0)
+
+    after = FileState(state.path)
+    result = run_to_the_end(aws, task(aws, launcher, tmp_path / "out"), after, light)
+
+    assert len(aws.jobs) == 1
+    assert (result["start"], result["end"], result["records"]) == (1, 3, 2)
+    assert values(tmp_path / "out") == ROWS
+    assert not state.path.exists()
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_job_that_ended_while_nobody_waited_counts(tmp_path, aws, light, launcher):
+    """A retry takes the manifest of the job that succeeded meanwhile, and starts none."""
+    state = FileState(tmp_path / "state")
+    deferred = task(aws, launcher, tmp_path / "out", deferrable=True)
+    with pytest.raises(TaskDeferred):
+        attempt(deferred, state)
+    aws.next_job().run(light)
+
+    result = attempt(task(aws, launcher, tmp_path / "out"), state)
+
+    assert result["records"] == 2
+    assert len(aws.jobs) == 1
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_deferred_task_ends_as_another_does(tmp_path, aws, light, launcher):
+    """After the triggerer has waited, the manifest is checked against what was noted before."""
+    state = FileState(tmp_path / "state")
+    with pytest.raises(TaskDeferred) as deferred:
+        attempt(task(aws, launcher, tmp_path / "out", deferrable=True), state)
+    aws.next_job().run(light)
+    event = {"status": "success", **_value(deferred.value.trigger)}
+
+    ended = task(aws, launcher, tmp_path / "out", deferrable=True)
+    context = {"task_state_store": state, "outlet_events": {}}
+    assert deferred.value.method_name == "execute_complete"
+    assert ended.execute_complete(context, event)["records"] == 2
+    with pytest.raises(DataLossError, match="had noted of it is gone"):
+        ended.execute_complete(context, event)
+
+
+def _value(trigger):
+    return {trigger.return_key: trigger.return_value}
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_job_that_fails_after_it_wrote_is_run_again(tmp_path, aws, light, launcher):
+    """Its manifest counts for nothing: the next job must write its own; its rows are there once."""
+    state = FileState(tmp_path / "state")
+
+    def write_and_fail(arguments):
+        light(arguments)
+        return 1
+
+    with pytest.raises(AirflowException):
+        run_to_the_end(aws, task(aws, launcher, tmp_path / "out"), state, write_and_fail)
+    assert values(tmp_path / "out") == ROWS
+
+    aws.jobs.clear()
+    with pytest.raises(DataLossError, match="was there before"):
+        run_to_the_end(aws, task(aws, launcher, tmp_path / "out"), state, lambda _: 0)
+    aws.jobs.clear()
+    run_to_the_end(aws, task(aws, launcher, tmp_path / "out"), state, light)
+
+    assert len(aws.jobs) == 1
+    assert values(tmp_path / "out") == ROWS
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_cleared_task_runs_its_range_again(tmp_path, aws, light, launcher):
+    """What was judged is not found again: clearing a task that has succeeded starts a job."""
+    state = FileState(tmp_path / "state")
+    run_to_the_end(aws, task(aws, launcher, tmp_path / "out"), state, light)
+    aws.jobs.clear()
+    run_to_the_end(aws, task(aws, launcher, tmp_path / "out"), state, light)
+
+    assert len(aws.jobs) == 1
+    assert values(tmp_path / "out") == ROWS
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_killing_the_task_cancels_the_job(tmp_path, aws, light, launcher):
+    """What Airflow calls when a task is killed ends its job; the next try starts another one."""
+    each, state = task(aws, launcher, tmp_path / "out"), FileState(tmp_path / "state")
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(attempt, each, state)
+        until(lambda: each.running, "a job")
+        each.on_kill()
+        assert aws.jobs[0].state == CANCELLED[launcher]
+        with pytest.raises(AirflowException):
+            running.result()
+
+    aws.jobs.clear()
+    run_to_the_end(aws, task(aws, launcher, tmp_path / "out"), state, light)
+    assert values(tmp_path / "out") == ROWS
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_killing_a_deferred_task_cancels_the_job(tmp_path, aws, launcher):
+    """Its trigger does, as it is after it was stored and loaded."""
+    with pytest.raises(TaskDeferred) as deferred:
+        attempt(
+            task(aws, launcher, tmp_path / "out", deferrable=True), FileState(tmp_path / "state")
+        )
+    given = deferred.value.trigger
+    trigger = type(given)(**json.loads(json.dumps(given.serialize()[1])))
+    asyncio.run(trigger.on_kill())
+
+    assert aws.jobs[0].state == CANCELLED[launcher]
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_changed_task_does_not_take_the_job_of_another(tmp_path, aws, light, launcher):
+    """A job that was told otherwise is not waited for, for its manifest is another one."""
+    state = FileState(tmp_path / "state")
+    with pytest.raises(TaskDeferred):
+        attempt(task(aws, launcher, tmp_path / "old", deferrable=True), state)
+    aws.jobs.clear()
+    run_to_the_end(aws, task(aws, launcher, tmp_path / "new"), state, light)
+
+    assert values(tmp_path / "new") == ROWS
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_what_cannot_be_read_starts_no_job(tmp_path, monkeypatch, aws, launcher):
+    """A manifest that may not be read, or whose bucket is missing, is found before; none is not."""
+    state = FileState(tmp_path / "state")
+    missing = task(aws, launcher, tmp_path / "out", manifest="s3://missing/m.json")
+    with pytest.raises(StorageError, match="NoSuchBucket"):
+        attempt(missing, state)
+    store = S3()
+    try:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", store.url)
+        monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+        store.refused["/lake/m.json"] = (403, "AccessDenied")
+        manifest = "s3a://lake/m.json"
+        with pytest.raises(StorageError, match="AccessDenied"):
+            attempt(task(aws, launcher, tmp_path / "out", manifest=manifest), state)
+        assert aws.jobs == []
+
+        store.refused.clear()
+        with pytest.raises(DataLossError, match="there is none at"):
+            run_to_the_end(
+                aws, task(aws, launcher, tmp_path / "out", manifest=manifest), state, lambda _: 0
+            )
+
+        def close(_):
+            store.refused["/lake/m.json"] = (403, "AccessDenied")
+            return 0
+
+        aws.jobs.clear()
+        with pytest.raises(AirflowFailException, match=r"cannot be read: .*AccessDenied"):
+            run_to_the_end(
+                aws, task(aws, launcher, tmp_path / "out", manifest=manifest), state, close
+            )
+        assert len(aws.jobs) == 1
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize("launcher", ["EmrServerless", "Glue"])
+def test_a_job_that_is_not_waited_for_is_refused(tmp_path, aws, launcher):
+    """Its manifest could not be checked."""
+    with pytest.raises(ConfigError, match="wait_for_completion"):
+        task(aws, launcher, tmp_path / "out", wait_for_completion=False)

@@ -1,0 +1,111 @@
+"""What operators that run a range have of the mixin and of Airflow, and what a task notes."""
+
+from __future__ import annotations
+
+import pytest
+from airflow.providers.amazon.aws.operators.emr import (
+    EmrAddStepsOperator,
+    EmrServerlessStartJobOperator,
+)
+from airflow.providers.amazon.aws.operators.glue import GlueJobOperator
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import DAG
+
+from airflow_provider_memq import job_record
+from airflow_provider_memq.job_record import JobRecord
+from airflow_provider_memq.operators.memq import (
+    MemqEmrServerlessOperator,
+    MemqEmrStepOperator,
+    MemqGlueOperator,
+    MemqSparkSubmitOperator,
+)
+from airflow_provider_memq.operators.range_job import RangeJobMixin
+from airflow_provider_memq.ranges import RangeContents
+from memq.core.ranges import OffsetRange
+from tests.integration.airflow.event_store import State
+
+COMMON = {"topic": "clicks", "output_dir": "s3a://lake/clicks"}
+PROGRAM = "s3://code/range_to_parquet.py"
+OPERATORS = {
+    MemqSparkSubmitOperator: (SparkSubmitOperator, {"application": PROGRAM}),
+    MemqEmrServerlessOperator: (
+        EmrServerlessStartJobOperator,
+        {"application_id": "a", "execution_role_arn": "arn", "application": PROGRAM},
+    ),
+    MemqEmrStepOperator: (EmrAddStepsOperator, {"job_flow_id": "j", "application": PROGRAM}),
+    MemqGlueOperator: (GlueJobOperator, {"job_name": "j", "script_location": PROGRAM}),
+}
+each_operator = pytest.mark.parametrize("operator", OPERATORS, ids=lambda kind: kind.__name__)
+
+RECORD = JobRecord(
+    what="w",
+    token="t",
+    expected=RangeContents(OffsetRange(0, 1, 3, "a" * 16), 2, 2, 2, 100, 2**64 - 1),
+    manifest="s3a://lake/m.json",
+    earlier="e",
+    job="j",
+)
+
+
+@each_operator
+def test_an_operator_has_all_of_both_its_parents(operator):
+    """Templates, how they are shown, and links are those of the launcher and those of a range."""
+    base, options = OPERATORS[operator]
+    task = operator(task_id="t", **COMMON, **options)
+
+    assert set(operator.template_fields) >= {*base.template_fields, *RangeJobMixin.template_fields}
+    assert all(hasattr(task, name) for name in operator.template_fields)
+    assert operator.template_fields_renderers == base.template_fields_renderers
+    links = {type(link) for link in operator.operator_extra_links}
+    assert links >= {type(link) for link in base.operator_extra_links}
+    assert links >= {type(link) for link in RangeJobMixin.operator_extra_links}
+
+
+@each_operator
+def test_an_operator_takes_defaults_of_its_dag_and_is_mapped(operator):
+    """`default_args` reach both parents' arguments; `expand` makes one task of each range."""
+    _, options = OPERATORS[operator]
+    with DAG("d", schedule=None, default_args={**COMMON, "memq_conn_id": "other"}):
+        task = operator(task_id="t", **options)
+        mapped = operator.partial(task_id="m", **options).expand(range_key=["a", "b"])
+
+    assert (task.topic, task.memq_conn_id) == ("clicks", "other")
+    assert mapped.operator_class is operator
+
+
+@each_operator
+def test_a_manifest_is_no_template_file(operator):
+    """A name that ends in .json is a name, though EMR's operator reads steps from such files."""
+    _, options = OPERATORS[operator]
+    task = operator(task_id="t", manifest="{{ params.m }}.json", **COMMON, **options)
+
+    task.render_template_fields({"params": {"m": "s3a://lake/m"}, "dag_run": None})
+
+    assert task.manifest == "s3a://lake/m.json"
+
+
+def test_a_note_is_what_was_noted():
+    """It comes back whole until it is deleted, sums beyond 2**63 as well."""
+    store = State()
+    job_record.keep(store, RECORD)
+    assert job_record.recall(store, "w") == RECORD
+
+    del store["memq_range_job"]
+    assert job_record.recall(store, "w") is None
+
+
+def test_a_note_of_something_else_is_none():
+    """A task that is told something else does not wait for the job of what it was told before."""
+    store = State()
+    job_record.keep(store, RECORD)
+
+    assert job_record.recall(store, "another") is None
+    assert job_record.digest({"topic": "a"}) != job_record.digest({"topic": "b"})
+    assert job_record.digest({"a": 1, "b": ("x",)}) == job_record.digest({"b": ["x"], "a": 1})
+
+
+@pytest.mark.parametrize("kept", ["{}", "not JSON", 5])
+def test_a_note_that_makes_no_sense_is_passed_over(kept, caplog):
+    """One of another version of the provider is said to be passed over, and the range is run."""
+    assert job_record.recall(State(memq_range_job=kept), "w") is None
+    assert "is passed over" in caplog.text
