@@ -60,8 +60,8 @@ def prepare(
 
     Raises:
         ConfigError: there is neither a Spark connection nor a default, or this machine has no Java
-            for Spark, or its Spark cannot write there; or as `_credentials`.
-        StorageError: as `_credentials`.
+            for Spark, or its Spark cannot write there; or as `credentials_of`.
+        StorageError: as `credentials_of`.
     """
     _set_master(hook, default_master)
     master = hook._connection["master"] or ""  # noqa: SLF001 - below
@@ -69,7 +69,7 @@ def prepare(
         if not {"JAVA_HOME", "PATH"} & (hook._env_vars or {}).keys():  # noqa: SLF001 - nothing else tells
             check_java()
         check_writable(hook, writes)
-    credentials = _credentials(settings)
+    credentials = credentials_of(settings)
     _carry(hook, _environment(master) | credentials)
     if credentials and hook._connection["deploy_mode"] == "cluster":  # noqa: SLF001 - see below
         hook.log.warning(
@@ -125,7 +125,7 @@ def spark_home() -> Path:
     return Path(package.origin).parent if package and package.origin else Path()
 
 
-def _credentials(settings: ClientSettings) -> dict[str, str]:
+def credentials_of(settings: ClientSettings) -> dict[str, str]:
     """What a program shows to the brokers and the storage, by variable.
 
     Raises:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from airflow_provider_memq.operators.plan import MemqPlanRangesOperator
     from airflow_provider_memq.operators.progress import MemqCommitOperator, MemqRetentionOperator
     from airflow_provider_memq.operators.spark import MemqSparkSubmitOperator
+    from airflow_provider_memq.operators.spark_connect import MemqSparkConnectOperator
     from airflow_provider_memq.operators.window import MemqReplayOperator, MemqWindowRangesOperator
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "MemqPlanRangesOperator",
     "MemqReplayOperator",
     "MemqRetentionOperator",
+    "MemqSparkConnectOperator",
     "MemqSparkSubmitOperator",
     "MemqWindowRangesOperator",
 ]
@@ -39,6 +41,7 @@ _MODULES = {
     "MemqPlanRangesOperator": "plan",
     "MemqReplayOperator": "window",
     "MemqRetentionOperator": "progress",
+    "MemqSparkConnectOperator": "spark_connect",
     "MemqSparkSubmitOperator": "spark",
     "MemqWindowRangesOperator": "window",
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import signal
 import sys
 from functools import reduce
 from itertools import pairwise
@@ -30,6 +31,7 @@ try:
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
+    from memq.spark.folders import is_remote
     from memq.spark.source import MemqDataSource
 except ModuleNotFoundError as exc:
     if exc.name not in ("pyspark", "py4j"):
@@ -193,7 +195,8 @@ def one_line(error: BaseException) -> str:
 
 
 def session(name: str) -> SparkSession:
-    """Spark with the data source `memq`; as `spark-submit` was told, or else on this machine.
+    """Spark with the data source `memq`: as `spark-submit` was told, or by Spark Connect where
+    `SPARK_REMOTE` says, or else on this machine.
 
     Raises:
         ConfigError: there is no Java that Spark runs on.
@@ -202,9 +205,15 @@ def session(name: str) -> SparkSession:
         check_java()
     logging.getLogger("py4j").setLevel(logging.WARNING)
     builder = SparkSession.builder.appName(name)
-    spark: SparkSession = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
-    # The log of Spark repeats each error of a task with its traces; ours names it once.
-    spark.sparkContext.setLogLevel("OFF" if _local(spark) else "ERROR")
+    if "SPARK_REMOTE" not in os.environ:
+        builder = builder.config("spark.ui.showConsoleProgress", "false")
+    spark: SparkSession = builder.getOrCreate()
+    if is_remote(spark):
+        # What runs there would run on without this process: it stops the session when it is killed.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    else:
+        # The log of Spark repeats each error of a task with its traces; ours names it once.
+        spark.sparkContext.setLogLevel("OFF" if _local(spark) else "ERROR")
     spark.dataSource.register(MemqDataSource)
     return spark
 

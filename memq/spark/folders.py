@@ -24,6 +24,11 @@ T = TypeVar("T")
 _FILE_EXISTS = "org.apache.hadoop.fs.FileAlreadyExistsException"
 
 
+def is_remote(spark: SparkSession) -> bool:
+    """Whether a session is one of Spark Connect, with no JVM in this process."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
 class Folders:
     """Hadoop's file systems, through the JVM of a session.
 
@@ -51,6 +56,11 @@ class Folders:
             ),
         )
 
+    def exists(self, path: str) -> bool:
+        """Whether there is a file or folder."""
+        files, target = self._open(path)
+        return _do(f"look for {path}", lambda: bool(files.exists(target)))
+
     def delete(self, path: str) -> None:
         """Delete a file, or a folder with all in it, if it exists."""
         files, target = self._open(path)
@@ -68,7 +78,7 @@ class Folders:
         Raises:
             StorageError: it cannot be done; its owner may have renamed it.
         """
-        self._rename(folder, aside)
+        self.rename(folder, aside)
         self.delete(aside)
 
     def replace(self, new: str, folder: str, aside: str) -> None:
@@ -82,10 +92,9 @@ class Folders:
         Raises:
             StorageError: it cannot be done.
         """
-        files, place = self._open(folder)
-        if _do(f"look for {folder}", lambda: bool(files.exists(place))):
-            self._rename(folder, aside)
-        self._rename(new, folder)
+        if self.exists(folder):
+            self.rename(folder, aside)
+        self.rename(new, folder)
         self.delete(aside)
 
     def read(self, path: str) -> bytes:
@@ -120,11 +129,16 @@ class Folders:
                 stream.close()
             if not _renames_onto(files, self._path(hidden), target):
                 files.delete(target, False)
-                self._rename(hidden, path)
+                self.rename(hidden, path)
 
         _do(f"write {path}", write)
 
-    def _rename(self, old: str, new: str) -> None:
+    def rename(self, old: str, new: str) -> None:
+        """Give a file or folder another name, which nothing has.
+
+        Raises:
+            StorageError: it cannot be done.
+        """
         files, source = self._open(old)
         if not _do(f"rename {old}", lambda: bool(files.rename(source, self._path(new)))):
             raise StorageError(f"{old} could not be renamed to {new}")

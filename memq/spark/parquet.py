@@ -31,6 +31,7 @@ import logging
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
+from uuid import uuid4
 
 from memq.client.audit.consumed import report_consumed
 from memq.core.audit.reports import CRC_MODULUS, ConsumedReport
@@ -38,9 +39,9 @@ from memq.core.format.schema import deserialize_schema
 from memq.core.manifest import Manifest, describe_left_out, encode_manifest
 from memq.core.units import counted
 from memq.errors import DataLossError, SchemaMismatchError
+from memq.spark.client_folders import folders_of
 from memq.spark.columns import ORIGINS
 from memq.spark.examine import examine
-from memq.spark.folders import Folders
 from memq.spark.options import parse_read_options
 from memq.spark.plan import resolve
 from memq.spark.topic import SparkTopic
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 
     from memq.core.ranges import OffsetRange
     from memq.spark.examine import RangeAccount
+    from memq.spark.folders import Folders
 
 log = logging.getLogger("memq.spark")
 
@@ -166,9 +168,9 @@ def range_to_parquet(spark: SparkSession, job: RangeJob) -> Manifest:
         counted(account.read.records, "record"),
         counted(account.published.batches, "Batch"),
     )
-    folders = Folders(spark)
+    folders = folders_of(spark)
     mark = f".{job.folder_name}-"
-    hidden = f"{job.parent}/{mark}{spark.sparkContext.applicationId}"
+    hidden = f"{job.parent}/{mark}{uuid4().hex}"
     for stale in folders.names(job.parent):
         if stale.startswith(mark):
             log.info("deleting %s, left by a run that did not finish", stale)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -216,6 +217,7 @@ class Spark:
             stdout=subprocess.PIPE,
             text=True,
             cwd=ROOT,
+            env=os.environ | {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)},
         )
 
     def run(self, arguments: list[str]) -> int:
