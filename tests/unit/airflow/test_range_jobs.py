@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
 import pytest
 from airflow.providers.amazon.aws.operators.emr import (
     EmrAddStepsOperator,
@@ -9,7 +14,7 @@ from airflow.providers.amazon.aws.operators.emr import (
 )
 from airflow.providers.amazon.aws.operators.glue import GlueJobOperator
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import DAG
+from airflow.sdk import DAG, BaseOperator
 
 from airflow_provider_memq import job_record
 from airflow_provider_memq.job_record import JobRecord
@@ -17,6 +22,7 @@ from airflow_provider_memq.operators.memq import (
     MemqEmrServerlessOperator,
     MemqEmrStepOperator,
     MemqGlueOperator,
+    MemqSparkConnectOperator,
     MemqSparkSubmitOperator,
 )
 from airflow_provider_memq.operators.range_job import RangeJobMixin
@@ -34,8 +40,11 @@ OPERATORS = {
     ),
     MemqEmrStepOperator: (EmrAddStepsOperator, {"job_flow_id": "j", "application": PROGRAM}),
     MemqGlueOperator: (GlueJobOperator, {"job_name": "j", "script_location": PROGRAM}),
+    MemqSparkConnectOperator: (BaseOperator, {"application": "/apps/range_to_parquet.py"}),
 }
 each_operator = pytest.mark.parametrize("operator", OPERATORS, ids=lambda kind: kind.__name__)
+
+PAGE = Path(__file__).parents[3] / "docs" / "airflow_operators.md"
 
 RECORD = JobRecord(
     what="w",
@@ -82,6 +91,45 @@ def test_a_manifest_is_no_template_file(operator):
     task.render_template_fields({"params": {"m": "s3a://lake/m"}, "dag_run": None})
 
     assert task.manifest == "s3a://lake/m.json"
+
+
+@pytest.mark.parametrize(
+    ("module", "base", "given"),
+    [
+        ("cncf.kubernetes.operators.spark_kubernetes", "SparkKubernetesOperator", "template_spec"),
+        ("databricks.operators.databricks", "DatabricksSubmitRunOperator", "json"),
+    ],
+)
+def test_the_launchers_of_the_page_are_operators(monkeypatch, module, base, given):
+    """The examples of other launchers hand the arguments over, and end with the check."""
+    launched = {"spark": {"spec": {}}, "spark_python_task": {}}
+
+    class Launcher(BaseOperator):
+        template_fields = (given,)
+
+        def __init__(self, **kwargs):
+            setattr(self, given, kwargs.pop(given))
+            super().__init__(**kwargs)
+
+        def execute(self, context):
+            context["launched"] = True
+
+    stand_in = ModuleType(module)
+    setattr(stand_in, base, Launcher)
+    monkeypatch.setitem(sys.modules, f"airflow.providers.{module}", stand_in)
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    names: dict = {}
+    code = next(text for text in blocks if f"airflow.providers.{module}" in text)
+    exec(code, names)  # noqa: S102 - of our own page
+    kind = next(each for name, each in names.items() if name.startswith("Memq"))
+    task = kind(task_id="t", **{given: launched}, **COMMON)
+    monkeypatch.setattr(task, "begin", lambda: "run")
+    monkeypatch.setattr(task, "arguments", lambda run: [run])
+    monkeypatch.setattr(task, "end", lambda context, run: (context["launched"], run))
+
+    assert set(kind.template_fields) == {given, *RangeJobMixin.template_fields}
+    assert task.execute({}) == (True, "run")
+    assert "['run']" in str(launched)
 
 
 def test_a_note_is_what_was_noted():
