@@ -25,6 +25,8 @@ from memq.core.manifest import Manifest, encode_manifest
 from memq.core.ranges import OffsetRange
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from airflow_provider_memq.ranges import RangeContents
 
 APP = "range_to_parquet.py"
@@ -43,9 +45,9 @@ def install(folder: Path, *, delay_s: float = 0.0) -> None:
     (folder / APP).write_text("from tests.system.airflow.light_app import main\n\nmain()\n")
 
 
-def main() -> None:
-    """One range to one file."""
-    given = _arguments()
+def main(arguments: Sequence[str] | None = None) -> None:
+    """One range to one file; None stands for the arguments of the process."""
+    given = _arguments(arguments)
     started_ms = int(time.time() * 1000)
     time.sleep(float(os.environ.get("LIGHT_DELAY_S", "0")))
     wanted = OffsetRange(given.partition, given.start, given.end)
@@ -76,13 +78,13 @@ def main() -> None:
     _write_manifest(given, contents, str(folder), started_ms)
 
 
-def _arguments() -> argparse.Namespace:
+def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     for name in ("bootstrap", "topic", "incarnation", "output", "manifest", "job", "mode"):
         parser.add_argument(f"--{name}", required=True)
     for name in ("partition", "start", "end"):
         parser.add_argument(f"--{name}", required=True, type=int)
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
 def _report(given: argparse.Namespace, contents: RangeContents, started_ms: int) -> None:

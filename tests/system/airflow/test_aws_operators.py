@@ -7,8 +7,6 @@ import json
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,9 +24,9 @@ from airflow_provider_memq.ranges import range_key
 from memq import AdminClient, Producer
 from memq.core.ranges import OffsetRange
 from memq.errors import ConfigError, DataLossError, StorageError
+from memq.spark.app import own_arguments
 from memq.testing.broker import BrokerProcess
 from tests.harness.airflow.rest import until
-from tests.harness.airflow.standalone import ROOT
 from tests.integration.airflow.event_store import EventStore
 from tests.system.airflow import light_app
 from tests.system.airflow.aws import GLUE_JOB, ROLE, STATES, WAIT_S, Spark, services
@@ -77,21 +75,10 @@ def aws(all_services):
     return all_services
 
 
-@pytest.fixture
-def light(tmp_path):
-    """Runs a program that does without Spark what the real one does."""
-    light_app.install(tmp_path / "light")
-
-    def run(arguments: list[str]) -> int:
-        if "--memq_arguments" in arguments:
-            given = json.loads(arguments[arguments.index("--memq_arguments") + 1])
-        else:
-            given = arguments[1:]
-        program = [sys.executable, str(tmp_path / "light" / light_app.APP), *given]
-        env = os.environ | {"PYTHONPATH": str(ROOT)}
-        return subprocess.run(program, check=False, env=env).returncode
-
-    return run
+def light(arguments: list[str]) -> int:
+    """Does here, and without Spark, what the real program does."""
+    light_app.main(own_arguments(arguments[1:]))
+    return 0
 
 
 class FileState:
@@ -223,7 +210,7 @@ def _shape(out):
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 @pytest.mark.parametrize("kill_before", [0, 1, None], ids=["noted", "started", "waiting"])
-def test_a_job_of_a_killed_worker_is_found_again(tmp_path, aws, light, *, launcher, kill_before):
+def test_a_job_of_a_killed_worker_is_found_again(tmp_path, aws, *, launcher, kill_before):
     """A worker that dies before, while or after it starts a job leaves one job, and one result."""
     state = FileState(tmp_path / "state", kill_before)
     worker = WORKERS.Process(
@@ -248,7 +235,7 @@ def test_a_job_of_a_killed_worker_is_found_again(tmp_path, aws, light, *, launch
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_a_job_that_ended_while_nobody_waited_counts(tmp_path, aws, light, launcher):
+def test_a_job_that_ended_while_nobody_waited_counts(tmp_path, aws, launcher):
     """A retry takes the manifest of the job that succeeded meanwhile, and starts none."""
     state = FileState(tmp_path / "state")
     deferred = task(aws, launcher, tmp_path / "out", deferrable=True)
@@ -263,7 +250,7 @@ def test_a_job_that_ended_while_nobody_waited_counts(tmp_path, aws, light, launc
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_a_deferred_task_ends_as_another_does(tmp_path, aws, light, launcher):
+def test_a_deferred_task_ends_as_another_does(tmp_path, aws, launcher):
     """After the triggerer has waited, the manifest is checked against what was noted before."""
     state = FileState(tmp_path / "state")
     with pytest.raises(TaskDeferred) as deferred:
@@ -284,7 +271,7 @@ def _value(trigger):
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_a_job_that_fails_after_it_wrote_is_run_again(tmp_path, aws, light, launcher):
+def test_a_job_that_fails_after_it_wrote_is_run_again(tmp_path, aws, launcher):
     """Its manifest counts for nothing: the next job must write its own; its rows are there once."""
     state = FileState(tmp_path / "state")
 
@@ -307,7 +294,7 @@ def test_a_job_that_fails_after_it_wrote_is_run_again(tmp_path, aws, light, laun
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_a_cleared_task_runs_its_range_again(tmp_path, aws, light, launcher):
+def test_a_cleared_task_runs_its_range_again(tmp_path, aws, launcher):
     """What was judged is not found again: clearing a task that has succeeded starts a job."""
     state = FileState(tmp_path / "state")
     run_to_the_end(aws, task(aws, launcher, tmp_path / "out"), state, light)
@@ -319,7 +306,7 @@ def test_a_cleared_task_runs_its_range_again(tmp_path, aws, light, launcher):
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_killing_the_task_cancels_the_job(tmp_path, aws, light, launcher):
+def test_killing_the_task_cancels_the_job(tmp_path, aws, launcher):
     """What Airflow calls when a task is killed ends its job; the next try starts another one."""
     each, state = task(aws, launcher, tmp_path / "out"), FileState(tmp_path / "state")
     with ThreadPoolExecutor(1) as pool:
@@ -350,7 +337,7 @@ def test_killing_a_deferred_task_cancels_the_job(tmp_path, aws, launcher):
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_a_changed_task_does_not_take_the_job_of_another(tmp_path, aws, light, launcher):
+def test_a_changed_task_does_not_take_the_job_of_another(tmp_path, aws, launcher):
     """A job that was told otherwise is not waited for, for its manifest is another one."""
     state = FileState(tmp_path / "state")
     with pytest.raises(TaskDeferred):

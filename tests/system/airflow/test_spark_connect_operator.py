@@ -1,0 +1,153 @@
+"""`MemqSparkConnectOperator` with a real server of Spark Connect."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pyspark
+import pytest
+from airflow.sdk.exceptions import AirflowException
+
+from airflow_provider_memq.operators.memq import MemqSparkConnectOperator
+from airflow_provider_memq.ranges import range_key
+from memq import AdminClient, Producer
+from memq.core.ranges import OffsetRange
+from memq.testing.broker import BrokerProcess
+from tests.harness.airflow.rest import until
+from tests.harness.airflow.standalone import ROOT
+from tests.integration.airflow.event_store import EventStore
+from tests.system.spark.conftest import SPARK_CONFIG
+
+TOPIC = "clicks"
+START = Path(pyspark.__file__).parent / "sbin" / "start-connect-server.sh"
+STOP_S = 30
+
+# Its task would take five minutes.
+SLOW = """
+import os, sys, time
+from memq.spark.app import session
+
+def slow(frames):
+    with open({pid!r}, "w") as file:
+        file.write(str(os.getpid()))
+    time.sleep(300)
+    yield from frames
+
+spark = session("slow")
+try:
+    spark.range(1).mapInPandas(slow, "id long").collect()
+finally:
+    spark.stop()
+"""
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    """A broker with a topic of one read partition that holds some Batches of one record."""
+    with BrokerProcess(tmp_path_factory.mktemp("broker")) as broker:
+        with AdminClient(broker.address) as admin:
+            admin.create_topic(TOPIC, batch_age="10ms")
+        with Producer(broker.address, topic=TOPIC, acks="all") as producer:
+            for number in range(4):
+                producer.write(b"%d" % number)
+                producer.flush(timeout=30)
+        yield broker.address
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """A server of Spark Connect; its port."""
+    folder = tmp_path_factory.mktemp("connect")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    config = SPARK_CONFIG | {
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+    }
+    environment = {
+        "SPARK_NO_DAEMONIZE": "1",
+        "SPARK_LOG_DIR": str(folder),
+        "SPARK_PID_DIR": str(folder),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": str(ROOT),
+    }
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [str(START), *(part for item in config.items() for part in ("--conf", "=".join(item)))],
+            env=os.environ | environment,
+            cwd=folder,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        until(lambda: process.poll() is not None or _answers(port), "a server")
+        assert process.poll() is None, (folder / "log").read_text()
+        yield port
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(STOP_S)
+
+
+def _answers(port):
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.fixture
+def operator(tmp_path, monkeypatch, address, server):
+    """Makes a task that runs a program by the server."""
+    monkeypatch.setenv("AIRFLOW_CONN_MEMQ_DEFAULT", f"memq://{address}")
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_CONNECT_DEFAULT", f"spark-connect://127.0.0.1:{server}")
+
+    def make(application):
+        return MemqSparkConnectOperator(
+            task_id="process",
+            topic=TOPIC,
+            range_key=range_key(OffsetRange(0, 1, 3)),
+            application=str(application),
+            output_dir=str(tmp_path / "out"),
+            env_vars={"PYTHONPATH": str(ROOT)},
+        )
+
+    return make
+
+
+def test_a_range_is_written_by_a_server(tmp_path, operator):
+    """The rows are those of the range, in one whole folder; a second run replaces it."""
+    for _ in range(2):
+        result = EventStore().run(operator(ROOT / "spark_apps" / "range_to_parquet.py"))
+
+        folder = Path(result["output"])
+        rows = [v for f in folder.glob("*.parquet") for v in pq.ParquetFile(f).read()["value"]]
+        assert sorted(value.as_py() for value in rows) == [b"1", b"2"]
+        assert (result["start"], result["end"], result["records"]) == (1, 3, 2)
+        assert [each.name for each in folder.parent.iterdir()] == [folder.name]
+
+
+def test_killing_the_task_ends_what_runs_in_the_server(tmp_path, operator):
+    """The program ends, and the server ends the task that it was waiting for."""
+    started, program = tmp_path / "pid", tmp_path / "slow.py"
+    program.write_text(SLOW.format(pid=str(started)))
+    task = operator(program)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(EventStore().run, task)
+        pid = int(until(lambda: started.exists() and started.read_text(), "a task in the server"))
+        assert _runs(pid)
+        task.on_kill()
+        with pytest.raises(AirflowException, match="ended with"):
+            running.result()
+
+    until(lambda: not _runs(pid), "the end of the task")
+
+
+def _runs(pid):
+    status = Path(f"/proc/{pid}/stat")
+    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
