@@ -58,12 +58,12 @@ def digest(told: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def recall(store: Any, what: str) -> JobRecord | None:
+def recall(store: Any, what: str | None) -> JobRecord | None:
     """The note of an earlier try that was told the same; None when there is none.
 
     Args:
         store: of the task: has `get(key)`, `set(key, value)` and `delete(key)`.
-        what: as in `JobRecord`.
+        what: as in `JobRecord`; None where it is known to be the same.
     """
     kept = store.get(_KEY)
     if kept is None:
@@ -73,7 +73,7 @@ def recall(store: Any, what: str) -> JobRecord | None:
     except (msgspec.DecodeError, TypeError) as exc:  # of another version of this package
         log.warning("what an earlier try noted of its job is passed over: %s", exc)
         return None
-    return record if record.what == what else None
+    return record if what in (None, record.what) else None
 
 
 def keep(store: Any, record: JobRecord) -> None:

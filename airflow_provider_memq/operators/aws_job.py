@@ -71,7 +71,7 @@ class AwsRangeJobMixin(RangeJobMixin, AwsBaseOperator[Any]):
     def execute_complete(self, context: Context, event: Any = None) -> Any:
         """The same, from where the task was deferred."""
         super().execute_complete(context, event)  # type: ignore[misc]  # of the operator below
-        record = job_record.recall(context["task_state_store"], self._what())
+        record = job_record.recall(context["task_state_store"], None)
         if record is None:
             raise DataLossError(
                 "the job ended well, and what the task had noted of it is gone from its state "

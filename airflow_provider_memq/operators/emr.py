@@ -95,7 +95,8 @@ class MemqEmrServerlessOperator(AwsRangeJobMixin, EmrServerlessStartJobOperator)
             driver["sparkSubmitParameters"] = self.spark_submit_parameters
         self.job_driver = {"sparkSubmit": driver}
         self.client_request_token = token
-        self.name = f"{self.name} {token}"
+        name = self.config.get("name", self.name)  # which wins in Airflow's operator
+        self.config = {**self.config, "name": f"{name} {token}"}
 
     def state_of(self, job: str) -> str | None:
         """Of a job run."""

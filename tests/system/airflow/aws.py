@@ -59,6 +59,11 @@ class Job:
     _model: Any
 
     @property
+    def name(self) -> str:
+        """By which people know it."""
+        return str(self._model.name)
+
+    @property
     def state(self) -> str:
         """As the service says."""
         return str(self._model._status if self.service == "Glue" else self._model.state)

@@ -234,16 +234,15 @@ def test_a_job_of_a_killed_worker_is_found_again(tmp_path, aws, *, launcher, kil
     assert not state.path.exists()
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_a_job_that_ended_while_nobody_waited_counts(tmp_path, aws, launcher):
+def test_a_job_that_ended_while_nobody_waited_counts(tmp_path, aws):
     """A retry takes the manifest of the job that succeeded meanwhile, and starts none."""
     state = FileState(tmp_path / "state")
-    deferred = task(aws, launcher, tmp_path / "out", deferrable=True)
+    deferred = task(aws, "Glue", tmp_path / "out", deferrable=True)
     with pytest.raises(TaskDeferred):
         attempt(deferred, state)
     aws.next_job().run(light)
 
-    result = attempt(task(aws, launcher, tmp_path / "out"), state)
+    result = attempt(task(aws, "Glue", tmp_path / "out"), state)
 
     assert result["records"] == 2
     assert len(aws.jobs) == 1
@@ -270,6 +269,24 @@ def _value(trigger):
     return {trigger.return_key: trigger.return_value}
 
 
+def test_a_deferred_start_of_the_application_starts_one_job(tmp_path, aws):
+    """While EMR Serverless starts its application nothing runs; after that the job is started."""
+    state = FileState(tmp_path / "state")
+    aws.client("emr-serverless").stop_application(applicationId=aws.application)
+    first = task(aws, "EmrServerless", tmp_path / "out", deferrable=True, config={"name": "own"})
+    with pytest.raises(TaskDeferred) as deferred:
+        attempt(first, state)
+    noted = state.path.read_text()
+    assert (deferred.value.method_name, aws.jobs) == ("execute", [])
+
+    again = task(aws, "EmrServerless", tmp_path / "out", config={"name": "own"})
+    assert run_to_the_end(aws, again, state, light)["records"] == 2
+    assert len(aws.jobs) == 1
+    own, token = aws.jobs[0].name.split()
+    assert own == "own"
+    assert token in noted
+
+
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_job_that_fails_after_it_wrote_is_run_again(tmp_path, aws, launcher):
     """Its manifest counts for nothing: the next job must write its own; its rows are there once."""
@@ -293,13 +310,12 @@ def test_a_job_that_fails_after_it_wrote_is_run_again(tmp_path, aws, launcher):
     assert values(tmp_path / "out") == ROWS
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_a_cleared_task_runs_its_range_again(tmp_path, aws, launcher):
+def test_a_cleared_task_runs_its_range_again(tmp_path, aws):
     """What was judged is not found again: clearing a task that has succeeded starts a job."""
     state = FileState(tmp_path / "state")
-    run_to_the_end(aws, task(aws, launcher, tmp_path / "out"), state, light)
+    run_to_the_end(aws, task(aws, "Glue", tmp_path / "out"), state, light)
     aws.jobs.clear()
-    run_to_the_end(aws, task(aws, launcher, tmp_path / "out"), state, light)
+    run_to_the_end(aws, task(aws, "Glue", tmp_path / "out"), state, light)
 
     assert len(aws.jobs) == 1
     assert values(tmp_path / "out") == ROWS
@@ -336,23 +352,21 @@ def test_killing_a_deferred_task_cancels_the_job(tmp_path, aws, launcher):
     assert aws.jobs[0].state == CANCELLED[launcher]
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_a_changed_task_does_not_take_the_job_of_another(tmp_path, aws, launcher):
+def test_a_changed_task_does_not_take_the_job_of_another(tmp_path, aws):
     """A job that was told otherwise is not waited for, for its manifest is another one."""
     state = FileState(tmp_path / "state")
     with pytest.raises(TaskDeferred):
-        attempt(task(aws, launcher, tmp_path / "old", deferrable=True), state)
+        attempt(task(aws, "Glue", tmp_path / "old", deferrable=True), state)
     aws.jobs.clear()
-    run_to_the_end(aws, task(aws, launcher, tmp_path / "new"), state, light)
+    run_to_the_end(aws, task(aws, "Glue", tmp_path / "new"), state, light)
 
     assert values(tmp_path / "new") == ROWS
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_what_cannot_be_read_starts_no_job(tmp_path, monkeypatch, aws, launcher):
+def test_what_cannot_be_read_starts_no_job(tmp_path, monkeypatch, aws):
     """A manifest that may not be read, or whose bucket is missing, is found before; none is not."""
     state = FileState(tmp_path / "state")
-    missing = task(aws, launcher, tmp_path / "out", manifest="s3://missing/m.json")
+    missing = task(aws, "Glue", tmp_path / "out", manifest="s3://missing/m.json")
     with pytest.raises(StorageError, match="NoSuchBucket"):
         attempt(missing, state)
     store = S3()
@@ -362,13 +376,13 @@ def test_what_cannot_be_read_starts_no_job(tmp_path, monkeypatch, aws, launcher)
         store.refused["/lake/m.json"] = (403, "AccessDenied")
         manifest = "s3a://lake/m.json"
         with pytest.raises(StorageError, match="AccessDenied"):
-            attempt(task(aws, launcher, tmp_path / "out", manifest=manifest), state)
+            attempt(task(aws, "Glue", tmp_path / "out", manifest=manifest), state)
         assert aws.jobs == []
 
         store.refused.clear()
         with pytest.raises(DataLossError, match="there is none at"):
             run_to_the_end(
-                aws, task(aws, launcher, tmp_path / "out", manifest=manifest), state, lambda _: 0
+                aws, task(aws, "Glue", tmp_path / "out", manifest=manifest), state, lambda _: 0
             )
 
         def close(_):
@@ -378,7 +392,7 @@ def test_what_cannot_be_read_starts_no_job(tmp_path, monkeypatch, aws, launcher)
         aws.jobs.clear()
         with pytest.raises(AirflowFailException, match=r"cannot be read: .*AccessDenied"):
             run_to_the_end(
-                aws, task(aws, launcher, tmp_path / "out", manifest=manifest), state, close
+                aws, task(aws, "Glue", tmp_path / "out", manifest=manifest), state, close
             )
         assert len(aws.jobs) == 1
     finally:
