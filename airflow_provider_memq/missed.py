@@ -133,7 +133,7 @@ class MissedRanges:
         plans = plans_since(self._events, self._plan, since)
         mine = [each for each in plans if each.ledger.incarnation == last.incarnation]
         found = ranges_without_run(mine, runs, self._now - self._after)
-        if found.again and self._is_paused():
+        if found.again and is_paused(self._ti, self._dag_id):
             found = found._replace(again=[])
         # Looked at again soon where there is more than one plan takes.
         looked = _BEGIN if len(found.again) == MAX_AGAIN else self._now
@@ -143,19 +143,6 @@ class MissedRanges:
     def _keep(self, looked: datetime, until: datetime) -> None:
         times = {"looked": looked.isoformat(), "until": until.isoformat()}
         self._store.set(MARK, {"dag_id": self._dag_id, **times})
-
-    def _is_paused(self) -> bool:
-        from airflow.sdk.exceptions import AirflowRuntimeError  # noqa: PLC0415 - DAGs parse sooner
-
-        try:
-            return bool(self._ti.get_dag(self._dag_id).is_paused)
-        except AirflowRuntimeError as exc:
-            if (exc.error.detail or {}).get("status_code") != NOT_FOUND:
-                raise  # an outage: the next try looks again
-            raise ConfigError(
-                f"process_dag_id = {self._dag_id!r}: Airflow knows no such DAG ({exc}). Name the "
-                "one that is scheduled on the ranges"
-            ) from exc
 
     def _runs(self, since: datetime | None) -> dict[str, datetime]:
         """Partition keys of the DAG's runs since a time, and when each run was made."""
@@ -168,6 +155,29 @@ class MissedRanges:
             if run.partition_key:
                 found[run.partition_key] = run.run_after
         return found
+
+
+def is_paused(ti: Any, dag_id: str) -> bool:
+    """Whether a DAG is paused.
+
+    Args:
+        ti: the task that asks.
+        dag_id: the DAG.
+
+    Raises:
+        ConfigError: there is no such DAG.
+    """
+    from airflow.sdk.exceptions import AirflowRuntimeError  # noqa: PLC0415 - DAGs parse sooner
+
+    try:
+        return bool(ti.get_dag(dag_id).is_paused)
+    except AirflowRuntimeError as exc:
+        if (exc.error.detail or {}).get("status_code") != NOT_FOUND:
+            raise  # an outage: the next try looks again
+        raise ConfigError(
+            f"process_dag_id = {dag_id!r}: Airflow knows no such DAG ({exc}). Name the "
+            "one that is scheduled on the ranges"
+        ) from exc
 
 
 def _time(mark: dict[str, str], name: str) -> datetime:

@@ -118,6 +118,10 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
         group: consumer group that follows what is processed.
         max_range_bytes: how large a range may get.
         max_range_offsets: how many Batches it may have.
+        min_range_bytes: a range of this size is planned at once.
+        range_linger: a smaller one waits for more until it is this old.
+        max_pending_ranges: while so many runs have not ended, ranges grow up to their limits before
+            they are planned; 0 for never.
         max_running_ranges: how many ranges of the topic are processed at a time.
         plan_every: time between two plans at least, while data comes in all the time.
         missed_after: a range that has no run so long after it was planned is emitted again.
@@ -159,6 +163,9 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
     group: Annotated[str, Option("text", "range_to_parquet")]
     max_range_bytes: Annotated[str, Option("value", "1GiB", read=_size)]
     max_range_offsets: Annotated[str, Option("value", "10000", read=_count)]
+    min_range_bytes: Annotated[str, Option("value", "64MiB", read=_size)]
+    range_linger: Annotated[str, Option("value", "5m", read=_duration)]
+    max_pending_ranges: Annotated[str, Option("value", "4", read=_count)]
     max_running_ranges: Annotated[int, Option("count", 2, 1, 10_000)]
     plan_every_ms: Annotated[int, Option("duration", "10s", SECOND_MS, DAY_MS)]
     missed_after: Annotated[str, Option("value", "5m", read=_duration)]

@@ -80,17 +80,21 @@ class Limits(NamedTuple):
         size_bytes: bytes of objects at most.
         records: LogMessages at most.
         age_ms: time between its first and its last Batch at most.
-        linger_ms: the last range of a partition, which reached no limit, waits until its first
-            Batch is this old: more may still come to it.
         ranges: per read partition and plan at most; the next plan goes on there.
+        linger_ms: the last range of a partition, which reached no limit, waits for more until the
+            first Batch of any such range is this old. 0 for not at all.
+        min_bytes: of this size it does not wait; 0 for up to its limits.
+        longest_ms: no wait is longer than this, whatever it is for.
     """
 
     offsets: int = UNBOUNDED
     size_bytes: int = UNBOUNDED
     records: int = UNBOUNDED
     age_ms: int = UNBOUNDED
-    linger_ms: int = 0
     ranges: int = UNBOUNDED
+    linger_ms: int = 0
+    min_bytes: int = 0
+    longest_ms: int = UNBOUNDED
 
     def check(self) -> None:
         """Refuse limits that no range fits.
@@ -99,7 +103,7 @@ class Limits(NamedTuple):
             ConfigError: naming the limit.
         """
         for name, value in self._asdict().items():
-            least = 0 if name in ("linger_ms", "age_ms") else 1
+            least = 0 if name in ("linger_ms", "age_ms", "min_bytes") else 1
             if type(value) is not int or value < least:
                 raise ConfigError(f"limit {name} = {value!r}: must be a whole number from {least}")
 
@@ -178,7 +182,7 @@ class RangeCutter:
         self.ranges: list[RangeContents] = []
 
     def __repr__(self) -> str:
-        return f"<RangeCutter [{len(self.ranges)} ranges, open: {self._open}]>"
+        return f"<RangeCutter [{len(self.ranges)} ranges, tail: {self._open}]>"
 
     @property
     def full(self) -> bool:
@@ -193,11 +197,14 @@ class RangeCutter:
             grown = self._open.with_batch(batch)
         self._open = grown
 
-    def finish(self, now_ms: int) -> list[RangeContents]:
-        """All ranges, when there are no more Batches now; the last one only if it is due."""
-        if self._open.batches and not self.full and self._is_due(self._open, now_ms):
-            self._cut()
-        return self.ranges
+    @property
+    def tail(self) -> RangeContents | None:
+        """The last range, to which more may come; None when there is none, or this plan is full."""
+        return self._open if self._open.batches and not self.full else None
+
+    def close(self) -> None:
+        """Cut the tail as it is."""
+        self._cut()
 
     def _cut(self) -> None:
         self.ranges.append(self._open)
@@ -206,17 +213,56 @@ class RangeCutter:
     def _empty_at(self, offsets: OffsetRange, start: int) -> RangeContents:
         return RangeContents(offsets._replace(start=start, end=start))
 
-    def _is_due(self, tail: RangeContents, now_ms: int) -> bool:
-        """Whether the last range is planned as it is, though more may come to it."""
-        limits = self._limits
-        at_limit = (
-            tail.batches >= limits.offsets
-            or tail.size_bytes >= limits.size_bytes
-            or tail.records >= limits.records
-        )
-        # A broker's clock may be ahead of ours: without lingering, clocks do not matter.
-        lingered = not limits.linger_ms or now_ms - tail.first_ms >= limits.linger_ms
-        return at_limit or lingered
+
+class Plan(NamedTuple):
+    """What one plan decides.
+
+    Attributes:
+        ranges: that are planned.
+        waiting: what is not planned yet because more may come to it.
+        due_ms: when the wait is over, milliseconds since 1970 UTC; 0 where nothing waits.
+        full_bytes: a waiting range of this size is planned at once.
+    """
+
+    ranges: list[RangeContents]
+    waiting: list[RangeContents]
+    due_ms: int
+    full_bytes: int
+
+
+def finish(cutters: Iterable[RangeCutter], limits: Limits, now_ms: int, *, held: bool) -> Plan:
+    """The plan, when there are no more Batches now.
+
+    The tails of all partitions begin to wait together, and go together once the oldest has waited
+    long enough: so each wait makes one range of each partition.
+
+    Args:
+        cutters: of all partitions.
+        limits: of the ranges, and of the wait.
+        now_ms: the time, milliseconds since 1970 UTC.
+        held: enough is planned that is not processed: a tail goes on growing, up to its limits.
+    """
+    cutters = list(cutters)
+    full_bytes = limits.size_bytes if held else limits.min_bytes or limits.size_bytes
+    wait_ms = limits.longest_ms if held else min(limits.linger_ms, limits.longest_ms)
+    first_ms = min((each.tail.first_ms for each in cutters if each.tail), default=0)
+    # A broker's clock may be ahead of ours: where nothing is to wait, clocks do not matter.
+    late = not wait_ms or now_ms - first_ms >= wait_ms
+    for each in cutters:
+        if (tail := each.tail) and (late or _is_full(tail, limits, full_bytes)):
+            each.close()
+    ranges = [found for each in cutters for found in each.ranges]
+    waiting = [tail for each in cutters if (tail := each.tail)]
+    due_ms = min((each.first_ms for each in waiting), default=-wait_ms) + wait_ms
+    return Plan(ranges, waiting, due_ms, full_bytes)
+
+
+def _is_full(tail: RangeContents, limits: Limits, full_bytes: int) -> bool:
+    return (
+        tail.batches >= limits.offsets
+        or tail.size_bytes >= full_bytes
+        or tail.records >= limits.records
+    )
 
 
 # -- replay and commit ----------------------------------------------------------------------

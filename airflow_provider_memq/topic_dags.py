@@ -48,7 +48,9 @@ reports come late."""
 
 
 def plan_dag(topic: TopicSettings, tell: Callable[[Any], object], doc: str | None) -> DAG:
-    """Wakes up when something was published, and every ten minutes to be sure; plans ranges."""
+    """Wakes up when something was published, and every ten minutes to be sure; plans ranges, once
+    they are large enough or have waited long enough.
+    """
     published = watched_asset(
         cluster="memq",
         topic=topic.topic,
@@ -76,6 +78,10 @@ def plan_dag(topic: TopicSettings, tell: Callable[[Any], object], doc: str | Non
             on_removed="{{ params.on_removed }}",
             max_bytes=topic.max_range_bytes,
             max_offsets=topic.max_range_offsets,
+            min_bytes=topic.min_range_bytes,
+            linger=topic.range_linger,
+            max_pending=topic.max_pending_ranges,
+            deferrable=True,
             process_dag_id=_id(topic, "memq_process_ranges"),
             missed_after=topic.missed_after,
             preview="{{ params.dry_run }}",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from airflow_provider_memq.ranges import RangeContents, RangeCutter
+from airflow_provider_memq.ranges import RangeContents, RangeCutter, finish
 from airflow_provider_memq.values import iso
 from memq.core.ranges import OffsetRange
 from memq.errors import OffsetOutOfRangeError, UnavailableError
@@ -16,7 +16,7 @@ from memq.errors import OffsetOutOfRangeError, UnavailableError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from airflow_provider_memq.ranges import Limits
+    from airflow_provider_memq.ranges import Limits, Plan
     from memq.client.topic import SyncTopicClient, TopicClient
     from memq.core.wire.messages import PartitionOffsets, WatermarkAnswer
 
@@ -85,7 +85,9 @@ def next_ranges(
     planned: Mapping[int, int],
     limits: Limits,
     now_ms: int,
-) -> list[RangeContents]:
+    *,
+    held: bool = False,
+) -> Plan:
     """The ranges that come after what is planned, up to what the topic had when it was looked up.
 
     Args:
@@ -94,11 +96,12 @@ def next_ranges(
         planned: one past the last planned offset, by read partition.
         limits: of each range.
         now_ms: the time, milliseconds since 1970 UTC.
+        held: as `ranges.finish`.
 
     Raises:
         MemqError: the brokers failed until the deadline.
     """
-    ranges: list[RangeContents] = []
+    cutters: list[RangeCutter] = []
     for partition, end in sorted(state.ends.items()):
         unplanned = OffsetRange(partition, planned[partition], end, state.incarnation)
         cutter = RangeCutter(unplanned, limits)
@@ -106,8 +109,8 @@ def next_ranges(
             cutter.add(batch)
             if cutter.full:
                 break
-        ranges += cutter.finish(now_ms)
-    return ranges
+        cutters.append(cutter)
+    return finish(cutters, limits, now_ms, held=held)
 
 
 def contents_of(client: SyncTopicClient, wanted: OffsetRange) -> RangeContents:

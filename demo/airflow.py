@@ -77,6 +77,7 @@ class DemoAirflow:
             "output": str(self._output),
             "audit_output": str(self.tables),
             "max_range_offsets": range_offsets,
+            "range_linger": "0s",  # to see something soon
             "spark_apps": str(ROOT / "spark_apps"),
         }
         dags = directory / "dags"

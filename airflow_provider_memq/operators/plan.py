@@ -5,14 +5,17 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk import conf
+from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR, TriggerFailureReason
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_memq.ledger import carried_on, first_ledger, is_same_topic, last_ledger
-from airflow_provider_memq.missed import MissedRanges
+from airflow_provider_memq.missed import MissedRanges, is_paused
 from airflow_provider_memq.operators.base import MemqTopicOperator, now_ms
 from airflow_provider_memq.range_assets import plan_asset
 from airflow_provider_memq.ranges import UNBOUNDED, Limits, range_key
 from airflow_provider_memq.topics import next_ranges, read_state
+from airflow_provider_memq.triggers.memq import MemqRangeDueTrigger
 from airflow_provider_memq.values import (
     bytes_or,
     count_or,
@@ -31,11 +34,15 @@ if TYPE_CHECKING:
     from airflow.sdk import Asset, Context
 
     from airflow_provider_memq.ledger import Ledger
-    from airflow_provider_memq.ranges import RangeContents
+    from airflow_provider_memq.ranges import Plan
     from airflow_provider_memq.topics import TopicState
     from airflow_provider_memq.values import Offsets
 
 DEFAULT_RANGES = 100  # per read partition and plan; each becomes a DAG run
+UNFINISHED = ["queued", "running"]  # states of runs whose range is still to be processed
+LONGEST_WAIT = 4  # of the retention, a part: long before `MemqRetentionOperator` warns
+HELD_LOOK_MS = 60_000  # between two looks whether runs have ended
+TRIGGER_GRACE = timedelta(minutes=10)  # with no triggerer so long after a wait, a worker goes on
 
 
 class MemqPlanRangesOperator(MemqTopicOperator):
@@ -56,6 +63,15 @@ class MemqPlanRangesOperator(MemqTopicOperator):
 
     With nothing new the task is skipped, for a successful task always emits.
 
+    Ranges are made large rather than many. What reached no limit waits for `linger`, or until it
+    has `min_bytes`; and while `max_pending` runs of `process_dag_id` have not ended, or that DAG is
+    paused, it goes on growing up to the limits, for its run would only wait behind them. So a
+    backlog becomes ranges as large as they may be. Nothing waits for longer than a quarter of the
+    topic's retention, whatever is set: it is planned then, as it is. How far is planned does not
+    move while something waits, so a wait can lose and double nothing. With `deferrable` the task
+    itself waits, in the triggerer, and plans when the wait is over; without it the task is skipped,
+    and what waits is planned by the next run that finds it due.
+
     Args:
         topic: the topic (templated).
         ranges: the asset; one planner emits to it, for one topic.
@@ -70,7 +86,11 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         max_bytes: bytes of its objects at most, such as "512MiB".
         max_records: LogMessages at most.
         max_age: time between its first and last notification at most, such as "1h".
-        linger: a last range that reached no limit waits until it is this old, for more to come.
+        linger: last ranges that reached no limit wait for more until one is this old, such as "5m".
+        min_bytes: a range of this size does not linger.
+        max_pending: runs of `process_dag_id` that have not ended, from which on ranges that reached
+            no limit are not planned; 0 for any number.
+        deferrable: wait in the triggerer; the default is `[operators] default_deferrable`.
         max_ranges: ranges per read partition and plan at most; the next plan goes on.
         process_dag_id: the DAG that is scheduled on the ranges, so that none of them goes without
             a run. It must be the only one: another one would get a second run.
@@ -81,7 +101,7 @@ class MemqPlanRangesOperator(MemqTopicOperator):
 
     Returns:
         `{"topic", "ranges": [{"key", "batches", "bytes", "records"}, …], "again": [keys that were
-        emitted again], "skipped", "dry_run"}`.
+        emitted again], "waiting": [what is not planned yet, as `ranges`], "skipped", "dry_run"}`.
 
     Raises:
         TopicRecreatedError: the topic is another one than was planned.
@@ -99,6 +119,8 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         "max_records",
         "max_age",
         "linger",
+        "min_bytes",
+        "max_pending",
         "max_ranges",
         "missed_after",
         "preview",
@@ -116,6 +138,9 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         max_records: int | str | None = None,
         max_age: str | None = None,
         linger: str | None = None,
+        min_bytes: int | str | None = None,
+        max_pending: int | str = 0,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         max_ranges: int | str = DEFAULT_RANGES,
         process_dag_id: str | None = None,
         missed_after: str = "5m",
@@ -140,31 +165,85 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         self.max_records = max_records
         self.max_age = max_age
         self.linger = linger
+        self.min_bytes = min_bytes
+        self.max_pending = max_pending
+        self.deferrable = deferrable
         self.max_ranges = max_ranges
         self.process_dag_id = process_dag_id
         self.missed_after = missed_after
         self.preview = preview
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Plan, and emit."""
+        """Plan, and emit; or wait."""
+        return self._plan(context)
+
+    def _plan(self, context: Context) -> dict[str, Any]:
         limits, dry_run = self._limits(), parse_flag("preview", self.preview)
+        held = self._is_held(context)
         last = last_ledger(context["inlet_events"], plan_asset(self.ranges))
         with self.hook.topic(self.topic) as client:
+            limits = limits._replace(longest_ms=client.info().config.retention_ms // LONGEST_WAIT)
             state = read_state(self.topic, client)
             begin = self._begin(last, state)
-            ranges = next_ranges(client, state, begin.ends, limits, now_ms())
+            plan = next_ranges(client, state, begin.ends, limits, now_ms(), held=held)
         again = [] if dry_run else self._again(context, last, begin)
-        ledger = begin.advanced((each.range for each in ranges), again)
-        result = _result(last, ledger, ranges, dry_run=dry_run)
+        if plan.waiting and self.deferrable and not (dry_run or plan.ranges or again):
+            self._wait(begin, plan, held=held)
+        ledger = begin.advanced((each.range for each in plan.ranges), again)
+        result = _result(last, ledger, plan, dry_run=dry_run)
         self._tell(result)
         is_new = last is None or (ledger.life, ledger.ends) != (last.life, last.ends)
         if dry_run or not (is_new or again):
             context["ti"].xcom_push("return_value", result)
-            raise AirflowSkipException("a preview emits nothing" if dry_run else "nothing is new")
+            raise AirflowSkipException("a preview emits nothing" if dry_run else "nothing is due")
         context["outlet_events"][plan_asset(self.ranges)].extra = ledger.to_extra()
-        keys = [range_key(each.range) for each in ranges]
+        keys = [range_key(each.range) for each in plan.ranges]
         context["outlet_events"][self.ranges].add_partitions([*again, *keys])
         return result
+
+    def resume_execution(
+        self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context
+    ) -> Any:
+        """After a wait, and when its trigger did not come to an end in time: plan anew."""
+        failed = next_method == TRIGGER_FAIL_REPR
+        if failed and (next_kwargs or {}).get("error") != TriggerFailureReason.TRIGGER_TIMEOUT:
+            return super().resume_execution(next_method, next_kwargs, context)
+        return self._plan(context)
+
+    def _is_held(self, context: Context) -> bool:
+        """Whether more runs would only wait behind others."""
+        most = count_or(0, "max_pending", self.max_pending)
+        if not most:
+            return False
+        if self.process_dag_id is None:
+            raise ConfigError(
+                f"max_pending = {most}: give process_dag_id too, the DAG whose runs are counted"
+            )
+        ti: Any = context["ti"]
+        if is_paused(ti, self.process_dag_id):
+            self.log.info("%s is paused: ranges grow up to their limits", self.process_dag_id)
+            return True
+        pending = ti.get_dr_count(self.process_dag_id, states=UNFINISHED)
+        self.log.info("%s of %s not ended yet", counted(pending, "run"), self.process_dag_id)
+        return bool(pending >= most)
+
+    def _wait(self, begin: Ledger, plan: Plan, *, held: bool) -> None:
+        """Leave the worker until there is something to plan. Nothing of this try is stored."""
+        now = now_ms()
+        # Nothing tells a trigger that runs have ended, so that is looked for.
+        until_ms = min(plan.due_ms, now + HELD_LOOK_MS) if held else plan.due_ms
+        for each in plan.waiting:
+            self.log.info("range %(key)s waits for more: bytes %(bytes)d", each.to_row())
+        trigger = MemqRangeDueTrigger(
+            topic=self.topic,
+            incarnation=begin.incarnation,
+            since={str(partition): end for partition, end in begin.ends.items()},
+            min_bytes=plan.full_bytes,
+            until_ms=until_ms,
+            memq_conn_id=self.memq_conn_id,
+        )
+        wait = timedelta(milliseconds=max(0, until_ms - now)) + TRIGGER_GRACE
+        self.defer(trigger=trigger, method_name="execute", timeout=wait)
 
     def _again(self, context: Context, last: Ledger | None, begin: Ledger) -> list[str]:
         """Keys of the ranges that got no run."""
@@ -198,6 +277,7 @@ class MemqPlanRangesOperator(MemqTopicOperator):
             records=count_or(UNBOUNDED, "max_records", self.max_records),
             age_ms=duration_ms_or(UNBOUNDED, self.max_age),
             linger_ms=duration_ms_or(0, self.linger),
+            min_bytes=bytes_or(0, "min_bytes", self.min_bytes),
             ranges=count_or(DEFAULT_RANGES, "max_ranges", self.max_ranges),
         )
         limits.check()
@@ -208,6 +288,8 @@ class MemqPlanRangesOperator(MemqTopicOperator):
             self.log.info(
                 "range %(key)s: batches %(batches)d, records %(records)d, bytes %(bytes)d", each
             )
+        for each in result["waiting"]:
+            self.log.info("range %(key)s waits for more: bytes %(bytes)d", each)
         for gap in result["skipped"]:
             self.log.warning(
                 "partition %d, %s: removed by retention before being planned, left out for good",
@@ -228,15 +310,14 @@ def start_of(value: Offsets) -> str | dict[int, int]:
     return parse_offsets("start", value)
 
 
-def _result(
-    last: Ledger | None, ledger: Ledger, ranges: list[RangeContents], *, dry_run: bool
-) -> dict[str, Any]:
+def _result(last: Ledger | None, ledger: Ledger, plan: Plan, *, dry_run: bool) -> dict[str, Any]:
     """A plan as plain JSON, with what it skipped itself."""
     earlier = last.skipped if last is not None else []
     return {
         "topic": ledger.topic,
-        "ranges": [each.to_row() for each in ranges],
+        "ranges": [each.to_row() for each in plan.ranges],
         "again": ledger.again,
+        "waiting": [each.to_row() for each in plan.waiting],
         "skipped": [gap for gap in ledger.skipped if gap not in earlier],
         "dry_run": dry_run,
     }

@@ -17,6 +17,7 @@ from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 
 from airflow_provider_memq import waiting
 from airflow_provider_memq.hooks.memq import MemqHook
+from airflow_provider_memq.range_due import RangeDue
 from airflow_provider_memq.settings import DEFAULT_CONN_ID, explain
 from airflow_provider_memq.waiting import Pace, wait_until
 from memq.errors import MemqError
@@ -171,6 +172,25 @@ class MemqNewDataTrigger(MemqTrigger):
         self.min_notifications = min_notifications
         self.min_bytes = min_bytes
         self.min_records = min_records
+
+
+class MemqRangeDueTrigger(MemqTrigger):
+    """Fires when a read partition has so many bytes since some offsets, or at a time.
+
+    Args:
+        since: first offset that counts, by read partition.
+        min_bytes: of one read partition.
+        until_ms: the time, milliseconds since 1970 UTC.
+        **kwargs: as `MemqTrigger`.
+    """
+
+    condition_type = RangeDue
+
+    def __init__(self, *, since: Offsets, min_bytes: int, until_ms: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.since = since
+        self.min_bytes = min_bytes
+        self.until_ms = until_ms
 
 
 class MemqLagTrigger(MemqTrigger):

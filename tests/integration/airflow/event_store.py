@@ -68,6 +68,7 @@ class Consumer:
     asset: Any
     paused: bool = False
     runs: dict[str, Any] = field(default_factory=dict)
+    unfinished: int = 0
 
     def stored(self, asset: Any, key: str | None, at: datetime) -> None:
         if asset.name == self.asset.name and key and not self.paused:
@@ -85,6 +86,10 @@ class Consumer:
     def get_task_states(self, dag_id: str) -> dict[str, Any]:
         assert dag_id == self.dag_id
         return {run_id: {"process": None} for run_id in self.runs}
+
+    def get_dr_count(self, dag_id: str, states: list[str]) -> int:
+        assert (dag_id, states) == (self.dag_id, ["queued", "running"])
+        return self.unfinished
 
     def send(self, asked: Any) -> Any:
         """What a supervisor answers to `GetDagRun`."""
@@ -109,7 +114,7 @@ class EventStore:
         return self.states.setdefault(asset.name, State())
 
     def _ti(self) -> Any:
-        names = ("get_dag", "get_task_states") if self.consumer else ()
+        names = ("get_dag", "get_task_states", "get_dr_count") if self.consumer else ()
         answers = {name: getattr(self.consumer, name) for name in names}
         return SimpleNamespace(xcom_push=self.xcoms.__setitem__, **answers)
 
@@ -130,12 +135,14 @@ class EventStore:
         *,
         crash: bool = False,
         partition_key: str | None = None,
+        resumed: dict[str, Any] | None = None,
         **context: Any,
     ) -> Any:
         """Try a task once. Only a success commits events; one that crashes at its end does not.
 
         Args:
             operator: the task.
+            resumed: after it was deferred: `next_method` and `next_kwargs`.
             crash: at its end.
             partition_key: of its DAG run, which events have whose keys the task does not name.
             **context: of the task, beside what is always there.
@@ -145,16 +152,18 @@ class EventStore:
         """
         outlets = OutletEventAccessors()
         self.xcoms.clear()
+        given = {
+            "inlet_events": self,
+            "outlet_events": outlets,
+            "asset_state_store": Stores(self.state),
+            "ti": self._ti(),
+            **context,
+        }
         try:
-            result = operator.execute(
-                {
-                    "inlet_events": self,
-                    "outlet_events": outlets,
-                    "asset_state_store": Stores(self.state),
-                    "ti": self._ti(),
-                    **context,
-                }
-            )
+            if resumed is None:
+                result = operator.execute(given)
+            else:
+                result = operator.resume_execution(**resumed, context=given)
         except AirflowSkipException:
             return self.xcoms.get("return_value")
         if not crash:

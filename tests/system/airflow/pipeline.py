@@ -130,6 +130,8 @@ class Pipeline:
             "topic": TOPIC,
             "output": str(self.output),
             "spark_apps": str(apps),
+            "range_linger": "0s",  # small ranges, soon
+            "max_pending_ranges": "0",
             **(settings or {}),
         }
         (folder / "dags" / "memq.yaml").write_text(json.dumps(written))  # which is YAML as well

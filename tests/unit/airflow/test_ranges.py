@@ -16,6 +16,7 @@ from airflow_provider_memq.ranges import (
     Limits,
     RangeCutter,
     contiguous_end,
+    finish,
     parse_key,
     range_key,
     touching,
@@ -35,6 +36,8 @@ limits = st.builds(
     records=st.integers(1, 50),
     age_ms=st.integers(0, 50),
     linger_ms=st.integers(0, 40),
+    min_bytes=st.integers(0, 200),
+    longest_ms=st.integers(1, 60),
     ranges=st.integers(1, 5),
 )
 
@@ -50,13 +53,15 @@ def cut(
     limits: Limits,
     now_ms: int = CREATED_MS,
     partition: int = 0,
+    *,
+    held: bool = False,
 ) -> list:
     cutter = RangeCutter(OffsetRange(partition, start, UNBOUNDED), limits)
     for each in found:
         if cutter.full:
             break
         cutter.add(each)
-    return cutter.finish(now_ms)
+    return finish([cutter], limits, now_ms, held=held).ranges
 
 
 # -- keys -----------------------------------------------------------------------------------
@@ -148,6 +153,50 @@ def test_a_full_tail_does_not_wait(limits):
     found = [published(o, CREATED_MS, 10, 1) for o in range(2)]
 
     assert len(cut(0, found, limits._replace(linger_ms=10_000))) == 1
+
+
+def test_a_large_enough_tail_does_not_wait():
+    """A range that has reached `min_bytes` is planned at once, unless enough is planned already."""
+    found = [published(o, CREATED_MS, 10, 1) for o in range(2)]
+    limits = Limits(size_bytes=30, linger_ms=10_000, min_bytes=20)
+
+    assert len(cut(0, found, limits)) == 1
+    assert cut(0, found, limits, held=True) == []
+    assert cut(0, found, limits._replace(min_bytes=21)) == []
+
+
+def test_a_held_tail_grows_to_its_limits():
+    """While enough is planned a backlog becomes ranges as large as may be, and its end waits."""
+    found = [published(o, CREATED_MS + o, 10, 1) for o in range(8)]
+
+    ranges = cut(0, found, Limits(size_bytes=30), held=True)
+
+    assert [each.range for each in ranges] == [OffsetRange(0, 0, 3), OffsetRange(0, 3, 6)]
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_nothing_waits_longer_than_retention_allows(held):
+    """Whatever it waits for, a range is planned as it is once it is old enough to worry."""
+    found = [published(0, CREATED_MS, 10, 1)]
+    limits = Limits(linger_ms=10_000, min_bytes=99, longest_ms=500)
+
+    assert cut(0, found, limits, CREATED_MS + 499, held=held) == []
+    assert len(cut(0, found, limits, CREATED_MS + 500, held=held)) == 1
+
+
+def test_tails_that_wait_go_together():
+    """One wait makes one range of each partition: the oldest takes the others along."""
+    cutters = [RangeCutter(OffsetRange(p, 0, UNBOUNDED), Limits()) for p in range(3)]
+    for partition, late in ((0, 0), (1, 900)):
+        cutters[partition].add(published(0, CREATED_MS + late, 10, partition=partition))
+    limits = Limits(linger_ms=1000)
+
+    early = finish(cutters, limits, CREATED_MS + 999, held=False)
+    assert (early.ranges, early.due_ms) == ([], CREATED_MS + 1000)
+    assert [each.range.partition for each in early.waiting] == [0, 1]
+    plan = finish(cutters, limits, CREATED_MS + 1000, held=False)
+    assert [each.range.partition for each in plan.ranges] == [0, 1]
+    assert plan.waiting == []
 
 
 @pytest.mark.parametrize("bad", [Limits(offsets=0), Limits(ranges=0), Limits(linger_ms=-1)])

@@ -20,6 +20,7 @@ from airflow_provider_memq.triggers.memq import (
     MemqLagTrigger,
     MemqNewDataTrigger,
     MemqOffsetTrigger,
+    MemqRangeDueTrigger,
     MemqTrigger,
     MemqWatermarkTrigger,
 )
@@ -30,6 +31,7 @@ TRIGGERS = [
     MemqWatermarkTrigger(topic="t", at="2026-01-01T00:00:00Z", poll_interval=3),
     MemqNewDataTrigger(topic="t", since={"0": 1}, min_bytes=10),
     MemqLagTrigger(topic="t", group="g", max_lag=3),
+    MemqRangeDueTrigger(topic="t", since={"0": 1}, min_bytes=2**62, until_ms=5),
     MemqWatchTrigger(topic="t", watch_name="w", poll_interval=1.0, linger=2.0, max_linger=3.0),
 ]
 

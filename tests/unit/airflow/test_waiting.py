@@ -7,6 +7,7 @@ import logging
 import pytest
 from airflow.sdk.exceptions import AirflowNotFoundException
 
+from airflow_provider_memq.range_due import RangeDue
 from airflow_provider_memq.waiting import (
     OUTAGE_BACKOFF,
     LagBelow,
@@ -28,6 +29,7 @@ from memq.errors import (
 from tests.unit.airflow.fakes import FakeHook, FakeTopic
 
 log = logging.getLogger("test")
+LATER_MS = 4 * 10**12  # in a hundred years
 
 
 @pytest.mark.parametrize(("ends", "done"), [({0: 4, 1: 9}, False), ({0: 5, 1: 0}, True)])
@@ -115,6 +117,17 @@ async def test_lag(most, done):
     assert outcome.value["lag_bytes"] == {"0": 200, "1": 300}
     assert outcome.value["lag_seconds"] == {"0": 1.0, "1": 1.5}
     assert outcome.note == "group g has a lag of 5 Batches in t: 5 records, 500 bytes"
+
+
+@pytest.mark.parametrize(
+    ("least", "until_ms", "done"),
+    [(301, 4 * 10**12, False), (300, 4 * 10**12, True), (301, 0, True)],
+)
+async def test_a_range_is_due_by_the_bytes_of_one_partition_or_by_time(least, until_ms, done):
+    """Bytes of several partitions do not add up: each makes a range of its own."""
+    topic = FakeTopic({0: 10, 1: 3})
+
+    assert (await RangeDue("t", {"0": 8}, least, until_ms).look(topic)).done is done
 
 
 async def test_lag_is_what_can_be_read():
