@@ -12,6 +12,7 @@ has done its work.
 
 from __future__ import annotations
 
+import io
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,30 @@ def read_if_any(uri: str, aws_conn_id: str | None = DEFAULT_AWS_CONN_ID) -> byte
         except FileNotFoundError:
             return None
         return data
+
+
+def read_end(uri: str, size: int, aws_conn_id: str | None = DEFAULT_AWS_CONN_ID) -> bytes:
+    """The last bytes of a file, or all of it when it is no larger.
+
+    Args:
+        uri: path or URI.
+        size: bytes.
+        aws_conn_id: connection for S3; None for what boto3 finds by itself.
+
+    Raises:
+        StorageError: it cannot be read, or is not there.
+        ConfigError: nothing here can read such a URI.
+    """
+    with _explained("read", uri):
+        if scheme_of(uri) in S3_SCHEMES:
+            bucket, key = _parts(uri)
+            got = _client(aws_conn_id).get_object(Bucket=bucket, Key=key, Range=f"bytes=-{size}")
+            data: bytes = got["Body"].read()
+            return data
+        with ObjectStoragePath(uri).open("rb") as file:  # type: ignore[no-untyped-call]
+            file.seek(max(0, file.seek(0, io.SEEK_END) - size))
+            end: bytes = file.read()
+            return end
 
 
 def write(uri: str, data: bytes, aws_conn_id: str | None = DEFAULT_AWS_CONN_ID) -> None:

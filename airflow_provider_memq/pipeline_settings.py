@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from airflow_provider_memq.values import bytes_or, count_or, duration_ms_or, parse_time_ms
+from airflow_provider_memq.values import (
+    bytes_or,
+    count_or,
+    duration_ms_or,
+    parse_texts,
+    parse_time_ms,
+)
 from memq.core.options import Option, options_of
 from memq.core.units import DAY_MS, HOUR_MS, SECOND_MS
 from memq.errors import ConfigError
@@ -76,6 +82,10 @@ def _conf(value: Any) -> dict[str, str]:
     return dict(value)
 
 
+def _columns(value: Any) -> dict[str, str]:
+    return parse_texts("", value)
+
+
 def _time(value: Any) -> datetime | None:
     """A time; of what looks like one, or like a day, YAML makes one by itself."""
     if value == "":
@@ -125,6 +135,11 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
         max_running_ranges: how many ranges of the topic are processed at a time.
         plan_every: time between two plans at least, while data comes in all the time.
         missed_after: a range that has no run so long after it was planned is emitted again.
+        gate_max_skipped: LogMessages at most that the job of a range may skip. Where a limit of the
+            gate does not hold, the range does not count as processed.
+        gate_min_records: LogMessages at least in a range's files.
+        gate_max_age: how old its newest record may be when its last Batch is published.
+        gate_columns: types by name that its Parquet files must have.
         hourly_output: folder or URI for the Parquet files of hours.
         hourly_cron: when intervals begin.
         hourly_since: every interval since this time gets its run; when it is not given, those that
@@ -169,6 +184,10 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_running_ranges: Annotated[int, Option("count", 2, 1, 10_000)]
     plan_every_ms: Annotated[int, Option("duration", "10s", SECOND_MS, DAY_MS)]
     missed_after: Annotated[str, Option("value", "5m", read=_duration)]
+    gate_max_skipped: Annotated[str, Option("value", "", read=_count)]
+    gate_min_records: Annotated[str, Option("value", "", read=_count)]
+    gate_max_age: Annotated[str, Option("value", "", read=_duration)]
+    gate_columns: Annotated[dict[str, str], Option("value", "", read=_columns)]
     hourly_output: Annotated[str, Option("text", "/tmp/memq/hourly")]  # noqa: S108 - likewise
     hourly_cron: Annotated[str, Option("value", "0 * * * *", read=_cron)]
     hourly_since: Annotated[datetime | None, Option("value", "", read=_time)]

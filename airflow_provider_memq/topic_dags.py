@@ -23,6 +23,7 @@ from airflow_provider_memq.operators.memq import (
     MemqAuditOperator,
     MemqCommitOperator,
     MemqPlanRangesOperator,
+    MemqQualityGateOperator,
     MemqReplayOperator,
     MemqRetentionOperator,
     MemqSparkSubmitOperator,
@@ -90,8 +91,15 @@ def plan_dag(topic: TopicSettings, tell: Callable[[Any], object], doc: str | Non
 
 
 def process_dag(topic: TopicSettings, tell: Callable[[Any], object], doc: str | None) -> DAG:
-    """Runs once for each range: Spark, and then the offsets of the group."""
+    """Runs once for each range: Spark, the gate if there is one, and then the group's offsets."""
     ranges, processed = ranges_asset(topic.topic), processed_asset(topic.topic, JOB)
+    limits: dict[str, Any] = {
+        "max_skipped": topic.gate_max_skipped,
+        "min_records": topic.gate_min_records,
+        "max_age": topic.gate_max_age,
+        "columns": topic.gate_columns,
+    }
+    gated = any(limits.values())
     with _dag(
         topic,
         tell,
@@ -106,12 +114,22 @@ def process_dag(topic: TopicSettings, tell: Callable[[Any], object], doc: str | 
             **_spark(topic),
             job=JOB,
             output_dir=topic.output,
-            outlets=[processed],
+            outlets=[] if gated else [processed],
         )
         commit = MemqCommitOperator(
             task_id="commit", **_at(topic), ranges=ranges, done=processed, group=topic.group
         )
-        process >> commit
+        if gated:
+            gate = MemqQualityGateOperator(
+                task_id="gate",
+                **_at(topic),
+                manifest="{{ ti.xcom_pull('process')['manifest'] }}",
+                **limits,
+                outlets=[processed],
+            )
+            process >> gate >> commit
+        else:
+            process >> commit
     return dag
 
 

@@ -141,6 +141,25 @@ def time_ms_or_none(name: str, given: datetime | str | None) -> int | None:
     return None if given is None or _is_nothing(given) else parse_time_ms(name, given)
 
 
+def parse_texts(name: str, given: Mapping[str, str] | str | None) -> dict[str, str]:
+    """Texts by name, from a mapping or its JSON; none where nothing is given.
+
+    Raises:
+        ConfigError: it is neither, or holds something else than texts.
+    """
+    found: object = given
+    if _is_nothing(given):
+        return {}
+    if isinstance(given, str):
+        try:
+            found = json.loads(given)
+        except ValueError:
+            found = None
+    if isinstance(found, Mapping) and all(isinstance(each, str) for each in found.values()):
+        return dict(found)
+    raise ConfigError(f'{name} = {given!r}: must be texts by name, such as {{"value": "binary"}}')
+
+
 def _is_nothing(given: object) -> bool:
     return given is None or str(given).strip() in ("", "None")
 

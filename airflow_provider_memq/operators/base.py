@@ -15,6 +15,8 @@ from airflow_provider_memq.settings import DEFAULT_CONN_ID
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from airflow.sdk import BaseOperatorLink
+
 
 class MemqTopicOperator(BaseOperator):
     """Base of the operators that ask the brokers about one topic.
@@ -25,7 +27,7 @@ class MemqTopicOperator(BaseOperator):
     """
 
     template_fields: Sequence[str] = ("topic", "memq_conn_id")
-    operator_extra_links = (MemqTopicLink(),)
+    operator_extra_links: tuple[BaseOperatorLink, ...] = (MemqTopicLink(),)
     ui_color = "#d7e8fa"
 
     def __init__(self, *, topic: str, memq_conn_id: str = DEFAULT_CONN_ID, **kwargs: Any) -> None:

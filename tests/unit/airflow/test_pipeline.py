@@ -92,6 +92,19 @@ def test_a_topics_own_settings_go_before_those_of_all():
         assert notifier.notifiers == (told.append,)
 
 
+def test_a_gate_stands_before_what_counts_as_processed():
+    """With any limit given, only the gate's success says that a range is processed."""
+    plain, gated = (
+        by_id(MemqPipeline("clicks", spark_apps=APPS, **limits).ranges())["memq_process_ranges"]
+        for limits in ({}, {"gate_max_skipped": "0"})
+    )
+
+    assert [len(task.outlets) for task in plain.topological_sort()] == [1, 0]
+    assert [task.task_id for task in gated.topological_sort()] == ["process", "gate", "commit"]
+    assert [len(task.outlets) for task in gated.topological_sort()] == [0, 1, 0]
+    assert gated.get_task("gate").max_skipped == "0"
+
+
 def test_airflow_can_store_every_dag():
     """Each is serialized as the DAG processor does it."""
     for dag in MemqPipeline(["clicks", "views"], spark_apps=APPS, dags=KINDS).dags():
