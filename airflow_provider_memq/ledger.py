@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from airflow.sdk import Asset
 
+from airflow_provider_memq.backfill import cuts_of
 from airflow_provider_memq.ranges import RangeRow, contiguous_end, parse_key, to_row
 from memq.core.ranges import OffsetRange, retained_in_words
 from memq.errors import ConfigError, CorruptDataError, DataLossError, TopicRecreatedError
@@ -284,6 +285,17 @@ def planned_ranges(inlet_events: Any, plan: Asset) -> set[OffsetRange]:
         for ledger in ledgers
         if last is not None and ledger.incarnation == last.incarnation
         for found in ledger.ranges
+    }
+
+
+def backfilled_ranges(inlet_events: Any, plan: Asset, incarnation: str) -> set[OffsetRange]:
+    """Every range that a backfill has cut of an incarnation, as far as Airflow remembers."""
+    return {
+        found
+        for page in _pages(inlet_events, plan, PAGE_EVENTS)
+        for event in page
+        if (cuts := cuts_of(event.extra)) is not None and cuts.incarnation == incarnation
+        for found in cuts.ranges
     }
 
 

@@ -27,14 +27,14 @@ _MAKERS = {
     "ranges": (topic_dags.plan_dag, topic_dags.process_dag),
     "hourly": (topic_dags.hourly_dag,),
     "audit": (topic_dags.audit_dag,),
-    "replay": (topic_dags.replay_dag,),
+    "backfill": (topic_dags.backfill_dag,),
     "retention": (topic_dags.retention_dag,),
 }
 """By name, as in the setting `dags`."""
 
 
 class MemqPipeline:
-    """Makes the DAGs of topics: plan, process, hourly, audit, replay and retention.
+    """Makes the DAGs of topics: plan, process, hourly, audit, backfill and retention.
 
     Called in a file of Airflow's `dags` folder, its methods give Airflow the DAGs they make. DAGs
     of a topic given as one text have ids such as `memq_process_ranges`; of one in a list, or in a
@@ -105,9 +105,9 @@ class MemqPipeline:
         """`memq_audit` of each topic."""
         return list(self._made("audit", doc_md))
 
-    def replay(self, doc_md: str | None = None) -> list[DAG]:
-        """`memq_replay` of each topic."""
-        return list(self._made("replay", doc_md))
+    def backfill(self, doc_md: str | None = None) -> list[DAG]:
+        """`memq_backfill` of each topic."""
+        return list(self._made("backfill", doc_md))
 
     def retention(self, doc_md: str | None = None) -> list[DAG]:
         """`memq_retention` of each topic."""

@@ -26,7 +26,7 @@ from memq.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-KINDS = ("ranges", "hourly", "audit", "replay", "retention")
+KINDS = ("ranges", "hourly", "audit", "backfill", "retention")
 """The DAGs that there may be for a topic; "ranges" are two."""
 
 MAX_TAG = 100  # characters, of Airflow's column
@@ -112,7 +112,7 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
         topic: the topic.
         id_suffix: what the ids of its DAGs end with.
         dags: which DAGs `MemqPipeline.dags` makes: of `ranges` (two: plan and process), `hourly`,
-            `audit`, `replay` and `retention`.
+            `audit`, `backfill` and `retention`.
         owner: of all tasks, as Airflow shows it.
         pool: in which all tasks run; it must exist.
         tags: of all DAGs, beside `memq`.
@@ -160,7 +160,7 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     topic: str
     id_suffix: str = ""
-    dags: Annotated[list[str], Option("value", "ranges,audit,replay,retention", read=_kinds)]
+    dags: Annotated[list[str], Option("value", "ranges,audit,backfill,retention", read=_kinds)]
     owner: Annotated[str, Option("text", "airflow")]
     pool: Annotated[str, Option("text", "default_pool")]
     tags: Annotated[list[str], Option("value", "", read=_tags)]

@@ -265,13 +265,13 @@ def _is_full(tail: RangeContents, limits: Limits, full_bytes: int) -> bool:
     )
 
 
-# -- replay and commit ----------------------------------------------------------------------
+# -- backfill and commit --------------------------------------------------------------------
 
 
 def touching(ranges: Iterable[OffsetRange], wanted: Iterable[OffsetRange]) -> list[OffsetRange]:
     """The ranges that share an offset with a wanted one of their topic, sorted, each once.
 
-    A replay runs whole ranges as they were planned: then each run replaces its own output, and no
+    A backfill runs whole ranges as they were planned: then each run replaces its own output, and no
     other output holds the same rows.
     """
     wanted = list(wanted)

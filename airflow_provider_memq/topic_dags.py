@@ -19,12 +19,13 @@ from airflow.sdk import (
 )
 
 from airflow_provider_memq.assets import watched_asset
+from airflow_provider_memq.operators.backfill import after_range
 from airflow_provider_memq.operators.memq import (
     MemqAuditOperator,
+    MemqBackfillOperator,
     MemqCommitOperator,
     MemqPlanRangesOperator,
     MemqQualityGateOperator,
-    MemqReplayOperator,
     MemqRetentionOperator,
     MemqSparkSubmitOperator,
     MemqWindowRangesOperator,
@@ -202,26 +203,40 @@ def audit_dag(topic: TopicSettings, tell: Callable[[Any], object], doc: str | No
     return dag
 
 
-def replay_dag(topic: TopicSettings, tell: Callable[[Any], object], doc: str | None) -> DAG:
-    """Processes old ranges once more, on demand."""
+def backfill_dag(topic: TopicSettings, tell: Callable[[Any], object], doc: str | None) -> DAG:
+    """Processes the past, on demand: what is not processed yet, or all of it once more."""
     with _dag(
         topic,
         tell,
-        "memq_replay",
-        "Processes old ranges once more.",
+        "memq_backfill",
+        "Processes the past: a window of time, or ranges.",
         doc_md=doc,
         schedule=None,
-        params=_replay_params(),
+        max_active_runs=1,
+        params=_backfill_params(),
     ) as dag:
-        MemqReplayOperator(
-            task_id="replay",
+        backfill = MemqBackfillOperator(
+            task_id="backfill",
             **_at(topic),
             ranges=ranges_asset(topic.topic),
+            output_dir=topic.output,
             keys="{{ params.range_keys or '' }}",
             start="{{ params.start or '' }}",
             end="{{ params.end or '' }}",
+            max_bytes=topic.max_range_bytes,
+            again="{{ params.again }}",
             preview="{{ params.dry_run }}",
         )
+        MemqSparkSubmitOperator.partial(
+            task_id="process",
+            **_spark(topic),
+            job=JOB,
+            output_dir=topic.output,
+            outlets=[processed_asset(topic.topic, JOB)],
+            max_active_tis_per_dag=topic.max_running_ranges,
+            map_index_template="{{ task.range_key }}",
+            post_execute=after_range,
+        ).expand(range_key=backfill.output)
     return dag
 
 
@@ -341,7 +356,7 @@ def _audit_params() -> dict[str, Param]:
     }
 
 
-def _replay_params() -> dict[str, Param]:
+def _backfill_params() -> dict[str, Param]:
     return {
         "range_keys": Param(
             None,
@@ -350,6 +365,7 @@ def _replay_params() -> dict[str, Param]:
         ),
         "start": _time_param("Or a window of time: what was published since then."),
         "end": _time_param("And before this time."),
+        "again": Param(False, type="boolean", description="Process also what has been processed."),
         "dry_run": Param(True, type="boolean", description="Only list the ranges."),
     }
 

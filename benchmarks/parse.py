@@ -27,7 +27,7 @@ airflow = time.perf_counter()
 from airflow_provider_memq.pipeline import MemqPipeline
 imported = time.perf_counter()
 topics = [f"topic-{{n}}" for n in range({TOPICS})]
-dags = "ranges,hourly,audit,replay,retention"
+dags = "ranges,hourly,audit,backfill,retention"
 found = MemqPipeline(topics, spark_apps="/opt/spark_apps", dags=dags).dags()
 made = time.perf_counter()
 tasks = sum(len(dag.tasks) for dag in found)

@@ -15,8 +15,9 @@ What to set up: a connection `memq_default` to a broker (`memq dev` is enough), 
 To stop for a while, pause either DAG. Ranges that are planned while `memq_process_ranges` is paused
 get their runs some minutes after it goes on: the planner emits again what has none.
 
-To run a range again, clear its DAG run, or use `memq_replay`: it replaces its own files with the
-same rows, and no others. To see what would be planned, trigger `memq_plan_ranges` with `dry_run`.
+To run a range again, clear its DAG run, or use `memq_backfill`: it replaces its own files with
+the same rows, and no others. To see what would be planned, trigger `memq_plan_ranges` with
+`dry_run`.
 """
 
 from __future__ import annotations

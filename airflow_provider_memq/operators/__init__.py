@@ -1,1 +1,1 @@
-"""Operators: plan ranges, replay them, run Spark over them, commit, audit, watch retention."""
+"""Operators: plan ranges, run Spark over them, process the past, commit, audit, watch retention."""

@@ -10,9 +10,9 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_memq.hooks.memq import MemqHook
 from airflow_provider_memq.operators.memq import (
+    MemqBackfillOperator,
     MemqCommitOperator,
     MemqPlanRangesOperator,
-    MemqReplayOperator,
     MemqRetentionOperator,
     MemqSparkSubmitOperator,
 )
@@ -50,8 +50,10 @@ def retention():
     return MemqRetentionOperator(task_id="retention", topic=TOPIC, ranges=RANGES, warn_before="1ms")
 
 
-def replay(key):
-    return MemqReplayOperator(task_id="replay", topic=TOPIC, ranges=RANGES, keys=[key])
+def backfill(**asked):
+    return MemqBackfillOperator(
+        task_id="backfill", topic=TOPIC, ranges=RANGES, output_dir="/no", **asked
+    )
 
 
 @pytest.fixture
@@ -97,7 +99,7 @@ async def test_what_was_processed_of_the_old_topic_is_not_committed(tmp_path, mo
 
 
 async def test_nothing_goes_on_in_a_topic_made_again_by_itself(tmp_path, monkeypatch, process):
-    """Planner, commit, retention, replay and the processing of old ranges say what happened."""
+    """Planner, commit, retention, backfill and the processing of old ranges say what happened."""
     async with world(tmp_path / "broker", monkeypatch) as here:
         await here.publish(3)
         await here.run(plan())
@@ -109,7 +111,7 @@ async def test_nothing_goes_on_in_a_topic_made_again_by_itself(tmp_path, monkeyp
         for task in (plan(), commit(), retention()):
             with pytest.raises(TopicRecreatedError, match=r"on_recreated='begin'"):
                 await here.run(task)
-        for task in (process(old[1], "out"), replay(old[1])):
+        for task in (process(old[1], "out"), backfill(keys=old[1:])):
             with pytest.raises(TopicRecreatedError):
                 await here.run(task, partition_key=old[1])
         async with AsyncAdminClient(here.broker.address) as admin:
@@ -164,23 +166,22 @@ async def test_what_an_earlier_sensor_saw_is_of_its_topic(tmp_path, monkeypatch)
         assert (await here.run(sensor()))["incarnation"] != seen["incarnation"]
 
 
-async def test_a_window_of_the_new_topic_is_not_replayed_from_the_old_plan(tmp_path, monkeypatch):
-    """Nothing of it is planned yet: that is said, and not taken for nothing to replay."""
+async def test_a_window_of_the_new_topic_is_not_taken_from_the_old_plan(tmp_path, monkeypatch):
+    """Nothing of it is planned yet: that is said, and not taken for nothing to do."""
     async with world(tmp_path, monkeypatch) as here:
         await here.publish(2)
         await here.run(plan())
+        (old, _) = here.store.keys(RANGES)
         await here.create_again()
         await here.publish(1)
+        window = {"start": here.at(-60), "end": here.at()}
 
-        def of_window():
-            window = {"start": here.at(-60), "end": here.at()}
-            return MemqReplayOperator(task_id="replay", topic=TOPIC, ranges=RANGES, **window)
-
-        with pytest.raises(TopicRecreatedError, match="which there is now"):
-            await here.run(of_window())
+        with pytest.raises(TopicRecreatedError, match=r"on_recreated='begin'"):
+            await here.run(backfill(**window))
         await here.run(plan(on_recreated="begin"))
-        replayed = await here.run(of_window())
-        assert [row["key"] for row in replayed["ranges"]] == [here.store.keys(RANGES)[-1]]
+        assert await here.run(backfill(**window)) == here.store.keys(RANGES)[-1:]
+        with pytest.raises(TopicRecreatedError, match="which there is now"):
+            await here.run(backfill(keys=[old]))
 
 
 async def test_a_look_is_at_one_topic(tmp_path, monkeypatch):

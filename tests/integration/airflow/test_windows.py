@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_memq.operators.memq import (
+    MemqBackfillOperator,
     MemqPlanRangesOperator,
-    MemqReplayOperator,
     MemqWindowRangesOperator,
 )
 from airflow_provider_memq.range_assets import ranges_asset
@@ -106,20 +106,19 @@ async def test_a_window_from_before_the_topic(tmp_path, monkeypatch):
         assert await here.run(window(*before)) == []
 
 
-async def test_a_replay_of_a_window_that_retention_cut_is_refused(tmp_path, monkeypatch):
-    """A time from which Batches were removed is not replayed; without a start, the rest is."""
+async def test_a_backfill_of_a_window_that_retention_cut_is_refused(tmp_path, monkeypatch):
+    """A time from which Batches were removed is not processed; without a start, the rest is."""
     async with world(tmp_path, monkeypatch) as here:
         begin, middle, end = await half_removed(here)
-        await here.run(
-            MemqPlanRangesOperator(task_id="plan", topic=TOPIC, ranges=ranges_asset(TOPIC))
-        )
+        ranges = ranges_asset(TOPIC)
+        await here.run(MemqPlanRangesOperator(task_id="plan", topic=TOPIC, ranges=ranges))
 
-        def replay(**asked):
-            return MemqReplayOperator(
-                task_id="replay", topic=TOPIC, ranges=ranges_asset(TOPIC), **asked
+        def backfill(**asked):
+            return MemqBackfillOperator(
+                task_id="backfill", topic=TOPIC, ranges=ranges, output_dir="/no", **asked
             )
 
         for start, until in [(begin, end), (begin, middle), (begin, None)]:
             with pytest.raises(OffsetOutOfRangeError, match="partition 0"):
-                await here.run(replay(start=start, end=until))
-        assert [row["start"] for row in (await here.run(replay(end=end)))["ranges"]] == [2]
+                await here.run(backfill(start=start, end=until))
+        assert spans(await here.run(backfill(end=end))) == [(2, 3)]

@@ -20,7 +20,6 @@ from airflow_provider_memq.operators.memq import (
     MemqAuditOperator,
     MemqCommitOperator,
     MemqPlanRangesOperator,
-    MemqReplayOperator,
     MemqRetentionOperator,
     MemqWindowRangesOperator,
 )
@@ -127,7 +126,7 @@ def test_latest_begins_where_the_first_plan_ran(broker, topic):
 
 
 def test_events_of_others_do_not_move_the_plan(broker, topic):
-    """Replays, and ranges that somebody emitted by hand, do not count as planned."""
+    """Backfills, and ranges that somebody emitted by hand, do not count as planned."""
     store = EventStore()
     publish(broker, topic, 4)
     store.run(planner(topic))
@@ -168,65 +167,6 @@ def test_wrong_arguments_are_named(broker, topic, options, error):
     """An argument that makes no sense fails the task and says which."""
     with pytest.raises(ConfigError, match=error):
         EventStore().run(planner(topic, **options))
-
-
-# -- replay ---------------------------------------------------------------------------------
-
-
-def test_a_replay_emits_whole_planned_ranges_again(broker, topic):
-    """What touches the wanted offsets is listed by a dry run, and emitted by a real one."""
-    store = EventStore()
-    publish(broker, topic, 8)
-    store.run(planner(topic, max_offsets=2))
-    keys = sorted(store.keys(ranges_asset(topic)))
-    wanted = f"{keys[0][:6]}000000000001-000000000003"
-
-    def replay(**options):
-        return MemqReplayOperator(
-            task_id="replay", topic=topic, ranges=ranges_asset(topic), keys=wanted, **options
-        )
-
-    shown = store.run(replay())
-    assert [row["key"] for row in shown["ranges"]] == keys[:2]
-    assert shown["batches"] == 4
-    assert sorted(store.keys(ranges_asset(topic))) == keys
-
-    store.run(replay(preview=False))
-    assert sorted(store.keys(ranges_asset(topic))) == sorted([*keys, *keys[:2]])
-    assert store.run(planner(topic))["ranges"] == []
-
-
-def test_a_replay_of_a_window_takes_what_was_published_in_it(broker, topic):
-    """Times become offsets, and those become the ranges that hold them."""
-    store = EventStore()
-    publish(broker, topic, 3)
-    store.run(planner(topic))
-    middle = datetime.now(UTC)
-    publish(broker, topic, 3)
-    store.run(planner(topic))
-    later = [row["key"] for row in store.xcoms.get("return_value", {}).get("ranges", [])]
-
-    def replay(**window):
-        operator = MemqReplayOperator(
-            task_id="replay", topic=topic, ranges=ranges_asset(topic), **window
-        )
-        return {row["key"] for row in store.run(operator)["ranges"]}
-
-    everything = set(store.keys(ranges_asset(topic)))
-    after, before = replay(start=middle.isoformat()), replay(end=middle.isoformat())
-    assert after | before == everything
-    assert not after & before
-    assert later == [] or set(later) == after
-
-
-@pytest.mark.parametrize("asked", [{}, {"keys": ["00000:000000000000-000000000001"], "start": "x"}])
-def test_a_replay_must_be_told_what(broker, topic, asked):
-    """Neither nothing nor two things at a time, nor a time that is none."""
-    operator = MemqReplayOperator(
-        task_id="replay", topic=topic, ranges=ranges_asset(topic), **asked
-    )
-    with pytest.raises(ConfigError):
-        EventStore().run(operator)
 
 
 # -- windows of time ------------------------------------------------------------------------

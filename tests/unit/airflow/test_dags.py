@@ -21,7 +21,7 @@ IDS = {
     "memq_process_ranges",
     "memq_hourly",
     "memq_audit",
-    "memq_replay",
+    "memq_backfill",
     "memq_retention",
 }
 

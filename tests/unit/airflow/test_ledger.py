@@ -52,7 +52,7 @@ def test_a_ledger_survives_json(origins, ends):
     assert ledger_of(json.loads(json.dumps(made.to_extra()))) == made
 
 
-@pytest.mark.parametrize("extra", [None, {}, {"from_trigger": True}, "text", {"memq_replay": True}])
+@pytest.mark.parametrize("extra", [None, {}, {"from_trigger": True}, "text", {"memq_backfill": {}}])
 def test_other_events_have_no_ledger(extra):
     """An event that no plan emitted does not count."""
     assert ledger_of(extra) is None

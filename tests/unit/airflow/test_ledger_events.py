@@ -75,7 +75,7 @@ def test_a_late_range_finds_those_after_it():
     assert world.unstored({0: 0, 1: 9}) == {late, *after}
 
 
-def test_a_replayed_range_hides_nothing():
+def test_a_range_that_is_processed_again_hides_nothing():
     """That an old range was processed once more does not end the search."""
     world = World()
     first, late, after = world.plan(0, [5] * 3)

@@ -35,7 +35,7 @@ def test_ids_are_plain_for_one_topic_and_named_for_many():
         "memq_process_ranges",
         "memq_hourly",
         "memq_audit",
-        "memq_replay",
+        "memq_backfill",
         "memq_retention",
     }
     assert by_id(many).keys() == {
@@ -44,7 +44,7 @@ def test_ids_are_plain_for_one_topic_and_named_for_many():
         "memq_plan_ranges.views",
         "memq_process_ranges.views",
         "memq_audit.views",
-        "memq_replay.views",
+        "memq_backfill.views",
         "memq_retention.views",
     }
 
@@ -148,7 +148,7 @@ WRONG = {
     "retries: -1": "retries = -1: must be at least 0",
     "owner: [a]": "owner = ['a']: expected a text, such as",
     "pool:": 'pool = None: expected a text, such as "default_pool"',
-    "dags: [range]": "dags = ['range']: 'range': must be of ranges, hourly, audit, replay, retent",
+    "dags: [range]": "dags = ['range']: 'range': must be of ranges, hourly, audit, backfill, ret",
     "tags: [1]": "tags = [1]: must be a list of texts, such as [one, two]",
     "hourly_cron: hourly": "hourly_cron = 'hourly': must be a cron expression such as",
     "hourly_since: soon": "hourly_since = 'soon': must be a time such as 2026-01-02T",

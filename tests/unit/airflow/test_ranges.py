@@ -267,10 +267,10 @@ def plan_of(partition, start, end, limits, number):
     return cut(start, batches(start, end), limits, CREATED_MS + 50 * number, partition)
 
 
-# -- replay and commit ----------------------------------------------------------------------
+# -- backfill and commit --------------------------------------------------------------------
 
 
-def test_a_replay_takes_whole_ranges():
+def test_a_backfill_takes_whole_ranges():
     """Ranges that share an offset with what is wanted, of the same partition, each once."""
     planned = [OffsetRange(0, 0, 5), OffsetRange(0, 5, 9), OffsetRange(1, 0, 9)]
 

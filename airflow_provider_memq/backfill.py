@@ -1,0 +1,171 @@
+"""Which ranges a backfill runs, and how far it is.
+
+Theory of operation
+-------------------
+A job writes the rows of a range to a folder that is named by the range. Two ranges that share an
+offset would be two folders with the same rows. So what was cut once is never cut otherwise:
+
+- what is planned is taken in whole ranges, as it was planned;
+- what lies before the first plan is cut by the first backfill that needs it, and how is stored in
+  an asset event (`Cuts`), in one transaction with the success of its task. Every later backfill,
+  of whatever window, takes those ranges as they are;
+- what lies after the last plan is left to the planner.
+
+A range whose manifest says that it is written is left out. That is the whole state of a backfill:
+one that was killed is begun again and goes on where it was, as its ranges are the same.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from airflow_provider_memq.ranges import Limits, RangeCutter, finish
+from memq.core.ranges import OffsetRange
+from memq.core.units import counted
+from memq.errors import CorruptDataError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from airflow_provider_memq.ranges import RangeContents
+    from memq.core.notification.notification import PublishedBatch
+
+CUTS_KEY = "memq_backfill"  # in the extra of an event of the plan's asset
+GIB = 1 << 30
+
+
+class Cuts(msgspec.Struct, frozen=True, kw_only=True):
+    """Ranges that a backfill has cut: the extra of an event.
+
+    Attributes:
+        incarnation: of the topic.
+        stretches: where ranges that meet begin and end, by read partition.
+    """
+
+    incarnation: str
+    stretches: dict[int, list[list[int]]]
+
+    @classmethod
+    def of(cls, ranges: Iterable[OffsetRange], incarnation: str) -> Cuts:
+        """Of some ranges."""
+        stretches: dict[int, list[list[int]]] = {}
+        for each in sorted(ranges):
+            mine = stretches.setdefault(each.partition, [])
+            if mine and mine[-1][-1] == each.start:
+                mine[-1].append(each.end)
+            else:
+                mine.append([each.start, each.end])
+        return cls(incarnation=incarnation, stretches=stretches)
+
+    @property
+    def ranges(self) -> list[OffsetRange]:
+        """The ranges."""
+        return [
+            OffsetRange(partition, *bounds, self.incarnation)
+            for partition, stretches in self.stretches.items()
+            for stretch in stretches
+            for bounds in pairwise(stretch)
+        ]
+
+    def to_extra(self) -> dict[str, Any]:
+        """As plain JSON."""
+        plain: dict[str, Any] = msgspec.to_builtins(self, str_keys=True)
+        return {CUTS_KEY: plain}
+
+
+def cuts_of(extra: object) -> Cuts | None:
+    """What an event's extra says that a backfill has cut; None in another event.
+
+    Raises:
+        CorruptDataError: it is damaged.
+    """
+    if not isinstance(extra, dict) or CUTS_KEY not in extra:
+        return None
+    try:
+        return msgspec.convert(extra[CUTS_KEY], Cuts, strict=True, str_keys=True)
+    except msgspec.ValidationError as exc:
+        raise CorruptDataError(f"an asset event of a backfill is damaged: {exc}") from exc
+
+
+def uncut(
+    wanted: Iterable[OffsetRange], known: Collection[OffsetRange], origins: Mapping[int, int]
+) -> list[OffsetRange]:
+    """What is wanted, lies before the first plan, and was never cut.
+
+    Args:
+        wanted: offsets.
+        known: ranges that were cut: planned, or by a backfill.
+        origins: where the first plan began, by read partition.
+    """
+    found = []
+    for each in wanted:
+        start, end = each.start, min(each.end, origins.get(each.partition, each.end))
+        for other in sorted(known):
+            if other.partition != each.partition or other.end <= start or other.start >= end:
+                continue
+            if start < other.start:
+                found.append(each._replace(start=start, end=other.start))
+            start = other.end
+        if start < end:
+            found.append(each._replace(start=start, end=end))
+    return found
+
+
+def cut(
+    stretch: OffsetRange, batches: Iterable[PublishedBatch], limits: Limits
+) -> list[RangeContents]:
+    """Cut offsets that were never cut into ranges.
+
+    Args:
+        stretch: the offsets.
+        batches: that are published there.
+        limits: of each range.
+    """
+    cutter = RangeCutter(stretch, limits)
+    for each in batches:
+        cutter.add(each)
+    return finish([cutter], limits, 0, held=False).ranges
+
+
+class Progress(NamedTuple):
+    """How far a backfill is.
+
+    Attributes:
+        ranges: of this run.
+        done: of them are written.
+        size_bytes: of all of them.
+        done_bytes: of those.
+        seconds: since it began.
+    """
+
+    ranges: int
+    done: int
+    size_bytes: int
+    done_bytes: int
+    seconds: float
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds that the rest takes at this pace; None before anything is done."""
+        if not self.done_bytes:
+            return None
+        return self.seconds * (self.size_bytes - self.done_bytes) / self.done_bytes
+
+    def __str__(self) -> str:
+        percent = 100 * self.done_bytes // max(1, self.size_bytes)
+        text = (
+            f"{percent} %: {self.done} of {counted(self.ranges, 'range')}, "
+            f"{self.done_bytes / GIB:.2f} of {self.size_bytes / GIB:.2f} GiB"
+        )
+        left_s = self.left_s
+        return text if left_s is None else f"{text}, about {_in_words(left_s)} left"
+
+
+def _in_words(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    if minutes < 1:
+        return f"{round(seconds)} s"
+    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"

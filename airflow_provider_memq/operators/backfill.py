@@ -1,0 +1,303 @@
+"""`MemqBackfillOperator`: the ranges of the past that are to be processed, for a mapped task."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import Asset, conf
+from airflow.sdk.exceptions import AirflowRuntimeError, AirflowSkipException
+
+from airflow_provider_memq import files
+from airflow_provider_memq.backfill import Cuts, Progress, cut, uncut
+from airflow_provider_memq.ledger import (
+    backfilled_ranges,
+    check_same_topic,
+    last_ledger,
+    planned_ranges,
+)
+from airflow_provider_memq.operators.base import MemqTopicOperator, now_ms
+from airflow_provider_memq.operators.range_job import check, default_manifest
+from airflow_provider_memq.range_assets import plan_asset
+from airflow_provider_memq.ranges import UNBOUNDED, Limits, parse_key, range_key, to_row, touching
+from airflow_provider_memq.topics import check_retained_since, contents_of, read_state
+from airflow_provider_memq.values import bytes_or, count_or, parse_flag, time_ms_or_none
+from memq.core.ranges import OffsetRange
+from memq.core.units import counted
+from memq.errors import ConfigError, CorruptDataError, DataLossError, TopicRecreatedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow.sdk import Context
+
+    from airflow_provider_memq.ranges import RangeContents
+    from memq.client.topic import SyncTopicClient
+
+READERS = 8  # of manifests at a time
+MAX_MAPPED = 1024  # Airflow's default of `[core] max_map_length`
+PLAN_KEY = "backfill"  # of the XCom that says what is run
+
+
+class MemqBackfillOperator(MemqTopicOperator):
+    """Lists the ranges of a window, or of some offsets, that a mapped task is to process.
+
+    `MemqPipeline(…).backfill()` makes a DAG of it. In one of your own, map the operator that
+    processes a range over the result, `….partial(…).expand(range_key=backfill.output)`, with
+    `post_execute=after_range`, which says how far the whole is whenever a range is done, and
+    `map_index_template="{{ task.range_key }}"`, which names each by its range.
+
+    What was planned is run in whole ranges, as planned: each replaces its own output, and no other
+    output holds the same rows. What is older than the first plan is cut by `max_bytes`, once and
+    for good. What has a manifest that accounts for all of it is left out, so that a backfill that
+    was stopped goes on when it is run again. See `airflow_provider_memq.backfill`.
+
+    Two of them at a time could cut the same: one runs at a time in all runs of the DAG
+    (`max_active_tis_per_dag=1` is set).
+
+    Args:
+        ranges: the asset that the planner emits to; its plans say what was cut.
+        output_dir: folder or URI of the results, as the task that processes has it (templated).
+        keys: offsets wanted, as range keys: a list, or its text with commas or as JSON (templated).
+        start: or else a window of time: its start, with a time zone (templated). Without one, it
+            begins with what is retained.
+        end: and its end, not included (templated).
+        max_bytes: bytes of the objects of a range at most, where it is cut here (templated).
+        max_ranges: ranges of one run at most; run it again for the rest (templated). By default as
+            many as Airflow maps, `[core] max_map_length`.
+        again: process also what has its manifest (templated).
+        preview: a dry run: only list what would be processed, and skip (templated). It is the
+            default, since a backfill may cost a lot.
+        aws_conn_id: connection by which manifests in S3 are read.
+        topic: the topic (templated).
+        memq_conn_id: connection to the brokers (templated).
+
+    Returns:
+        The keys of the ranges, the oldest first. The XCom `backfill` has `{"topic", "ranges":
+        [{"key", "partition", "start", "end", "batches", "records", "bytes"}, …], "batches",
+        "bytes", "done": ranges that have their manifest, "left": ranges beyond `max_ranges`,
+        "began_ms", "dry_run"}`.
+
+    Raises:
+        TopicRecreatedError: the topic was recreated since the ranges were planned.
+        OffsetOutOfRangeError: retention removed some of the Batches, or may have removed some of
+            the window; the message names a read partition, and since when it is retained.
+        StorageError: it is not known whether a range has its manifest.
+        ConfigError: nothing is planned yet, nothing or too much is asked for, or an argument is
+            wrong.
+    """
+
+    template_fields: Sequence[str] = (
+        *MemqTopicOperator.template_fields,
+        "output_dir",
+        "keys",
+        "start",
+        "end",
+        "max_bytes",
+        "max_ranges",
+        "again",
+        "preview",
+    )
+
+    def __init__(
+        self,
+        *,
+        ranges: Asset,
+        output_dir: str,
+        keys: Sequence[str] | str | None = None,
+        start: Any = None,
+        end: Any = None,
+        max_bytes: int | str | None = "1GiB",
+        max_ranges: int | str | None = None,
+        again: bool | str = False,
+        preview: bool | str = True,
+        aws_conn_id: str | None = files.DEFAULT_AWS_CONN_ID,
+        **kwargs: Any,
+    ) -> None:
+        plan = plan_asset(ranges)
+        inlets, outlets = kwargs.pop("inlets", None) or [], kwargs.pop("outlets", None) or []
+        kwargs["max_active_tis_per_dag"] = 1
+        super().__init__(inlets=[*inlets, plan], outlets=[*outlets, plan], **kwargs)
+        self.ranges = ranges
+        self.output_dir = output_dir
+        self.keys = keys
+        self.start = start
+        self.end = end
+        self.max_bytes = max_bytes
+        self.max_ranges = max_ranges
+        self.again = again
+        self.preview = preview
+        self.aws_conn_id = aws_conn_id
+
+    def execute(self, context: Context) -> list[str]:
+        """Find the ranges, list them, and hand them on."""
+        dry_run, again = parse_flag("preview", self.preview), parse_flag("again", self.again)
+        most = count_or(
+            conf.getint("core", "max_map_length", fallback=MAX_MAPPED),
+            "max_ranges",
+            self.max_ranges,
+        )
+        found, new, incarnation = self._find(context)
+        todo = found if again else self._unwritten(found)
+        taken = todo[:most]
+        result = self._tell(found, todo, taken, dry_run=dry_run)
+        context["ti"].xcom_push(PLAN_KEY, result)
+        keys = [range_key(each.range) for each in taken]
+        if dry_run or not (taken or new):
+            context["ti"].xcom_push("return_value", keys)
+            raise AirflowSkipException("a preview runs nothing" if dry_run else "nothing is left")
+        if new:
+            extra = Cuts.of(new, incarnation).to_extra()
+            context["outlet_events"][plan_asset(self.ranges)].extra = extra
+        return keys
+
+    def _find(self, context: Context) -> tuple[list[RangeContents], list[OffsetRange], str]:
+        """All ranges that touch what is wanted, the oldest first; those that are cut now; and the
+        incarnation of the topic.
+        """
+        events, plan = context["inlet_events"], plan_asset(self.ranges)
+        last, planned = last_ledger(events, plan), planned_ranges(events, plan)
+        limits = Limits(size_bytes=bytes_or(UNBOUNDED, "max_bytes", self.max_bytes))
+        limits.check()
+        if last is None:
+            raise ConfigError(
+                f"nothing was planned yet to asset {self.ranges.name!r}, so what a plan would take "
+                "is not known. Run the planner once; with start='latest' it leaves all that there "
+                "is to backfills"
+            )
+        with self.hook.topic(self.topic) as client:
+            check_same_topic(last, read_state(self.topic, client))
+            incarnation = last.incarnation
+            known = planned | backfilled_ranges(events, plan, incarnation)
+            wanted = [self._of(incarnation, each) for each in self._wanted(client)]
+            stretches = uncut(wanted, known, last.origins)
+            for stretch in stretches:
+                client.check_retained(stretch)
+            new = [
+                each
+                for stretch in stretches
+                for each in cut(stretch, client.batches([stretch]), limits)
+            ]
+            found = [contents_of(client, each) for each in touching(known, wanted)] + new
+        found.sort(key=lambda each: (each.first_ms, each.range))
+        return found, [each.range for each in new], incarnation
+
+    def _of(self, incarnation: str, wanted: OffsetRange) -> OffsetRange:
+        if wanted.incarnation not in ("", incarnation):
+            raise TopicRecreatedError(
+                f"{range_key(wanted)} is of another incarnation of {self.topic!r} than "
+                f"{incarnation}, which there is now: its Batches are gone"
+            )
+        return wanted._replace(incarnation=incarnation)
+
+    def _wanted(self, client: SyncTopicClient) -> list[OffsetRange]:
+        wanted = keys_of(self.keys)
+        start_ms, end_ms = time_ms_or_none("start", self.start), time_ms_or_none("end", self.end)
+        timed = start_ms is not None or end_ms is not None
+        if timed == bool(wanted):
+            raise ConfigError("give either keys of ranges, or a window with start, end or both")
+        if timed:
+            wanted = [each for each in client.ranges_between(start_ms, end_ms) if each.size > 0]
+        if start_ms is not None:
+            check_retained_since(self.topic, client, start_ms, end_ms)
+        return wanted
+
+    def _unwritten(self, found: list[RangeContents]) -> list[RangeContents]:
+        """Those whose manifest is not there, or does not account for all of the range."""
+        with ThreadPoolExecutor(READERS) as readers:
+            written = readers.map(self._is_written, found)
+            return [each for each, done in zip(found, written, strict=True) if not done]
+
+    def _is_written(self, expected: RangeContents) -> bool:
+        from memq.core.manifest import decode_manifest  # noqa: PLC0415 - DAGs parse sooner
+
+        path = default_manifest(self.output_dir, self.topic, expected.range)
+        payload = files.read_if_any(path, self.aws_conn_id)
+        if payload is None:
+            return False
+        try:
+            check(decode_manifest(payload), self.topic, expected)
+        except (CorruptDataError, DataLossError, TopicRecreatedError) as exc:
+            self.log.warning("%s does not hold, so its range is run: %s", path, exc)
+            return False
+        return True
+
+    def _tell(
+        self,
+        found: list[RangeContents],
+        todo: list[RangeContents],
+        taken: list[RangeContents],
+        *,
+        dry_run: bool,
+    ) -> dict[str, Any]:
+        rows = [each.to_row() | to_row(each.range) for each in taken]
+        for row in rows:
+            self.log.info("%(key)s: batches %(batches)d, bytes %(bytes)d", row)
+        size_bytes = sum(each.size_bytes for each in taken)
+        done = len(found) - len(todo)
+        self.log.info("%s done already; to do: %s", done, Progress(len(taken), 0, size_bytes, 0, 0))
+        if left := len(todo) - len(taken):
+            self.log.warning("%s more than one run takes: run it again", counted(left, "range"))
+        return {
+            "topic": self.topic,
+            "ranges": rows,
+            "batches": sum(each.batches for each in taken),
+            "bytes": size_bytes,
+            "done": done,
+            "left": left,
+            "began_ms": now_ms(),
+            "dry_run": dry_run,
+        }
+
+
+def after_range(context: Any, result: Any = None) -> None:
+    """Say how far a backfill is: the `post_execute` of the task that is mapped over its ranges.
+
+    The events of the task's outlets get the key of their range, as those of a run for one range
+    have it. The task of the backfill is the one before this task.
+
+    Args:
+        context: of the task.
+        result: of a range operator.
+    """
+    ti, task = context["ti"], context["task"]
+    key = range_key(OffsetRange(*(result[name] for name in OffsetRange._fields)))
+    for asset in task.outlets:
+        if isinstance(asset, Asset):
+            context["outlet_events"][asset].add_partitions([key])
+    try:
+        (before,) = task.upstream_task_ids
+        plan = ti.xcom_pull(task_ids=before, key=PLAN_KEY)
+        told = ti.get_task_states(ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id])
+    except AirflowRuntimeError as exc:  # the range is done: it must not be run again for this
+        task.log.warning("how far the backfill is cannot be told: %s", exc)
+        return
+    states = told.get(ti.run_id, {})
+    done = [
+        row
+        for index, row in enumerate(plan["ranges"])
+        if index == ti.map_index or states.get(f"{ti.task_id}_{index}") == "success"
+    ]
+    progress = Progress(
+        len(plan["ranges"]),
+        len(done),
+        plan["bytes"],
+        sum(row["bytes"] for row in done),
+        (now_ms() - plan["began_ms"]) / 1000,
+    )
+    task.log.info("backfill: %s", progress)
+
+
+def keys_of(keys: Sequence[str] | str | None) -> list[OffsetRange]:
+    """The ranges that a list of keys names, or the text of one.
+
+    Raises:
+        ConfigError: one of them names no range.
+    """
+    if keys is None or (isinstance(keys, str) and keys.strip() in ("", "None")):
+        return []
+    if isinstance(keys, str):
+        text = keys.strip()
+        keys = json.loads(text) if text.startswith("[") else text.split(",")
+    return [parse_key(key.strip()) for key in keys]

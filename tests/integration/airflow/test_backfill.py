@@ -1,0 +1,206 @@
+"""A backfill: which ranges it runs, what it leaves out, and that no offset is in two ranges."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+import pytest
+
+from airflow_provider_memq.hooks.memq import MemqHook
+from airflow_provider_memq.operators.memq import MemqBackfillOperator, MemqPlanRangesOperator
+from airflow_provider_memq.operators.range_job import default_manifest
+from airflow_provider_memq.range_assets import plan_asset, ranges_asset
+from airflow_provider_memq.ranges import parse_key
+from airflow_provider_memq.topics import contents_of
+from memq.core.manifest import Manifest, encode_manifest
+from memq.errors import ConfigError, StorageError
+from tests.advice import follows
+from tests.integration.airflow.here import TOPIC, world
+
+RANGES = ranges_asset(TOPIC)
+
+
+@pytest.fixture
+async def here(tmp_path, monkeypatch):
+    async with world(tmp_path, monkeypatch) as running:
+        running.lake = tmp_path / "lake"
+        yield running
+
+
+def plan(**options):
+    return MemqPlanRangesOperator(task_id="plan", topic=TOPIC, ranges=RANGES, **options)
+
+
+def backfill(here, **options):
+    given = {"output_dir": str(here.lake), "preview": False} | options
+    return MemqBackfillOperator(task_id="backfill", topic=TOPIC, ranges=RANGES, **given)
+
+
+def offsets(start, end):
+    return [f"00000:{start:012d}-{end:012d}"]
+
+
+def spans(keys):
+    return [parse_key(key)[1:3] for key in keys]
+
+
+async def process(here, keys, **wrong):
+    """What a job leaves behind: the manifests of ranges."""
+    await asyncio.to_thread(_process, here, keys, wrong)
+
+
+def _process(here, keys, wrong):
+    for each in map(parse_key, keys):
+        with MemqHook().topic(TOPIC) as client:
+            it = contents_of(client, each)
+        path = here.lake / default_manifest("", TOPIC, it.range).lstrip("/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        counts = {name: getattr(it, name) for name in ("batches", "messages", "records", "crc_sum")}
+        manifest = Manifest(
+            job="range_to_parquet",
+            topic=TOPIC,
+            output=str(here.lake),
+            files=[],
+            started_ms=1,
+            finished_ms=2,
+            **{**it.range._asdict(), **counts, "bytes": it.size_bytes, **wrong},
+        )
+        path.write_bytes(encode_manifest(manifest))
+
+
+async def test_whole_planned_ranges_are_run_and_the_plan_does_not_move(here):
+    """What touches the wanted offsets; a dry run lists it, and nothing is emitted for it."""
+    await here.publish(8)
+    await here.run(plan(max_offsets=3))
+    planned = here.store.keys(RANGES)
+
+    shown = await here.run(backfill(here, keys=offsets(2, 4), preview=True))
+    assert here.store.xcoms["backfill"]["batches"] == 6
+    assert await here.run(backfill(here, keys=offsets(2, 4))) == shown
+    assert spans(shown) == [(0, 3), (3, 6)]
+    assert here.store.keys(RANGES) == planned
+    assert (await here.run(plan()))["ranges"] == []
+
+
+async def test_a_window_takes_what_was_published_in_it(here):
+    """Times become offsets, and those become the ranges that hold them."""
+    for _ in range(2):
+        await here.publish(2)
+        await here.run(plan())
+        here.later(1)
+    middle = here.at(-1.5)
+    before = await here.run(backfill(here, end=middle))
+    after = await here.run(backfill(here, start=middle))
+
+    assert spans(before) == [(0, 2)]
+    assert spans(after) == [(2, 4)]
+
+
+async def test_what_has_its_manifest_is_left_out(here):
+    """One that was stopped goes on where it was; `again` runs all; a wrong manifest counts not."""
+    await here.publish(6)
+    await here.run(plan(max_offsets=2))
+    everything = await here.run(backfill(here, keys=offsets(0, 6)))
+    await process(here, everything[:1])
+    await process(here, everything[1:2], records=7)
+
+    assert await here.run(backfill(here, keys=offsets(0, 6))) == everything[1:]
+    assert here.store.xcoms["backfill"]["done"] == 1
+    assert await here.run(backfill(here, keys=offsets(0, 6), again="True")) == everything
+    await process(here, everything[1:])
+    assert await here.run(backfill(here, keys=offsets(0, 6))) == []
+
+
+async def test_a_run_takes_so_many_and_the_next_one_the_rest(here):
+    """Airflow maps only so many; the oldest come first, and what is left is said."""
+    await here.publish(5)
+    await here.run(plan(max_offsets=1))
+
+    first = await here.run(backfill(here, keys=offsets(0, 5), max_ranges=3))
+    assert here.store.xcoms["backfill"]["left"] == 2
+    await process(here, first)
+    rest = await here.run(backfill(here, keys=offsets(0, 5), max_ranges="3"))
+    assert spans(first + rest) == [(n, n + 1) for n in range(5)]
+
+
+@follows("Run the planner once; with start='latest' it leaves all that there is to backfills")
+async def test_what_is_older_than_the_first_plan_is_cut_once(here):
+    """By bytes, and for good: whatever window and size come later, no offset is in two ranges."""
+    await here.publish(12)
+    with pytest.raises(ConfigError, match="nothing was planned yet"):
+        await here.run(backfill(here, keys=offsets(0, 12)))
+    await here.run(plan(start="latest"))
+    await here.publish(4)
+    await here.run(plan())
+
+    await here.run(backfill(here, keys=offsets(0, 12), preview=True))
+    size = here.store.xcoms["backfill"]["bytes"] // 12
+    middle = await here.run(backfill(here, keys=offsets(5, 9), max_bytes=2 * size + 9))
+    everything = await here.run(backfill(here, keys=offsets(0, 16), max_bytes="1GiB"))
+
+    assert spans(middle) == [(5, 7), (7, 9)]
+    assert spans(everything) == [(0, 5), (5, 7), (7, 9), (9, 12), (12, 16)]
+    assert await here.run(backfill(here, keys=offsets(0, 16), max_bytes=1)) == everything
+
+
+async def test_no_offset_is_in_two_ranges_whatever_is_asked(here):
+    """Plans, windows, sizes and tries that die, in any order: all offsets, each in one range."""
+    randomness = Random(5)
+    await here.publish(20)
+    await here.run(plan(start='{"0": 13}', max_offsets=2))
+    for _ in range(25):
+        start = randomness.randrange(19)
+        asked = offsets(start, randomness.randrange(start + 1, 20))
+        crash = randomness.random() < 0.4
+        size = randomness.randrange(1, 4000)
+        keys = await here.run(backfill(here, keys=asked, max_bytes=size), crash=crash)
+        if not crash:
+            await process(here, keys)
+    rest = await here.run(backfill(here, keys=offsets(0, 20)))
+    await process(here, rest)
+
+    names = sorted(path.stem for path in here.lake.rglob("*.json"))
+    written = [tuple(map(int, name.split("-"))) for name in names]
+    assert [n for start, end in written for n in range(start, end)] == list(range(20))
+
+
+async def test_what_is_not_planned_yet_is_left_to_the_planner(here):
+    """A window may reach up to now; what comes after the last plan is not cut here."""
+    await here.publish(3)
+    await here.run(plan())
+    await here.publish(3)
+
+    assert spans(await here.run(backfill(here, keys=offsets(0, 6)))) == [(0, 3)]
+    await here.run(plan())
+    assert spans(here.store.keys(RANGES)) == [(0, 3), (3, 6)]
+
+
+async def test_a_manifest_that_cannot_be_read_is_not_missing(here):
+    """It is not known whether the range is done, so nothing is run."""
+    await here.publish(1)
+    await here.run(plan())
+    (key,) = here.store.keys(RANGES)
+    path = here.lake / default_manifest("", TOPIC, parse_key(key)).lstrip("/")
+    path.mkdir(parents=True)
+
+    with pytest.raises(StorageError):
+        await here.run(backfill(here, keys=[key]))
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"keys": offsets(0, 1), "start": "x"},
+        {"start": "soon"},
+        {"end": "x", "max_bytes": "1 x"},
+    ],
+)
+async def test_a_backfill_must_be_told_what(here, asked):
+    """Neither nothing nor two things at a time, nor what is no time or size."""
+    await here.publish(1)
+    await here.run(plan())
+    with pytest.raises(ConfigError):
+        await here.run(backfill(here, **asked))
+    assert len(here.store.events[plan_asset(RANGES).name]) == 1
