@@ -32,6 +32,7 @@ NAMES = (
     "governor",
     "help",
     "parse",
+    "ranges",
     "export",
     "spark",
     "failover",

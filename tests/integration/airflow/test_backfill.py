@@ -112,6 +112,7 @@ async def test_what_has_its_manifest_is_left_out(here):
     assert await here.run(backfill(here, keys=offsets(0, 6))) == []
 
 
+@follows("run it again")
 async def test_a_run_takes_so_many_and_the_next_one_the_rest(here):
     """Airflow maps only so many; the oldest come first, and what is left is said."""
     await here.publish(5)

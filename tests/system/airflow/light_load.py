@@ -31,7 +31,9 @@ def main() -> None:
     for linger in given.linger:
         folder = Path(tempfile.mkdtemp(prefix="memq-light-"))
         say(f"range_linger = {linger}, in {folder}")
-        settings = {"range_linger": linger, "max_pending_ranges": "4"}
+        # Without a linger nothing waits at all, as long as there was neither.
+        pending = "0" if linger == "0s" else "4"
+        settings = {"range_linger": linger, "max_pending_ranges": pending}
         with Pipeline(folder, settings=settings) as pipeline:
             for dag_id in (PLAN, PROCESS):
                 pipeline.rest.wait_for_dag(dag_id)

@@ -1,0 +1,78 @@
+"""What a backfill cuts, what it keeps of it, and how it says how far it is."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_memq.backfill import Cuts, Progress, cuts_of, uncut
+from memq.core.ranges import OffsetRange
+from memq.errors import CorruptDataError
+
+LIFE = "a" * 16
+stretches = st.tuples(st.integers(0, 1), st.integers(0, 20), st.integers(1, 9)).map(
+    lambda drawn: OffsetRange(drawn[0], drawn[1], drawn[1] + drawn[2], LIFE)
+)
+
+
+def offsets(ranges):
+    return [(each.partition, offset) for each in ranges for offset in range(each.start, each.end)]
+
+
+@given(stretches, st.lists(stretches, max_size=6), st.integers(0, 30))
+def test_what_is_cut_is_wanted_old_and_new(wanted, known, origin):
+    """Exactly the offsets that are wanted, lie before the first plan and are in no known range."""
+    found = offsets(uncut([wanted], known, {0: origin}))
+
+    taken = set(offsets(known))
+    expected = [
+        each
+        for each in offsets([wanted])
+        if each not in taken and (each[0] != 0 or each[1] < origin)
+    ]
+    assert found == expected
+
+
+@given(st.sets(st.integers(0, 40), min_size=2), st.sets(st.integers(0, 39)))
+def test_an_event_keeps_the_cuts(bounds, left_out):
+    """Ranges come out of an event's extra as they went in, also where they do not meet."""
+    edges = sorted(bounds)
+    ranges = [
+        OffsetRange(0, *edges[at : at + 2], LIFE)
+        for at in range(len(edges) - 1)
+        if at not in left_out
+    ]
+
+    kept = cuts_of(json.loads(json.dumps(Cuts.of(ranges, LIFE).to_extra())))
+
+    assert sorted(kept.ranges) == ranges
+
+
+@pytest.mark.parametrize("extra", [None, {}, "text", {"memq_plan": {}}])
+def test_other_events_have_no_cuts(extra):
+    """Those of plans, and those that a person created, are passed over."""
+    assert cuts_of(extra) is None
+
+
+def test_damaged_cuts_are_an_error():
+    """What cannot be read is not taken for nothing: its ranges would be cut anew."""
+    with pytest.raises(CorruptDataError, match="is damaged"):
+        cuts_of({"memq_backfill": {"incarnation": LIFE}})
+
+
+@pytest.mark.parametrize(
+    ("seconds", "done", "text"),
+    [
+        (0, 0, "0 %: 0 of 10 ranges, 0.00 of 10.00 GiB"),
+        (60, 1, "10 %: 1 of 10 ranges, 1.00 of 10.00 GiB, about 9 min left"),
+        (5400, 3, "30 %: 3 of 10 ranges, 3.00 of 10.00 GiB, about 3 h 30 min left"),
+        (30, 9, "90 %: 9 of 10 ranges, 9.00 of 10.00 GiB, about 3 s left"),
+        (30, 10, "100 %: 10 of 10 ranges, 10.00 of 10.00 GiB, about 0 s left"),
+    ],
+)
+def test_progress_in_words(seconds, done, text):
+    """Percent of the bytes, and how long the rest takes at the pace so far."""
+    assert str(Progress(10, done, 10 << 30, done << 30, seconds)) == text
