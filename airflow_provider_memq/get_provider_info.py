@@ -82,6 +82,9 @@ def get_provider_info() -> dict[str, object]:
             "airflow_provider_memq.links.MemqManifestLink",
         ],
         "notifications": ["airflow_provider_memq.notifications.memq.MemqNotifier"],
+        "plugins": [
+            {"name": "memq", "plugin-class": "airflow_provider_memq.plugins.memq.MemqPlugin"}
+        ],
         "config": {"memq": _config()},
     }
 

@@ -40,7 +40,7 @@ ALLOWED = {
         "memq.tables",
     ),
     "pyspark_memq": ("memq.spark",),
-    "airflow_provider_memq": ("memq.client", "memq.core", "memq.errors"),
+    "airflow_provider_memq": ("memq.client", "memq.core", "memq.errors", "memq.tables"),
     "memq.__main__": ("memq.cli",),
     "memq.cli": ("memq",),
 }

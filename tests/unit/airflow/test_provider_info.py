@@ -44,6 +44,7 @@ def objects_in(info):
         *info["queues"],
         *info["extra-links"],
         *info["notifications"],
+        *(each["plugin-class"] for each in info["plugins"]),
     ]
 
 

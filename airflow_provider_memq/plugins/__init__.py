@@ -1,0 +1,1 @@
+"""The plugin of Airflow: a page about topics."""

@@ -1,0 +1,161 @@
+"""What the audit of a topic has come to, hour by hour."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from airflow_provider_memq.audited import left_out
+from memq.core.audit.result import Verdict, worst
+from memq.core.ranges import Interval, difference, intersection, union
+from memq.core.units import HOUR_MS, iso_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from airflow_provider_memq.plugins.facts import Audits, Run
+
+HOURS = 24
+GONE = "judged, result no longer kept"
+NOT_AUDITED = "not audited"
+UNKNOWN = ""  # of an hour before anybody audited
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerdictView:
+    """What an audit came to.
+
+    Attributes:
+        verdict: "clean", "partly judged" or "not clean"; or that nobody judged.
+        run: address of the DAG run that judged; empty where there is none.
+        table: path of its findings; empty where there is none.
+    """
+
+    verdict: str
+    run: str = ""
+    table: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HourView:
+    """One hour.
+
+    Attributes:
+        start: ISO time.
+        end: likewise.
+        stored: what was produced against what is stored.
+        consumed: what is stored against what was consumed.
+    """
+
+    start: str
+    end: str
+    stored: VerdictView
+    consumed: VerdictView
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditView:
+    """The audit of a topic.
+
+    Attributes:
+        hours: the last 24, the newest first.
+        last_clean: the window that ends last of those that were found clean: ISO times; empty where
+            none is known.
+        last_clean_run: address of the DAG run that found it.
+    """
+
+    hours: list[HourView]
+    last_clean: str = ""
+    last_clean_run: str = ""
+
+
+class _Judged(NamedTuple):
+    window: Interval
+    verdict: Verdict
+    table: str
+    run: Run
+
+
+def audit_view(audits: Audits, now: datetime, address: Callable[[Run], str]) -> AuditView:
+    """The verdicts of the last hours.
+
+    Args:
+        audits: what is known.
+        now: the time.
+        address: of a DAG run.
+    """
+    judged: dict[bool, list[_Judged]] = {True: [], False: []}
+    for task in audits.tasks:
+        for run in task.runs:
+            judged[task.consumed] += _judged(run)
+    this_hour_ms = int(now.timestamp() * 1000) // HOUR_MS * HOUR_MS
+    missed = left_out(audits.audited, Interval(this_hour_ms, this_hour_ms + HOUR_MS))
+    hours = []
+    for back in range(1, HOURS + 1):
+        hour = Interval(this_hour_ms - back * HOUR_MS, this_hour_ms - (back - 1) * HOUR_MS)
+        stored = _verdict(hour, judged[False], address)
+        if stored is None:
+            stored = VerdictView(verdict=_unjudged(hour, audits.audited, missed))
+        consumed = _verdict(hour, judged[True], address) or VerdictView(verdict=UNKNOWN)
+        hours.append(
+            HourView(
+                start=iso_ms(hour.start), end=iso_ms(hour.end), stored=stored, consumed=consumed
+            )
+        )
+    clean = [each for each in judged[False] if each.verdict is Verdict.CLEAN]
+    if not clean:
+        return AuditView(hours=hours)
+    last = max(clean, key=lambda each: each.window.end)
+    return AuditView(
+        hours=hours,
+        last_clean=f"{iso_ms(last.window.start)} to {iso_ms(last.window.end)}",
+        last_clean_run=address(last.run),
+    )
+
+
+def _judged(run: Run) -> Iterable[_Judged]:
+    """The windows that a run has judged, by what its task returned."""
+    result = run.result or {}
+    for each in (result, *(result.get("made_up") or ())):
+        found = _of(each, run)
+        if found is not None:
+            yield found
+
+
+def _of(plain: Mapping[str, Any], run: Run) -> _Judged | None:
+    """A window in a result; None where it is none, for anybody may push an XCom."""
+    try:
+        start, end = (datetime.fromisoformat(plain[name]) for name in ("start", "end"))
+        window = Interval(*(round(at / timedelta(milliseconds=1)) for at in _since(start, end)))
+        return _Judged(window, Verdict(plain["verdict"]), str(plain.get("table") or ""), run)
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _since(*times: datetime) -> list[timedelta]:
+    return [each - datetime.fromisoformat("1970-01-01T00:00:00+00:00") for each in times]
+
+
+def _verdict(
+    hour: Interval, judged: Iterable[_Judged], address: Callable[[Run], str]
+) -> VerdictView | None:
+    """What an hour came to: the worst of the newest judgements of its parts; None without any."""
+    left = [hour]
+    found = []
+    for each in judged:
+        if any(intersection([each.window], part) for part in left):
+            found.append(each)
+            left = difference(left, [each.window])
+    if not found:
+        return None
+    verdict = worst(each.verdict for each in found)
+    reason = next(each for each in found if each.verdict is verdict)
+    part = " (part of the hour)" if left else ""
+    return VerdictView(verdict=f"{verdict}{part}", run=address(reason.run), table=reason.table)
+
+
+def _unjudged(hour: Interval, audited: list[Interval], missed: list[Interval]) -> str:
+    if any(intersection(union(sorted(missed)), hour)):
+        return NOT_AUDITED
+    return GONE if intersection(audited, hour) == [hour] else UNKNOWN

@@ -1,0 +1,42 @@
+"""`MemqPlugin`: the page *MemQ* in Airflow's UI.
+
+Every process of Airflow loads plugins, workers too. So this module imports nothing of the page: the
+API server does, when somebody opens it.
+
+The menu opens the page beside Airflow's UI and not in a frame of it: Airflow puts pages of plugins
+into a frame that no link leaves, and this page consists of links to runs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.plugins_manager import AirflowPlugin
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, MutableMapping
+
+PREFIX = "/memq"
+
+
+async def page(
+    scope: MutableMapping[str, Any],
+    receive: Callable[[], Awaitable[MutableMapping[str, Any]]],
+    send: Callable[[MutableMapping[str, Any]], Awaitable[None]],
+) -> None:
+    """The page as an ASGI application."""
+    from airflow_provider_memq.plugins.routes import app  # noqa: PLC0415 - see above
+
+    await app(scope, receive, send)
+
+
+class MemqPlugin(AirflowPlugin):
+    """What is planned, processed, in tables and audited of each topic."""
+
+    name = "memq"
+    fastapi_apps: list[Any] = [  # noqa: RUF012 - as its base class has it
+        {"name": "MemQ", "app": page, "url_prefix": PREFIX}
+    ]
+    external_views: list[Any] = [  # noqa: RUF012 - likewise
+        {"name": "MemQ", "href": f"{PREFIX.removeprefix('/')}/", "category": "browse"}
+    ]
