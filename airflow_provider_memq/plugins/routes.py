@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_asset
-from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response, status
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response, status
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -47,13 +47,8 @@ _templates = Environment(
     lstrip_blocks=True,
 )
 
-app = FastAPI(
-    title="MemQ",
-    docs_url=None,
-    redoc_url=None,
-    openapi_url=None,
-    dependencies=[Depends(requires_access_asset("GET"))],
-)
+app = FastAPI(title="MemQ", docs_url=None, redoc_url=None, openapi_url=None)
+pages_for_users = APIRouter(dependencies=[Depends(requires_access_asset("GET"))])
 
 
 @app.middleware("http")
@@ -68,15 +63,15 @@ async def _with_headers(
 # -- pages ----------------------------------------------------------------------------------
 
 
-@app.get("/index.json")
-@app.get("/")
+@pages_for_users.get("/index.json")
+@pages_for_users.get("/")
 def index(request: Request, user: GetUserDep) -> Response:
     """The topics."""
     return _shown(request, "index.html", pages.index_page(Access(user)))
 
 
-@app.get("/topics/{topic}/index.json")
-@app.get("/topics/{topic}/")
+@pages_for_users.get("/topics/{topic}/index.json")
+@pages_for_users.get("/topics/{topic}/")
 def topic_page(  # noqa: PLR0917 - each is of the query
     request: Request,
     user: GetUserDep,
@@ -92,7 +87,7 @@ def topic_page(  # noqa: PLR0917 - each is of the query
     return _shown(request, "topic.html", view)
 
 
-@app.get("/topics/{topic}/find")
+@pages_for_users.get("/topics/{topic}/find")
 def find(
     user: GetUserDep,
     topic: str,
@@ -105,8 +100,8 @@ def find(
     return RedirectResponse(to_range(topic, key, ranges), status.HTTP_303_SEE_OTHER)
 
 
-@app.get("/topics/{topic}/ranges/{key}/index.json")
-@app.get("/topics/{topic}/ranges/{key}/")
+@pages_for_users.get("/topics/{topic}/ranges/{key}/index.json")
+@pages_for_users.get("/topics/{topic}/ranges/{key}/")
 def range_page(
     request: Request, user: GetUserDep, topic: str, key: str, ranges: str = ""
 ) -> Response:
@@ -116,8 +111,11 @@ def range_page(
 
 @app.get("/style.css")
 def style() -> Response:
-    """How the pages look."""
+    """How the pages look; for everybody, for those who are refused see a page too."""
     return Response((HERE / "templates" / "style.css").read_text(), media_type="text/css")
+
+
+app.include_router(pages_for_users)
 
 
 # -- what cannot be shown -------------------------------------------------------------------

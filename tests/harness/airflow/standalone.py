@@ -189,17 +189,8 @@ class Airflow:
 
         For the scheduler that includes the tasks that run, which are its children.
         """
-        process = self._processes[component]
         self._killed.add(component)
-        deadline_s = time.monotonic() + KILL_TIMEOUT_S
-        while pids := _session(process.pid):
-            for pid in pids:
-                _signal(pid, signal.SIGKILL)
-            process.poll()
-            if time.monotonic() > deadline_s:
-                raise WaitError(f"{component}: {pids} outlive SIGKILL")
-            time.sleep(0.01)
-        process.wait()
+        end_session(self._processes[component])
 
     def restart(self, component: str) -> None:
         """Start a part again that was killed, or is running; does not wait until it is healthy."""
@@ -300,6 +291,23 @@ class Airflow:
 
     def _log_path(self, component: str) -> Path:
         return self.home / f"{component}.log"
+
+
+def end_session(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL all processes of the session that a process leads or led.
+
+    Raises:
+        WaitError: some outlive it.
+    """
+    deadline_s = time.monotonic() + KILL_TIMEOUT_S
+    while pids := _session(process.pid):
+        for pid in pids:
+            _signal(pid, signal.SIGKILL)
+        process.poll()
+        if time.monotonic() > deadline_s:
+            raise WaitError(f"{process.args!r}: {pids} outlive SIGKILL")
+        time.sleep(0.01)
+    process.wait()
 
 
 def find_chromium() -> str | None:

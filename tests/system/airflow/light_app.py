@@ -29,25 +29,29 @@ if TYPE_CHECKING:
 
     from airflow_provider_memq.ranges import RangeContents
 
-APP = "range_to_parquet.py"
+APP, TABLE_APP = "range_to_parquet.py", "range_to_iceberg.py"
+STAND_INS = {APP: "light_app", TABLE_APP: "light_table"}
+"""The module of each program."""
 
 
 def install(folder: Path, *, delay_s: float = 0.0) -> None:
-    """Make `folder/spark-submit` and `folder/range_to_parquet.py`."""
+    """Make `folder/spark-submit` and the programs of `STAND_INS`."""
     folder.mkdir(parents=True, exist_ok=True)
     submit = folder / "spark-submit"
     # Whatever spark-submit itself takes stands before the program.
     submit.write_text(
-        f"#!/bin/sh\nwhile [ $# -gt 0 ]; do case $1 in */{APP}) break;; esac; shift; done\n"
+        f"#!/bin/sh\nwhile [ $# -gt 0 ]; do case $1 in */range_to_*.py) break;; esac; shift; done\n"
         f'export LIGHT_DELAY_S={delay_s}\nexec {sys.executable} "$@"\n'
     )
     submit.chmod(0o755)
-    (folder / APP).write_text("from tests.system.airflow.light_app import main\n\nmain()\n")
+    for name, module in STAND_INS.items():
+        text = f"from tests.system.airflow.{module} import main\n\nmain()\n"
+        (folder / name).write_text(text)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(texts: Sequence[str] | None = None) -> None:
     """One range to one file; None stands for the arguments of the process."""
-    given = _arguments(arguments)
+    given = arguments(texts)
     started_ms = int(time.time() * 1000)
     time.sleep(float(os.environ.get("LIGHT_DELAY_S", "0")))
     wanted = OffsetRange(given.partition, given.start, given.end)
@@ -75,16 +79,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except OSError:  # the other one was faster, and has written the same
         shutil.rmtree(draft)
     _report(given, contents, started_ms)
-    _write_manifest(given, contents, str(folder), started_ms)
+    write_manifest(given, contents, str(folder), started_ms)
 
 
-def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+def arguments(texts: Sequence[str] | None = None) -> argparse.Namespace:
+    """What a program is given; None stands for the arguments of the process."""
     parser = argparse.ArgumentParser()
     for name in ("bootstrap", "topic", "incarnation", "output", "manifest", "job", "mode"):
         parser.add_argument(f"--{name}", required=True)
     for name in ("partition", "start", "end"):
         parser.add_argument(f"--{name}", required=True, type=int)
-    return parser.parse_args(arguments)
+    return parser.parse_args(texts)
 
 
 def _report(given: argparse.Namespace, contents: RangeContents, started_ms: int) -> None:
@@ -104,9 +109,10 @@ def _report(given: argparse.Namespace, contents: RangeContents, started_ms: int)
     report_consumed(given.bootstrap, [report])
 
 
-def _write_manifest(
+def write_manifest(
     given: argparse.Namespace, contents: RangeContents, output: str, started_ms: int
 ) -> None:
+    """Say what became of the range."""
     manifest = Manifest(
         job=given.job,
         topic=given.topic,

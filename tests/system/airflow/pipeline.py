@@ -97,6 +97,8 @@ class Pipeline:
         settings: more settings of the DAGs by name.
         batch_age: of the topic.
         delay_s: how much longer a job of the stand-in takes.
+        parallelism: task processes at a time.
+        env: more environment for Airflow.
     """
 
     def __init__(
@@ -109,6 +111,7 @@ class Pipeline:
         batch_age: str = "200ms",
         delay_s: float = 0.0,
         parallelism: int = 4,
+        env: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = folder
         self.output = folder / "parquet"
@@ -117,11 +120,11 @@ class Pipeline:
         self.ledger = Ledger()
         with AdminClient(self.broker.address) as admin:
             admin.create_topic(TOPIC, batch_age=batch_age, write_partitions=2, read_partitions=2)
-        (folder / "dags").mkdir()
+        (folder / "dags").mkdir(exist_ok=True)
         for name in dags:
             shutil.copy(ROOT / "dags" / name, folder / "dags" / name)
         apps = ROOT / "spark_apps"
-        env = {"PATH": os.pathsep.join([str(BIN), os.environ["PATH"]])}
+        env = {**(env or {}), "PATH": os.pathsep.join([str(BIN), os.environ["PATH"]])}
         if light:
             apps = folder / "light"
             light_app.install(apps, delay_s=delay_s)

@@ -5,16 +5,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import textwrap
+import urllib.parse
 from pathlib import Path
 
 import pytest
 
+from airflow_provider_memq.ranges import parse_key
+from tests.harness.airflow.guarded import fetch, guarded_server
 from tests.harness.airflow.rest import until
 from tests.harness.airflow.standalone import ROOT, find_chromium, screenshot
+from tests.system.airflow import orders
 from tests.system.airflow.pipeline import PLAN, PROCESS, Pipeline, contents_of, named_by
 
 AUDIT, REPLAY, RETENTION = "memq_audit", "memq_replay", "memq_retention"
@@ -34,7 +39,8 @@ def pipeline(tmp_path_factory):
         "missed_after": "5s",
     }
     dags = ("memq_ranges.py", "memq_audit.py", "memq_replay.py", "memq_retention.py")
-    with Pipeline(folder, dags=dags, settings=settings) as running:
+    env = orders.prepare(folder)
+    with Pipeline(folder, dags=dags, settings=settings, env=env) as running:
         for dag_id in (PLAN, PROCESS, AUDIT, REPLAY, RETENTION):
             running.rest.wait_for_dag(dag_id)
         yield running
@@ -147,7 +153,7 @@ def test_a_removed_object_fails_the_audit_by_name(pipeline):
 
 
 @pytest.mark.skipif(find_chromium() is None, reason="needs chromium: apt-get install chromium")
-@pytest.mark.parametrize("page", ["assets", "run"])
+@pytest.mark.parametrize("page", ["assets", "run", "topic"])
 def test_the_ui_shows_it(pipeline, page, tmp_path):
     """A browser shows the graph of the assets, and a finished run; the pictures in the docs.
 
@@ -157,6 +163,9 @@ def test_the_ui_shows_it(pipeline, page, tmp_path):
     if page == "assets":
         asset = next(a for a in pipeline.rest.all("/assets", "assets") if a["scheduled_dags"])
         url = f"{pipeline.airflow.url}/assets/{asset['id']}"
+    elif page == "topic":
+        orders.publish(pipeline, 1)  # which is missing then
+        url = f"{pipeline.airflow.url}/memq/topics/{orders.TOPIC}/"
     else:
         run = next(r for r in pipeline.rest.runs(PROCESS) if r["state"] == "success")
         url = f"{pipeline.airflow.url}/dags/{PROCESS}/runs/{run['dag_run_id']}"
@@ -164,6 +173,97 @@ def test_the_ui_shows_it(pipeline, page, tmp_path):
     data = path.read_bytes()
     assert data.startswith(b"\x89PNG")
     assert len(data) > 20_000  # an empty page compresses to less
+
+
+def test_the_page_of_a_topic_shows_every_range_with_its_run_manifest_and_snapshot(pipeline):
+    """What the page says of each range is what Airflow, the file and the table say themselves."""
+    orders.publish(pipeline, 5)
+    orders.plan(pipeline)
+
+    page = orders.json_of(pipeline)
+    assert [(each["start"], each["end"]) for each in page["ranges"]] == [(4, 5), (2, 4), (0, 2)]
+    committed = {each.range.offsets: each for each in orders.table(pipeline).ranges()}
+    for each in page["ranges"]:
+        offsets = parse_key(each["key"])
+        (run,), (snapshot,) = each["runs"], each["snapshots"]
+        assert pipeline.rest.run(orders.TABLE, run["run_id"])["partition_key"] == each["key"]
+        assert snapshot["snapshot_id"] == str(committed[offsets].snapshot_id)
+        found = orders.json_of(pipeline, each["href"].removeprefix("/memq/"))
+        (result,) = found["results"]
+        manifest = json.loads(Path(result["manifest"]).read_text())
+        assert (manifest["start"], manifest["end"]) == (each["start"], each["end"])
+        assert result["fields"]["records"] == manifest["records"]
+    (partition,) = page["partitions"]
+    assert (partition["published"], partition["planned"], partition["processed"]) == (5, 5, 5)
+    assert (partition["in_table"], partition["lag_batches"]) == ("0 to 4", 0)
+    assert (page["missing"], page["notes"]) == ([], [])
+
+
+def test_the_page_names_what_is_not_planned_yet(pipeline):
+    """Offsets that are published and not planned are missing, and lag; then they are in."""
+    orders.publish(pipeline, 2)
+
+    def look():
+        return orders.json_of(pipeline)["missing"]
+
+    (missing,) = until(look, "what is published meanwhile")
+    assert (missing["start"], missing["end"]) == (5, 7)
+    assert missing["why"] == "published, and not planned yet"
+    assert orders.json_of(pipeline)["partitions"][0]["lag_batches"] == 2
+    orders.plan(pipeline)
+    until(lambda: not look(), "nothing missing")
+
+
+def test_an_offset_leads_to_the_run_that_processed_it(pipeline):
+    """The form for an offset leads to the page of its range, and that to its run."""
+    reply = orders.get(pipeline, f"topics/{orders.TOPIC}/find?partition=0&offset=3")
+
+    assert reply.status == 200
+    (run,) = [each for each in orders.links(reply.text) if f"/{orders.TABLE}/runs/" in each][:1]
+    run_id = urllib.parse.unquote(run.partition("/runs/")[2].partition("/")[0])
+    assert parse_key(pipeline.rest.run(orders.TABLE, run_id)["partition_key"])[:3] == (0, 2, 4)
+    assert orders.get(pipeline, f"topics/{orders.TOPIC}/find?partition=0&offset=99").status == 404
+
+
+def test_pages_link_to_what_is_there_and_run_no_script(pipeline):
+    """Every link of every kind of page leads somewhere, and a browser may load nothing else."""
+    seen: set[str] = set()
+    paths = ["/memq/", "/memq/topics/orders/", "/memq/topics/clicks/"]
+    paths.append(orders.json_of(pipeline)["ranges"][0]["href"])
+    for path in paths:
+        reply = fetch(pipeline.airflow.url + path)
+        assert "default-src 'none'" in reply.headers["Content-Security-Policy"]
+        assert "<script" not in reply.text
+        seen |= {urllib.parse.urljoin(reply.url, each) for each in orders.links(reply.text)}
+    assert all(each.startswith(pipeline.airflow.url) for each in seen)
+    assert [each for each in seen if fetch(each).status != 200] == []
+
+
+def test_the_page_shows_what_the_audit_found(pipeline):
+    """The last clean window of the page is the one that the audit has found clean."""
+    run_id, state = run_to_end(pipeline, AUDIT, last="5s")
+    assert state == "success"
+    found = pipeline.rest.xcom(AUDIT, run_id, "audit")
+
+    audit = orders.json_of(pipeline, "topics/clicks/")["audit"]
+
+    assert audit["last_clean"].startswith(found["start"][:19])
+    assert urllib.parse.quote(run_id, safe="") in audit["last_clean_run"]
+
+
+def test_who_is_not_logged_in_sees_nothing(pipeline):
+    """Every page asks who one is; a viewer sees what Airflow shows him."""
+    paths = ["", "index.json", "topics/orders/", "topics/orders/index.json"]
+    paths += ["topics/orders/find?partition=0&offset=3", "topics/none/"]
+    paths.append(orders.json_of(pipeline)["ranges"][0]["href"].removeprefix("/memq/"))
+    with guarded_server(pipeline.airflow) as server:
+        for path in paths:
+            reply = fetch(f"{server.url}/memq/{path}")
+            assert (reply.status, "orders_plan" in reply.text) == (401, False)
+            assert fetch(f"{server.url}/memq/{path}", token="x.y.z").status == 403
+        token = server.token("viewer")
+        assert "orders_plan" in fetch(f"{server.url}/memq/", token=token).text
+        assert fetch(f"{server.url}/memq/topics/none/", token=token).status == 404
 
 
 @pytest.mark.parametrize("name", DAG_FILES)

@@ -1,0 +1,91 @@
+"""A topic `orders` beside that of the pipeline, whose ranges go into a table; and its pages."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memq import AdminClient, Producer
+from memq.tables.iceberg import open_table
+from tests.harness.airflow.guarded import Reply, fetch
+from tests.harness.airflow.rest import until
+
+if TYPE_CHECKING:
+    from memq.tables.iceberg import IcebergTable
+    from tests.system.airflow.pipeline import Pipeline
+
+TOPIC = "orders"
+PLAN, TABLE = "orders_plan", "orders_table"
+HREF = re.compile(r'href="([^"]+)"')
+
+
+def prepare(folder: Path) -> dict[str, str]:
+    """Put the DAGs into a pipeline's folder that is to be made; gives the environment they need."""
+    (folder / "dags").mkdir()
+    shutil.copy(Path(__file__).parent / "dags" / "orders.py", folder / "dags")
+    (folder / "lake").mkdir()
+    catalog = {
+        f"PYICEBERG_CATALOG__DEFAULT__{name.upper()}": value
+        for name, value in options(folder).items()
+    }
+    return {"ORDERS_FOLDER": str(folder), **catalog}
+
+
+def options(folder: Path) -> dict[str, str]:
+    """The catalog, as pyiceberg wants it."""
+    return {
+        "type": "sql",
+        "uri": f"sqlite:///{folder}/lake/catalog.db",
+        "warehouse": f"file://{folder}/lake/warehouse",
+    }
+
+
+def table(pipeline: Pipeline) -> IcebergTable:
+    """The table of the ranges."""
+    return open_table("lake.orders", options(pipeline.folder))
+
+
+def publish(pipeline: Pipeline, batches: int) -> None:
+    """Publish so many Batches."""
+    with AdminClient(pipeline.broker.address) as admin:
+        if TOPIC not in [each.name for each in admin.list_topics()]:
+            admin.create_topic(TOPIC, batch_messages=1, read_partitions=1, write_partitions=1)
+    with Producer(pipeline.broker.address, topic=TOPIC, acks="all") as producer:
+        for n in range(batches):
+            producer.write(b"%d" % n)
+            producer.flush()
+
+
+def plan(pipeline: Pipeline) -> None:
+    """Plan what is published, and wait until all runs have ended."""
+    rest = pipeline.rest
+    rest.wait_for_dag(TABLE)
+    rest.wait_for_run(PLAN, rest.trigger(PLAN), states=["success"])
+
+    def look() -> bool:
+        page = json_of(pipeline)
+        states = {each["state"] for each in page["ranges"]}
+        over = {run["state"] for run in rest.runs(TABLE)} <= {"success", "failed"}
+        return states == {"in table"} and over
+
+    until(look, "all ranges in the table")
+
+
+def get(pipeline: Pipeline, path: str = f"topics/{TOPIC}/", **options: Any) -> Reply:
+    """A page below `/memq/`."""
+    return fetch(f"{pipeline.airflow.url}/memq/{path}", **options)
+
+
+def json_of(pipeline: Pipeline, path: str = f"topics/{TOPIC}/") -> dict[str, Any]:
+    """What a page is made of."""
+    reply = get(pipeline, path, accept="application/json")
+    assert reply.status == 200, reply
+    return dict(json.loads(reply.text))
+
+
+def links(html: str) -> list[str]:
+    """The addresses that a page links to."""
+    return [each for each in HREF.findall(html) if not each.endswith(".css")]
