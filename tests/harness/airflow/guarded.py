@@ -10,8 +10,8 @@ import urllib.request
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from tests.harness.airflow.rest import until
-from tests.harness.airflow.standalone import BIN, WaitError, end_session
+from tests.harness.airflow.rest import WaitError, until
+from tests.harness.airflow.standalone import BIN, end_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -68,10 +68,10 @@ def fetch(url: str, *, token: str = "", accept: str = "text/html", timeout_s: fl
     request = urllib.request.Request(url, headers=headers)  # noqa: S310 - our own server
     try:
         with urllib.request.urlopen(request, timeout=timeout_s) as answer:  # noqa: S310 - likewise
-            return Reply(answer.status, answer.headers, answer.read().decode(), answer.url)
+            return Reply(answer.status, dict(answer.headers), answer.read().decode(), answer.url)
     except urllib.error.HTTPError as exc:
         with exc:
-            return Reply(exc.code, exc.headers, exc.read().decode(), exc.url)
+            return Reply(exc.code, dict(exc.headers), exc.read().decode(), exc.url)
 
 
 @contextmanager

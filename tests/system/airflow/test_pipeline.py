@@ -152,29 +152,6 @@ def test_a_removed_object_fails_the_audit_by_name(pipeline):
     pipeline.rest.wait_for_log(AUDIT, run_id, "audit", "FAILED: memq_audit.audit")
 
 
-@pytest.mark.skipif(find_chromium() is None, reason="needs chromium: apt-get install chromium")
-@pytest.mark.parametrize("page", ["assets", "run", "topic"])
-def test_the_ui_shows_it(pipeline, page, tmp_path):
-    """A browser shows the graph of the assets, and a finished run; the pictures in the docs.
-
-    `MEMQ_PICTURES=docs/images` in the environment makes them anew.
-    """
-    path = Path(os.environ.get("MEMQ_PICTURES", tmp_path)).absolute() / f"airflow-{page}.png"
-    if page == "assets":
-        asset = next(a for a in pipeline.rest.all("/assets", "assets") if a["scheduled_dags"])
-        url = f"{pipeline.airflow.url}/assets/{asset['id']}"
-    elif page == "topic":
-        orders.publish(pipeline, 1)  # which is missing then
-        url = f"{pipeline.airflow.url}/memq/topics/{orders.TOPIC}/"
-    else:
-        run = next(r for r in pipeline.rest.runs(PROCESS) if r["state"] == "success")
-        url = f"{pipeline.airflow.url}/dags/{PROCESS}/runs/{run['dag_run_id']}"
-    screenshot(url, path)
-    data = path.read_bytes()
-    assert data.startswith(b"\x89PNG")
-    assert len(data) > 20_000  # an empty page compresses to less
-
-
 def test_the_page_of_a_topic_shows_every_range_with_its_run_manifest_and_snapshot(pipeline):
     """What the page says of each range is what Airflow, the file and the table say themselves."""
     orders.publish(pipeline, 5)
@@ -232,7 +209,7 @@ def test_pages_link_to_what_is_there_and_run_no_script(pipeline):
     paths.append(orders.json_of(pipeline)["ranges"][0]["href"])
     for path in paths:
         reply = fetch(pipeline.airflow.url + path)
-        assert "default-src 'none'" in reply.headers["Content-Security-Policy"]
+        assert "default-src 'none'" in reply.headers["content-security-policy"]
         assert "<script" not in reply.text
         seen |= {urllib.parse.urljoin(reply.url, each) for each in orders.links(reply.text)}
     assert all(each.startswith(pipeline.airflow.url) for each in seen)
@@ -264,6 +241,29 @@ def test_who_is_not_logged_in_sees_nothing(pipeline):
         token = server.token("viewer")
         assert "orders_plan" in fetch(f"{server.url}/memq/", token=token).text
         assert fetch(f"{server.url}/memq/topics/none/", token=token).status == 404
+
+
+@pytest.mark.skipif(find_chromium() is None, reason="needs chromium: apt-get install chromium")
+@pytest.mark.parametrize("page", ["assets", "run", "topic"])
+def test_the_ui_shows_it(pipeline, page, tmp_path):
+    """A browser shows the graph of the assets, and a finished run; the pictures in the docs.
+
+    `MEMQ_PICTURES=docs/images` in the environment makes them anew.
+    """
+    path = Path(os.environ.get("MEMQ_PICTURES", tmp_path)).absolute() / f"airflow-{page}.png"
+    if page == "assets":
+        asset = next(a for a in pipeline.rest.all("/assets", "assets") if a["scheduled_dags"])
+        url = f"{pipeline.airflow.url}/assets/{asset['id']}"
+    elif page == "topic":
+        orders.publish(pipeline, 1)  # which is missing then
+        url = f"{pipeline.airflow.url}/memq/topics/{orders.TOPIC}/"
+    else:
+        run = next(r for r in pipeline.rest.runs(PROCESS) if r["state"] == "success")
+        url = f"{pipeline.airflow.url}/dags/{PROCESS}/runs/{run['dag_run_id']}"
+    screenshot(url, path)
+    data = path.read_bytes()
+    assert data.startswith(b"\x89PNG")
+    assert len(data) > 20_000  # an empty page compresses to less
 
 
 @pytest.mark.parametrize("name", DAG_FILES)
