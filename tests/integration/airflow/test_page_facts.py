@@ -1,0 +1,306 @@
+"""What the page of a topic reads from Airflow's database: an own one in memory, with its models."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from airflow.models import import_all_models
+from airflow.models.asset import (
+    AssetActive,
+    AssetEvent,
+    AssetModel,
+    DagScheduleAssetReference,
+    TaskInletAssetReference,
+    TaskOutletAssetReference,
+)
+from airflow.models.asset_state_store import AssetStateStoreModel
+from airflow.models.base import Base
+from airflow.models.dagrun import DagRun
+from airflow.models.renderedtifields import RenderedTaskInstanceFields
+from airflow.models.xcom import XComModel
+from sqlalchemy import create_engine, insert
+from sqlalchemy.orm import Session
+
+from airflow_provider_memq.ledger import Ledger
+from airflow_provider_memq.plugins import stored
+from airflow_provider_memq.plugins.events import MAX_LOOKED, StoredEvents
+from airflow_provider_memq.plugins.sources import pipeline_of, plan_of, source_of, sources
+from airflow_provider_memq.range_assets import audited_asset, processed_asset, ranges_asset
+from airflow_provider_memq.ranges import range_key
+from memq.core.ranges import Interval, OffsetRange
+from memq.errors import CorruptDataError
+
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+TOPIC, LIFE = "clicks", "a" * 16
+RANGES, DONE, AUDITED = ranges_asset(TOPIC), processed_asset(TOPIC, "job"), audited_asset(TOPIC)
+PLAN = plan_of(RANGES.name)
+
+
+class Database:
+    """Airflow's database, with one topic that is planned, processed and audited."""
+
+    def __init__(self, session):
+        self.session, self.ids, self.ends = session, {}, 0
+        for asset in (RANGES, DONE, PLAN, AUDITED):
+            self.asset(asset)
+        for model, asset, dag_id, task_id in [
+            (TaskOutletAssetReference, RANGES, "plan", "plan"),
+            (TaskOutletAssetReference, PLAN, "plan", "plan"),
+            (TaskOutletAssetReference, DONE, "process", "process"),
+            (TaskInletAssetReference, AUDITED, "audit", "audit"),
+            (TaskInletAssetReference, AUDITED, "audit", "consumed"),
+        ]:
+            self.add(model, asset_id=self.ids[asset.name], dag_id=dag_id, task_id=task_id)
+        self.add(DagScheduleAssetReference, asset_id=self.ids[RANGES.name], dag_id="process")
+
+    def add(self, model, **values):
+        return self.session.execute(insert(model).values(**values)).inserted_primary_key[0]
+
+    def asset(self, asset):
+        self.ids[asset.name] = self.add(AssetModel, name=asset.name, uri=asset.uri, group="")
+        self.add(AssetActive, name=asset.name, uri=asset.uri)
+
+    def event(self, asset, at, extra=None, key=None):
+        asset_id = self.ids[asset.name]
+        source = {"source_dag_id": "plan", "source_task_id": "plan", "source_run_id": "r"}
+        values = {"extra": extra or {}, "partition_key": key, "timestamp": at}
+        self.add(AssetEvent, asset_id=asset_id, **source, **values)
+
+    def plan(self, minute, *sizes, incarnation=LIFE, life=0):
+        """A plan of ranges of such sizes, which go on where the last one ended."""
+        start, cuts = self.ends, [self.ends]
+        for size in sizes:
+            cuts.append(cuts[-1] + size)
+        self.ends = cuts[-1]
+        ledger = Ledger(
+            topic=TOPIC,
+            incarnation=incarnation,
+            life=life,
+            origins={0: 0},
+            ends={0: self.ends},
+            cuts={0: cuts} if sizes else {},
+        )
+        self.event(PLAN, BEGIN + timedelta(minutes=minute), ledger.to_extra())
+        return start
+
+    def run(self, dag_id, run_id, key=None, state="success", minute=0):
+        at = BEGIN + timedelta(minutes=minute)
+        times = {"run_after": at, "queued_at": at}
+        values = {"run_type": "manual", "_state": state, "partition_key": key, "conf": {}}
+        return self.add(DagRun, dag_id=dag_id, run_id=run_id, **times, **values)
+
+    def arguments(self, dag_id, run_id, task_id, **fields):
+        names = {"dag_id": dag_id, "run_id": run_id, "task_id": task_id}
+        self.add(RenderedTaskInstanceFields, **names, rendered_fields=fields)
+
+    def returned(self, run, dag_id, run_id, task_id, value):
+        names = {"dag_id": dag_id, "run_id": run_id, "task_id": task_id}
+        self.add(XComModel, dag_run_id=run, key="return_value", value=value, **names)
+
+    def keep(self, asset, key, value):
+        self.add(
+            AssetStateStoreModel,
+            asset_id=self.ids[asset.name],
+            key=key,
+            value=json.dumps(value),
+            updated_at=BEGIN,
+        )
+
+
+@pytest.fixture
+def database():
+    import_all_models()  # tables refer to each other
+    engine = create_engine("sqlite://")
+    Base.metadata.create_all(engine)
+    with Session(engine) as session:
+        yield Database(session)
+    engine.dispose()
+
+
+@pytest.fixture
+def pipeline(database):
+    """The pipeline of the topic, after its first plan."""
+    database.plan(0, 2, 2)
+    return pipeline_of(database.session, source_of(database.session, RANGES.name))
+
+
+def key(start, end):
+    return range_key(OffsetRange(0, start, end, LIFE))
+
+
+def planned(database, pipeline, before=None):
+    found = stored.planned_of(database.session, pipeline, before)
+    return found, [(each.start, each.end) for each in found.planned_at]
+
+
+# -- topics ---------------------------------------------------------------------------------
+
+
+def test_topics_are_those_that_somebody_plans_or_audits(database):
+    """By the events of plans and by names of assets; a plan that is damaged is named."""
+    other = audited_asset("audited.only")
+    database.asset(other)
+    database.add(
+        TaskInletAssetReference, asset_id=database.ids[other.name], dag_id="a", task_id="t"
+    )
+    assert [each.topic for each in sources(database.session)] == ["audited.only", TOPIC]
+    database.plan(1, 2)
+    found = {each.topic: each for each in sources(database.session)}
+    assert (found[TOPIC].ranges, found[TOPIC].dags) == (RANGES.name, ("plan",))
+    assert found["audited.only"].dags == ("a",)
+
+    database.event(PLAN, BEGIN + timedelta(hours=1), {"memq_plan": {"version": 7}})
+    assert "damaged" in next(each.trouble for each in sources(database.session) if each.ranges)
+
+
+def test_who_processes_is_known_by_airflow_itself(database):
+    """DAGs by their schedule, assets by tasks' outlets, the rest by the last arguments of tasks."""
+    database.plan(0, 2)
+    for dag_id, task_id, fields in [
+        ("plan", "plan", {"topic": TOPIC, "memq_conn_id": "memq_prod"}),
+        ("process", "process", {"topic": TOPIC, "output_dir": "prod:lake.clicks"}),
+        ("process", "commit", {"topic": TOPIC, "group": "job"}),
+        ("process", "parquet", {"topic": TOPIC, "output_dir": "/lake.d/clicks"}),
+        ("process", "foreign", {"topic": "other", "group": "other"}),
+    ]:
+        database.run(dag_id, f"{dag_id}.{task_id}")
+        database.arguments(dag_id, f"{dag_id}.{task_id}", task_id, **fields)
+
+    found = pipeline_of(database.session, source_of(database.session, RANGES.name))
+
+    assert found == (
+        TOPIC, RANGES.name, "plan", ("process",), (DONE.name,), "memq_prod", "job",
+        ("prod:lake.clicks",),
+    )  # fmt: skip
+
+
+# -- plans and runs -------------------------------------------------------------------------
+
+
+def test_plans_come_with_their_runs_and_what_is_done(database, pipeline):
+    """A replay adds a run to its range; runs of other DAGs and keys are left out."""
+    database.run("process", "first", key(0, 2), "failed")
+    database.run("process", "again", key(0, 2), "running", minute=1)
+    database.run("other", "x", key(2, 4))
+    database.event(DONE, BEGIN, key=key(2, 4))
+
+    found, ranges = planned(database, pipeline)
+
+    assert ranges == [(0, 2), (2, 4)]
+    assert {name: [each.state for each in runs] for name, runs in found.runs.items()} == {
+        key(0, 2): ["failed", "running"]
+    }
+    assert found.done == {key(2, 4)}
+
+
+def test_pages_of_plans_meet(database, pipeline, monkeypatch):
+    """Every range is on one page, whatever the plans hold: no gap, and none twice."""
+    monkeypatch.setattr(stored, "MAX_PLANS", 3)
+    monkeypatch.setattr(stored, "MAX_RANGES", 4)
+    for minute, sizes in enumerate([(1,), (), (1, 1, 1), (2,), (), (), (), (1, 1, 1, 1, 1), (3,)]):
+        database.plan(minute + 1, *sizes)
+
+    seen, before = [], None
+    while True:
+        found, ranges = planned(database, pipeline, before)
+        seen = ranges + seen
+        if not found.older:
+            break
+        before = found.plans[0].at
+
+    assert [start for start, _ in seen[1:]] == [end for _, end in seen[:-1]]
+    assert (seen[0][0], seen[-1][1]) == (0, database.ends)
+
+
+def test_plans_of_an_earlier_topic_of_the_name_are_left_out(database, pipeline):
+    """After a topic was recreated the page is about the new one."""
+    database.ends = 0
+    database.plan(1, 5, incarnation="b" * 16, life=1)
+
+    found, ranges = planned(database, pipeline)
+    assert (ranges, found.ledger.incarnation) == ([(0, 5)], "b" * 16)
+
+
+def test_what_had_its_run_is_known(database, pipeline):
+    """By the planner's own mark, or else by the oldest run that Airflow has."""
+    assert planned(database, pipeline)[0].all_have_runs is None
+    database.run("process", "r", key(0, 2), minute=3)
+    assert planned(database, pipeline)[0].all_have_runs == BEGIN + timedelta(minutes=3)
+
+    until = BEGIN + timedelta(minutes=9)
+    database.keep(PLAN, "all_have_runs", {"dag_id": "process", "until": until.isoformat()})
+    assert planned(database, pipeline)[0].all_have_runs == until
+
+
+def test_an_offset_is_found_in_its_range(database, pipeline):
+    """In whichever plan it was; and nothing is found of what was not planned."""
+    database.plan(1, 3)
+
+    found = [stored.range_with(database.session, pipeline, 0, offset) for offset in (0, 3, 4, 6, 7)]
+    assert [each and (each.start, each.end) for each in found] == [
+        (0, 2), (2, 4), (4, 7), (4, 7), None,
+    ]  # fmt: skip
+    assert stored.range_with(database.session, pipeline, 1, 0) is None
+
+
+def test_a_range_of_an_earlier_topic_keeps_its_page(database, pipeline):
+    """Its plan says of which incarnation it is."""
+    database.plan(1, 5, incarnation="b" * 16, life=1)
+
+    found = stored.planned_range(database.session, pipeline, OffsetRange(0, 0, 2, LIFE))
+    assert found.ledger.incarnation == LIFE
+
+
+def test_a_run_returns_its_manifest(database, pipeline):
+    """The XCom that is one, among others of the run."""
+    number = database.run("process", "r", key(0, 2))
+    database.returned(number, "process", "r", "commit", {"group": "job"})
+    database.returned(number, "process", "r", "process", {"manifest": "/m.json", "records": 3})
+    (run,) = planned(database, pipeline)[0].runs[key(0, 2)]
+
+    assert stored.result_of(database.session, run) == (
+        "process",
+        {"manifest": "/m.json", "records": 3},
+    )
+
+
+def test_a_search_has_an_end(database):
+    """Of an asset with more events than that, only the newest are read."""
+    rows = [
+        {"asset_id": database.ids[PLAN.name], "extra": {}, "timestamp": BEGIN}
+        for _ in range(MAX_LOOKED + 10)
+    ]
+    database.session.execute(insert(AssetEvent), rows)
+
+    events = StoredEvents(database.session)
+    assert len(list(events[PLAN].ascending(False))) == MAX_LOOKED
+    assert list(events[PLAN]) == []
+
+
+# -- audits ---------------------------------------------------------------------------------
+
+
+def test_audits_come_with_what_they_found(database):
+    """Both tasks, told apart by their argument, and the record of what was audited."""
+    number = database.run("audit", "r")
+    database.arguments("audit", "r", "consumed", settled_for="1h")
+    database.arguments("audit", "r", "audit", settled_for=None)
+    database.returned(number, "audit", "r", "audit", {"verdict": "clean"})
+    database.keep(AUDITED, "audited", [[0, 3], [3, 5]])
+
+    found = stored.audits_of(database.session, TOPIC)
+
+    assert found.audited == [Interval(0, 5)]
+    results = {each.consumed: [run.result for run in each.runs] for each in found.tasks}
+    assert results == {False: [{"verdict": "clean"}], True: []}
+    assert stored.audits_of(database.session, "none") is None
+
+
+def test_a_record_that_makes_no_sense_is_an_error(database):
+    """It is one of the errors that a page shows in a line."""
+    database.keep(AUDITED, "audited", "x")
+
+    with pytest.raises(CorruptDataError, match="makes no sense"):
+        stored.audits_of(database.session, TOPIC)
