@@ -1,1 +1,3 @@
 """The plugin of Airflow: a page about topics."""
+
+PREFIX = "/memq"

@@ -7,7 +7,7 @@ from urllib.parse import quote, urlencode
 
 from airflow.api_fastapi.app import API_ROOT_PATH
 
-from airflow_provider_memq.plugins.memq import PREFIX
+from airflow_provider_memq.plugins import PREFIX
 
 if TYPE_CHECKING:
     from airflow_provider_memq.plugins.facts import Run

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.plugins_manager import AirflowPlugin
 
+from airflow_provider_memq.plugins import PREFIX
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, MutableMapping
-
-PREFIX = "/memq"
 
 
 async def page(
