@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from airflow_provider_memq.hooks.memq import MemqHook
@@ -13,7 +14,9 @@ from airflow_provider_memq.topics import read_state
 
 if TYPE_CHECKING:
     from airflow_provider_memq.plugins.facts import Pipeline, Planned
+    from memq.tables.iceberg import IcebergTable
 
+MAX_TABLES = 20  # that are open
 MAX_SNAPSHOTS = 10_000  # of a table, the newest; those of a page of ranges are among them
 
 
@@ -43,9 +46,7 @@ def read_table(name: str, topic: str, incarnation: str) -> TableState:
         CorruptDataError: its ledger cannot be told.
         StorageError: the catalog or the storage failed.
     """
-    from memq.tables.iceberg import open_table  # noqa: PLC0415 - an extra
-
-    table = open_table(name)
+    table = _opened(name)
     seen = table.look()
     lives = seen.ledger.topics.get(topic, {}).get(incarnation, {})
     snapshots = {
@@ -58,3 +59,11 @@ def read_table(name: str, topic: str, incarnation: str) -> TableState:
     return TableState(
         name, {partition: list(held.intervals) for partition, held in lives.items()}, snapshots
     )
+
+
+@lru_cache(MAX_TABLES)
+def _opened(name: str) -> IcebergTable:
+    """A table, which is kept: a catalog has connections, and is slow to close them by itself."""
+    from memq.tables.iceberg import open_table  # noqa: PLC0415 - an extra
+
+    return open_table(name)

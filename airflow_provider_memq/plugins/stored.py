@@ -151,7 +151,7 @@ def _done(
 def _all_have_runs(session: Session, pipeline: Pipeline) -> datetime | None:
     """What the planner has kept of its last look, or else when the oldest run was."""
     kept = AssetState(session, plan_of(pipeline.ranges).name).get(MARK)
-    if isinstance(kept, dict) and kept.get("dag_id") in pipeline.process_dags:
+    if isinstance(kept, dict) and kept.get("dag_id") in pipeline.process_dags and "until" in kept:
         return datetime.fromisoformat(str(kept["until"]))
     oldest = select(DagRun.run_after).where(DagRun.dag_id.in_(pipeline.process_dags))
     return session.scalar(oldest.order_by(DagRun.id).limit(1))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -241,6 +242,30 @@ def test_who_is_not_logged_in_sees_nothing(pipeline):
         token = server.token("viewer")
         assert "orders_plan" in fetch(f"{server.url}/memq/", token=token).text
         assert fetch(f"{server.url}/memq/topics/none/", token=token).status == 404
+
+
+def test_brokers_that_hang_and_a_catalog_that_is_away_are_a_line_each(pipeline):
+    """The page comes soon, with all that is known without them; and then with them again."""
+    before = orders.json_of(pipeline)
+    catalog = pipeline.folder / "lake" / "catalog.db"
+    moved = catalog.rename(catalog.with_name("away.db"))
+    os.kill(pipeline.broker.pid, signal.SIGSTOP)
+    try:
+        troubles = ("the brokers: no answer within 3 s", "table lake.orders: ")
+
+        def look():
+            page = orders.json_of(pipeline)
+            told = [any(note.startswith(each) for note in page["notes"]) for each in troubles]
+            return page if all(told) else None
+
+        page = until(look, "a line about each")
+    finally:
+        os.kill(pipeline.broker.pid, signal.SIGCONT)
+        moved.rename(catalog)
+    assert {each["state"] for each in page["ranges"]} == {"processed"}
+    assert [each["key"] for each in page["ranges"]] == [each["key"] for each in before["ranges"]]
+    assert page["partitions"][0]["published"] is None
+    until(lambda: not orders.json_of(pipeline)["notes"], "all of it again")
 
 
 @pytest.mark.skipif(find_chromium() is None, reason="needs chromium: apt-get install chromium")
