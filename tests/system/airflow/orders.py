@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memq import AdminClient, Producer
+from memq.errors import TopicExistsError
 from memq.tables.iceberg import open_table
 from tests.harness.airflow.guarded import Reply, fetch
 from tests.harness.airflow.rest import until
@@ -50,13 +52,11 @@ def table(pipeline: Pipeline) -> IcebergTable:
 
 def publish(pipeline: Pipeline, batches: int) -> None:
     """Publish so many Batches."""
-    with AdminClient(pipeline.broker.address) as admin:
-        if TOPIC not in [each.name for each in admin.list_topics()]:
-            admin.create_topic(TOPIC, batch_messages=1, read_partitions=1, write_partitions=1)
-    with Producer(pipeline.broker.address, topic=TOPIC, acks="all") as producer:
+    with AdminClient(pipeline.broker.address) as admin, suppress(TopicExistsError):
+        admin.create_topic(TOPIC, batch_messages=1, read_partitions=1, write_partitions=1)
+    with Producer(pipeline.broker.address, topic=TOPIC, acks="all", linger="0ms") as producer:
         for n in range(batches):
-            producer.write(b"%d" % n)
-            producer.flush()
+            producer.write(b"%d" % n).result(60)
 
 
 def plan(pipeline: Pipeline) -> None:
