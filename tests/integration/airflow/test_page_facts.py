@@ -203,12 +203,14 @@ def test_pages_of_plans_meet(database, pipeline, monkeypatch):
         database.plan(minute + 1, *sizes)
 
     seen, before = [], None
-    while True:
+    for _ in range(20):
         found, ranges = planned(database, pipeline, before)
         seen = ranges + seen
         if not found.older:
             break
         before = found.plans[0].at
+    else:
+        pytest.fail("the pages have no end")
 
     assert [start for start, _ in seen[1:]] == [end for _, end in seen[:-1]]
     assert (seen[0][0], seen[-1][1]) == (0, database.ends)

@@ -244,11 +244,11 @@ def test_who_is_not_logged_in_sees_nothing(pipeline):
         assert fetch(f"{server.url}/memq/topics/none/", token=token).status == 404
 
 
-def test_brokers_that_hang_and_a_catalog_that_is_away_are_a_line_each(pipeline):
+def test_brokers_that_hang_and_a_table_that_is_away_are_a_line_each(pipeline):
     """The page comes soon, with all that is known without them; and then with them again."""
     before = orders.json_of(pipeline)
-    catalog = pipeline.folder / "lake" / "catalog.db"
-    moved = catalog.rename(catalog.with_name("away.db"))
+    lake = pipeline.folder / "lake" / "warehouse"
+    moved = lake.rename(lake.with_name("away"))
     os.kill(pipeline.broker.pid, signal.SIGSTOP)
     try:
         troubles = ("the brokers: no answer within 3 s", "table lake.orders: ")
@@ -261,7 +261,7 @@ def test_brokers_that_hang_and_a_catalog_that_is_away_are_a_line_each(pipeline):
         page = until(look, "a line about each")
     finally:
         os.kill(pipeline.broker.pid, signal.SIGCONT)
-        moved.rename(catalog)
+        moved.rename(lake)
     assert {each["state"] for each in page["ranges"]} == {"processed"}
     assert [each["key"] for each in page["ranges"]] == [each["key"] for each in before["ranges"]]
     assert page["partitions"][0]["published"] is None

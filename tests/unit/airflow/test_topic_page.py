@@ -146,6 +146,14 @@ def test_a_range_is_in_the_table_by_the_ledger_of_the_table():
     assert progress(planned, [expired]).ranges(10)[1].state == "in table"
 
 
+def test_a_range_of_which_a_part_is_in_the_table_is_missing_there():
+    """It is in only with all its offsets."""
+    planned = plans(0, 4)._replace(done=frozenset([key(0, 4)]))
+
+    assert progress(planned, [table((0, 2))]).ranges(10)[0].state == "processed"
+    assert missing(planned, [table((0, 2))]) == [(0, 4, "processed, and not in table lake.clicks")]
+
+
 def test_ranges_come_in_pages():
     """The newest first, and each on one page."""
     found = progress(plans(*range(8)))
