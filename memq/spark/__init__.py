@@ -3,18 +3,23 @@
     from memq.spark import MemqDataSource
     spark.dataSource.register(MemqDataSource)
     spark.read.format("memq").option("topic", "clicks").load()
+    memq.spark.scan(spark, topic="clicks", table="prod:lake.clicks")
 
 Spark finds the source without being told where the module `pyspark_memq` can be imported.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from memq.spark.source import MemqDataSource
+    from memq.spark.table_scan import scan
 
-__all__ = ["MemqDataSource"]
+__all__ = ["MemqDataSource", "scan"]
+
+_MODULES = {"MemqDataSource": "memq.spark.source", "scan": "memq.spark.table_scan"}
 
 NEEDS_PYSPARK = (
     "memq.spark needs PySpark, which is not installed: pip install 'pyspark>=4.2' 'pandas>=2.2,<3'"
@@ -22,12 +27,11 @@ NEEDS_PYSPARK = (
 
 
 def __getattr__(name: str) -> object:
-    if name != "MemqDataSource":
+    if name not in _MODULES:
         raise AttributeError(f"module 'memq.spark' has no attribute {name!r}")
     try:
-        from memq.spark.source import MemqDataSource  # noqa: PLC0415 - loads PySpark
+        return getattr(import_module(_MODULES[name]), name)  # loads PySpark
     except ModuleNotFoundError as exc:
         if exc.name not in ("pyspark", "py4j"):
             raise
         raise ImportError(NEEDS_PYSPARK, name="pyspark") from None
-    return MemqDataSource

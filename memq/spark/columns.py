@@ -132,7 +132,7 @@ def shape_of(
             name of an origin.
         SchemaMismatchError: Spark has no type for a column.
     """
-    own = {field.name: _spark_type(field) for field in schema}
+    own = {field.name: spark_type(field) for field in schema}
     taken = sorted(set(own) & set(ORIGINS))
     if taken and chosen is None and wanted is None:
         raise ConfigError(
@@ -240,7 +240,12 @@ def _all_names(schema: pa.Schema) -> list[str]:
     return list(dict.fromkeys([*schema.names, *ORIGINS]))
 
 
-def _spark_type(field: pa.Field) -> DataType:
+def spark_type(field: pa.Field) -> DataType:
+    """The type of Spark that holds all values of a column, with nulls allowed in all of its parts.
+
+    Raises:
+        SchemaMismatchError: Spark has none.
+    """
     try:
         return _allows_nulls(from_arrow_type(_widened(field.type)))
     except (PySparkException, TypeError) as exc:

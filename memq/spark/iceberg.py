@@ -112,7 +112,7 @@ def _write(
     if not counts.records:
         return Written(counts, [])
     spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-    path = _for_spark(folder)
+    path = for_spark(folder)
     rows.write.option("compression", "zstd").parquet(path)
     check_count(spark, job, path, counts.records)
     log.info("%s: %s written; committing", job.name, counted(counts.records, "record"))
@@ -158,7 +158,7 @@ def _content(range_: TopicRange) -> str:
     return f"{records} of {messages}, CRC sum {range_.crc_sum}"
 
 
-def _for_spark(location: str) -> str:
+def for_spark(location: str) -> str:
     """A location as Hadoop's file systems spell it."""
     scheme, separator, rest = location.partition("://")
     return f"s3a://{rest}" if separator and scheme in ("s3", "s3n") else location

@@ -60,6 +60,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     from pyiceberg.catalog import Catalog
+    from pyiceberg.expressions import BooleanExpression
+    from pyiceberg.table import FileScanTask
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
 
@@ -259,10 +261,24 @@ class IcebergTable:
         wanted = tuple(name for name in dict.fromkeys(columns) if name in there)
         if base.current_snapshot() is None:
             return
-        equal_to: Any = EqualTo  # its types say what the class stores, not what it takes
-        condition = And(*(equal_to(name, value) for name, value in equal.items()))
         with _explained("read", self.identifier):
-            yield from base.scan(condition, selected_fields=wanted).to_arrow_batch_reader()
+            scan = base.scan(_all_equal(equal), selected_fields=wanted)
+            yield from scan.to_arrow_batch_reader()
+
+    def files_with(self, base: Table, equal: Mapping[str, str]) -> list[FileScanTask]:
+        """The files that may have rows in which columns have given values, and what was deleted.
+
+        Args:
+            base: the table as it was.
+            equal: the value by column.
+
+        Raises:
+            StorageError: the catalog or the storage failed.
+        """
+        if base.current_snapshot() is None:
+            return []
+        with _explained("read", self.identifier):
+            return list(base.scan(_all_equal(equal)).plan_files())
 
     def files_twice(self, base: Table) -> list[str]:
         """Paths of data files that are in it more than once, sorted.
@@ -303,6 +319,11 @@ def open_table(name: str, options: GivenValues = NO_VALUES) -> IcebergTable:
     except Exception as exc:  # each catalog has errors of its own
         raise StorageError(f"cannot open catalog {catalog!r}: {_in_words(exc)}") from exc
     return IcebergTable(loaded, identifier)
+
+
+def _all_equal(equal: Mapping[str, str]) -> BooleanExpression:
+    equal_to: Any = EqualTo  # its types say what the class stores, not what it takes
+    return And(*(equal_to(name, value) for name, value in equal.items()))
 
 
 # -- where the ledger stands ----------------------------------------------------------------

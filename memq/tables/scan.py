@@ -20,7 +20,7 @@ neither, because retention has removed what was not put in, are an error.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -40,7 +40,7 @@ from memq.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Unpack
 
     from pyiceberg.table import Table
@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from memq.core.wire.messages import PartitionOffsets
     from memq.tables.iceberg import IcebergTable
     from memq.tables.ledger import Ledger
+
+T = TypeVar("T")
 
 ATTEMPTS = 3  # ranges may be put in and removed by retention between two looks
 _OF_SELECTIONS = ("partition", "start", "end", "start_time", "end_time")
@@ -120,7 +122,9 @@ def scan(
     given: dict[str, Any] = {**options}
     reader = TopicReader(AsyncTopicReader(bootstrap, topic=topic, **given))
     try:
-        settled = _settle(opened, reader, topic, until or {})
+        settled = settle(
+            opened, reader, topic, until or {}, lambda rest: reader.plan(Selection(*rest[:3]))
+        )
         rows = _rows(settled, reader, topic)
         next(rows)  # from here on it closes what it reads from, also when nobody asks for a row
     except BaseException:
@@ -135,29 +139,64 @@ def _opened(table: str | IcebergTable, catalog_options: GivenValues) -> IcebergT
     return open_table(table, catalog_options) if isinstance(table, str) else table
 
 
-class _Settled(NamedTuple):
-    """What a read reads: a table as it was, and plans for the rest."""
+class TopicOffsets(Protocol):
+    """A topic, as far as its offsets go."""
+
+    @property
+    def incarnation(self) -> str:
+        """Of the topic."""
+
+    def offsets(self) -> Sequence[PartitionOffsets]:
+        """Start and end of every read partition."""
+
+
+class Settled(NamedTuple, Generic[T]):
+    """What a read reads: a table as it was, and plans for the rest.
+
+    Attributes:
+        table: the table.
+        base: it, as it was.
+        seam: where it ends and Batches begin.
+        plans: for each range of the rest.
+    """
 
     table: IcebergTable
     base: Table
     seam: Seam
-    plans: list[ReadPlan]
+    plans: list[T]
 
 
-def _settle(
-    table: IcebergTable, reader: TopicReader, topic: str, until: Mapping[int, int]
-) -> _Settled:
+def settle(
+    table: IcebergTable,
+    topic: TopicOffsets,
+    name: str,
+    until: Mapping[int, int],
+    plan: Callable[[OffsetRange], T],
+) -> Settled[T]:
+    """Pin a table and its topic, and plan what is to be read from Batches.
+
+    Args:
+        table: the table.
+        topic: the topic.
+        name: of the topic.
+        until: one past the last offset, by read partition; where the topic ends when not given.
+        plan: makes the plan for a range of the rest.
+
+    Raises:
+        ConfigError: there is no such table.
+        MemqError: as `seam_of` and `plan`, or the table or the topic cannot be looked at.
+    """
     for left in reversed(range(ATTEMPTS)):
         state = table.look()  # before the topic: then all that it has is published
         try:
-            seam = seam_of(state.ledger, topic, reader.incarnation, reader.offsets(), until)
-            plans = [reader.plan(Selection(*each[:3])) for each in seam.rest]
+            seam = seam_of(state.ledger, name, topic.incarnation, topic.offsets(), until)
+            plans = [plan(each) for each in seam.rest]
         except (OffsetOutOfRangeError, DataLossError):
             if not left:
                 raise
         else:
             break
-    return _Settled(table, state.base, seam, plans)
+    return Settled(table, state.base, seam, plans)
 
 
 def seam_of(
@@ -206,7 +245,7 @@ def seam_of(
 # -- rows -----------------------------------------------------------------------------------
 
 
-def _rows(settled: _Settled, reader: TopicReader, topic: str) -> Iterator[pa.RecordBatch]:
+def _rows(settled: Settled[ReadPlan], reader: TopicReader, topic: str) -> Iterator[pa.RecordBatch]:
     table, base, seam, plans = settled
     with reader:
         yield

@@ -17,11 +17,12 @@ from tests.integration.tables.lake import (
     RECORDS,
     catalog_options,
     clicks,
+    compact,
     lake_table,
     put,
     rows,
 )
-from tests.integration.tables.test_iceberg import compact, expire_all_but_the_last
+from tests.integration.tables.test_iceberg import expire_all_but_the_last
 
 
 @pytest.fixture

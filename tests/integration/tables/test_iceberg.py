@@ -28,6 +28,7 @@ from tests.integration.tables.lake import (
     all_of,
     catalog_options,
     clicks,
+    compact,
     lake_table,
     put,
     rows,
@@ -162,11 +163,6 @@ def _options(table):
 
 
 # -- the table in the hands of others ------------------------------------------------------------
-
-
-def compact(table):
-    loaded = table.load()
-    loaded.overwrite(loaded.scan().to_arrow())
 
 
 def test_the_ledger_survives_a_compaction(table):

@@ -4,106 +4,25 @@ from __future__ import annotations
 
 import threading
 import time
-import uuid
-from pathlib import Path
 
 import duckdb
-import msgspec
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 
-from memq import AdminClient, Producer, read_range, scan
+from memq import AdminClient, read_range, scan
 from memq.errors import ConfigError, DataLossError, InvalidRequestError
-from memq.tables.commit import Written, commit_range
-from memq.tables.iceberg import open_table
-from memq.tables.ledger import TopicRange
 from memq.testing.broker import BrokerProcess
 from tests.advice import follows
-from tests.integration.tables.lake import catalog_options
-
-SCHEMA = pa.schema([("n", pa.int64()), ("tag", pa.uint16()), ("at", pa.timestamp("us", "UTC"))])
-ROWS = 10
-"""Of each Batch."""
+from tests.integration.tables.topic_lake import ROWS, SCHEMA, TopicLake
 
 SHORT = {"retention": "10s", "dedup_window": "10s", "upload_deadline": "1s"}
 
 
-class Lake:
-    """A topic, and a table that some of its ranges are put into."""
-
-    def __init__(self, address, folder, partitions=1, **options):
-        self.address, self.folder, self.topic = address, folder, f"t{uuid.uuid4().hex[:8]}"
-        with AdminClient(address) as admin:
-            admin.create_topic(
-                self.topic,
-                schema=SCHEMA,
-                batch_age="5ms",
-                read_partitions=partitions,
-                **options,
-            )
-        self.written = 0
-
-    def produce(self, batches):
-        with Producer(self.address, topic=self.topic, acks="all") as producer:
-            for _ in range(batches):
-                numbers = list(range(self.written, self.written + ROWS))
-                columns = {"n": numbers, "tag": [n % 7 for n in numbers], "at": numbers}
-                producer.write_table(pa.table(columns, schema=SCHEMA))
-                producer.flush(timeout=30)
-                self.written += ROWS
-
-    @property
-    def table(self):
-        return open_table(f"local:lake.{self.topic}", catalog_options(self.folder))
-
-    def ends(self):
-        with AdminClient(self.address) as admin:
-            return {each.partition: each.end for each in admin.offsets(self.topic)}
-
-    def put(self, start, end, partition=0):
-        """Put a range in as Spark does: with the types that Iceberg has."""
-        read = read_range(
-            self.address,
-            topic=self.topic,
-            partition=partition,
-            start=start,
-            end=end,
-            metadata=True,
-        )
-        with AdminClient(self.address) as admin:
-            incarnation = admin.describe_topic(self.topic).incarnation
-        rows = read.set_column(1, "tag", read["tag"].cast(pa.int32()))
-        for name, value in (("topic", self.topic), ("memq_incarnation", incarnation)):
-            rows = rows.append_column(name, pa.repeat(pa.scalar(value), len(rows)))
-        table = self.table
-        table.create(rows.schema)
-        wanted = TopicRange(
-            topic=self.topic, incarnation=incarnation, partition=partition, start=start, end=end
-        )
-
-        def write():
-            folder = Path(table.location.removeprefix("file://")) / "data"
-            folder.mkdir(exist_ok=True, parents=True)
-            path = folder / f"{uuid.uuid4().hex}.parquet"
-            pq.write_table(rows, path)
-            counted = msgspec.structs.replace(wanted, records=len(rows))
-            return Written(counted, [f"file://{path}"])
-
-        return commit_range(table, wanted, write, attempt=uuid.uuid4().hex, job="test")
-
-    def scan(self, **options):
-        return scan(self.address, topic=self.topic, table=self.table, **options)
-
-    def numbers(self, **options):
-        return sorted(self.scan(**options).read_all()["n"].to_pylist())
-
-
 @pytest.fixture
 def lake(broker, tmp_path):
-    return Lake(broker.address, tmp_path)
+    return TopicLake(broker.address, tmp_path)
 
 
 def test_the_rest_comes_from_batches(lake):
@@ -143,7 +62,7 @@ def test_pinned(lake, until):
 def test_what_retention_removed_is_in_the_table(tmp_path):
     """The table holds what the topic does not any more; a hole that neither has is an error."""
     with BrokerProcess(tmp_path / "broker", retention_interval="100ms") as forgetful:
-        lake = Lake(forgetful.address, tmp_path, **SHORT)
+        lake = TopicLake(forgetful.address, tmp_path, **SHORT)
         lake.produce(6)
         lake.put(0, 2)
         lake.put(3, 4)
@@ -166,7 +85,7 @@ def wait_until_removed(admin, topic, end):
 
 def test_read_partitions_that_grew_apart(broker, tmp_path):
     """Each read partition has its own seam."""
-    lake = Lake(broker.address, tmp_path, partitions=3)
+    lake = TopicLake(broker.address, tmp_path, partitions=3)
     lake.produce(12)
     ends = lake.ends()
     for partition, end in ends.items():
@@ -199,7 +118,7 @@ def test_a_topic_that_was_made_anew(lake):
 def test_a_table_of_another_topic(lake, broker, tmp_path):
     """A table that has nothing of the topic gives nothing; all comes from Batches."""
     lake.produce(2)
-    other = Lake(broker.address, tmp_path)
+    other = TopicLake(broker.address, tmp_path)
     other.produce(1)
     other.put(0, 1)
 

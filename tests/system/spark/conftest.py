@@ -42,8 +42,7 @@ def pytest_collection_modifyitems(items):
             )
 
 
-@pytest.fixture(scope="session")
-def spark():
+def start_session():
     """A local Spark with the data source; workers import this tree."""
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -52,6 +51,13 @@ def spark():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.dataSource.register(MemqDataSource)
+    return session
+
+
+@pytest.fixture(scope="session")
+def spark():
+    """The one Spark of these tests."""
+    session = start_session()
     yield session
     session.stop()
     # Its last connections are closed when the interpreter ends, and pytest's streams are gone.

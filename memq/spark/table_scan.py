@@ -1,0 +1,217 @@
+"""One DataFrame over a table and the topic that it is made from.
+
+Where the table ends and Batches begin is settled once, when it is made, as `memq.tables.scan` does
+it. From then on it names files of one snapshot, which Spark reads itself, and exact offsets, which
+the format `memq` reads. Both stay what they are: whatever is published, put in or compacted later,
+each action on the DataFrame gives the same rows, or an error where they have been removed.
+
+Files are planned by pyiceberg, on the driver, which alone needs it. Spark reads them by the names
+of columns, so a table for which that is not exact is refused (`memq.tables.files`).
+"""
+
+from __future__ import annotations
+
+import json
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documentation has it
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+from memq.core.named_values import NO_VALUES
+from memq.core.units import counted
+from memq.errors import ConfigError, LimitReachedError, SchemaMismatchError, StorageError
+from memq.spark.columns import spark_type
+from memq.spark.iceberg import for_spark
+from memq.spark.options import parse_read_options
+from memq.spark.topic import SparkTopic
+from memq.tables.check import NAMING_COLUMNS
+from memq.tables.files import plain_files
+from memq.tables.iceberg import open_table
+from memq.tables.scan import settle
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from memq.core.named_values import GivenValues
+    from memq.core.ranges import Interval, OffsetRange
+    from memq.tables.iceberg import IcebergTable
+    from memq.tables.scan import Settled
+
+MAX_READS = 32
+"""Of Batches: a read takes one range of each read partition, and each is planned by itself."""
+
+_NAMING = dict(
+    zip(NAMING_COLUMNS, (StringType(), StringType(), IntegerType(), LongType()), strict=True)
+)
+_SETTLED = (
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "startingOffsetsByTimestamp",
+    "endingOffsetsByTimestamp",
+    "view",
+)
+
+
+def scan(
+    spark: SparkSession,
+    *,
+    topic: str,
+    table: str | IcebergTable,
+    until: Mapping[int, int] | None = None,
+    catalog_options: GivenValues = NO_VALUES,
+    **options: str,
+) -> DataFrame:
+    """All rows of a topic that there ever were: from the table what it has, from Batches the rest.
+
+    What is read is settled before this returns, with no gap and no overlap, up to what is published
+    by then. The rows have the columns of `spark.read.format("memq")`; those that the table does not
+    have are nulls.
+
+    Args:
+        spark: the session.
+        topic: the topic.
+        table: "[catalog:]namespace.table", that ranges of the topic are put into.
+        until: one past the last offset to read, by read partition; what is published by now where
+            it says nothing.
+        catalog_options: of the table's catalog, beside those of this machine; as a table or as
+            "NAME=VALUE,NAME=VALUE".
+        **options: of `spark.read.format("memq")`, such as `bootstrap` and `columns`; there is no
+            choice of offsets and times.
+
+    Raises:
+        ConfigError: there is no such table, its files cannot be read by the names of columns, or an
+            option is wrong.
+        DataLossError: offsets between those of the table, or after them, were removed by retention
+            before they were put in.
+        LimitReachedError: the table has too many gaps.
+        SchemaMismatchError: a column has another type in the table.
+        StorageError: catalog or storage failed, or Spark passes over some files.
+        MemqError: the topic cannot be read.
+    """
+    chosen = [name for name in _SETTLED if name.lower() in map(str.lower, options)]
+    if chosen:
+        raise ConfigError(
+            f"option '{chosen[0]}': not with a table; filter the DataFrame, or give until"
+        )
+    given = {**options, "topic": topic}
+    opened = open_table(table, catalog_options) if isinstance(table, str) else table
+    with SparkTopic(parse_read_options(given)) as asked:
+        asked.info()  # from here on it is of one incarnation
+        settled = settle(opened, asked, topic, until or {}, lambda rest: rest)
+        given["incarnation"] = asked.incarnation
+    reads = _reads(settled, topic)
+    schema = spark.read.format("memq").options(**given).load().schema
+    naming = {"topic": topic, "memq_incarnation": given["incarnation"]}
+    found = _from_table(spark, settled, schema, naming)
+    for each in reads:
+        found = found.unionByName(_from_batches(spark, schema, given, each))
+    return found
+
+
+# -- the rest, from Batches -----------------------------------------------------------------
+
+
+def _reads(settled: Settled[OffsetRange], topic: str) -> list[list[OffsetRange]]:
+    """The ranges of the rest, each time one of each read partition: a read can be told no more."""
+    reads: list[list[OffsetRange]] = []
+    before = -1
+    number = 0
+    for each in settled.plans:  # by read partition
+        number = number + 1 if each.partition == before else 0
+        before = each.partition
+        if number == len(reads):
+            reads.append([])
+        reads[number].append(each)
+    if len(reads) > MAX_READS:
+        raise LimitReachedError(
+            f"table {settled.table.identifier} has {counted(len(reads) - 1, 'gap')} in a read "
+            f"partition of topic {topic!r}, and Spark would read each by itself: at most "
+            f"{MAX_READS} reads. Put in the ranges between them first, or use memq.scan"
+        )
+    return reads
+
+
+def _from_batches(
+    spark: SparkSession,
+    schema: StructType,
+    options: Mapping[str, str],
+    ranges: Sequence[OffsetRange],
+) -> DataFrame:
+    bounds = {
+        "startingOffsets": json.dumps({each.partition: each.start for each in ranges}),
+        "endingOffsets": json.dumps({each.partition: each.end for each in ranges}),
+    }
+    return spark.read.format("memq").schema(schema).options(**options, **bounds).load()
+
+
+# -- what the table has ---------------------------------------------------------------------
+
+
+def _from_table(
+    spark: SparkSession,
+    settled: Settled[OffsetRange],
+    schema: StructType,
+    naming: Mapping[str, str],
+) -> DataFrame:
+    """The rows that come from the table, with the columns of `schema`."""
+    table, base, seam, _ = settled
+    if not any(seam.stored.values()):
+        return spark.createDataFrame([], schema)
+    there = base.schema().column_names
+    fields = {name: StructField(name, kind) for name, kind in _NAMING.items()}
+    fields |= {field.name: field for field in schema if field.name in there}
+    _check_types(settled, fields)
+    files = plain_files(table, base, naming, fields)
+    reading = spark.read.schema(StructType(list(fields.values())))
+    # Iceberg knows no other calendar; without a word in the file Spark may take it for an old one.
+    reading = reading.option("datetimeRebaseMode", "CORRECTED")
+    rows = reading.parquet(*map(for_spark, files))
+    if len(set(rows.inputFiles())) != len(set(files)):
+        raise StorageError(
+            f"table {table.identifier} has {counted(len(set(files)), 'file')}, of which Spark sees "
+            f"{len(set(rows.inputFiles()))}: it does not read names that begin with _ or ., nor "
+            "what is gone where spark.sql.files.ignoreMissingFiles is set"
+        )
+    for name, value in naming.items():
+        rows = rows.filter(F.col(name) == value)
+    return rows.filter(_within(seam.stored)).select([_column(field, there) for field in schema])
+
+
+def _check_types(settled: Settled[OffsetRange], fields: Mapping[str, StructField]) -> None:
+    """Make sure that files are read as what they hold."""
+    for column in settled.base.schema().as_arrow():
+        if column.name not in fields:
+            continue
+        wanted, found = fields[column.name].dataType, spark_type(column)
+        if found.simpleString() != wanted.simpleString():
+            raise SchemaMismatchError(
+                f"column {column.name!r} is {found.simpleString()} in table "
+                f"{settled.table.identifier}, and {wanted.simpleString()} in the topic; name "
+                "others in the option 'columns', or use memq.scan, which converts it"
+            )
+
+
+def _within(stored: Mapping[int, Sequence[Interval]]) -> Column:
+    """Rows of offsets that come from the table; those of others may be in it as well."""
+    partition, offset = F.col("partition"), F.col("offset")
+    return reduce(
+        or_,
+        (
+            (partition == number) & (offset >= start) & (offset < end)
+            for number, intervals in stored.items()
+            for start, end in intervals
+        ),
+    )
+
+
+def _column(field: StructField, there: Sequence[str]) -> Column:
+    if field.name not in there:
+        return F.lit(None).cast(field.dataType).alias(field.name)
+    quoted = field.name.replace("`", "``")
+    return F.col(f"`{quoted}`").alias(field.name)

@@ -1,0 +1,180 @@
+"""One DataFrame over a table and its topic: the rows of `memq.scan`, exactly once each."""
+
+from __future__ import annotations
+
+import pytest
+from pyiceberg.types import LongType
+
+from memq import AdminClient
+from memq.errors import ConfigError, LimitReachedError, SchemaMismatchError, StorageError
+from memq.spark import scan, table_scan
+from tests.advice import follows
+from tests.integration.tables.lake import compact, mark_deleted
+from tests.integration.tables.topic_lake import ROWS, TopicLake
+from tests.system.spark.scan_pins import pin_and_compare, spark_frame
+
+
+@pytest.fixture
+def lake(broker, tmp_path):
+    return TopicLake(broker.address, tmp_path)
+
+
+def numbers(frame):
+    return sorted(row["n"] for row in frame.select("n").collect())
+
+
+def test_engines_agree_while_both_move(spark, broker, tmp_path):
+    """At pinned offsets DuckDB, Polars and Spark count and sum the same rows."""
+    lake = TopicLake(broker.address, tmp_path, partitions=2)
+
+    done = pin_and_compare(spark, lake, pins=6, seed=5)
+
+    assert done["put in"] > 1
+
+
+def test_the_rows_are_those_of_the_format(spark, lake):
+    """Holes are filled from Batches; each row is as `format("memq")` has it, whatever its side."""
+    lake.produce(8)
+    for start, end in [(1, 3), (5, 6)]:
+        lake.put(start, end)
+
+    frame = spark_frame(spark, lake)
+
+    plain = spark.read.format("memq").options(bootstrap=lake.address, topic=lake.topic).load()
+    assert frame.schema == plain.schema
+    assert frame.exceptAll(plain).count() == plain.exceptAll(frame).count() == 0
+    files = frame.inputFiles()
+    assert len(files) == 2
+    frame.createOrReplaceTempView("clicks")
+    row = spark.sql("select count(*), sum(n) from clicks").first()
+    assert tuple(row) == (8 * ROWS, sum(range(8 * ROWS)))
+    chosen = spark_frame(spark, lake, columns="tag,n")
+    assert chosen.columns == ["tag", "n"]
+    assert numbers(chosen) == list(range(8 * ROWS))
+
+
+def test_what_comes_later_is_not_read(spark, lake):
+    """A DataFrame stays what it was, whatever is published, put in or compacted later."""
+    lake.produce(4)
+    lake.put(0, 2)
+    frame = spark_frame(spark, lake)
+    ends = spark_frame(spark, lake, until={0: 3})
+    lake.produce(2)
+    lake.put(2, 5)
+    compact(lake.table)
+
+    for _ in range(2):
+        assert numbers(frame) == list(range(4 * ROWS))
+        assert numbers(ends) == list(range(3 * ROWS))
+    assert numbers(spark_frame(spark, lake)) == list(range(6 * ROWS))
+    assert numbers(spark_frame(spark, lake, until={0: 5})) == list(range(5 * ROWS))
+    assert numbers(spark_frame(spark, lake, until={0: 0})) == []
+
+
+def test_rows_of_other_topics_and_lives(spark, broker, lake, tmp_path):
+    """Rows of another topic, or of another incarnation, in the same table are not its rows."""
+    lake.produce(3)
+    lake.put(0, 2)
+    with AdminClient(lake.address) as admin:
+        admin.delete_topic(lake.topic)
+        admin.create_topic(lake.topic, schema=lake.schema, batch_age="5ms", read_partitions=1)
+    lake.written = 1_000
+    lake.produce(2)
+    assert numbers(spark_frame(spark, lake)) == list(range(1_000, 1_020))
+    lake.put(1, 2)
+    assert numbers(spark_frame(spark, lake)) == list(range(1_000, 1_020))
+
+    other = TopicLake(broker.address, tmp_path)
+    other.produce(1)
+    frame = scan(spark, bootstrap=other.address, topic=other.topic, table=lake.table)
+    assert numbers(frame) == list(range(ROWS))
+
+
+def test_columns_that_files_do_not_have(spark, lake):
+    """Nulls, for columns that were added to the topic later, or dropped from the table."""
+    lake.produce(2)
+    lake.put(0, 1)
+    lake.grow()
+    lake.produce(2)
+    assert scores(spark, lake) == set(range(2 * ROWS, 4 * ROWS))
+
+    lake.put(2, 3)
+    compact(lake.table)
+    assert scores(spark, lake) == set(range(2 * ROWS, 4 * ROWS))
+
+    with lake.table.load().update_schema() as update:
+        update.delete_column("score")
+    assert scores(spark, lake) == set(range(3 * ROWS, 4 * ROWS))
+
+
+def scores(spark, lake):
+    """Which rows have a score, and the right one."""
+    rows = spark_frame(spark, lake).select("n", "score").collect()
+    assert len(rows) == lake.written
+    found = {row["n"]: row["score"] for row in rows if row["score"] is not None}
+    assert all(score == n / 2 for n, score in found.items())
+    return set(found)
+
+
+def test_files_that_do_not_say_what_the_table_says(spark, lake):
+    """Rows marked as deleted, and columns under other names, are refused and not misread."""
+    lake.produce(2)
+    lake.put(0, 1)
+    with lake.table.load().update_schema() as update:
+        update.rename_column("sequence", "number")
+        update.rename_column("epoch", "sequence")
+
+    with pytest.raises(ConfigError, match=r"column 'sequence' of table .* had another name before"):
+        spark_frame(spark, lake)
+    assert numbers(spark_frame(spark, lake, columns="n")) == list(range(2 * ROWS))
+
+    mark_deleted(lake.table, 3)
+    with pytest.raises(ConfigError, match="marks rows as deleted"):
+        spark_frame(spark, lake, columns="n")
+    assert lake.numbers() == [n for n in range(2 * ROWS) if n != 3]
+
+
+def test_files_that_spark_passes_over(spark, lake):
+    """Spark hides files by their names; their rows are not left out in silence."""
+    lake.produce(2)
+    lake.put(0, 1, prefix="_")
+    with pytest.raises(StorageError, match=r"has 1 file, of which Spark sees 0"):
+        spark_frame(spark, lake)
+
+
+@follows("name others in the option 'columns', or use memq.scan, which converts it")
+def test_a_column_of_another_type(spark, lake):
+    """A table whose column somebody has widened is not read as something else."""
+    lake.produce(1)
+    lake.put(0, 1)
+    with lake.table.load().update_schema() as update:
+        update.update_column("tag", field_type=LongType())
+
+    with pytest.raises(SchemaMismatchError, match=r"'tag' is bigint in table .* and int in the"):
+        spark_frame(spark, lake)
+    assert numbers(spark_frame(spark, lake, columns="n")) == list(range(ROWS))
+    assert lake.scan().read_all()["tag"].to_pylist() == [n % 7 for n in range(ROWS)]
+
+
+@follows("Put in the ranges between them first, or use memq.scan")
+def test_a_table_with_many_gaps(spark, lake, monkeypatch):
+    """Each gap is a read of its own, so there is a limit."""
+    monkeypatch.setattr(table_scan, "MAX_READS", 2)
+    lake.produce(5)
+    lake.put(1, 2)
+    lake.put(3, 4)
+
+    with pytest.raises(LimitReachedError, match="2 gaps in a read partition"):
+        spark_frame(spark, lake)
+    lake.put(0, 1)
+    assert numbers(spark_frame(spark, lake)) == list(range(5 * ROWS))
+    lake.put(2, 3)
+    assert lake.numbers() == list(range(5 * ROWS))
+
+
+@follows("filter the DataFrame, or give until")
+@pytest.mark.parametrize("option", ["startingOffsets", "endingtimestamp", "view"])
+def test_options_that_choose_rows(spark, lake, option):
+    """Offsets and times are those of the topic alone."""
+    with pytest.raises(ConfigError, match="not with a table; filter the DataFrame, or give until"):
+        spark_frame(spark, lake, **{option: "latest"})
