@@ -34,6 +34,7 @@ NAMES = (
     "parse",
     "ranges",
     "export",
+    "scan",
     "spark",
     "failover",
     "replays",

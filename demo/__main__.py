@@ -1,4 +1,4 @@
-"""The demo: broker, producers, a crash; readers, Spark, Airflow; the audit, and a loss to find."""
+"""The demo: broker, producers, a crash; readers, Spark, Airflow, a table; the audit, and a loss."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ import polars as pl
 from demo.airflow import DemoAirflow, remove_object
 from demo.broker import DemoBroker
 from demo.check import Comparison, by_group, by_range
+from demo.lake import DemoLake
 from demo.ship import Shipped, ship
-from demo.spark import by_spark
+from demo.spark import by_spark, session
 from memq import AdminClient
 from memq.core.units import counted
 
@@ -65,7 +66,7 @@ def _run(directory: Path, path: Path, lines: list[bytes], *, keep: bool) -> int:
         airflow = DemoAirflow(directory, broker.address, TOPIC, RANGE_OFFSETS)
         stack.callback(airflow.stop)
         airflow.start()
-        ok = _main_job(broker, airflow, path, lines)
+        ok = _main_job(directory, broker, airflow, path, lines)
         if keep:
             say(f"Airflow on {airflow.url}, broker on {broker.address}, data in {directory}")
             say("all of it goes on until Ctrl-C")
@@ -74,7 +75,9 @@ def _run(directory: Path, path: Path, lines: list[bytes], *, keep: bool) -> int:
     return 0 if ok else 1
 
 
-def _main_job(broker: DemoBroker, airflow: DemoAirflow, path: Path, lines: list[bytes]) -> bool:
+def _main_job(
+    directory: Path, broker: DemoBroker, airflow: DemoAirflow, path: Path, lines: list[bytes]
+) -> bool:
     def crash() -> None:
         say("half-way: the broker is killed with SIGKILL, and started again")
         broker.kill()
@@ -86,7 +89,11 @@ def _main_job(broker: DemoBroker, airflow: DemoAirflow, path: Path, lines: list[
     group = by_group(broker.address, TOPIC, lines)
     ranges = by_range(broker.address, TOPIC, lines)
     say("reading the same ranges with Spark SQL")
-    spark = by_spark(broker.address, TOPIC, lines)
+    lake = DemoLake(directory, broker.address, TOPIC, lines)
+    with session() as running:
+        spark = by_spark(running, broker.address, TOPIC, lines)
+        say("putting them into an Iceberg table, one read partition after the other")
+        halfway = lake.fill(running)
     say("reading one stored Batch with Polars alone")
     stored = broker.objects(TOPIC)
     largest = max(stored, key=lambda each: each.stat().st_size)
@@ -104,20 +111,18 @@ def _main_job(broker: DemoBroker, airflow: DemoAirflow, path: Path, lines: list[
     _print_read("read by group", group)
     _print_read("read by exact ranges", ranges)
     _print_read("read by Spark SQL", spark)
+    _print_read("by table and topic", halfway)
     row("read by Polars", f"{counted(polars_rows, 'row')} of Batch {largest.name}")
     _print_read(counted(len(runs), "Airflow run"), parquet)
     row("audit", "clean" if audit.returncode == 0 else "NOT CLEAN")
     row("audit DAG", dag_state)
-    say("one stored object is removed on purpose; the next audit must name what is gone")
-    removed = remove_object(largest)
-    state, found = airflow.audit()
-    exact = state == "failed" and removed.named_by(found)
-    for finding in found["findings"]:
-        row(finding["finding"], _in_words(finding))
-    verdict = "exactly what was in it" if exact else "NOT what was in it"
-    row("audit DAG", f"{state}; it names {verdict}: {counted(removed.records, 'LogMessage')}")
+    exact = _lose(airflow, largest)
+    say("the Iceberg table still has what was in it: read by DuckDB, and by memq.scan")
+    table, one = lake.by_duckdb(), lake.by_scan()
+    _print_read("read by DuckDB", table)
+    _print_read("read by memq.scan", one)
     print()
-    whole = group == ranges == spark == parquet
+    whole = group == ranges == spark == parquet == halfway == table == one
     whole = whole and group.equal and not group.lost and not group.duplicated and not shipped.failed
     ok = whole and audit.returncode == 0 and dag_state == "success" and exact
     print(
@@ -126,6 +131,19 @@ def _main_job(broker: DemoBroker, airflow: DemoAirflow, path: Path, lines: list[
         else "demo: FAILED"
     )
     return ok
+
+
+def _lose(airflow: DemoAirflow, largest: Path) -> bool:
+    """Remove a stored object; whether the audit then names what was in it, and nothing else."""
+    say("one stored object is removed on purpose; the next audit must name what is gone")
+    removed = remove_object(largest)
+    state, found = airflow.audit()
+    exact = state == "failed" and removed.named_by(found)
+    for finding in found["findings"]:
+        row(finding["finding"], _in_words(finding))
+    verdict = "exactly what was in it" if exact else "NOT what was in it"
+    row("audit DAG", f"{state}; it names {verdict}: {counted(removed.records, 'LogMessage')}")
+    return exact
 
 
 def say(text: str) -> None:

@@ -24,7 +24,7 @@ from demo.check import by_range
 from demo.members import Members
 from demo.services import services
 from demo.ship import Shipped, ship
-from demo.spark import by_spark
+from demo.spark import by_spark, session
 from memq import AdminClient
 from memq.core.units import counted
 from memq.errors import MemqError
@@ -151,7 +151,8 @@ def _check(
     bootstrap, group = cluster.bootstrap, members.compare(lines)
     say("reading everything back by exact offset ranges, then with Spark SQL")
     ranges = by_range(bootstrap, TOPIC, lines)
-    spark = by_spark(bootstrap, TOPIC, lines)
+    with session() as running:
+        spark = by_spark(running, bootstrap, TOPIC, lines)
     say("Airflow plans the same ranges and processes them with Spark; takes a minute or two")
     with ExitStack() as stack:
         one = bootstrap.partition(",")[0]

@@ -1,10 +1,11 @@
-"""Read the same exact offset ranges once more, with Spark SQL."""
+"""A local Spark, and the same exact offset ranges once more, read with its SQL."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from memq import AdminClient
 from memq.spark import MemqDataSource
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from demo.check import Comparison
 
@@ -32,24 +33,20 @@ CONFIG = {
 QUERY = "SELECT key, value, partition, offset FROM topic"
 
 
-def by_spark(address: str, topic: str, lines: Sequence[bytes]) -> Comparison:
+def by_spark(spark: SparkSession, address: str, topic: str, lines: Sequence[bytes]) -> Comparison:
     """Read exact offset ranges with a Spark query; what is collected is what Spark's tasks read."""
     with AdminClient(address) as admin:
         partitions = admin.offsets(topic)
-    spark = _session()
-    try:
-        frame = (
-            spark.read.format("memq")
-            .option("bootstrap", address)
-            .option("topic", topic)
-            .option("startingOffsets", json.dumps({str(p.partition): p.start for p in partitions}))
-            .option("endingOffsets", json.dumps({str(p.partition): p.end for p in partitions}))
-            .load()
-        )
-        frame.createOrReplaceTempView("topic")
-        rows = spark.sql(QUERY).toArrow()
-    finally:
-        spark.stop()
+    frame = (
+        spark.read.format("memq")
+        .option("bootstrap", address)
+        .option("topic", topic)
+        .option("startingOffsets", json.dumps({str(p.partition): p.start for p in partitions}))
+        .option("endingOffsets", json.dumps({str(p.partition): p.end for p in partitions}))
+        .load()
+    )
+    frame.createOrReplaceTempView("topic")
+    rows = spark.sql(QUERY).toArrow()
     batches = len(
         set(zip(*(rows[name].to_pylist() for name in ("partition", "offset")), strict=True))
     )
@@ -57,7 +54,9 @@ def by_spark(address: str, topic: str, lines: Sequence[bytes]) -> Comparison:
     return compare(pairs, batches, lines)
 
 
-def _session() -> SparkSession:
+@contextmanager
+def session() -> Iterator[SparkSession]:
+    """A local Spark, for a while."""
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = sys.executable  # workers import this tree, as the driver does
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
@@ -66,4 +65,7 @@ def _session() -> SparkSession:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.dataSource.register(MemqDataSource)
-    return spark
+    try:
+        yield spark
+    finally:
+        spark.stop()
