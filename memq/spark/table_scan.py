@@ -12,12 +12,14 @@ of columns, so a table for which that is not exact is refused (`memq.tables.file
 from __future__ import annotations
 
 import json
+import re
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documentation has it
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.utils import to_str
 
 from memq.core.named_values import NO_VALUES
 from memq.core.units import counted
@@ -47,6 +49,9 @@ MAX_READS = 32
 _NAMING = dict(
     zip(NAMING_COLUMNS, (StringType(), StringType(), IntegerType(), LongType()), strict=True)
 )
+_SMALLER = re.compile(r"\b(tinyint|smallint)\b")
+"""Types of Spark for which Iceberg has `int`; the topic's values fit, as they come from there."""
+
 _SETTLED = (
     "startingOffsets",
     "endingOffsets",
@@ -65,7 +70,7 @@ def scan(
     table: str | IcebergTable,
     until: Mapping[int, int] | None = None,
     catalog_options: GivenValues = NO_VALUES,
-    **options: str,
+    **options: str | bool | int,
 ) -> DataFrame:
     """All rows of a topic that there ever were: from the table what it has, from Batches the rest.
 
@@ -99,7 +104,7 @@ def scan(
         raise ConfigError(
             f"option '{chosen[0]}': not with a table; filter the DataFrame, or give until"
         )
-    given = {**options, "topic": topic}
+    given = {name: str(to_str(value)) for name, value in options.items()} | {"topic": topic}
     opened = open_table(table, catalog_options) if isinstance(table, str) else table
     with SparkTopic(parse_read_options(given)) as asked:
         asked.info()  # from here on it is of one incarnation
@@ -163,10 +168,8 @@ def _from_table(
     table, base, seam, _ = settled
     if not any(seam.stored.values()):
         return spark.createDataFrame([], schema)
-    there = base.schema().column_names
-    fields = {name: StructField(name, kind) for name, kind in _NAMING.items()}
-    fields |= {field.name: field for field in schema if field.name in there}
-    _check_types(settled, fields)
+    named = {name: StructField(name, kind) for name, kind in _NAMING.items()}
+    fields = _stored_fields(settled, named | {field.name: field for field in schema})
     files = plain_files(table, base, naming, fields)
     reading = spark.read.schema(StructType(list(fields.values())))
     # Iceberg knows no other calendar; without a word in the file Spark may take it for an old one.
@@ -180,21 +183,28 @@ def _from_table(
         )
     for name, value in naming.items():
         rows = rows.filter(F.col(name) == value)
-    return rows.filter(_within(seam.stored)).select([_column(field, there) for field in schema])
+    return rows.filter(_within(seam.stored)).select(
+        [_column(field, field.name in fields) for field in schema]
+    )
 
 
-def _check_types(settled: Settled[OffsetRange], fields: Mapping[str, StructField]) -> None:
-    """Make sure that files are read as what they hold."""
+def _stored_fields(
+    settled: Settled[OffsetRange], wanted: Mapping[str, StructField]
+) -> dict[str, StructField]:
+    """Those of the columns that the table has, with the types that it has for them."""
+    fields = {}
     for column in settled.base.schema().as_arrow():
-        if column.name not in fields:
+        if column.name not in wanted:
             continue
-        wanted, found = fields[column.name].dataType, spark_type(column)
-        if found.simpleString() != wanted.simpleString():
+        found, kind = spark_type(column), wanted[column.name].dataType
+        if found.simpleString() != _SMALLER.sub("int", kind.simpleString()):
             raise SchemaMismatchError(
                 f"column {column.name!r} is {found.simpleString()} in table "
-                f"{settled.table.identifier}, and {wanted.simpleString()} in the topic; name "
-                "others in the option 'columns', or use memq.scan, which converts it"
+                f"{settled.table.identifier}, and {kind.simpleString()} in the topic; name others "
+                "in the option 'columns', or use memq.scan, which converts it"
             )
+        fields[column.name] = StructField(column.name, found)
+    return fields
 
 
 def _within(stored: Mapping[int, Sequence[Interval]]) -> Column:
@@ -210,8 +220,7 @@ def _within(stored: Mapping[int, Sequence[Interval]]) -> Column:
     )
 
 
-def _column(field: StructField, there: Sequence[str]) -> Column:
-    if field.name not in there:
-        return F.lit(None).cast(field.dataType).alias(field.name)
+def _column(field: StructField, there: bool) -> Column:
     quoted = field.name.replace("`", "``")
-    return F.col(f"`{quoted}`").alias(field.name)
+    column = F.col(f"`{quoted}`") if there else F.lit(None)
+    return column.cast(field.dataType).alias(field.name)

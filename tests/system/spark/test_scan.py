@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import pyarrow as pa
 import pytest
 from pyiceberg.types import LongType
 
-from memq import AdminClient
+from memq import AdminClient, OffsetRange, Producer
 from memq.errors import ConfigError, LimitReachedError, SchemaMismatchError, StorageError
 from memq.spark import scan, table_scan
+from memq.spark.iceberg import IcebergJob, range_to_iceberg
+from memq.tables.iceberg import open_table
 from tests.advice import follows
-from tests.integration.tables.lake import compact, mark_deleted
+from tests.integration.tables.lake import catalog_options, compact, mark_deleted
 from tests.integration.tables.topic_lake import ROWS, TopicLake
 from tests.system.spark.scan_pins import pin_and_compare, spark_frame
 
@@ -140,6 +146,76 @@ def test_files_that_spark_passes_over(spark, lake):
     lake.put(0, 1, prefix="_")
     with pytest.raises(StorageError, match=r"has 1 file, of which Spark sees 0"):
         spark_frame(spark, lake)
+
+
+def test_all_types_that_a_table_takes(spark, broker, make_topic, tmp_path):
+    """Each comes back as the topic has it, as Spark wrote it and after a compaction."""
+    topic, catalog = make_topic(schema=TYPED), catalog_options(tmp_path)
+    for n in range(2):
+        with Producer(broker.address, topic=topic, acks="all") as producer:
+            producer.write_table(pa.Table.from_pylist([typed_row(n), {"n": n + 2}], schema=TYPED))
+            producer.flush(timeout=60)
+    table = f"local:lake.{topic}"
+    job = IcebergJob(
+        name="to_lake",
+        topic=topic,
+        output=table,
+        catalog_options=catalog,
+        bootstrap=broker.address,
+        range=OffsetRange(0, 0, 1),
+        manifest=f"file://{tmp_path}/manifest.json",
+    )
+    range_to_iceberg(spark, job)
+
+    plain = spark.read.format("memq").options(bootstrap=broker.address, topic=topic).load()
+    for _ in range(2):
+        frame = scan(
+            spark, bootstrap=broker.address, topic=topic, table=table, catalog_options=catalog
+        )
+        assert frame.schema == plain.schema
+        assert rows_by_n(frame) == rows_by_n(plain)
+        compact(open_table(table, catalog))
+
+
+TYPED = pa.schema(
+    [
+        ("n", pa.int8()),
+        ("small", pa.int16()),
+        ("unsigned", pa.uint64()),
+        ("name", pa.string()),
+        ("raw", pa.binary()),
+        ("price", pa.decimal128(10, 2)),
+        ("day", pa.date32()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("wall", pa.timestamp("us")),
+        ("tags", pa.list_(pa.uint8())),
+        ("inner", pa.struct([("deep", pa.list_(pa.timestamp("us", "UTC"))), ("x", pa.int16())])),
+        ("more", pa.map_(pa.string(), pa.int8())),
+    ]
+)
+
+
+def typed_row(n):
+    long_ago = datetime(1500, 1, 1, tzinfo=UTC)
+    return {
+        "n": n,
+        "small": -5,
+        "unsigned": 2**64 - 1,
+        "name": "é`",
+        "raw": b"\xff",
+        "price": Decimal("-1.25"),
+        "day": long_ago.date(),
+        "at": long_ago,
+        "wall": long_ago.replace(tzinfo=None),
+        "tags": [255, None],
+        "inner": {"deep": [long_ago], "x": None},
+        "more": [("a", -128)],
+    }
+
+
+def rows_by_n(frame):
+    """Compared in Arrow, as Python has its own mind about times of long ago."""
+    return frame.toArrow().sort_by("n").to_pylist()
 
 
 @follows("name others in the option 'columns', or use memq.scan, which converts it")
