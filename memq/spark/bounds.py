@@ -53,6 +53,10 @@ class Bound:
         times = (self.times or {}).values()
         return max([self.at_ms or 0, *times, *(each.latest_ms for each in inner)])
 
+    def of_topic(self, name: str) -> Bound | None:
+        """What it says of one topic; None where it is about others."""
+        return self if self.by_topic is None else self.by_topic.get(name)
+
 
 def parse_offsets(text: str) -> Bound:
     """A bound from `earliest`, `latest`, or JSON of offsets.
@@ -150,11 +154,26 @@ def _text_ms(text: str) -> int:
 
 
 def check_bounds(starting: Bound, ending: Bound) -> None:
-    """Refuse bounds of one topic that contradict each other.
+    """Refuse bounds that contradict each other.
 
     Raises:
-        ConfigError: the end is before the start, or they name different read partitions.
+        ConfigError: the end is before the start, or they name different topics or read partitions.
     """
+    named = [set(each.by_topic) for each in (starting, ending) if each.by_topic is not None]
+    if named:
+        if named[0] != named[-1]:
+            raise ConfigError(
+                "options 'startingOffsets' and 'endingOffsets' name different topics: "
+                f"{', '.join(sorted(named[0]))} and {', '.join(sorted(named[-1]))}"
+            )
+        for name in sorted(named[0]):
+            parts = [each.of_topic(name) for each in (starting, ending)]
+            _check_topic_bounds(*(each for each in parts if each is not None))
+        return
+    _check_topic_bounds(starting, ending)
+
+
+def _check_topic_bounds(starting: Bound, ending: Bound) -> None:
     if starting.word == LATEST and ending.word == EARLIEST:
         raise ConfigError("option 'endingOffsets' = 'earliest' ends before the read starts")
     if starting.partitions is None or ending.partitions is None:

@@ -16,9 +16,10 @@ from memq.client.objects import ReadThrough
 from memq.client.producer.options import PRODUCER_OPTIONS, ProducerOptions
 from memq.client.profile import connection_of
 from memq.core.defaults import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, STORAGE_OPTIONS_VARIABLE
+from memq.core.group import check_group_name
 from memq.core.named_values import NO_VALUES, NamedValues, parse_storage_options
 from memq.core.options import Kind, Option, options_of
-from memq.core.topic import check_incarnation, check_topic_name
+from memq.core.topic import AUDIT_TOPIC, check_incarnation, check_topic_name
 from memq.errors import ConfigError, CorruptDataError, DataLossError, MemqError
 from memq.spark.bounds import (
     EARLIEST,
@@ -29,7 +30,7 @@ from memq.spark.bounds import (
     parse_timestamp,
     parse_timestamps,
 )
-from memq.spark.units import parse_size
+from memq.spark.units import parse_size, parse_time_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -54,6 +55,20 @@ def _topic(text: str) -> str:
     return text
 
 
+def _topics(text: str) -> tuple[str, ...]:
+    names = _names(text, "topics")
+    for name in names:
+        check_topic_name(name)
+    return names
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as exc:
+        raise ValueError(f"is no regular expression: {exc}") from exc
+
+
 def _incarnation(text: str) -> str:
     check_incarnation(text)  # also one that is empty: it was meant to say which topic
     return text
@@ -63,6 +78,11 @@ def _count(text: str) -> int:
     if not text.strip().isdigit() or not int(text):
         raise ValueError("must be a whole number, 1 or more")
     return int(text)
+
+
+def _consumer(text: str) -> str:
+    check_group_name(text)
+    return text
 
 
 def _job_id(text: str) -> str:
@@ -85,12 +105,16 @@ def _choice(*choices: str) -> Callable[[str], str]:
     return parse
 
 
-def _names(text: str) -> tuple[str, ...]:
+def _columns(text: str) -> tuple[str, ...]:
+    return _names(text, "columns")
+
+
+def _names(text: str, what: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     if not names:
-        raise ValueError("must name columns, separated by commas")
+        raise ValueError(f"must name {what}, separated by commas")
     if len(set(names)) < len(names):
-        raise ValueError("names a column twice")
+        raise ValueError(f"names a {what.removesuffix('s')} twice")
     return names
 
 
@@ -123,7 +147,7 @@ class _TopicOptions:
 
     Attributes:
         bootstrap: Addresses of some brokers, `host:port` separated by commas.
-        topic: The topic.
+        topic: The topic. A read of several has `subscribe` or `subscribePattern` in its place.
         token: Credential, where the brokers ask for one.
     """
 
@@ -131,7 +155,7 @@ class _TopicOptions:
         str,
         _option(_bootstrap, shown=f"`{BOOTSTRAP_VARIABLE}`, the profile, or `{DEFAULT_BOOTSTRAP}`"),
     ]
-    topic: Annotated[str, _option(_topic, shown="required")]
+    topic: Annotated[str, _option(_topic, shown="required")]  # empty where several are read
     token: Annotated[str, _option(str, "", shown="none")] = field(repr=False)
 
 
@@ -140,10 +164,14 @@ class ReadOptions(_TopicOptions):
     """The options of one read.
 
     Attributes:
+        subscribe: Names of topics, separated by commas, to be read together; in place of `topic`.
+        subscribe_pattern: Regular expression of Python; all topics are read whose whole name it
+            matches, but none of MemQ itself. In place of `topic`.
         incarnation: Of the topic, as `memq topic describe` shows it: one that was deleted and
             recreated is an error.
         starting_offsets: `earliest`, `latest`, or JSON of read partition to first offset. JSON
-            limits the read to the partitions it names.
+            limits the read to what it names. Of several topics it is by topic,
+            `{"clicks": {"0": 5}}`.
         ending_offsets: Likewise one past the last offset.
         starting_timestamp: Start with the first Batch published at this time or later: milliseconds
             since 1970, or ISO 8601 with a time zone.
@@ -163,11 +191,17 @@ class ReadOptions(_TopicOptions):
             streams.
         max_bytes_per_trigger: Most stored bytes of a micro-batch, but always one Batch; for
             streams.
+        min_offsets_per_trigger: A micro-batch waits until there are so many Batches, or until the
+            last one began `maxTriggerDelay` ago; for streams.
+        max_trigger_delay: How long a micro-batch waits for `minOffsetsPerTrigger`.
+        consumer: Name under which a stream tells the audit what its micro-batches have consumed.
         read_through: `broker` where the workers cannot reach the storage.
         storage_options: Of the object store, as `NAME=VALUE,NAME=VALUE`, such as a region or
             credentials; for driver and workers.
     """
 
+    subscribe: Annotated[tuple[str, ...] | None, _option(_topics, shown="not given")]
+    subscribe_pattern: Annotated[re.Pattern[str] | None, _option(_pattern, shown="not given")]
     incarnation: Annotated[str | None, _option(_incarnation, shown="whichever there is")]
     starting_offsets: Annotated[
         Bound, _option(parse_offsets, shown="`earliest`; for a stream `latest`")
@@ -183,7 +217,7 @@ class ReadOptions(_TopicOptions):
     ending_offsets_by_timestamp: Annotated[
         Bound | None, _option(parse_timestamps, shown="not given")
     ]
-    columns: Annotated[tuple[str, ...] | None, _option(_names, shown="all")]
+    columns: Annotated[tuple[str, ...] | None, _option(_columns, shown="all")]
     view: Annotated[View, _chosen(View, "records")]
     mode: Annotated[Mode, _chosen(Mode, "failfast")]
     fail_on_data_loss: Annotated[bool, _option(_flag, "true", kind="flag")]
@@ -194,6 +228,9 @@ class ReadOptions(_TopicOptions):
     max_bytes_per_partition: Annotated[int, _option(parse_size, "128MiB", kind="size")]
     max_offsets_per_trigger: Annotated[int | None, _option(_count, kind="count", shown="no limit")]
     max_bytes_per_trigger: Annotated[int | None, _option(parse_size, kind="size", shown="no limit")]
+    min_offsets_per_trigger: Annotated[int | None, _option(_count, kind="count", shown="no wait")]
+    max_trigger_delay: Annotated[int, _option(parse_time_ms, "15m", kind="duration")]
+    consumer: Annotated[str | None, _option(_consumer, shown="none: nothing is told")]
     read_through: Annotated[ReadThrough, _chosen(ReadThrough, "storage")]
     storage_options: Annotated[
         NamedValues,
@@ -217,6 +254,34 @@ class ReadOptions(_TopicOptions):
         return times or self.ending_offsets
 
     @property
+    def subject(self) -> str:
+        """What is read, in words."""
+        if self.subscribe_pattern is not None:
+            return f"topics {self.subscribe_pattern.pattern!r}"
+        return f"topics {', '.join(self.subscribe)}" if self.subscribe else f"topic {self.topic}"
+
+    def covers(self, topic: str) -> bool:
+        """Whether a topic of this name is to be read: JSON limits a read to what it names."""
+        if self.subscribe_pattern is None:
+            named = topic in (self.subscribe or (self.topic,))
+        else:
+            named = topic != AUDIT_TOPIC and bool(self.subscribe_pattern.fullmatch(topic))
+        bounds = (self.starting, self.ending)
+        return named and all(each.of_topic(topic) is not None for each in bounds)
+
+    def of_topic(self, topic: str, incarnation: str | None) -> ReadOptions:
+        """The options of a read of one of its topics, which it `covers`."""
+        bounds = {name: each.of_topic(topic) for name in _BOUNDS if (each := getattr(self, name))}
+        return replace(
+            self,
+            topic=topic,
+            subscribe=None,
+            subscribe_pattern=None,
+            incarnation=incarnation,
+            **bounds,
+        )
+
+    @property
     def permissive(self) -> bool:
         """Whether what cannot be read is skipped and counted."""
         return self.mode == "permissive"
@@ -226,6 +291,13 @@ class ReadOptions(_TopicOptions):
         if isinstance(error, DataLossError):
             return self.permissive or not self.fail_on_data_loss
         return self.permissive and isinstance(error, CorruptDataError)
+
+
+_BOUNDS = [
+    f"{side}_{what}"
+    for side in ("starting", "ending")
+    for what in ("offsets", "timestamp", "offsets_by_timestamp")
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -294,9 +366,53 @@ def parse_read_options(given: Mapping[str, str], *, stream: bool = False) -> Rea
             values, f"{side}_offsets", f"{side}_timestamp", f"{side}_offsets_by_timestamp"
         )
         values[f"{side}_offsets"] = values[f"{side}_offsets"] or Bound(word=default)
-    options = ReadOptions(**values)
+    _check_one_of(values, "topic", "subscribe", "subscribe_pattern")
+    options = ReadOptions(**values | {"topic": values["topic"] or ""})
     check_bounds(options.starting, options.ending)
-    return options
+    _check_topics(options)
+    _check_stream(options)
+    return options.of_topic(options.topic, options.incarnation) if options.topic else options
+
+
+def _check_topics(options: ReadOptions) -> None:
+    """Refuse what does not say which topic it is about, or speaks of one that is not read."""
+    several = not options.topic
+    if several and options.incarnation is not None:
+        raise ConfigError("option 'incarnation' is that of one topic: name it by 'topic'")
+    for side, bound in (("starting", options.starting), ("ending", options.ending)):
+        if several and bound.partitions is not None:
+            raise ConfigError(
+                f"the JSON of option '{side}Offsets' does not say of which topic its read "
+                'partitions are; where several are read, write {"clicks": {"0": 5}}'
+            )
+        named = set(bound.by_topic or ())
+        read = set(options.subscribe or (options.topic,))
+        if named and options.subscribe_pattern is None and named != read:
+            raise ConfigError(
+                f"option '{side}Offsets' names the topics {', '.join(sorted(named))}, and the "
+                f"read is of {', '.join(sorted(read))}"
+            )
+        if options.subscribe_pattern is not None:
+            for name in sorted(named):
+                if not options.subscribe_pattern.fullmatch(name):
+                    raise ConfigError(
+                        f"option '{side}Offsets' names topic {name!r}, which 'subscribePattern' "
+                        "does not match"
+                    )
+
+
+def _check_stream(options: ReadOptions) -> None:
+    """Refuse limits of micro-batches that exclude each other, and reports that may not be true."""
+    least, most = options.min_offsets_per_trigger, options.max_offsets_per_trigger
+    if least is not None and most is not None and least > most:
+        raise ConfigError(
+            f"option 'minOffsetsPerTrigger' = {least} is more than 'maxOffsetsPerTrigger' = {most}"
+        )
+    if options.consumer is not None and (options.permissive or not options.fail_on_data_loss):
+        raise ConfigError(
+            "option 'consumer' tells the audit that all was read; with mode=permissive or "
+            "failOnDataLoss=false a task may leave out something: leave out one of them"
+        )
 
 
 def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
@@ -314,7 +430,12 @@ def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
 
 def _meant(unknown: str, names: Sequence[str]) -> str:
     """Which option somebody may have meant who wrote another one."""
-    kafkas = {"kafka.bootstrap.servers": "bootstrap", "subscribe": "topic"}.get(unknown.lower())
+    kafkas = {
+        "kafka.bootstrap.servers": "bootstrap",
+        "kafka.group.id": "consumer",
+        "subscribe": "topic",
+    }.get(unknown.lower())
+    kafkas = kafkas if kafkas in names else None
     lower = {name.lower(): name for name in names}
     near = get_close_matches(unknown.lower(), lower, n=1, cutoff=0.8)
     meant = kafkas or (lower[near[0]] if near else "")
@@ -333,7 +454,7 @@ def _parse_all(
             f"unknown option {unknown[0]!r}{_meant(unknown[0], names)}; a {what} knows "
             f"{', '.join(names)}"
         )
-    if "topic" not in texts:
+    if not texts.keys() & ({"topic", "subscribe", "subscribepattern"} & set(map(str.lower, names))):
         raise ConfigError(f"option 'topic' is missing: name the topic to {what}")
     values = {field: _value(row, texts.get(row.name.lower())) for field, row in table.items()}
     # Here, on the driver, so that every task asks the same brokers.

@@ -4,9 +4,10 @@ Batch reads and streams plan alike, from notifications alone. One pass over them
 and whether it has a Message under a name that is known; only then are indexes read, to find the
 duplicates (`memq.spark.duplicates`).
 
-All Batches of the ranges are laid end to end, by read partition and offset, and the whole is cut at
-equal distances. A cut that falls into a Batch goes between two of its Messages, which are taken to
-be equally large; so one task reads many small Batches, and one large Batch feeds many tasks.
+All Batches of the ranges are laid end to end, by topic, read partition and offset, and the whole is
+cut at equal distances. A cut that falls into a Batch goes between two of its Messages, which are
+taken to be equally large; so one task reads many small Batches, and one large Batch feeds many
+tasks.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from __future__ import annotations
 import logging
 import os
 from itertools import pairwise
-from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
 from memq.client.duplicates import MessageNames
+from memq.core.manifest import Totals
 from memq.core.ranges import OffsetRange, offsets_in_words, retained_in_words
 from memq.core.units import counted
 from memq.errors import ConfigError, OffsetOutOfRangeError
@@ -28,9 +29,8 @@ from memq.spark.duplicates import find_duplicates
 from memq.spark.topic import without_runs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from memq.client.duplicates import Duplicates
     from memq.core.notification.notification import PublishedBatch
     from memq.core.wire.messages import PartitionOffsets
     from memq.spark.bounds import Bound
@@ -199,21 +199,36 @@ def retained_part(options: ReadOptions, wanted: OffsetRange, first_retained: int
 # -- tasks ----------------------------------------------------------------------------------
 
 
-def plan(
+class Found(NamedTuple):
+    """What was found in some ranges of a topic.
+
+    Attributes:
+        parts: all Messages of each Batch, with the duplicates among them; in no order.
+        totals: of all Batches by read partition, where they were asked for.
+    """
+
+    parts: list[MessageRange]
+    totals: dict[int, Totals]
+
+
+def find(
     topic: SparkTopic,
     options: ReadOptions,
     ranges: Sequence[OffsetRange],
     history: NameHistory,
     before: Sequence[OffsetRange] = (),
-) -> list[TaskInput]:
-    """What the tasks of a read are to do: at least one.
+    *,
+    totals: bool = False,
+) -> Found:
+    """The Batches of some ranges of a topic, and the duplicates in them.
 
     Args:
         topic: the topic.
-        options: of the read.
+        options: of the read of this topic.
         ranges: what to read.
         history: the names of the Messages in `before`; those in `ranges` are added.
         before: what was read earlier; duplicates of its Messages are dropped.
+        totals: whether to add up what the notifications say.
 
     Raises:
         OffsetOutOfRangeError: retention has removed some of it.
@@ -223,8 +238,12 @@ def plan(
     """
     known = MessageNames()
     batches = []
+    sums: dict[int, Totals] = {}
     for batch in topic.batches_in_order(ranges):
         history.add(batch, known)
+        if totals:
+            so_far = sums.get(batch.partition, Totals())
+            sums[batch.partition] = so_far.plus(batch.notification)
         batches.append(batch if options.view == "messages" else without_runs(batch))
     if history.forgotten:
         log.warning(
@@ -234,21 +253,45 @@ def plan(
             history.forgotten,
         )
     duplicates = find_duplicates(topic, options, ranges, before, known) if known else {}
+    none: frozenset[int] = frozenset()
+    parts = [
+        MessageRange(
+            batch,
+            0,
+            batch.notification.messages,
+            duplicates.get((batch.partition, batch.offset), none),
+        )
+        for batch in batches
+    ]
+    return Found(parts, sums)
+
+
+def inputs_of(options: ReadOptions, parts: Iterable[MessageRange]) -> list[TaskInput]:
+    """What the tasks of a read are to do: at least one.
+
+    Args:
+        options: of the read.
+        parts: whole Batches, of one topic or of several.
+    """
+    ordered = sorted(parts, key=_place)
     tasks = task_count(
-        sum(batch.notification.size_bytes for batch in batches),
+        sum(part.batch.notification.size_bytes for part in ordered),
         options.max_bytes_per_partition,
         options.min_partitions,
         os.cpu_count() or 1,
     )
-    batches.sort(key=attrgetter("partition", "offset"))
-    inputs = cut(batches, duplicates, tasks)
+    inputs = cut(ordered, tasks)
     log.info(
-        "MemQ topic %s: %s in %s",
-        options.topic,
-        counted(len(batches), "Batch"),
+        "MemQ %s: %s in %s",
+        options.subject,
+        counted(len(ordered), "Batch"),
         counted(len(inputs), "task"),
     )
     return inputs
+
+
+def _place(part: MessageRange) -> tuple[str, int, int]:
+    return part.batch.notification.topic, part.batch.partition, part.batch.offset
 
 
 def task_count(total_bytes: int, max_bytes: int, min_tasks: int | None, slots: int) -> int:
@@ -269,30 +312,28 @@ def task_count(total_bytes: int, max_bytes: int, min_tasks: int | None, slots: i
     return -(-needed // slots) * slots  # else the last round leaves slots idle
 
 
-def cut(batches: Sequence[PublishedBatch], duplicates: Duplicates, tasks: int) -> list[TaskInput]:
+def cut(parts: Sequence[MessageRange], tasks: int) -> list[TaskInput]:
     """The Batches as inputs of about equal bytes; fewer when there are not as many Messages.
 
     Args:
-        batches: in the order of partitions and offsets.
-        duplicates: positions of Messages to drop.
+        parts: whole Batches, in the order in which they are to be read.
         tasks: how many inputs to make, 1 or more.
 
     Returns:
         At least one input: an empty list Spark takes for a plan of its own.
     """
-    total = sum(batch.notification.size_bytes for batch in batches)
+    total = sum(part.batch.notification.size_bytes for part in parts)
     inputs: list[TaskInput] = []
     ranges: list[MessageRange] = []
     done = 0
-    for batch in batches:
-        dropped = duplicates.get((batch.partition, batch.offset), frozenset())
-        for number, (start, end) in enumerate(pairwise(_bounds(batch, done, total, tasks))):
+    for part in parts:
+        for number, (start, end) in enumerate(pairwise(_bounds(part.batch, done, total, tasks))):
             if number:
                 inputs.append(TaskInput(ranges))
                 ranges = []
             if start < end:
-                ranges.append(MessageRange(batch, start, end, dropped))
-        done += batch.notification.size_bytes
+                ranges.append(part._replace(start=start, end=end))
+        done += part.batch.notification.size_bytes
     inputs.append(TaskInput(ranges))
     return [each for each in inputs if each.ranges] or [TaskInput(())]
 

@@ -5,26 +5,28 @@ Spark makes it anew, in a Python process beside the driver, for each `load()` an
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader
 
-from memq.core.format.schema import deserialize_schema
 from memq.spark.columns import MESSAGE_COLUMNS, MESSAGE_NEVER_NULL, Shape, choose, shape_of
 from memq.spark.duplicates import NameHistory
-from memq.spark.options import ReadOptions, parse_read_options
-from memq.spark.plan import TaskInput, plan, resolve
+from memq.spark.options import parse_read_options
+from memq.spark.plan import TaskInput, find, inputs_of, resolve
 from memq.spark.stream import MemqStreamReader
-from memq.spark.topic import SparkTopic
+from memq.spark.topics import SparkTopics, agreed_schema, check_named
 from memq.spark.worker import TaskReader, schemas_by_crc
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, InputPartition
     from pyspark.sql.types import StructType
+
+    from memq.core.wire.messages import TopicInfo
+    from memq.spark.options import ReadOptions
+    from memq.spark.plan import MessageRange
 
 
 class MemqDataSource(DataSource):
@@ -43,16 +45,20 @@ class MemqDataSource(DataSource):
             UnknownTopicError: there is no such topic.
             MemqError: no broker answered in time.
         """
-        return _task_reader(parse_read_options(self.options), None).shape.spark
+        return _task_reader(parse_read_options(self.options), None)[0].shape.spark
 
     def reader(self, schema: StructType) -> MemqReader:
         """What reads a range once."""
-        return MemqReader(_task_reader(parse_read_options(self.options), schema))
+        task_reader, infos = _task_reader(parse_read_options(self.options), schema)
+        check_named(task_reader.options, infos)
+        return MemqReader(task_reader, {name: each.incarnation for name, each in infos.items()})
 
     def streamReader(self, schema: StructType) -> MemqStreamReader:  # noqa: N802 - Spark's name
         """What follows a topic."""
         options = parse_read_options(self.options, stream=True)
-        return MemqStreamReader(_task_reader(options, schema))
+        task_reader, infos = _task_reader(options, schema)
+        name, info = next(iter(infos.items()))
+        return MemqStreamReader(task_reader, (name, info.schemas[info.schema_id]))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """What writes a DataFrame to a topic."""
@@ -78,24 +84,31 @@ class MemqReader(DataSourceReader):
 
     Args:
         task_reader: what the workers do.
+        incarnations: of the topics that are read, by name.
     """
 
-    def __init__(self, task_reader: TaskReader) -> None:
+    def __init__(self, task_reader: TaskReader, incarnations: Mapping[str, str]) -> None:
         self._options = task_reader.options
         self._task_reader = task_reader
+        self._incarnations = incarnations
 
     def __repr__(self) -> str:
-        return f"<MemqReader {self._options.topic}>"
+        return f"<MemqReader {self._options.subject}>"
 
     def partitions(self) -> Sequence[InputPartition]:
         """The inputs of the tasks that read what the options name, as of now.
 
         Raises:
             OffsetOutOfRangeError: some of it is not retained.
-            MemqError: see `memq.spark.plan.plan`.
+            MemqError: see `memq.spark.plan.find`.
         """
-        with SparkTopic(self._options) as topic:
-            return plan(topic, self._options, resolve(topic, self._options), NameHistory())
+        parts: list[MessageRange] = []
+        with SparkTopics(self._options) as topics:
+            for name, incarnation in self._incarnations.items():
+                options = self._options.of_topic(name, incarnation)
+                topic = topics.topic(options)
+                parts += find(topic, options, resolve(topic, options), NameHistory()).parts
+        return inputs_of(self._options, parts)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
@@ -103,18 +116,25 @@ class MemqReader(DataSourceReader):
         return self._task_reader.read(partition)
 
 
-def _task_reader(options: ReadOptions, wanted: StructType | None) -> TaskReader:
-    """What the workers are to do: rows with the columns that are wanted, if any were chosen.
+def _task_reader(
+    options: ReadOptions, wanted: StructType | None
+) -> tuple[TaskReader, dict[str, TopicInfo]]:
+    """What the workers are to do, and the topics: rows with the columns wanted, if any were chosen.
 
-    From here on the options name the incarnation of the topic.
+    From here on the options of a read of one topic name its incarnation.
     """
-    with SparkTopic(options) as topic:
-        info = topic.info()
-    options = replace(options, incarnation=info.incarnation)
+    with SparkTopics(options) as topics:
+        infos = topics.look_up()
+    chosen = options.columns if wanted is None else wanted.names
+    schema = agreed_schema(options, infos, chosen if options.view == "records" else ())
+    if options.topic:
+        options = options.of_topic(options.topic, infos[options.topic].incarnation)
     if options.view == "messages":
         columns = choose(MESSAGE_COLUMNS, options.columns, wanted, MESSAGE_NEVER_NULL)
         shape = Shape(columns, frozenset())
     else:
-        newest = deserialize_schema(info.schemas[info.schema_id])
-        shape = shape_of(options.topic, newest, options.columns, wanted)
-    return TaskReader(options, shape, schemas_by_crc(info.schemas))
+        shape = shape_of(next(iter(infos)), schema, options.columns, wanted)
+    schemas = {
+        crc: data for each in infos.values() for crc, data in schemas_by_crc(each.schemas).items()
+    }
+    return TaskReader(options, shape, schemas), infos

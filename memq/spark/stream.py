@@ -2,20 +2,17 @@
 
 Theory of operation
 -------------------
-Spark keeps in its checkpoint where each micro-batch begins and ends, and a range of offsets names
-the same Batches for ever. So a micro-batch that is run again after a crash reads the same rows, and
-a sink that takes each micro-batch once gets every row once.
+Spark keeps in its checkpoint where each micro-batch begins and ends (`memq.spark.checkpoint`), and
+a range of offsets names the same Batches for ever. So a micro-batch that is run again after a crash
+reads the same rows, and a sink that takes each micro-batch once gets every row once.
 
-The position of a stream is JSON: `{"incarnation": I, "partitions": {"0": {"from": F, "next": N}}}`.
-In read partition 0 it began at F and reads on at N; F is part of it because a duplicate is
-something that *this stream* has read before. The offsets are those of incarnation I of the topic,
-and mean nothing in another one.
-
-A duplicate may stand in a later micro-batch than its original. So each plan compares with what the
-stream has read before, back to the topic's deduplication window before the oldest Batch of the
-micro-batch: the write side knows every name that long, and producers give up sooner. It looks no
-further back than where the stream began. A new process of the driver learns these names from the
-notifications once, and then keeps them.
+Rule 1. Which topics a pattern matches is asked once for each micro-batch, when its end is chosen. A
+    topic that the stream has not read before is read from its earliest offset on, as new read
+    partitions are: what was published to it before the stream came to know it is read as well.
+Rule 2. A topic goes on only as the incarnation that the checkpoint names. One that was deleted and
+    recreated stops the stream, also between two micro-batches.
+Rule 3. A topic that is in the checkpoint and is gone stops the stream, for what it still had can
+    never be read. With failOnDataLoss=false it is left out from then on.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ from __future__ import annotations
 import logging
 import time
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import (
@@ -34,103 +31,73 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from memq.client.duplicates import MessageNames
-from memq.client.lag import lag_between, total_lag
-from memq.core.ranges import OffsetRange
-from memq.core.topic import check_incarnation
-from memq.core.units import counted
-from memq.errors import (
-    ConfigError,
-    CorruptDataError,
-    InvalidRequestError,
-    MemqError,
-    OffsetOutOfRangeError,
-    TopicRecreatedError,
+from memq.client.lag import Lag, total_lag
+from memq.core.format.schema import deserialize_schema
+from memq.errors import ConfigError, DataLossError, MemqError, TopicRecreatedError
+from memq.spark.admission import admit
+from memq.spark.checkpoint import (
+    StreamPosition,
+    StreamPositions,
+    TopicPosition,
+    decode_topics,
+    encode_topics,
 )
-from memq.spark.bounds import LATEST
-from memq.spark.duplicates import NameHistory
-from memq.spark.plan import (
-    TaskInput,
-    bound_offsets,
-    check_published,
-    plan,
-    retained_offsets,
-    retained_part,
-)
-from memq.spark.topic import GO_ON, SparkTopic
+from memq.spark.plan import TaskInput, inputs_of
+from memq.spark.topic import GO_ON
+from memq.spark.topic_stream import TopicStream
+from memq.spark.topics import SparkTopics, check_agrees, check_named
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql.datasource import InputPartition
 
-    from memq.core.notification.notification import PublishedBatch
-    from memq.core.wire.messages import PartitionOffsets
+    from memq.spark.plan import MessageRange
     from memq.spark.worker import TaskReader
 
 log = logging.getLogger("memq.spark")
 
-
-class StreamPosition(NamedTuple):
-    """Where a stream stands in a read partition: it began at `began` and reads on at `next`."""
-
-    began: int
-    next: int
-
-
-StreamPositions = dict[int, StreamPosition]
+Positions = dict[str, StreamPositions]
+"""By topic and read partition."""
 
 
 class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches on the driver; the workers read. It can be pickled until it plans.
 
     Args:
-        task_reader: what the workers do; its options name the incarnation of the topic.
+        task_reader: what the workers do; its options name the incarnation of a single topic.
+        first: name of a topic, and its schema serialized; that of others must agree.
     """
 
-    def __init__(self, task_reader: TaskReader) -> None:
+    def __init__(self, task_reader: TaskReader, first: tuple[str, bytes]) -> None:
         self._options = task_reader.options
-        self._incarnation = task_reader.options.incarnation or ""
         self._task_reader = task_reader
-        self._target: dict[int, int] | None = None  # of Trigger.AvailableNow
-        self._known: dict[int, int] = {}  # where `_history` ends
-        self._history: NameHistory | None = None
+        self._first = first
+        self._streams: dict[str, TopicStream] = {}  # the topics, as they were looked up last
+        self._target: dict[str, dict[int, int]] | None = None  # of Trigger.AvailableNow
         self._planned: tuple[Any, list[TaskInput]] | None = None  # Spark may ask again
-        self._taken: StreamPositions = {}  # where the latest micro-batch ends
+        self._taken: Positions = {}  # where the latest micro-batch ends
 
     def __repr__(self) -> str:
-        return f"<MemqStreamReader {self._options.topic} at {self._known}>"
+        return f"<MemqStreamReader {self._options.subject} {list(self._streams.values())}>"
 
     @cached_property
-    def _topic(self) -> SparkTopic:
-        return SparkTopic(self._options)
-
-    @cached_property
-    def _dedup_window_ms(self) -> int:
-        """How long the write side of the topic knows what was published."""
-        return self._topic.info().config.dedup_window_ms
+    def _topics(self) -> SparkTopics:
+        return SparkTopics(self._options)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Where a stream without a checkpoint begins.
 
         Raises:
-            ConfigError: there is no such read partition, or the start is a time to come.
+            ConfigError: there is no such topic or read partition, or the start is a time to come.
             OffsetOutOfRangeError: the start is an offset that is not published yet.
             MemqError: the brokers failed.
         """
         self._check_start_time(time.time() * 1000)
-        retained = retained_offsets(self._topic)
-        start = bound_offsets(self._topic, self._options.starting, retained, "startingOffsets")
-        positions = {
-            partition: StreamPosition(offset, offset)
-            for partition, offset in start.items()
-            if self._reads(partition)
-        }
-        for partition, (_, offset) in positions.items():
-            empty = OffsetRange(partition, offset, offset)
-            check_published(self._options.topic, empty, retained[partition])
-        return encode_checkpoint(self._incarnation, positions)
+        self._look_up()
+        check_named(self._options, self._streams)
+        return self._encode({name: each.began() for name, each in self._streams.items()})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """That there is a limit; `latestOffset` takes both of them from the options."""
@@ -146,57 +113,61 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             TopicRecreatedError: the checkpoint is of a topic that was deleted.
             OffsetOutOfRangeError: retention has removed what comes next.
+            DataLossError: a topic is gone.
+            SchemaMismatchError: a topic is new, and has other columns.
             MemqError: the brokers failed.
         """
+        self._look_up()
         before = self._decode(start)
-        retained = retained_offsets(self._topic)
-        positions = self._positions_retained(before, retained)
-        ends = self._ends(retained)
+        positions, ends = self._reach(before)
         unlimited = isinstance(limit, ReadAllAvailable)
         positions = admit(
             positions,
-            {partition: end for partition, end in ends.items() if partition in positions},
-            self._topic.batches_in_order,
+            {
+                name: {partition: end for partition, end in some.items() if partition in there}
+                for name, some in ends.items()
+                if (there := positions.get(name))
+            },
+            {name: each.topic.batches_in_order for name, each in self._streams.items()},
             max_offsets=None if unlimited else self._options.max_offsets_per_trigger,
             max_bytes=None if unlimited else self._options.max_bytes_per_trigger,
         )
         self._taken = positions
-        return encode_checkpoint(self._incarnation, positions)
+        return self._encode(positions)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Fix the end at what is published now."""
-        self._target = self._ends(retained_offsets(self._topic))
+        """Fix the end at what is published now, in the topics that there are now."""
+        self._look_up()
+        self._target = {name: each.ends(each.retained()) for name, each in self._streams.items()}
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """The end of each read partition, for the progress of the query, and its lag.
 
         The lag is what this stream is to read and no micro-batch has taken yet.
         """
-        retained = retained_offsets(self._topic)
-        ends = self._ends(retained)
-        positions = {
-            partition: StreamPosition(retained[partition].start, end)
-            for partition, end in ends.items()
-        }
-        report = encode_checkpoint(self._incarnation, positions)
+        if not self._streams:
+            self._look_up()
+        positions: Positions = {}
+        ends: dict[str, dict[int, int]] = {}
+        for name, each in self._streams.items():
+            retained = each.retained()
+            ends[name] = each.ends(retained, self._target_of(name))
+            positions[name] = {
+                partition: StreamPosition(retained[partition].start, end)
+                for partition, end in ends[name].items()
+            }
+        report = self._encode(positions)
         try:
-            return report | {"lag": self._lag(ends)}
+            lags = {
+                name: each.lag(self._taken.get(name, {}), ends[name])
+                for name, each in self._streams.items()
+            }
         except MemqError as exc:  # it is a figure to look at: whoever reads on is told
-            log.warning("MemQ topic %s: lag is not known: %s", self._options.topic, exc)
+            log.warning("MemQ %s: lag is not known: %s", self._options.subject, exc)
             return report
-
-    def _lag(self, ends: Mapping[int, int]) -> dict[str, Any]:
-        """What lies between the end of the latest micro-batch and the ends."""
-        taken = {p: position.next for p, position in self._taken.items() if p in ends}
-        before = self._topic.lag(taken)
-        after = self._topic.lag({p: ends[p] for p in taken})
-        total = total_lag(lag_between(before[p], after[p]) for p in taken)
-        return {
-            "batches": total.batches,
-            "records": total.records,
-            "bytes": total.size_bytes,
-            "seconds": round(total.seconds, 3),
-        }
+        for name, entry in report.get("topics", {}).items():
+            entry["lag"] = _figures(lags[name])
+        return report | {"lag": _figures(total_lag(lags.values()))}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The inputs of the tasks of a micro-batch.
@@ -204,10 +175,11 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             TopicRecreatedError: it is of a topic that was deleted.
             OffsetOutOfRangeError: retention has removed some of it.
-            MemqError: see `memq.spark.plan.plan`.
+            DataLossError: a topic is gone.
+            MemqError: see `memq.spark.plan.find`.
         """
         if self._planned is None or self._planned[0] != (start, end):
-            self._planned = (start, end), self._plan(self._decode(start), self._decode(end))
+            self._planned = (start, end), self._plan(start, end)
         return self._planned[1]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -217,8 +189,8 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Close the connections."""
-        if "_topic" in self.__dict__:
-            self._topic.close()
+        if "_topics" in self.__dict__:
+            self._topics.close()
 
     def _check_start_time(self, now_ms: float) -> None:
         """Refuse a start in the future: its offsets are not known, and a checkpoint keeps them."""
@@ -231,188 +203,120 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "begin now at the latest: leave the option out and set startingOffsets to latest"
             )
 
-    def _decode(self, offset: Mapping[str, Any]) -> StreamPositions:
-        """Positions from the checkpoint, if they are positions in this topic.
+    def _look_up(self) -> None:
+        """Find the topics that are to be read now; those that are named are found once for all.
 
         Raises:
-            TopicRecreatedError: the topic was recreated since.
+            SchemaMismatchError: one that is new has other columns than the others.
+            MemqError: there is no such topic, or the brokers failed.
         """
-        incarnation, positions = decode_checkpoint(offset)
-        if incarnation != self._incarnation:
-            raise TopicRecreatedError(
-                f"topic {self._options.topic!r} was deleted and recreated: "
-                f"{self._incarnation} and {incarnation} are two topics of that name. "
-                f"{GO_ON}"
-            )
-        return positions
+        if self._streams and self._options.subscribe_pattern is None:
+            return
+        found = self._topics.look_up()
+        streams: dict[str, TopicStream] = {}
+        for name, info in found.items():
+            known = self._streams.get(name)
+            if known is None or known.incarnation != info.incarnation:
+                options = self._options.of_topic(name, info.incarnation)
+                self._check_columns(name, info.schemas[info.schema_id])
+                known = TopicStream(self._topics.topic(options), options)
+            streams[name] = known
+        self._streams = streams
 
-    def _reads(self, partition: int) -> bool:
-        """Whether the stream reads this read partition: endingOffsets may name those it reads."""
-        chosen = self._options.ending.partitions
-        return chosen is None or partition in chosen
+    def _check_columns(self, name: str, schema: bytes) -> None:
+        first, known = self._first
+        if name != first and self._options.view == "records":
+            mine, other = deserialize_schema(known), deserialize_schema(schema)
+            check_agrees(first, mine, name, other, self._task_reader.shape.spark.names)
 
-    def _ends(self, retained: Mapping[int, PartitionOffsets]) -> dict[int, int]:
-        """How far each read partition may be read now."""
-        ends = {partition: each.end for partition, each in retained.items()}
-        ending = self._options.ending
-        if ending.word != LATEST:
-            caps = bound_offsets(self._topic, ending, retained, "endingOffsets")
-            ends = {partition: min(ends[partition], cap) for partition, cap in caps.items()}
-        if self._target is not None:
-            ends = {
-                partition: min(end, self._target[partition])
-                for partition, end in ends.items()
-                if partition in self._target
-            }
-        return ends
+    def _decode(self, offset: Mapping[str, Any]) -> Positions:
+        """Positions from the checkpoint, if they are positions in the topics that there are.
 
-    def _positions_retained(
-        self, start: StreamPositions, retained: Mapping[int, PartitionOffsets]
-    ) -> StreamPositions:
-        """Positions that can be read on from, with those of read partitions that are new."""
-        positions: StreamPositions = {}
-        for partition, (began, offset) in start.items():
-            if partition not in retained or offset > retained[partition].end:
-                end = retained[partition].end if partition in retained else 0
-                raise OffsetOutOfRangeError(
-                    f"the checkpoint stands at offset {offset} of "
-                    f"{self._options.topic}/{partition}, which ends at {end}: its queue lost "
-                    "notifications. Begin with a new checkpoint"
+        Raises:
+            TopicRecreatedError: a topic was recreated since.
+            DataLossError: a topic is gone, and must not be passed over.
+        """
+        names = {each.incarnation: name for name, each in self._streams.items()}
+        one = self._options.topic or next(iter(self._streams), "")
+        found: Positions = {}
+        for name, position in decode_topics(offset, names, one).items():
+            if name not in self._streams and not self._recover(name, position):
+                continue
+            present = self._streams[name].incarnation
+            if position.incarnation != present:
+                raise TopicRecreatedError(
+                    f"topic {name!r} was deleted and recreated: "
+                    f"{present} and {position.incarnation} are two topics of that name. "
+                    f"{GO_ON}"
                 )
-            first = retained[partition].start
-            rest = retained_part(self._options, OffsetRange(partition, offset, first), first)
-            positions[partition] = StreamPosition(began, rest.start)
-        if self._options.starting.partitions is None:
-            for partition in filter(self._reads, set(retained) - set(positions)):
-                first = retained[partition].start
-                log.info("MemQ topic %s: new read partition %d", self._options.topic, partition)
-                positions[partition] = StreamPosition(first, first)
-        return positions
+            found[name] = position.partitions
+        return found
 
-    def _plan(self, start: StreamPositions, end: StreamPositions) -> list[TaskInput]:
-        retained = retained_offsets(self._topic)
-        firsts = {
-            partition: start[partition].next if partition in start else began
-            for partition, (began, _) in end.items()
-        }
-        wanted = [
-            OffsetRange(partition, firsts[partition], following)
-            for partition, (_, following) in sorted(end.items())
-        ]
-        ranges = [
-            rest
-            for each in wanted
-            if (rest := retained_part(self._options, each, retained[each.partition].start)).size
-        ]
-        if not ranges:
-            return []
-        before = self._before(ranges, firsts, end, retained)
-        if self._history is None or any(
-            self._known.get(partition, first) != first for partition, first in firsts.items()
-        ):
-            self._history = self._learn(before)
-        inputs = plan(self._topic, self._options, ranges, self._history, before)
-        self._known = {partition: position.next for partition, position in end.items()}
-        return inputs
+    def _recover(self, name: str, position: TopicPosition) -> bool:
+        """Whether a topic is to be read that the stream has read, and that was not found now.
 
-    def _before(
-        self,
-        ranges: Sequence[OffsetRange],
-        firsts: Mapping[int, int],
-        end: StreamPositions,
-        retained: Mapping[int, PartitionOffsets],
-    ) -> list[OffsetRange]:
-        """What the stream has read within the deduplication window before these ranges."""
-        heads = [each._replace(end=each.start + 1) for each in ranges]
-        # Where Kafka's offsets have gaps there may be none of them.
-        oldest_ms = min((batch.timestamp_ms for batch in self._topic.batches(heads)), default=0)
-        since = self._topic.offsets(max(0, oldest_ms - self._dedup_window_ms))
-        before = [
-            OffsetRange(
-                each.partition,
-                max(each.at or 0, end[each.partition].began, retained[each.partition].start),
-                firsts[each.partition],
-            )
-            for each in since
-            if each.partition in firsts
-        ]
-        return [each for each in before if each.size > 0]
-
-    def _learn(self, before: Sequence[OffsetRange]) -> NameHistory:
-        """The names of what was read before, from the notifications."""
-        history = NameHistory(self._dedup_window_ms)
-        unused = MessageNames()  # duplicates among these were dropped when they were read
-        offsets = sum(each.size for each in before)
-        log.info(
-            "MemQ topic %s: learning %s", self._options.topic, counted(offsets, "notification")
+        Raises:
+            DataLossError: it is gone, and must not be passed over.
+            MemqError: the brokers failed.
+        """
+        if self._options.covers(name):
+            options = self._options.of_topic(name, position.incarnation)
+            if self._topics.exists(options):
+                self._streams[name] = TopicStream(self._topics.topic(options), options)
+                return True
+        message = (
+            f"the checkpoint is of topic {name!r} (incarnation {position.incarnation}) as well, "
+            f"which is not among the {self._options.subject} of this stream any more: it was "
+            "deleted, or the options name other topics"
         )
-        for batch in self._topic.batches(before):
-            history.add(batch, unused)
-        return history
+        if self._options.fail_on_data_loss:
+            raise DataLossError(
+                f"{message}. Begin with a new checkpoint, or set failOnDataLoss to false to read "
+                "on without it"
+            )
+        log.warning("MemQ: %s: reading on without it, as failOnDataLoss is false", message)
+        return False
 
-
-# -- where a stream stands, and how far it goes ---------------------------------------------
-
-
-def decode_checkpoint(offset: Mapping[str, Any]) -> tuple[str, StreamPositions]:
-    """What a checkpoint says: the incarnation of the topic, and positions in it.
-
-    Raises:
-        CorruptDataError: it was written by something else.
-    """
-    try:
-        check_incarnation(offset["incarnation"])
-        positions = {
-            int(partition): StreamPosition(int(each["from"]), int(each["next"]))
-            for partition, each in offset["partitions"].items()
+    def _encode(self, positions: Mapping[str, StreamPositions]) -> dict[str, Any]:
+        topics = {
+            name: TopicPosition(self._streams[name].incarnation, each)
+            for name, each in positions.items()
         }
-        return offset["incarnation"], positions
-    except (TypeError, KeyError, ValueError, AttributeError, InvalidRequestError) as exc:
-        raise CorruptDataError(
-            f"the checkpoint says {offset!r}, which is not a position of a memq stream; it may "
-            "belong to another source"
-        ) from exc
+        return encode_topics(topics, self._options.topic)
+
+    def _target_of(self, name: str) -> dict[int, int] | None:
+        return None if self._target is None else self._target.get(name, {})
+
+    def _reach(self, before: Positions) -> tuple[Positions, dict[str, dict[int, int]]]:
+        """Where the stream can go on, and how far, in all topics."""
+        positions: Positions = {}
+        ends: dict[str, dict[int, int]] = {}
+        for name, each in self._streams.items():
+            if name not in before:
+                if self._target is not None and name not in self._target:
+                    continue  # it was not there when this run began
+                log.info("MemQ topic %s: new in the stream", name)
+            retained = each.retained()
+            positions[name] = each.go_on(before.get(name), retained)
+            ends[name] = each.ends(retained, self._target_of(name))
+        return positions, ends
+
+    def _plan(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[TaskInput]:
+        if not self._streams:
+            self._look_up()
+        before, after = self._decode(start), self._decode(end)
+        parts: list[MessageRange] = []
+        for name, positions in after.items():
+            found = self._streams[name].find(before.get(name, {}), positions, totals=False)
+            parts += found.parts
+        return inputs_of(self._options, parts) if parts else []
 
 
-def encode_checkpoint(incarnation: str, positions: StreamPositions) -> dict[str, Any]:
-    """What to write into a checkpoint; Spark compares it as text, so it is sorted."""
+def _figures(lag: Lag) -> dict[str, Any]:
+    """A lag as the progress of a query has it."""
     return {
-        "incarnation": incarnation,
-        "partitions": {
-            str(partition): {"from": began, "next": following}
-            for partition, (began, following) in sorted(positions.items())
-        },
+        "batches": lag.batches,
+        "records": lag.records,
+        "bytes": lag.size_bytes,
+        "seconds": round(lag.seconds, 3),
     }
-
-
-def admit(
-    start: StreamPositions,
-    ends: Mapping[int, int],
-    batches_in_order: Callable[[Iterable[OffsetRange]], Iterator[PublishedBatch]],
-    *,
-    max_offsets: int | None,
-    max_bytes: int | None,
-) -> StreamPositions:
-    """The positions after the next micro-batch: the oldest Batches first, up to the limits.
-
-    Args:
-        start: positions before it.
-        ends: how far each read partition may be read.
-        batches_in_order: the Batches of some ranges in the order of publication.
-        max_offsets: most Batches; None for no limit.
-        max_bytes: most stored bytes, but always one Batch; None for no limit.
-    """
-    ranges = [OffsetRange(partition, start[partition].next, end) for partition, end in ends.items()]
-    ranges = [each for each in ranges if each.size > 0]
-    all_of_it = {each.partition: start[each.partition]._replace(next=each.end) for each in ranges}
-    if max_offsets is None and max_bytes is None:
-        return start | all_of_it
-    taken = dict(start)
-    size = 0
-    for count, batch in enumerate(batches_in_order(ranges), 1):
-        size += batch.notification.size_bytes
-        over = count > (max_offsets or count) or size > (max_bytes or size)
-        if over and count > 1:
-            return taken
-        taken[batch.partition] = taken[batch.partition]._replace(next=batch.offset + 1)
-    return start | all_of_it  # offsets of Kafka may end in a gap, which is read through here

@@ -1,4 +1,4 @@
-"""How Spark reaches a topic: the driver asks its brokers, driver and tasks read its objects.
+"""How Spark reaches topics: the driver asks its brokers, driver and tasks read its objects.
 
 Spark plans in plain blocking calls, from a Python process that may fork, so clients of brokers are
 made where they are used, and not before. Objects are read from storage, or through a broker.
@@ -9,17 +9,18 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from operator import attrgetter
 from sys import intern
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
+from memq.client.cluster import Cluster
 from memq.client.objects import read_broker, read_storage
-from memq.client.sync import EventLoopThread, sync
-from memq.client.topic import SyncTopicClient
+from memq.client.sync import EventLoopThread, SyncClient, sync
+from memq.client.topic import SyncTopicClient, TopicClient
 from memq.core.format.index import decode_tail
 from memq.core.notification.notification import PublishedBatch
 from memq.core.retry import Retry
@@ -51,8 +52,22 @@ GO_ON = (
 
 REQUEST_TIMEOUT_S = 30.0  # how long brokers may be out of reach: one that restarts is back by then
 
-GetRange = Callable[[str, int, int], Any]
-"""Bytes of an object by its URI, the first byte, and how many; fewer where it ends sooner."""
+GetRange = Callable[[PublishedBatch, int, int], Any]
+"""Bytes of the object of a Batch: the first byte, and how many; fewer where it ends sooner."""
+
+
+class Shared(NamedTuple):
+    """The connections of several topics, and the thread that works on them. Close it."""
+
+    cluster: Cluster
+    loop: EventLoopThread
+
+    def close(self) -> None:
+        """Close the connections, and end the thread."""
+        try:
+            self.loop.run(self.cluster.close())
+        finally:
+            self.loop.close()
 
 
 class SparkTopic(SyncTopicClient):
@@ -62,19 +77,17 @@ class SparkTopic(SyncTopicClient):
     met. Of another one all raise `TopicRecreatedError`, with advice.
 
     Args:
-        options: of the read.
+        options: of the read of this topic.
+        shared: what it works with; whoever made that closes it, and not this. None for connections
+            of its own.
     """
 
-    def __init__(self, options: ReadOptions) -> None:
-        super().__init__(
-            options.bootstrap,
-            options.topic,
-            incarnation=options.incarnation or "",
-            token=options.token,
-            client="memq.spark",
-            request_timeout_s=REQUEST_TIMEOUT_S,
-            loop=_AdvisingLoop,
-        )
+    def __init__(self, options: ReadOptions, shared: Shared | None = None) -> None:
+        self._shared = shared is not None
+        own = shared or share(options)
+        client = TopicClient(own.cluster, options.topic, options.incarnation or "")
+        SyncClient.__init__(self, client, own.loop)
+        self._closed = self._shared
 
     read_object = sync(read_broker)
 
@@ -91,6 +104,21 @@ class SparkTopic(SyncTopicClient):
         """
         partitions = [self.batches([each]) for each in ranges]
         return heapq.merge(*partitions, key=attrgetter("timestamp_ms"))
+
+    def _end(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        if not self._shared:
+            super()._end(work)
+
+
+def share(options: ReadOptions) -> Shared:
+    """Connections for the topics of a read."""
+    cluster = Cluster(
+        options.bootstrap,
+        client="memq.spark",
+        token=options.token,
+        request_timeout_s=REQUEST_TIMEOUT_S,
+    )
+    return Shared(cluster, _AdvisingLoop(f"memq-{options.subject}"))
 
 
 def without_runs(batch: PublishedBatch) -> PublishedBatch:
@@ -122,7 +150,7 @@ class _AdvisingLoop(EventLoopThread):
 
 @contextmanager
 def open_objects(options: ReadOptions) -> Iterator[GetRange]:
-    """What reads the objects of a topic; any thread may call it.
+    """What reads the objects of the topics of a read; any thread may call it.
 
     What may pass is tried again for `REQUEST_TIMEOUT_S`. It raises:
         CorruptDataError: no object can have these bytes.
@@ -132,15 +160,23 @@ def open_objects(options: ReadOptions) -> Iterator[GetRange]:
     if options.read_through == "storage":
         yield partial(_read_storage, options.storage_options)
         return
-    with SparkTopic(options) as topic:
-        yield topic.read_object
+    with closing(share(options)) as shared:
+        yield partial(_read_broker, shared, options)
 
 
-def _read_storage(options: NamedValues, uri: str, start: int, length: int) -> Any:
+def _read_broker(
+    shared: Shared, options: ReadOptions, batch: PublishedBatch, start: int, length: int
+) -> Any:
+    it = batch.notification
+    topic = SparkTopic(options.of_topic(it.topic, it.incarnation), shared)
+    return topic.read_object(it.uri, start, length)
+
+
+def _read_storage(options: NamedValues, batch: PublishedBatch, start: int, length: int) -> Any:
     retry = Retry(REQUEST_TIMEOUT_S, SYSTEM)
     while True:
         try:
-            return read_storage(uri, start, length, options)
+            return read_storage(batch.notification.uri, start, length, options)
         except MemqError as exc:
             delay_s = retry.after(exc)
         time.sleep(delay_s)
@@ -177,7 +213,7 @@ def read_index(get_range: GetRange, batch: PublishedBatch) -> BatchIndex:
     it = batch.notification
     with naming(batch):
         length = it.size_bytes - it.index_offset
-        tail = get_range(it.uri, it.index_offset, length)
+        tail = get_range(batch, it.index_offset, length)
         if len(tail) != length:
             raise CorruptDataError(
                 f"its notification says {it.size_bytes} bytes, but the last {length} were read "

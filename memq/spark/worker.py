@@ -55,7 +55,8 @@ class TaskReader:
     Args:
         options: of the read.
         shape: the columns wanted.
-        schemas: serialized schemas of the topic, by the CRC32C that Batches have of theirs.
+        schemas: serialized schemas of the topics, by the CRC32C that Batches have of theirs. One
+            that is not among them is read from its Batch.
 
     Attributes:
         options: of the read.
@@ -88,8 +89,8 @@ class TaskReader:
                         raise
                     yield from self._unread(target, wanted, exc)
         if self._skipped:
-            topic = self.options.topic
-            log.warning("MemQ topic %s: skipped %s", topic, counted(self._skipped, "Message"))
+            skipped = counted(self._skipped, "Message")
+            log.warning("MemQ %s: skipped %s", self.options.subject, skipped)
 
     def _records(
         self, target: pa.Schema, wanted: MessageRange, get_range: GetRange
@@ -132,14 +133,13 @@ class TaskReader:
         get_range: GetRange,
     ) -> Iterator[tuple[IndexEntry, pa.RecordBatch | MemqError]]:
         """Some Messages of a Batch, one after the other: their rows, or why there are none."""
-        uri = batch.notification.uri
         with naming(batch):
-            schema = self._schema(uri, index, get_range)
+            schema = self._schema(batch, index, get_range)
         for group in _groups(entries):
             start = group[0].offset
             length = group[-1].offset + group[-1].length - start
             with naming(batch):
-                data = view_bytes(get_range(uri, start, length))
+                data = view_bytes(get_range(batch, start, length))
             for entry in group:
                 part = data[entry.offset - start : entry.offset - start + entry.length]
                 yield entry, self._open(batch, entry, part, schema)
@@ -155,11 +155,11 @@ class TaskReader:
                 raise
             return exc
 
-    def _schema(self, uri: str, index: BatchIndex, get_range: GetRange) -> pa.Schema:
+    def _schema(self, batch: PublishedBatch, index: BatchIndex, get_range: GetRange) -> pa.Schema:
         known = self._schemas.get(index.metadata.schema_crc32c)
         if known is not None:
             return _deserialized(known)
-        return schema_from_range(get_range(uri, 0, index.schema_length), index)
+        return schema_from_range(get_range(batch, 0, index.schema_length), index)
 
     def _unread(
         self, target: pa.Schema, wanted: MessageRange, error: MemqError

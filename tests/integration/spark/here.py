@@ -16,7 +16,7 @@ def inputs(address, **options):
 
 def reader(address, **options):
     """A batch reader of the topic `t`, and the Arrow schema that its rows must have."""
-    source = MemqDataSource({"bootstrap": address, "topic": "t"} | options)
+    source = MemqDataSource(given(address, options))
     schema = source.schema()
     return source.reader(schema), to_arrow_schema(schema, timezone="UTC")
 
@@ -25,6 +25,12 @@ def read(address, **options):
     """All rows of a batch read."""
     found, schema = reader(address, **options)
     return table(found, found.partitions(), schema)
+
+
+def given(address, options):
+    """Options of a read of the topic `t`, unless they say otherwise; None leaves one out."""
+    options = {"bootstrap": address, "topic": "t"} | options
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def table(found, planned, schema):
@@ -38,9 +44,8 @@ class Stream:
     """A streaming query on the topic `t`, whose checkpoint is `offset`."""
 
     def __init__(self, address, **options):
-        given = {"startingOffsets": "earliest"} | options
         self._address = address
-        self._options = {name: value for name, value in given.items() if value is not None}
+        self._options = {"startingOffsets": "earliest"} | options
         self.offset = None
         self.restart()
 
@@ -49,9 +54,7 @@ class Stream:
         if self.offset is not None:
             self._reader.stop()
         self._address = address or self._address
-        source = MemqDataSource(
-            {"bootstrap": self._address, "topic": "t"} | self._options | options
-        )
+        source = MemqDataSource(given(self._address, self._options | options))
         schema = source.schema()
         self._reader = source.streamReader(schema)
         self._schema = to_arrow_schema(schema, timezone="UTC")

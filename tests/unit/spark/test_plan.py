@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from memq.core.notification.notification import PublishedBatch
 from memq.core.wire.messages import PartitionOffsets
 from memq.spark.bounds import Bound
-from memq.spark.plan import MIN_TASK_BYTES, bound_offsets, cut, task_count
+from memq.spark.plan import MIN_TASK_BYTES, MessageRange, bound_offsets, cut, task_count
 from tests.unit.client.batches import Sent, notify, records, seal
 
 MIB = 1 << 20
@@ -56,9 +56,9 @@ def test_times_by_partition_are_looked_up_each():
     assert bound_offsets(Asked(), bound, retained, "startingOffsets") == {0: 1, 2: 9}
 
 
-def batch(offset, size_bytes, messages):
+def batch(offset, size_bytes, messages, duplicates=frozenset()):
     found = msgspec.structs.replace(BASE, size_bytes=size_bytes, messages=messages)
-    return PublishedBatch(0, offset, 0, found)
+    return MessageRange(PublishedBatch(0, offset, 0, found), 0, messages, duplicates)
 
 
 def messages_of(inputs):
@@ -88,9 +88,9 @@ def test_each_message_is_in_one_input_in_order(given_sizes, tasks):
     """Whatever the sizes, the inputs have each Message once and in order, and none is empty."""
     batches = [batch(offset, *size) for offset, size in enumerate(given_sizes)]
 
-    inputs = cut(batches, {}, tasks)
+    inputs = cut(batches, tasks)
 
-    wanted = [(each.offset, at) for each in batches for at in range(each.notification.messages)]
+    wanted = [(each.batch.offset, at) for each in batches for at in range(each.end)]
     assert messages_of(inputs) == wanted
     assert all(each.ranges for each in inputs)
     assert len(inputs) <= tasks
@@ -100,24 +100,24 @@ def test_each_message_is_in_one_input_in_order(given_sizes, tasks):
 def test_inputs_differ_by_a_message_at_most(given_sizes, tasks):
     """An input is as large as the others, but for the Message at each end of it."""
     batches = [batch(offset, *size) for offset, size in enumerate(given_sizes)]
-    found = [each.notification for each in batches]
+    found = [each.batch.notification for each in batches]
     largest_message = max(each.size_bytes / each.messages for each in found)
     share = sum(each.size_bytes for each in found) / tasks
 
-    for each in cut(batches, {}, tasks):
+    for each in cut(batches, tasks):
         assert bytes_of(each) <= share + largest_message + 1
 
 
 def test_equal_batches_fall_into_equal_inputs():
     """Cuts that fall between Batches are all made."""
-    inputs = cut([batch(offset, 10, 1) for offset in range(12)], {}, 4)
+    inputs = cut([batch(offset, 10, 1) for offset in range(12)], 4)
 
     assert [len(each.ranges) for each in inputs] == [3, 3, 3, 3]
 
 
 def test_one_large_batch_feeds_many_tasks():
     """A large Batch is cut between its Messages."""
-    inputs = cut([batch(0, 1000, 100)], {}, 4)
+    inputs = cut([batch(0, 1000, 100)], 4)
 
     assert [(part.start, part.end) for each in inputs for part in each.ranges] == [
         (0, 25),
@@ -129,14 +129,14 @@ def test_one_large_batch_feeds_many_tasks():
 
 def test_duplicates_go_with_their_batch():
     """Each part of a Batch comes with the positions of the duplicates in it."""
-    inputs = cut([batch(0, 10, 2), batch(1, 10, 2)], {(0, 1): frozenset({1})}, 1)
+    inputs = cut([batch(0, 10, 2), batch(1, 10, 2, frozenset({1}))], 1)
 
     assert [part.duplicates for part in inputs[0].ranges] == [frozenset(), frozenset({1})]
 
 
 def test_an_empty_range_is_one_empty_input():
     """Spark takes an empty list for a plan of its own, so there is an input without Messages."""
-    (only,) = cut([], {}, 8)
+    (only,) = cut([], 8)
 
     assert only.ranges == ()
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from memq.core.notification.notification import PublishedBatch
 from memq.errors import CorruptDataError
-from memq.spark.stream import (
+from memq.spark.admission import admit
+from memq.spark.checkpoint import (
     StreamPosition,
-    admit,
     decode_checkpoint,
     encode_checkpoint,
 )
@@ -47,21 +47,31 @@ def nexts(positions):
     return [positions[partition].next for partition in sorted(positions)]
 
 
+def admit_one(start, ends, batches, **limits):
+    """The next micro-batch of a stream of one topic."""
+    return admit({"t": start}, {"t": ends}, {"t": batches}, **limits)["t"]
+
+
 def test_without_limits_all_is_taken():
     """A micro-batch without limits goes to the end without reading a notification."""
-    assert nexts(admit(fresh(0, 2), {0: 5, 1: 7}, None, max_offsets=None, max_bytes=None)) == [5, 7]
+    assert nexts(admit_one(fresh(0, 2), {0: 5, 1: 7}, None, max_offsets=None, max_bytes=None)) == [
+        5,
+        7,
+    ]
 
 
 def test_the_oldest_batches_come_first():
     """Under a limit of offsets the Batches are taken by the time of publication."""
-    found = admit(fresh(0, 0), {0: 5, 1: 5}, queue([[1] * 5] * 2), max_offsets=5, max_bytes=None)
+    found = admit_one(
+        fresh(0, 0), {0: 5, 1: 5}, queue([[1] * 5] * 2), max_offsets=5, max_bytes=None
+    )
 
     assert nexts(found) == [3, 2]
 
 
 def test_one_batch_is_taken_whatever_its_size():
     """A Batch above the limit of bytes does not stop the stream."""
-    found = admit(fresh(0), {0: 3}, queue([[500, 1, 1]]), max_offsets=None, max_bytes=10)
+    found = admit_one(fresh(0), {0: 3}, queue([[500, 1, 1]]), max_offsets=None, max_bytes=10)
 
     assert nexts(found) == [1]
 
@@ -77,7 +87,7 @@ def test_steps_reach_the_end_and_keep_the_limits(sizes, max_offsets, max_bytes):
     ends = {partition: len(each) for partition, each in enumerate(sizes)}
     position = fresh(*[0] * len(sizes))
     while nexts(position) != list(ends.values()):
-        after = admit(position, ends, batches, max_offsets=max_offsets, max_bytes=max_bytes)
+        after = admit_one(position, ends, batches, max_offsets=max_offsets, max_bytes=max_bytes)
         taken = [
             sizes[partition][offset]
             for partition in ends
