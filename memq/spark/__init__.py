@@ -6,6 +6,7 @@
     memq.spark.scan(spark, topic="clicks", table="prod:lake.clicks")
 
 Spark finds the source without being told where the module `pyspark_memq` can be imported.
+`progress_of` and `ProgressListener` tell how far a stream is.
 """
 
 from __future__ import annotations
@@ -14,12 +15,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from memq.spark.progress import ProgressListener, SourceProgress, progress_of
     from memq.spark.source import MemqDataSource
     from memq.spark.table_scan import scan
 
-__all__ = ["MemqDataSource", "scan"]
+__all__ = ["MemqDataSource", "ProgressListener", "SourceProgress", "progress_of", "scan"]
 
-_MODULES = {"MemqDataSource": "memq.spark.source", "scan": "memq.spark.table_scan"}
+_MODULES = dict.fromkeys(__all__, "memq.spark.progress") | {
+    "MemqDataSource": "memq.spark.source",
+    "scan": "memq.spark.table_scan",
+}
 
 NEEDS_PYSPARK = (
     "memq.spark needs PySpark, which is not installed: pip install 'pyspark>=4.2' 'pandas>=2.2,<3'"

@@ -11,15 +11,13 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-from memq.client.cluster import parse_bootstrap
 from memq.client.objects import ReadThrough
 from memq.client.producer.options import PRODUCER_OPTIONS, ProducerOptions
 from memq.client.profile import connection_of
 from memq.core.defaults import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, STORAGE_OPTIONS_VARIABLE
-from memq.core.group import check_group_name
 from memq.core.named_values import NO_VALUES, NamedValues, parse_storage_options
 from memq.core.options import Kind, Option, options_of
-from memq.core.topic import AUDIT_TOPIC, check_incarnation, check_topic_name
+from memq.core.topic import AUDIT_TOPIC
 from memq.errors import ConfigError, CorruptDataError, DataLossError, MemqError
 from memq.spark.bounds import (
     EARLIEST,
@@ -29,6 +27,20 @@ from memq.spark.bounds import (
     parse_offsets,
     parse_timestamp,
     parse_timestamps,
+)
+from memq.spark.option_checks import check_stream, check_topics
+from memq.spark.option_values import (
+    choice_of,
+    parse_bootstrap_text,
+    parse_columns,
+    parse_consumer,
+    parse_count,
+    parse_flag,
+    parse_incarnation,
+    parse_job_id,
+    parse_pattern,
+    parse_topic,
+    parse_topics,
 )
 from memq.spark.units import parse_size, parse_time_ms
 
@@ -45,79 +57,6 @@ View = Literal["records", "messages"]
 Compression = Literal["none", "zstd", "lz4"]
 
 
-def _bootstrap(text: str) -> str:
-    parse_bootstrap(text)
-    return text
-
-
-def _topic(text: str) -> str:
-    check_topic_name(text)
-    return text
-
-
-def _topics(text: str) -> tuple[str, ...]:
-    names = _names(text, "topics")
-    for name in names:
-        check_topic_name(name)
-    return names
-
-
-def _pattern(text: str) -> re.Pattern[str]:
-    try:
-        return re.compile(text)
-    except re.error as exc:
-        raise ValueError(f"is no regular expression: {exc}") from exc
-
-
-def _incarnation(text: str) -> str:
-    check_incarnation(text)  # also one that is empty: it was meant to say which topic
-    return text
-
-
-def _count(text: str) -> int:
-    if not text.strip().isdigit() or not int(text):
-        raise ValueError("must be a whole number, 1 or more")
-    return int(text)
-
-
-def _consumer(text: str) -> str:
-    check_group_name(text)
-    return text
-
-
-def _job_id(text: str) -> str:
-    if not 0 < len(text.encode()) <= MAX_JOB_ID_BYTES:
-        raise ValueError(f"must have 1 to {MAX_JOB_ID_BYTES} bytes")
-    return text
-
-
-def _flag(text: str) -> bool:
-    return _choice("true", "false")(text) == "true"
-
-
-def _choice(*choices: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        word = text.strip().lower()
-        if word not in choices:
-            raise ValueError(f"must be {' or '.join(choices)}")
-        return word
-
-    return parse
-
-
-def _columns(text: str) -> tuple[str, ...]:
-    return _names(text, "columns")
-
-
-def _names(text: str, what: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(",") if name.strip())
-    if not names:
-        raise ValueError(f"must name {what}, separated by commas")
-    if len(set(names)) < len(names):
-        raise ValueError(f"names a {what.removesuffix('s')} twice")
-    return names
-
-
 def _option(
     read: Callable[[str], Any],
     default: str | None = None,
@@ -132,7 +71,7 @@ def _option(
 def _chosen(words: Any, default: str) -> Option:
     """One of the words of a `Literal`."""
     choices = get_args(words)
-    return _option(_choice(*choices), default, choices=choices)
+    return _option(choice_of(*choices), default, choices=choices)
 
 
 def _of_producer(name: str, read: Callable[[str], Any] = str) -> Option:
@@ -153,9 +92,12 @@ class _TopicOptions:
 
     bootstrap: Annotated[
         str,
-        _option(_bootstrap, shown=f"`{BOOTSTRAP_VARIABLE}`, the profile, or `{DEFAULT_BOOTSTRAP}`"),
+        _option(
+            parse_bootstrap_text,
+            shown=f"`{BOOTSTRAP_VARIABLE}`, the profile, or `{DEFAULT_BOOTSTRAP}`",
+        ),
     ]
-    topic: Annotated[str, _option(_topic, shown="required")]  # empty where several are read
+    topic: Annotated[str, _option(parse_topic, shown="required")]  # empty where several are read
     token: Annotated[str, _option(str, "", shown="none")] = field(repr=False)
 
 
@@ -200,9 +142,9 @@ class ReadOptions(_TopicOptions):
             credentials; for driver and workers.
     """
 
-    subscribe: Annotated[tuple[str, ...] | None, _option(_topics, shown="not given")]
-    subscribe_pattern: Annotated[re.Pattern[str] | None, _option(_pattern, shown="not given")]
-    incarnation: Annotated[str | None, _option(_incarnation, shown="whichever there is")]
+    subscribe: Annotated[tuple[str, ...] | None, _option(parse_topics, shown="not given")]
+    subscribe_pattern: Annotated[re.Pattern[str] | None, _option(parse_pattern, shown="not given")]
+    incarnation: Annotated[str | None, _option(parse_incarnation, shown="whichever there is")]
     starting_offsets: Annotated[
         Bound, _option(parse_offsets, shown="`earliest`; for a stream `latest`")
     ]
@@ -217,20 +159,24 @@ class ReadOptions(_TopicOptions):
     ending_offsets_by_timestamp: Annotated[
         Bound | None, _option(parse_timestamps, shown="not given")
     ]
-    columns: Annotated[tuple[str, ...] | None, _option(_columns, shown="all")]
+    columns: Annotated[tuple[str, ...] | None, _option(parse_columns, shown="all")]
     view: Annotated[View, _chosen(View, "records")]
     mode: Annotated[Mode, _chosen(Mode, "failfast")]
-    fail_on_data_loss: Annotated[bool, _option(_flag, "true", kind="flag")]
+    fail_on_data_loss: Annotated[bool, _option(parse_flag, "true", kind="flag")]
     min_partitions: Annotated[
-        int | None, _option(_count, kind="count", shown="the driver's processors")
+        int | None, _option(parse_count, kind="count", shown="the driver's processors")
     ]
     # Of stored bytes; measured best between 64 and 128 MiB.
     max_bytes_per_partition: Annotated[int, _option(parse_size, "128MiB", kind="size")]
-    max_offsets_per_trigger: Annotated[int | None, _option(_count, kind="count", shown="no limit")]
+    max_offsets_per_trigger: Annotated[
+        int | None, _option(parse_count, kind="count", shown="no limit")
+    ]
     max_bytes_per_trigger: Annotated[int | None, _option(parse_size, kind="size", shown="no limit")]
-    min_offsets_per_trigger: Annotated[int | None, _option(_count, kind="count", shown="no wait")]
+    min_offsets_per_trigger: Annotated[
+        int | None, _option(parse_count, kind="count", shown="no wait")
+    ]
     max_trigger_delay: Annotated[int, _option(parse_time_ms, "15m", kind="duration")]
-    consumer: Annotated[str | None, _option(_consumer, shown="none: nothing is told")]
+    consumer: Annotated[str | None, _option(parse_consumer, shown="none: nothing is told")]
     read_through: Annotated[ReadThrough, _chosen(ReadThrough, "storage")]
     storage_options: Annotated[
         NamedValues,
@@ -314,7 +260,7 @@ class WriteOptions(_TopicOptions):
         delivery_timeout: How long delivery of a Message is tried.
     """
 
-    job_id: Annotated[str | None, _option(_job_id, shown="none")]
+    job_id: Annotated[str | None, _option(parse_job_id, shown="none")]
     compression: Annotated[Compression, _chosen(Compression, "none")]
     message_bytes: Annotated[int, _of_producer("message_bytes", parse_size)]
     partition_by: Annotated[str, _of_producer("partition_by")]
@@ -344,6 +290,9 @@ def _named(described: type) -> dict[str, Option]:
 READ_OPTIONS = _named(ReadOptions)
 WRITE_OPTIONS = _named(WriteOptions)
 
+TOPIC_NAMES = {"topic", "subscribe", "subscribepattern"}
+"""Options that say what is read, in lower case."""
+
 SPARK_OPTIONS = {"checkpointlocation", "queryname"}
 """Spark's own options of a streaming write, in lower case; it hands them over as well."""
 
@@ -369,50 +318,9 @@ def parse_read_options(given: Mapping[str, str], *, stream: bool = False) -> Rea
     _check_one_of(values, "topic", "subscribe", "subscribe_pattern")
     options = ReadOptions(**values | {"topic": values["topic"] or ""})
     check_bounds(options.starting, options.ending)
-    _check_topics(options)
-    _check_stream(options)
+    check_topics(options)
+    check_stream(options)
     return options.of_topic(options.topic, options.incarnation) if options.topic else options
-
-
-def _check_topics(options: ReadOptions) -> None:
-    """Refuse what does not say which topic it is about, or speaks of one that is not read."""
-    several = not options.topic
-    if several and options.incarnation is not None:
-        raise ConfigError("option 'incarnation' is that of one topic: name it by 'topic'")
-    for side, bound in (("starting", options.starting), ("ending", options.ending)):
-        if several and bound.partitions is not None:
-            raise ConfigError(
-                f"the JSON of option '{side}Offsets' does not say of which topic its read "
-                'partitions are; where several are read, write {"clicks": {"0": 5}}'
-            )
-        named = set(bound.by_topic or ())
-        read = set(options.subscribe or (options.topic,))
-        if named and options.subscribe_pattern is None and named != read:
-            raise ConfigError(
-                f"option '{side}Offsets' names the topics {', '.join(sorted(named))}, and the "
-                f"read is of {', '.join(sorted(read))}"
-            )
-        if options.subscribe_pattern is not None:
-            for name in sorted(named):
-                if not options.subscribe_pattern.fullmatch(name):
-                    raise ConfigError(
-                        f"option '{side}Offsets' names topic {name!r}, which 'subscribePattern' "
-                        "does not match"
-                    )
-
-
-def _check_stream(options: ReadOptions) -> None:
-    """Refuse limits of micro-batches that exclude each other, and reports that may not be true."""
-    least, most = options.min_offsets_per_trigger, options.max_offsets_per_trigger
-    if least is not None and most is not None and least > most:
-        raise ConfigError(
-            f"option 'minOffsetsPerTrigger' = {least} is more than 'maxOffsetsPerTrigger' = {most}"
-        )
-    if options.consumer is not None and (options.permissive or not options.fail_on_data_loss):
-        raise ConfigError(
-            "option 'consumer' tells the audit that all was read; with mode=permissive or "
-            "failOnDataLoss=false a task may leave out something: leave out one of them"
-        )
 
 
 def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
@@ -454,8 +362,9 @@ def _parse_all(
             f"unknown option {unknown[0]!r}{_meant(unknown[0], names)}; a {what} knows "
             f"{', '.join(names)}"
         )
-    if not texts.keys() & ({"topic", "subscribe", "subscribepattern"} & set(map(str.lower, names))):
-        raise ConfigError(f"option 'topic' is missing: name the topic to {what}")
+    if not texts.keys() & TOPIC_NAMES:
+        hint = "" if given else " (Spark keeps no options of a table that was made with columns)"
+        raise ConfigError(f"option 'topic' is missing: name the topic to {what}{hint}")
     values = {field: _value(row, texts.get(row.name.lower())) for field, row in table.items()}
     # Here, on the driver, so that every task asks the same brokers.
     given_options = values.get("storage_options", NO_VALUES)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader
 
+from memq.spark.catalog import recall, remember, table_options
 from memq.spark.columns import MESSAGE_COLUMNS, MESSAGE_NEVER_NULL, Shape, choose, shape_of
 from memq.spark.duplicates import NameHistory
 from memq.spark.options import parse_read_options
@@ -45,17 +46,21 @@ class MemqDataSource(DataSource):
             UnknownTopicError: there is no such topic.
             MemqError: no broker answered in time.
         """
-        return _task_reader(parse_read_options(self.options), None)[0].shape.spark
+        of_table = table_options(self.options)
+        options = parse_read_options(self.options if of_table is None else of_table)
+        schema = _task_reader(options, None)[0].shape.spark
+        return schema if of_table is None else remember(schema, of_table)
 
     def reader(self, schema: StructType) -> MemqReader:
         """What reads a range once."""
-        task_reader, infos = _task_reader(parse_read_options(self.options), schema)
+        options = parse_read_options(recall(self.options, schema))
+        task_reader, infos = _task_reader(options, schema)
         check_named(task_reader.options, infos)
         return MemqReader(task_reader, {name: each.incarnation for name, each in infos.items()})
 
     def streamReader(self, schema: StructType) -> MemqStreamReader:  # noqa: N802 - Spark's name
         """What follows a topic."""
-        options = parse_read_options(self.options, stream=True)
+        options = parse_read_options(recall(self.options, schema), stream=True)
         task_reader, infos = _task_reader(options, schema)
         name, info = next(iter(infos.items()))
         return MemqStreamReader(task_reader, (name, info.schemas[info.schema_id]))

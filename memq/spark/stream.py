@@ -4,22 +4,16 @@ Theory of operation
 -------------------
 Spark keeps in its checkpoint where each micro-batch begins and ends (`memq.spark.checkpoint`), and
 a range of offsets names the same Batches for ever. So a micro-batch that is run again after a crash
-reads the same rows, and a sink that takes each micro-batch once gets every row once.
+reads the same rows, and a sink that takes each micro-batch once gets every row once. Which topics a
+stream reads, and whether it goes on in them, is the matter of `memq.spark.stream_topics`.
 
-Rule 1. Which topics a pattern matches is asked once for each micro-batch, when its end is chosen. A
-    topic that the stream has not read before is read from its earliest offset on, as new read
-    partitions are: what was published to it before the stream came to know it is read as well.
-Rule 2. A topic goes on only as the incarnation that the checkpoint names. One that was deleted and
-    recreated stops the stream, also between two micro-batches.
-Rule 3. A topic that is in the checkpoint and is gone stops the stream, for what it still had can
-    never be read. With failOnDataLoss=false it is left out from then on.
+Where a micro-batch ends is asked when the one before is committed. Then the limits are applied
+(`memq.spark.admission`), and what was committed is told to the audit (`memq.spark.stream_reports`).
 """
 
 from __future__ import annotations
 
 import logging
-import time
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader
@@ -28,24 +22,19 @@ from pyspark.sql.streaming.datasource import (
     ReadLimit,
     ReadMaxBytes,
     ReadMaxFiles,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 
 from memq.client.lag import Lag, total_lag
-from memq.core.format.schema import deserialize_schema
-from memq.errors import ConfigError, DataLossError, MemqError, TopicRecreatedError
-from memq.spark.admission import admit
-from memq.spark.checkpoint import (
-    StreamPosition,
-    StreamPositions,
-    TopicPosition,
-    decode_topics,
-    encode_topics,
-)
+from memq.core.runtime import SYSTEM
+from memq.errors import ConfigError, MemqError
+from memq.spark.admission import Gate, admit, available
+from memq.spark.checkpoint import StreamPosition
 from memq.spark.plan import TaskInput, inputs_of
-from memq.spark.topic import GO_ON
-from memq.spark.topic_stream import TopicStream
-from memq.spark.topics import SparkTopics, check_agrees, check_named
+from memq.spark.stream_reports import StreamReports
+from memq.spark.stream_topics import StreamTopics
+from memq.spark.topics import check_named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -53,13 +42,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import InputPartition
 
+    from memq.core.runtime import Runtime
+    from memq.spark.checkpoint import StreamPositions
     from memq.spark.plan import MessageRange
+    from memq.spark.stream_topics import Positions
     from memq.spark.worker import TaskReader
 
 log = logging.getLogger("memq.spark")
-
-Positions = dict[str, StreamPositions]
-"""By topic and read partition."""
 
 
 class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -68,23 +57,27 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     Args:
         task_reader: what the workers do; its options name the incarnation of a single topic.
         first: name of a topic, and its schema serialized; that of others must agree.
+        runtime: clocks.
     """
 
-    def __init__(self, task_reader: TaskReader, first: tuple[str, bytes]) -> None:
-        self._options = task_reader.options
+    def __init__(
+        self, task_reader: TaskReader, first: tuple[str, bytes], runtime: Runtime = SYSTEM
+    ) -> None:
+        options = task_reader.options
+        self._options = options
+        self._runtime = runtime
         self._task_reader = task_reader
-        self._first = first
-        self._streams: dict[str, TopicStream] = {}  # the topics, as they were looked up last
+        self._topics = StreamTopics(options, first, task_reader.shape.spark.names)
+        max_delay_s = options.max_trigger_delay / 1000
+        self._gate = Gate(options.min_offsets_per_trigger, max_delay_s, runtime.mono_s)
+        self._reports = StreamReports(options, runtime)
         self._target: dict[str, dict[int, int]] | None = None  # of Trigger.AvailableNow
         self._planned: tuple[Any, list[TaskInput]] | None = None  # Spark may ask again
         self._taken: Positions = {}  # where the latest micro-batch ends
+        self._dropped = 0
 
     def __repr__(self) -> str:
-        return f"<MemqStreamReader {self._options.subject} {list(self._streams.values())}>"
-
-    @cached_property
-    def _topics(self) -> SparkTopics:
-        return SparkTopics(self._options)
+        return f"<MemqStreamReader {self._options.subject} {self._topics!r}>"
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Where a stream without a checkpoint begins.
@@ -94,17 +87,20 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             OffsetOutOfRangeError: the start is an offset that is not published yet.
             MemqError: the brokers failed.
         """
-        self._check_start_time(time.time() * 1000)
-        self._look_up()
-        check_named(self._options, self._streams)
-        return self._encode({name: each.began() for name, each in self._streams.items()})
+        self._check_start_time(self._runtime.wall_ms())
+        self._topics.look_up()
+        streams = self._topics.streams
+        check_named(self._options, streams)
+        return self._encode({name: each.began() for name, each in streams.items()})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """That there is a limit; `latestOffset` takes both of them from the options."""
+        """That there is a limit; `latestOffset` takes all of them from the options."""
         if self._options.max_offsets_per_trigger is not None:
             return ReadMaxFiles(self._options.max_offsets_per_trigger)
         if self._options.max_bytes_per_trigger is not None:
             return ReadMaxBytes(self._options.max_bytes_per_trigger)
+        if self._options.min_offsets_per_trigger is not None:
+            return ReadMinRows(self._options.min_offsets_per_trigger)
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
@@ -117,50 +113,56 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             SchemaMismatchError: a topic is new, and has other columns.
             MemqError: the brokers failed.
         """
-        self._look_up()
-        before = self._decode(start)
+        self._topics.look_up()
+        before = self._topics.decode(start)
+        if self._reports.wanted:
+            self._commit(before)
         positions, ends = self._reach(before)
-        unlimited = isinstance(limit, ReadAllAvailable)
-        positions = admit(
-            positions,
-            {
-                name: {partition: end for partition, end in some.items() if partition in there}
-                for name, some in ends.items()
-                if (there := positions.get(name))
-            },
-            {name: each.topic.batches_in_order for name, each in self._streams.items()},
-            max_offsets=None if unlimited else self._options.max_offsets_per_trigger,
-            max_bytes=None if unlimited else self._options.max_bytes_per_trigger,
+        limited = not isinstance(limit, ReadAllAvailable)
+        waits = limited and self._target is None and self._gate.holds(available(positions, ends))
+        after = (
+            before
+            if waits
+            else admit(
+                positions,
+                ends,
+                {name: each.topic.batches_in_order for name, each in self._topics.streams.items()},
+                max_offsets=self._options.max_offsets_per_trigger if limited else None,
+                max_bytes=self._options.max_bytes_per_trigger if limited else None,
+            )
         )
-        self._taken = positions
-        return self._encode(positions)
+        self._taken = after
+        self._reports.send(now=after == before)
+        return start if after == before else self._encode(after)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Fix the end at what is published now, in the topics that there are now."""
-        self._look_up()
-        self._target = {name: each.ends(each.retained()) for name, each in self._streams.items()}
+        self._topics.look_up()
+        streams = self._topics.streams
+        self._target = {name: each.ends(each.retained()) for name, each in streams.items()}
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """The end of each read partition, for the progress of the query, and its lag.
+        """The end of each read partition, for the progress of the query, its lag and duplicates.
 
-        The lag is what this stream is to read and no micro-batch has taken yet.
+        The lag is what this stream is to read and no micro-batch has taken yet. The duplicates are
+        Messages that micro-batches before this one left out, since this process began.
         """
-        if not self._streams:
-            self._look_up()
+        self._topics.look_up(again=False)
+        streams = self._topics.streams
         positions: Positions = {}
         ends: dict[str, dict[int, int]] = {}
-        for name, each in self._streams.items():
+        for name, each in streams.items():
             retained = each.retained()
             ends[name] = each.ends(retained, self._target_of(name))
             positions[name] = {
                 partition: StreamPosition(retained[partition].start, end)
                 for partition, end in ends[name].items()
             }
-        report = self._encode(positions)
+        report = self._topics.encode(positions) | {"duplicates": self._dropped}
         try:
             lags = {
                 name: each.lag(self._taken.get(name, {}), ends[name])
-                for name, each in self._streams.items()
+                for name, each in streams.items()
             }
         except MemqError as exc:  # it is a figure to look at: whoever reads on is told
             log.warning("MemQ %s: lag is not known: %s", self._options.subject, exc)
@@ -189,8 +191,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Close the connections."""
-        if "_topics" in self.__dict__:
-            self._topics.close()
+        self._topics.close()
 
     def _check_start_time(self, now_ms: float) -> None:
         """Refuse a start in the future: its offsets are not known, and a checkpoint keeps them."""
@@ -203,113 +204,62 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "begin now at the latest: leave the option out and set startingOffsets to latest"
             )
 
-    def _look_up(self) -> None:
-        """Find the topics that are to be read now; those that are named are found once for all.
-
-        Raises:
-            SchemaMismatchError: one that is new has other columns than the others.
-            MemqError: there is no such topic, or the brokers failed.
-        """
-        if self._streams and self._options.subscribe_pattern is None:
-            return
-        found = self._topics.look_up()
-        streams: dict[str, TopicStream] = {}
-        for name, info in found.items():
-            known = self._streams.get(name)
-            if known is None or known.incarnation != info.incarnation:
-                options = self._options.of_topic(name, info.incarnation)
-                self._check_columns(name, info.schemas[info.schema_id])
-                known = TopicStream(self._topics.topic(options), options)
-            streams[name] = known
-        self._streams = streams
-
-    def _check_columns(self, name: str, schema: bytes) -> None:
-        first, known = self._first
-        if name != first and self._options.view == "records":
-            mine, other = deserialize_schema(known), deserialize_schema(schema)
-            check_agrees(first, mine, name, other, self._task_reader.shape.spark.names)
-
-    def _decode(self, offset: Mapping[str, Any]) -> Positions:
-        """Positions from the checkpoint, if they are positions in the topics that there are.
-
-        Raises:
-            TopicRecreatedError: a topic was recreated since.
-            DataLossError: a topic is gone, and must not be passed over.
-        """
-        names = {each.incarnation: name for name, each in self._streams.items()}
-        one = self._options.topic or next(iter(self._streams), "")
-        found: Positions = {}
-        for name, position in decode_topics(offset, names, one).items():
-            if name not in self._streams and not self._recover(name, position):
-                continue
-            present = self._streams[name].incarnation
-            if position.incarnation != present:
-                raise TopicRecreatedError(
-                    f"topic {name!r} was deleted and recreated: "
-                    f"{present} and {position.incarnation} are two topics of that name. "
-                    f"{GO_ON}"
-                )
-            found[name] = position.partitions
-        return found
-
-    def _recover(self, name: str, position: TopicPosition) -> bool:
-        """Whether a topic is to be read that the stream has read, and that was not found now.
-
-        Raises:
-            DataLossError: it is gone, and must not be passed over.
-            MemqError: the brokers failed.
-        """
-        if self._options.covers(name):
-            options = self._options.of_topic(name, position.incarnation)
-            if self._topics.exists(options):
-                self._streams[name] = TopicStream(self._topics.topic(options), options)
-                return True
-        message = (
-            f"the checkpoint is of topic {name!r} (incarnation {position.incarnation}) as well, "
-            f"which is not among the {self._options.subject} of this stream any more: it was "
-            "deleted, or the options name other topics"
-        )
-        if self._options.fail_on_data_loss:
-            raise DataLossError(
-                f"{message}. Begin with a new checkpoint, or set failOnDataLoss to false to read "
-                "on without it"
-            )
-        log.warning("MemQ: %s: reading on without it, as failOnDataLoss is false", message)
-        return False
-
-    def _encode(self, positions: Mapping[str, StreamPositions]) -> dict[str, Any]:
-        topics = {
-            name: TopicPosition(self._streams[name].incarnation, each)
-            for name, each in positions.items()
-        }
-        return encode_topics(topics, self._options.topic)
-
     def _target_of(self, name: str) -> dict[int, int] | None:
         return None if self._target is None else self._target.get(name, {})
+
+    def _encode(self, positions: Positions) -> dict[str, Any]:
+        told = {name: self._reports.told(name, each) for name, each in positions.items()}
+        return self._topics.encode(told)
 
     def _reach(self, before: Positions) -> tuple[Positions, dict[str, dict[int, int]]]:
         """Where the stream can go on, and how far, in all topics."""
         positions: Positions = {}
         ends: dict[str, dict[int, int]] = {}
-        for name, each in self._streams.items():
+        for name, each in self._topics.streams.items():
             if name not in before:
                 if self._target is not None and name not in self._target:
                     continue  # it was not there when this run began
                 log.info("MemQ topic %s: new in the stream", name)
             retained = each.retained()
-            positions[name] = each.go_on(before.get(name), retained)
-            ends[name] = each.ends(retained, self._target_of(name))
+            there = positions[name] = each.go_on(before.get(name), retained)
+            reach = each.ends(retained, self._target_of(name))
+            ends[name] = {partition: end for partition, end in reach.items() if partition in there}
         return positions, ends
 
     def _plan(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[TaskInput]:
-        if not self._streams:
-            self._look_up()
-        before, after = self._decode(start), self._decode(end)
-        parts: list[MessageRange] = []
-        for name, positions in after.items():
-            found = self._streams[name].find(before.get(name, {}), positions, totals=False)
-            parts += found.parts
+        self._topics.look_up(again=False)
+        before, after = self._topics.decode(start), self._topics.decode(end)
+        parts = [
+            part
+            for name, positions in after.items()
+            for part in self._find(name, before.get(name, {}), positions)
+        ]
+        self._dropped += sum(len(part.duplicates) for part in parts)
         return inputs_of(self._options, parts) if parts else []
+
+    def _find(
+        self, name: str, start: StreamPositions, end: StreamPositions
+    ) -> Sequence[MessageRange]:
+        """What lies between some positions in a topic."""
+        stream, reports = self._topics.streams[name], self._reports.wanted
+        found = stream.find(start, end, totals=reports)
+        if reports:
+            self._reports.plan(name, stream.incarnation, start, end, found)
+        return found.parts
+
+    def _commit(self, before: Positions) -> None:
+        """Take note of what is committed; what an earlier process did not tell is counted again."""
+        for name, positions in before.items():
+            again = self._reports.commit(name, positions)
+            if again is None:
+                continue
+            try:
+                self._find(name, positions | again, positions)
+            except MemqError as exc:
+                log.warning("MemQ topic %s: what was read is not reported: %s", name, exc)
+                self._reports.skip(name, positions)
+            else:
+                self._reports.commit(name, positions)
 
 
 def _figures(lag: Lag) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from memq.client.duplicates import MessageNames
 from memq.client.lag import Lag, lag_between, total_lag
 from memq.core.ranges import OffsetRange
 from memq.core.units import counted
-from memq.errors import OffsetOutOfRangeError
+from memq.errors import OffsetOutOfRangeError, UnknownTopicError
 from memq.spark.bounds import LATEST
 from memq.spark.checkpoint import StreamPosition, StreamPositions
 from memq.spark.duplicates import NameHistory
@@ -76,6 +76,19 @@ class TopicStream:
     def retained(self) -> dict[int, PartitionOffsets]:
         """What is retained now, by read partition."""
         return retained_offsets(self.topic)
+
+    def exists(self) -> bool:
+        """Whether the topic is there, in this incarnation.
+
+        Raises:
+            TopicRecreatedError: it was deleted and recreated.
+            MemqError: the brokers failed.
+        """
+        try:
+            self.topic.offsets()
+        except UnknownTopicError:
+            return False
+        return True
 
     def began(self) -> StreamPositions:
         """Where a stream without a checkpoint begins.

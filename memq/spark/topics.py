@@ -73,22 +73,6 @@ class SparkTopics:
             )
         return {info.config.name: info for info in sorted(infos, key=lambda each: each.config.name)}
 
-    def exists(self, options: ReadOptions) -> bool:
-        """Whether there is a topic that `look_up` did not find: not every broker knows at once.
-
-        Args:
-            options: of the read of this topic; they name its incarnation.
-
-        Raises:
-            TopicRecreatedError: it was deleted and recreated.
-            MemqError: the brokers failed.
-        """
-        try:
-            self.topic(options).offsets()
-        except UnknownTopicError:
-            return False
-        return True
-
     def topic(self, options: ReadOptions) -> SparkTopic:
         """One of the topics, with the thread and the connections of all.
 

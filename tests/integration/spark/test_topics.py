@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from itertools import chain
 
 import pyarrow as pa
 import pytest
@@ -92,8 +93,8 @@ def test_several_topics_in_one_batch_read(topics, through):
     topics.make("other-topic", "9")
     expected = [("a", "1"), ("a", "2"), ("b", "1")]
 
-    for options in (topics.subscribe("b", "a"), topics.pattern):
-        options = options | {"readThrough": through}
+    for names in (topics.subscribe("b", "a"), topics.pattern):
+        options = names | {"readThrough": through}
         assert rows([read(topics.address, **options)]) == [expected]
         assert len(inputs(topics.address, **options)) == 1
 
@@ -135,7 +136,7 @@ def test_topics_must_agree_in_their_columns(topics):
 
 
 def test_a_pattern_that_matches_nothing(topics):
-    """There are no columns without a topic, so it is an error; reports of MemQ are never matched."""
+    """There are no columns without a topic, so it is an error; topics of MemQ never match."""
     with pytest.raises(UnknownTopicError, match="there are no topics"):
         read(topics.address, **topics.pattern)
     with pytest.raises(UnknownTopicError, match="there are no topics"):
@@ -196,7 +197,7 @@ def test_a_topic_that_is_gone_stops_a_stream_unless_told_otherwise(topics, caplo
 
     if restarted:
         stream.restart()
-    with pytest.raises(DataLossError, match="b' .* is not among the topics"):
+    with pytest.raises(DataLossError, match=r"b' .* is not among the topics"):
         stream.run()
     stream.restart(failOnDataLoss="false")
     assert rows(stream.run()) == [[("a", "2")]]
@@ -258,7 +259,7 @@ def test_available_now_ends_though_topics_grow(topics):
         if "c" not in topics.names:
             topics.make("c", "new")
 
-    assert sorted(sum(found, [])) == [("a", "1"), ("a", "2"), ("b", "1")]
+    assert sorted(chain.from_iterable(found)) == [("a", "1"), ("a", "2"), ("b", "1")]
     stream.restart(maxOffsetsPerTrigger=None)
     assert rows(stream.run()) == [[("a", "more")] * 3 + [("c", "new")]]
     stream.stop()

@@ -9,11 +9,14 @@ from hypothesis import strategies as st
 
 from memq.core.notification.notification import PublishedBatch
 from memq.errors import CorruptDataError
-from memq.spark.admission import admit
+from memq.spark.admission import Gate, admit
 from memq.spark.checkpoint import (
     StreamPosition,
+    TopicPosition,
     decode_checkpoint,
+    decode_topics,
     encode_checkpoint,
+    encode_topics,
 )
 from tests.unit.client.batches import Sent, notify, records, seal
 
@@ -127,3 +130,78 @@ def test_a_foreign_checkpoint_is_refused(found):
     """A checkpoint of another source is named as such."""
     with pytest.raises(CorruptDataError, match="not a position of a memq stream"):
         decode_checkpoint(found)
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    now_s = 1_000.0
+
+    def __call__(self):
+        return self.now_s
+
+
+def test_a_micro_batch_waits_for_enough_or_for_long_enough():
+    """Too few offsets wait until there are enough, or the delay since the last micro-batch is over;
+    the first of a process never waits, and where there is nothing new nothing begins.
+    """
+    clock = Clock()
+    gate = Gate(10, 60.0, clock)
+
+    assert not gate.holds(1)
+    assert gate.holds(9)
+    assert not gate.holds(10)
+    clock.now_s += 59.9
+    assert gate.holds(9)
+    assert not gate.holds(0)
+    clock.now_s += 0.2
+    assert not gate.holds(9)
+    assert gate.holds(9)
+    assert not Gate(None, 60.0, clock).holds(1)
+
+
+@given(
+    st.lists(st.lists(st.integers(1, 100), max_size=8), min_size=2, max_size=4),
+    st.one_of(st.none(), st.integers(1, 8)),
+    st.one_of(st.none(), st.integers(1, 250)),
+)
+def test_topics_share_a_micro_batch(sizes, max_offsets, max_bytes):
+    """Over several topics, too, everything is taken once and within the limits; a topic that has
+    something left was given about as much as any other.
+    """
+    names = [f"t{number}" for number in range(len(sizes))]
+    batches = {name: queue([some]) for name, some in zip(names, sizes, strict=True)}
+    ends = {name: {0: len(some)} for name, some in zip(names, sizes, strict=True)}
+    position = {name: fresh(0) for name in names}
+    while any(position[name][0].next < ends[name][0] for name in names):
+        limits = {"max_offsets": max_offsets, "max_bytes": max_bytes}
+        after = admit(position, ends, batches, **limits)
+        taken = {
+            name: some[position[name][0].next : after[name][0].next]
+            for name, some in zip(names, sizes, strict=True)
+        }
+        everything = [size for some in taken.values() for size in some]
+        assert everything
+        assert len(everything) <= (max_offsets or len(everything))
+        assert len(everything) == 1 or sum(everything) <= (max_bytes or sum(everything))
+        weigh = sum if max_bytes is not None else len
+        slack = max(map(max, filter(None, sizes))) if max_bytes is not None else 1
+        waiting = [name for name in names if after[name][0].next < ends[name][0]]
+        for name in waiting:
+            assert weigh(taken[name]) + slack >= max(map(weigh, taken.values()))
+        position = after
+
+
+def test_checkpoints_of_one_topic_and_of_several():
+    """Each form comes back as it was, and the form of one topic finds its name."""
+    one = {"a": TopicPosition("0123456789abcdef", {0: StreamPosition(1, 2, 2)})}
+    several = one | {"b": TopicPosition("fedcba9876543210", {0: StreamPosition(0, 5)})}
+    names = {"0123456789abcdef": "a", "fedcba9876543210": "b"}
+
+    assert "topics" not in encode_topics(one, "a")
+    assert decode_topics(encode_topics(one, "a"), names, "") == one
+    assert decode_topics(encode_topics(several, ""), names, "") == several
+    with pytest.raises(CorruptDataError, match="not a position of a memq stream"):
+        decode_topics({"topics": 5}, names, "")
+    with pytest.raises(CorruptDataError, match="not a position of a memq stream"):
+        decode_topics({"topics": {"a": {"partitions": {}}}}, names, "")

@@ -1,0 +1,159 @@
+"""How far a stream is, from what Spark tells of each micro-batch.
+
+Spark has no way for a source in Python to report metrics of its own: `sources[].metrics` of the
+progress stays empty. But the progress has the offsets of the source, and what it said of the latest
+offset; this reads them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from memq.client.lag import Lag
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pyspark.sql.streaming.listener import (
+        QueryProgressEvent,
+        QueryStartedEvent,
+        QueryTerminatedEvent,
+        StreamingQueryProgress,
+    )
+
+log = logging.getLogger("memq.spark")
+
+
+class SourceProgress(NamedTuple):
+    """How far a memq source is after a micro-batch.
+
+    Attributes:
+        query: name of the query, or else its id.
+        source: which source of the query it is, from 0 on.
+        batch_id: number of the micro-batch.
+        rows: that the micro-batch read.
+        offsets: that it read, over all topics and read partitions.
+        lag: what is published and in no micro-batch yet; None when the brokers did not tell.
+        topics: the lag of each topic, where the stream reads several.
+        duplicates: Messages that were dropped since the query was started, up to the micro-batch
+            before this one.
+    """
+
+    query: str
+    source: int
+    batch_id: int
+    rows: int
+    offsets: int
+    lag: Lag | None
+    topics: dict[str, Lag]
+    duplicates: int
+
+
+def progress_of(progress: StreamingQueryProgress) -> list[SourceProgress]:
+    """How far the memq sources of a query are; other sources are left out.
+
+    Args:
+        progress: `query.lastProgress`, one of `query.recentProgress`, or that of an event.
+    """
+    found = []
+    for number, source in enumerate(progress.sources):
+        start, end = _offset(source.startOffset), _offset(source.endOffset)
+        if end is None:
+            continue
+        latest = _decoded(source.latestOffset)
+        found.append(
+            SourceProgress(
+                query=progress.name or str(progress.id),
+                source=number,
+                batch_id=progress.batchId,
+                rows=source.numInputRows,
+                offsets=_count(start or {}, end),
+                lag=_lag(latest),
+                topics={
+                    name: lag
+                    for name, each in latest.get("topics", {}).items()
+                    if (lag := _lag(each)) is not None
+                },
+                duplicates=latest.get("duplicates", 0),
+            )
+        )
+    return found
+
+
+class ProgressListener(StreamingQueryListener):
+    """Hands over how far the memq sources of all queries of a session are.
+
+    Register it by `spark.streams.addListener(ProgressListener())`.
+
+    Args:
+        publish: is called with each; by default they are logged.
+    """
+
+    def __init__(self, publish: Callable[[SourceProgress], object] | None = None) -> None:
+        self._publish = _log if publish is None else publish
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
+        """Nothing is known yet."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
+        """A micro-batch is done."""
+        for each in progress_of(event.progress):
+            self._publish(each)
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
+        """There is nothing more to tell."""
+
+
+def _log(each: SourceProgress) -> None:
+    log.info(
+        "query %s, micro-batch %d: read %d rows of %d offsets; lag %s; %d duplicates",
+        each.query,
+        each.batch_id,
+        each.rows,
+        each.offsets,
+        each.lag,
+        each.duplicates,
+    )
+
+
+Offsets = dict[tuple[str, str], tuple[int, int]]
+"""Where a stream began and where it is, by topic, empty where there is one alone, and partition."""
+
+
+def _decoded(text: str | None) -> dict[str, Any]:
+    """JSON of an offset; empty where it is none."""
+    try:
+        found = json.loads(text or "null")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _offset(text: str | None) -> Offsets | None:
+    """An offset of a memq source; None where it is of another one."""
+    found = _decoded(text)
+    topics: Any = found.get("topics", {"": found})
+    try:
+        return {
+            (topic, partition): (each["from"], each["next"])
+            for topic, entry in topics.items()
+            for partition, each in entry["partitions"].items()
+        }
+    except (AttributeError, KeyError, TypeError):
+        return None
+
+
+def _count(start: Offsets, end: Offsets) -> int:
+    return sum(
+        following - (start[place][1] if place in start else began)
+        for place, (began, following) in end.items()
+    )
+
+
+def _lag(found: Mapping[str, Any]) -> Lag | None:
+    lag = found.get("lag")
+    return lag and Lag(lag["batches"], lag["records"], lag["bytes"], lag["seconds"])

@@ -1,0 +1,154 @@
+"""What a stream tells the audit: each committed micro-batch, once, and nothing before."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from memq import AdminClient, Producer
+from memq.client.audit.audit import audit_topic
+from memq.errors import UnavailableError
+from memq.spark import stream_reports
+from tests.integration.spark.here import Stream
+from tests.integration.spark.stored import Stored
+from tests.unit.client.batches import Sent, records
+
+CONSUMER = "follower"
+
+
+class Told(list):
+    """The reports that got through, as (partition, start, end, Messages, records, duplicates)."""
+
+    def __init__(self, monkeypatch):
+        super().__init__()
+        self.failing = False
+        self._send = stream_reports.report_consumed
+        monkeypatch.setattr(stream_reports, "report_consumed", self._report)
+
+    def _report(self, bootstrap, reports, **options):
+        if self.failing:
+            raise UnavailableError("the audit topic is away")
+        self._send(bootstrap, reports, **options)
+        for each in reports:
+            assert (each.consumer, each.final) == (CONSUMER, True)
+            self.append(
+                (
+                    each.partition,
+                    each.start,
+                    each.end,
+                    each.messages,
+                    each.records,
+                    each.duplicates,
+                )
+            )
+
+
+@pytest.fixture
+def told(monkeypatch):
+    return Told(monkeypatch)
+
+
+@pytest.fixture
+def topic(broker, request):
+    """A topic that is audited, and what writes to it."""
+    name = request.node.name.partition("[")[0]
+    with AdminClient(broker.address) as admin:
+        if name in [each.config.name for each in admin.list_topics()]:
+            admin.delete_topic(name)
+        admin.create_topic(name, batch_age="1ms")
+
+    def write(*values):
+        with Producer(broker.address, topic=name) as producer:
+            for value in values:
+                producer.write(value).result(30)
+
+    return name, write
+
+
+def test_each_committed_micro_batch_is_told_once(broker, topic, told):
+    """A micro-batch is told when Spark asks for the next one, not when it is planned or read."""
+    name, write = topic
+    write(b"0", b"1", b"2")
+    stream = Stream(broker.address, topic=name, consumer=CONSUMER, maxOffsetsPerTrigger="1")
+    start = stream._reader.initialOffset()
+    end = stream._reader.latestOffset(start, stream._limit())
+    stream.rows(start, end)
+    assert told == []
+    stream.offset = end
+    stream.run()
+    stream.stop()
+
+    assert told == [
+        (0, 0, 1, 1, 1, 0),
+        (0, 1, 3, 2, 2, 0),
+    ]  # the rest together: 10 s had not passed
+    assert "told" in stream.offset["partitions"]["0"]
+
+
+@pytest.mark.parametrize("told_before", [False, True])
+def test_what_a_killed_driver_did_not_tell_is_told_by_the_next(
+    broker, topic, told, caplog, told_before
+):
+    """Reports leave no gap where the driver dies, or the audit topic is away; the data goes on."""
+    name, write = topic
+    write(b"0")
+    stream = Stream(broker.address, topic=name, consumer=CONSUMER)
+    told.failing = not told_before
+    stream.run()
+    write(b"1", b"2")
+    stream.take()
+    killed = stream.offset
+    stream.rows(killed, killed)
+
+    told.failing = False
+    stream.restart()
+    write(b"3")
+    stream.run()
+    stream.stop()
+
+    covered = [interval for _, *interval, _, _, _ in told]
+    assert [0, 1] in covered if told_before else covered[0][0] == 0
+    assert sorted({at for first, last in covered for at in range(first, last)}) == [0, 1, 2, 3]
+    assert ("report to the audit wait" in caplog.text) is not told_before
+
+
+def test_an_audit_finds_all_consumed(broker, topic):
+    """The audit of a topic that a stream has read to its end is clean, for that consumer too."""
+    name, write = topic
+    write(*(b"%d" % number for number in range(5)))
+    stream = Stream(broker.address, topic=name, consumer=CONSUMER, maxOffsetsPerTrigger="2")
+    stream.run()
+    stream.stop()
+
+    result = asyncio.run(audit_topic(broker.address, name, consumers=[CONSUMER], grace_ms=0))
+    (consumer,) = result.consumers
+    figures = [(each.consumed.records, each.missed.records) for each in consumer.producers]
+    assert (consumer.consumer, sum(consumed for consumed, _ in figures)) == (CONSUMER, 5)
+    assert all(missed == 0 for _, missed in figures)
+    assert not consumer.mismatches
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_duplicates_are_told_as_such(tmp_path, told, restarted, caplog):
+    """Messages that the stream dropped are counted apart, also by the process after it."""
+    caplog.set_level(logging.WARNING)
+    messages = [Sent("p", number, records(b"%d" % number)) for number in range(3)]
+    with Stored(tmp_path) as found:
+        found.publish(
+            (0, found.batch(*messages[:2], batch_id="b0")),
+            (0, found.batch(messages[1], messages[2], batch_id="b1")),
+        )
+        stream = Stream(found.address, consumer=CONSUMER)
+        stream.take()
+        end = stream.offset
+        stream.rows(stream.at({"0": {"from": 0, "next": 0}}), end)
+        if restarted:
+            stream.restart()
+        stream.run()
+        report = stream._reader.reportLatestOffset()
+        stream.stop()
+
+    assert told == [(0, 0, 2, 3, 3, 1)]
+    assert report["duplicates"] == 1 or restarted

@@ -1,0 +1,161 @@
+"""Several topics, limits from below, reports to the audit, and tables, with a real Spark."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+from pyspark.errors import PySparkException
+
+from memq import AdminClient
+from memq.client.audit.audit import audit_topic
+from memq.spark import ProgressListener, progress_of
+from tests.system.spark.reading import produce
+
+TIMEOUT_S = 120
+
+
+@pytest.fixture
+def family(make_topic, broker):
+    """Makes topics whose names begin alike, of one Batch for each value; returns the beginning."""
+    first = make_topic(batch_age="1ms")
+
+    def make(short, *values):
+        name = f"{first}.{short}"
+        with AdminClient(broker.address) as admin:
+            admin.create_topic(name, batch_age="1ms")
+        write(name, values)
+        return name
+
+    def write(name, values):
+        for value in values:
+            produce(broker.address, name, [value])
+
+    make.prefix = first
+    make.write = write
+    return make
+
+
+def consumed(address, topic, consumer):
+    """LogMessages that a consumer has reported of a topic, all others being a failure."""
+    result = asyncio.run(audit_topic(address, topic, consumers=[consumer], grace_ms=0))
+    (found,) = result.consumers
+    assert not found.mismatches
+    assert not any(each.missed.records or each.unreported.records for each in found.producers)
+    return sum(each.consumed.records for each in found.producers)
+
+
+def test_a_pattern_is_followed_reported_and_watched(spark, broker, family, tmp_path):
+    """A stream of a pattern reads all of its topics, finds a new one, tells the audit what it has
+    committed, and its progress says how far it is, topic by topic.
+    """
+    a, b = family("a", *(b"a%d" % number for number in range(5))), family("b", b"b0", b"b1")
+    published = []
+    listener = ProgressListener(published.append)
+    spark.streams.addListener(listener)
+
+    def run():
+        frame = spark.readStream.format("memq").options(
+            bootstrap=broker.address,
+            subscribePattern=f"{family.prefix}[.].*",
+            startingOffsets="earliest",
+            maxOffsetsPerTrigger="4",
+            minOffsetsPerTrigger="4",
+            consumer="watched",
+        )
+        query = (
+            frame.load()
+            .select("topic", "value")
+            .writeStream.format("parquet")
+            .queryName("watched")
+            .option("path", str(tmp_path / "rows"))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(TIMEOUT_S)
+        return [progress for each in query.recentProgress for progress in progress_of(each)]
+
+    try:
+        first = [each for each in run() if each.rows]
+        c = family("c", b"c0")
+        second = [each for each in run() if each.rows]
+        spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(TIMEOUT_S * 1000)
+    finally:
+        spark.streams.removeListener(listener)
+
+    assert [(each.query, each.rows, each.offsets) for each in first] == [
+        ("watched", 4, 4),
+        ("watched", 3, 3),
+    ]
+    assert {name: lag.batches for name, lag in first[0].topics.items()} == {a: 3, b: 0}
+    assert (first[0].lag.batches, first[1].lag.batches, first[1].duplicates) == (3, 0, 0)
+    assert [(each.rows, each.offsets) for each in second] == [(1, 1)]  # few, but it is AvailableNow
+    assert [each for each in published if each.rows] == first + second
+    rows = Counter((row.topic, bytes(row.value)) for row in _read(spark, tmp_path))
+    expected = [(a, b"a%d" % number) for number in range(5)] + [(b, b"b0"), (b, b"b1"), (c, b"c0")]
+    assert rows == Counter(expected)
+    assert [consumed(broker.address, name, "watched") for name in (a, b, c)] == [5, 2, 1]
+
+
+def _read(spark, folder):
+    return spark.read.parquet(str(folder / "rows")).collect()
+
+
+def test_a_micro_batch_waits_for_enough(spark, broker, make_topic):
+    """Without AvailableNow every micro-batch but the first has the Batches asked for."""
+    topic = make_topic(batch_age="1ms")
+    produce(broker.address, topic, [b"first"])
+    frame = spark.readStream.format("memq").options(
+        bootstrap=broker.address,
+        topic=topic,
+        startingOffsets="earliest",
+        minOffsetsPerTrigger="3",
+        maxTriggerDelay="1h",
+    )
+    query = frame.load().writeStream.format("noop").start()
+    try:
+        while query.lastProgress is None or not query.lastProgress.numInputRows:
+            assert query.exception() is None
+        for number in range(6):
+            produce(broker.address, topic, [b"%d" % number])
+        query.processAllAvailable()
+        sizes = [each.numInputRows for each in query.recentProgress if each.numInputRows]
+    finally:
+        query.stop()
+
+    assert sizes[0] == 1
+    assert sizes[1:]
+    assert min(sizes[1:]) >= 3
+
+
+def test_a_topic_as_a_table(spark, broker, family):
+    """A table of the session catalog is read anew by each query, also as a stream, and WITH gives
+    options to one query; a secret is refused, and so is a table whose columns are given.
+    """
+    name = family("table", b"0", b"1")
+    options = f"bootstrap '{broker.address}', topic '{name}'"
+    table = f"topic_{name.replace('-', '_').replace('.', '_')}"
+    try:
+        spark.sql(f"CREATE TABLE {table} USING memq OPTIONS ({options})")
+        assert spark.table(table).count() == 2
+        family.write(name, [b"2"])
+        values = f"SELECT CAST(value AS STRING) AS v FROM {table}"
+        assert sorted(row.v for row in spark.sql(values).collect()) == ["0", "1", "2"]
+        start = """WITH (startingOffsets = '{"0": 2}')"""
+        assert [row.v for row in spark.sql(f"{values} {start}").collect()] == ["2"]
+        stream = spark.readStream.option("startingOffsets", "earliest").table(table)
+        query = stream.writeStream.format("noop").trigger(availableNow=True).start()
+        assert query.awaitTermination(TIMEOUT_S)
+        assert sum(each.numInputRows for each in query.recentProgress) == 3
+    finally:
+        spark.sql(f"DROP TABLE IF EXISTS {table}")
+    with pytest.raises(PySparkException, match="option 'token' is a secret"):
+        spark.sql(f"CREATE TABLE {table} USING memq OPTIONS ({options}, token 'x')")
+    try:
+        spark.sql(f"CREATE TABLE {table} (value BINARY) USING memq OPTIONS ({options})")
+        with pytest.raises(PySparkException, match="no options of a table that was made with col"):
+            spark.table(table).collect()
+    finally:
+        spark.sql(f"DROP TABLE IF EXISTS {table}")
