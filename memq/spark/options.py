@@ -28,7 +28,7 @@ from memq.spark.bounds import (
     parse_timestamp,
     parse_timestamps,
 )
-from memq.spark.option_checks import check_stream, check_topics
+from memq.spark.option_checks import check_limits, check_topics
 from memq.spark.option_values import (
     choice_of,
     parse_bootstrap_text,
@@ -318,8 +318,17 @@ def parse_read_options(given: Mapping[str, str], *, stream: bool = False) -> Rea
     _check_one_of(values, "topic", "subscribe", "subscribe_pattern")
     options = ReadOptions(**values | {"topic": values["topic"] or ""})
     check_bounds(options.starting, options.ending)
-    check_topics(options)
-    check_stream(options)
+    read = options.subscribe or ((options.topic,) if options.topic else ())
+    check_topics(read, options.subscribe_pattern, options.starting, "startingOffsets")
+    check_topics(read, options.subscribe_pattern, options.ending, "endingOffsets")
+    check_limits(options.min_offsets_per_trigger, options.max_offsets_per_trigger)
+    if options.incarnation is not None and not options.topic:
+        raise ConfigError("option 'incarnation' is that of one topic, which 'topic' has to name")
+    if options.consumer is not None and (options.permissive or not options.fail_on_data_loss):
+        raise ConfigError(
+            "option 'consumer' tells the audit that all was read, which mode=permissive and "
+            "failOnDataLoss=false do not promise"
+        )
     return options.of_topic(options.topic, options.incarnation) if options.topic else options
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from memq.client.lag import Lag
+from memq.core.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -110,13 +111,13 @@ class ProgressListener(StreamingQueryListener):
 
 def _log(each: SourceProgress) -> None:
     log.info(
-        "query %s, micro-batch %d: read %d rows of %d offsets; lag %s; %d duplicates",
+        "MemQ stream %s, micro-batch %d: %s in %s, %s, %s so far",
         each.query,
         each.batch_id,
-        each.rows,
-        each.offsets,
-        each.lag,
-        each.duplicates,
+        counted(each.rows, "row"),
+        counted(each.offsets, "offset"),
+        "lag is not known" if each.lag is None else f"lag is {counted(each.lag.batches, 'Batch')}",
+        counted(each.duplicates, "duplicate Message"),
     )
 
 

@@ -52,7 +52,7 @@ log = logging.getLogger("memq.spark")
 
 
 class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans micro-batches on the driver; the workers read. It can be pickled until it plans.
+    """Plans micro-batches on the driver; the workers read, in copies that know nothing of plans.
 
     Args:
         task_reader: what the workers do; its options name the incarnation of a single topic.
@@ -65,6 +65,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> None:
         options = task_reader.options
         self._options = options
+        self._first = first
         self._runtime = runtime
         self._task_reader = task_reader
         self._topics = StreamTopics(options, first, task_reader.shape.spark.names)
@@ -75,6 +76,9 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned: tuple[Any, list[TaskInput]] | None = None  # Spark may ask again
         self._taken: Positions = {}  # where the latest micro-batch ends
         self._dropped = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MemqStreamReader, (self._task_reader, self._first)
 
     def __repr__(self) -> str:
         return f"<MemqStreamReader {self._options.subject} {self._topics!r}>"

@@ -166,9 +166,9 @@ class StreamReports:
             )
         except MemqError as exc:
             log.warning(
-                "MemQ %s: %s wait: %s",
+                "MemQ %s: %s not delivered yet: %s",
                 self._options.subject,
-                counted(len(reports), "report to the audit", "reports to the audit"),
+                counted(len(reports), "audit report"),
                 exc,
             )
             return

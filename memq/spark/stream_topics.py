@@ -35,7 +35,7 @@ Positions = dict[str, StreamPositions]
 
 
 class StreamTopics:
-    """The topics of a stream. It can be pickled until it has looked them up.
+    """The topics of a stream.
 
     Args:
         options: of the read.

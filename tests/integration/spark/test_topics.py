@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections import Counter
 from itertools import chain
 
@@ -18,7 +19,8 @@ from memq.errors import (
     TopicRecreatedError,
     UnknownTopicError,
 )
-from tests.integration.spark.here import Stream, inputs, read
+from tests.advice import follows
+from tests.integration.spark.here import Stream, inputs, read, table
 
 
 @pytest.fixture
@@ -120,6 +122,7 @@ def test_offsets_by_topic(topics):
         topics.stream(**topics.pattern, **missing).run()
 
 
+@follows("or choose columns that they share by the option")
 def test_topics_must_agree_in_their_columns(topics):
     """Topics with other columns are refused by name; columns that all share can be read."""
     for short, last in (("a", pa.int64()), ("b", pa.utf8())):
@@ -184,6 +187,7 @@ def test_a_topic_made_again_is_not_gone_on_with(topics, restarted, by):
     stream.stop()
 
 
+@follows("or set failOnDataLoss to false to read on without it")
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_topic_that_is_gone_stops_a_stream_unless_told_otherwise(topics, caplog, restarted):
     """A deleted topic of a pattern is an error, and failOnDataLoss=false reads on without it."""
@@ -276,6 +280,9 @@ def test_a_micro_batch_of_several_topics_is_planned_again(topics):
     end = stream._reader.latestOffset(start, ReadAllAvailable())
     first = rows([stream.rows(start, end)])
     topics.write("b", "later")
+    worker = pickle.loads(pickle.dumps(stream._reader))  # noqa: S301 - it is our own
+    planned = stream._reader.partitions(start, end)
+    assert rows([table(worker, planned, stream._schema)]) == first
     stream.offset = start
     stream.restart()
 
