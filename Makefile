@@ -8,11 +8,14 @@ SHELL := bash
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+PROJECTS := pyproject.toml airflow_provider_memq/pyproject.toml
 
 # A registry under load answers slowly; uv's own limit of 30 s gives up too soon.
 export UV_HTTP_TIMEOUT ?= 180
 
-COMPILE := $(BIN)/uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 \
+# What both distributions need of others; the one needs the other at its own version.
+COMPILE := $(BIN)/uv pip compile $(PROJECTS) --all-extras --group dev --universal \
+	--python-version 3.11 --excludes <(echo memq) \
 	--custom-compile-command "make requirements" --quiet --output-file requirements.txt
 
 .PHONY: help setup requirements test test-unit lint format chaos simulate fuzz mutants soak bench dist demo demo-cluster docs clean
@@ -24,7 +27,7 @@ setup: $(INSTALLED) ## Make .venv with the pinned packages and this project (don
 
 # The stamp is written last, so a set-up that was cut short runs again. `uv pip sync` makes the
 # environment equal to the pins: it also removes what is no longer listed.
-$(INSTALLED): pyproject.toml requirements.txt
+$(INSTALLED): $(PROJECTS) requirements.txt
 	@start=$$SECONDS
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "memq needs Python 3.11 or later: set PYTHON=python3.11" >&2; exit 1; }
@@ -33,8 +36,8 @@ $(INSTALLED): pyproject.toml requirements.txt
 	echo "setup: $$((SECONDS - start)) s: the $$(grep -c '^[^ #]' requirements.txt) packages pinned in requirements.txt"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.txt uv
 	$(BIN)/uv pip sync --quiet --python $(BIN)/python requirements.txt
-	echo "setup: $$((SECONDS - start)) s: this folder as the package memq, so that changes need no reinstall"
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	echo "setup: $$((SECONDS - start)) s: this folder as memq and airflow-provider-memq, so that changes need no reinstall"
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation $(foreach each,$(PROJECTS),--editable $(dir $(each)))
 	touch $@
 	echo "setup: done in $$((SECONDS - start)) s; the command is $(BIN)/memq"
 
