@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.log import mask_secret
 
+from airflow_provider_memq.versions import PROVIDER
 from memq.core.named_values import NO_VALUES, NamedValues, parse_storage_options
 from memq.errors import ConfigError, StorageError
 
@@ -31,8 +32,8 @@ def s3_hook(aws_conn_id: str | None) -> Any:
         from airflow.providers.amazon.aws.hooks.s3 import S3Hook  # noqa: PLC0415 - DAGs parse sooner
     except ImportError as exc:
         raise ConfigError(
-            f"connections of type aws need Airflow's provider for them: pip install "
-            f"apache-airflow-providers-amazon ({exc})"
+            f"connections of type aws need Airflow's provider for them ({exc}): "
+            f'pip install "{PROVIDER}[amazon]"'
         ) from exc
     return S3Hook(aws_conn_id=aws_conn_id)
 

@@ -1,8 +1,8 @@
 """Small files wherever Spark writes them, from a task: manifests, results and tables.
 
 Spark names an object `s3a://bucket/key`. Here it is read and written by Airflow's own `S3Hook`,
-which the extra `memq[airflow]` brings: endpoint and credentials are those of an Airflow connection,
-or else what boto3 finds by itself (`AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`, a profile, a role).
+which the extra `amazon` brings: endpoint and credentials are those of an Airflow connection, or
+else what boto3 finds by itself (`AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`, a profile, a role).
 Anything else is opened as an `ObjectStoragePath`, by the provider that knows its scheme.
 
 Two things must not be confused: a file that *is not there*, which is None, and a file

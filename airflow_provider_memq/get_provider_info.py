@@ -51,7 +51,7 @@ _INTEGRATION = "MemQ"
 def get_provider_info() -> dict[str, object]:
     """The provider's metadata, as `airflow/provider_info.schema.json` asks for."""
     return {
-        "package-name": "memq",
+        "package-name": "airflow-provider-memq",
         "name": "MemQ",
         "description": "Sensors, triggers and operators over exact ranges of MemQ offsets.",
         "integrations": [{"integration-name": _INTEGRATION, "tags": ["software"]}],

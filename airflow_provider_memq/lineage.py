@@ -16,8 +16,7 @@ one dataset, whichever of its parts a job writes. An Iceberg table is named by i
 is `memq://<cluster>` and the topic, as its asset is; the cluster is called what the connection says
 in its field `cluster`, for the addresses of brokers change.
 
-The package `apache-airflow-providers-openlineage` is needed when a function here is called, and
-nowhere else.
+The extra `openlineage` is needed when a function here is called, and nowhere else.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from airflow_provider_memq.ranges import RangeRow, to_row
+from airflow_provider_memq.versions import from_extra
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -147,7 +147,8 @@ def lineage(
     inputs: Sequence[InputDataset], outputs: Sequence[OutputDataset] = ()
 ) -> OperatorLineage[Any, Any]:
     """What a task returns to the integration of Airflow."""
-    from airflow.providers.openlineage.extractors import OperatorLineage  # noqa: PLC0415
+    with from_extra("openlineage"):
+        from airflow.providers.openlineage.extractors import OperatorLineage  # noqa: PLC0415
 
     return OperatorLineage(inputs=list(inputs), outputs=list(outputs))
 

@@ -5,12 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
-from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
-from airflow.sdk.exceptions import (
-    AirflowException,
-    AirflowFailException,
-    AirflowSkipException,
-)
 
 from airflow_provider_memq import files
 from airflow_provider_memq.audited import AuditedWindows, left_out
@@ -19,6 +13,14 @@ from airflow_provider_memq.operators.base import MemqTopicOperator, now_ms
 from airflow_provider_memq.operators.window import window_of
 from airflow_provider_memq.submitting import prepare, program_arguments
 from airflow_provider_memq.values import duration_ms_or, iso, parse_flag
+from airflow_provider_memq.versions import (
+    ASSET_STATE,
+    AirflowException,
+    AirflowFailException,
+    AirflowSkipException,
+    from_extra,
+    require_airflow,
+)
 from memq.core.audit import render
 from memq.core.audit.result import AuditResult, Verdict, decode_result
 from memq.core.ranges import Interval
@@ -27,6 +29,7 @@ from memq.errors import ConfigError, DataLossError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.sdk import Asset, Context
 
     from airflow_provider_memq.settings import ClientSettings
@@ -146,6 +149,8 @@ class MemqAuditOperator(MemqTopicOperator):
         spark_conf: dict[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
+        if audited:
+            require_airflow(ASSET_STATE, "an audit that makes up for others (audited=…)")
         inlets = [*(kwargs.pop("inlets", None) or []), *([audited] if audited else [])]
         super().__init__(inlets=inlets, **kwargs)
         self.audited = audited
@@ -307,6 +312,10 @@ class MemqAuditOperator(MemqTopicOperator):
 
     def _audit_by_spark(self, window: Interval) -> AuditResult:
         """Submit the program; what it found is in the file that it writes last."""
+        with from_extra("spark"):
+            from airflow.providers.apache.spark.hooks.spark_submit import (  # noqa: PLC0415
+                SparkSubmitHook,
+            )
         if not self.output_dir:
             raise ConfigError("a deep audit by Spark needs output_dir, to find its result there")
         settings = self.hook.settings()

@@ -23,14 +23,17 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
-from airflow.providers.amazon.aws.operators.base_aws import AwsBaseOperator
 
 from airflow_provider_memq import job_record
 from airflow_provider_memq.hooks.memq import MemqHook
 from airflow_provider_memq.job_record import JobRecord
 from airflow_provider_memq.operators.range_job import RangeJobMixin, RangeRun
+from airflow_provider_memq.versions import TASK_STATE, from_extra, require_airflow
 from memq.core.defaults import TOKEN_VARIABLE
 from memq.errors import DataLossError
+
+with from_extra("amazon"):
+    from airflow.providers.amazon.aws.operators.base_aws import AwsBaseOperator
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -54,6 +57,10 @@ class AwsRangeJobMixin(RangeJobMixin, AwsBaseOperator[Any]):
     is_over: ClassVar[frozenset[str]]
     told: ClassVar[Sequence[str]] = RangeJobMixin.template_fields
     running = ""
+
+    def __init__(self, **kwargs: Any) -> None:
+        require_airflow(TASK_STATE, type(self).__name__)
+        super().__init__(**kwargs)
 
     def execute(self, context: Context, event: Any = None) -> Any:  # noqa: ARG002 - Airflow's signature
         """Start the job or find it, wait, and check the manifest."""

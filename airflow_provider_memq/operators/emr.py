@@ -9,14 +9,16 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Never
 
-from airflow.providers.amazon.aws.operators.emr import (
-    EmrAddStepsOperator,
-    EmrServerlessStartJobOperator,
-)
-
 from airflow_provider_memq.operators.aws_job import LOOK_BACK, AwsRangeJobMixin
 from airflow_provider_memq.triggers.aws import MemqEmrStepTrigger
+from airflow_provider_memq.versions import from_extra
 from memq.errors import ConfigError
+
+with from_extra("amazon"):
+    from airflow.providers.amazon.aws.operators.emr import (
+        EmrAddStepsOperator,
+        EmrServerlessStartJobOperator,
+    )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -12,16 +12,18 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Never
 
-from airflow.providers.amazon.aws.operators.glue import (
-    JOB_RUN_SUCCESS_STATES,
-    JOB_RUN_TERMINAL_STATES,
-    GlueJobOperator,
-)
-
 from airflow_provider_memq.operators.aws_job import LOOK_BACK, AwsRangeJobMixin
 from airflow_provider_memq.triggers.aws import MemqGlueTrigger
+from airflow_provider_memq.versions import from_extra
 from memq.core.defaults import GLUE_ARGUMENTS
 from memq.errors import ConfigError
+
+with from_extra("amazon"):
+    from airflow.providers.amazon.aws.operators.glue import (
+        JOB_RUN_SUCCESS_STATES,
+        JOB_RUN_TERMINAL_STATES,
+        GlueJobOperator,
+    )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -5,9 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import conf
 from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR, TriggerFailureReason
-from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_memq.ledger import carried_on, first_ledger, is_same_topic, last_ledger
 from airflow_provider_memq.missed import MissedRanges, is_paused
@@ -24,6 +22,7 @@ from airflow_provider_memq.values import (
     parse_offsets,
     skips_removed,
 )
+from airflow_provider_memq.versions import PLANNING, AirflowSkipException, conf
 from memq.core.ranges import offsets_in_words
 from memq.core.units import counted
 from memq.errors import ConfigError
@@ -109,6 +108,7 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         ConfigError: an argument is wrong.
     """
 
+    needs_airflow = PLANNING
     template_fields: Sequence[str] = (
         *MemqTopicOperator.template_fields,
         "start",

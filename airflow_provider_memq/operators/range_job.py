@@ -25,17 +25,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_memq import files
 from airflow_provider_memq.hooks.memq import MemqHook
 from airflow_provider_memq.ledger import mark_events
 from airflow_provider_memq.lineage import range_lineage
 from airflow_provider_memq.links import MemqManifestLink, MemqTopicLink
+from airflow_provider_memq.operators.base import RANGE_OF_RUN, check_range_key
 from airflow_provider_memq.ranges import RangeContents, parse_key
 from airflow_provider_memq.settings import DEFAULT_CONN_ID
 from airflow_provider_memq.submitting import program_arguments
 from airflow_provider_memq.topics import contents_of
+from airflow_provider_memq.versions import AirflowFailException
 from memq.core.units import counted
 from memq.errors import ConfigError, CorruptDataError, DataLossError, StorageError
 
@@ -117,7 +118,7 @@ class RangeJobMixin(BaseOperator):
         *,
         topic: str,
         output_dir: str,
-        range_key: str = "{{ dag_run.partition_key }}",
+        range_key: str = RANGE_OF_RUN,
         manifest: str | None = None,
         job: str = "range_to_parquet",
         mode: str = "failfast",
@@ -126,6 +127,7 @@ class RangeJobMixin(BaseOperator):
         aws_conn_id: str | None = files.DEFAULT_AWS_CONN_ID,
         **kwargs: Any,
     ) -> None:
+        check_range_key(range_key)
         super().__init__(**kwargs)
         self.topic = topic
         self.output_dir = output_dir

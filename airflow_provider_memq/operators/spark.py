@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-
 from airflow_provider_memq.hooks.memq import MemqHook
 from airflow_provider_memq.operators.range_job import RangeJobMixin
 from airflow_provider_memq.submitting import prepare
+from airflow_provider_memq.versions import from_extra
+
+with from_extra("spark"):
+    from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

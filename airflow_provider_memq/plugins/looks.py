@@ -15,8 +15,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from airflow.sdk.exceptions import AirflowException
-
+from airflow_provider_memq.versions import AirflowException
 from memq.errors import MemqError
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.plugins_manager import AirflowPlugin
 
 from airflow_provider_memq.plugins import PREFIX
+from airflow_provider_memq.versions import PLANNING, has_airflow
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, MutableMapping
@@ -30,13 +31,14 @@ async def page(
     await app(scope, receive, send)
 
 
+_PAGE = {"name": "MemQ", "app": page, "url_prefix": PREFIX}
+_MENU = {"name": "MemQ", "href": f"{PREFIX.removeprefix('/')}/", "category": "browse"}
+_SHOWN = has_airflow(PLANNING)  # before it there are no ranges that a page could show
+
+
 class MemqPlugin(AirflowPlugin):
     """What is planned, processed, in tables and audited of each topic."""
 
     name = "memq"
-    fastapi_apps: list[Any] = [  # noqa: RUF012 - as its base class has it
-        {"name": "MemQ", "app": page, "url_prefix": PREFIX}
-    ]
-    external_views: list[Any] = [  # noqa: RUF012 - likewise
-        {"name": "MemQ", "href": f"{PREFIX.removeprefix('/')}/", "category": "browse"}
-    ]
+    fastapi_apps: list[Any] = [_PAGE] * _SHOWN
+    external_views: list[Any] = [_MENU] * _SHOWN

@@ -9,8 +9,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from airflow.providers.amazon.aws.triggers.emr import EmrAddStepsTrigger
-from airflow.providers.amazon.aws.triggers.glue import GlueJobCompleteTrigger
+from airflow_provider_memq.versions import from_extra
+
+with from_extra("amazon"):
+    from airflow.providers.amazon.aws.triggers.emr import EmrAddStepsTrigger
+    from airflow.providers.amazon.aws.triggers.glue import GlueJobCompleteTrigger
 
 
 class MemqEmrStepTrigger(EmrAddStepsTrigger):

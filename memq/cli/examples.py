@@ -1,11 +1,13 @@
 """`memq examples`: programs to copy, from an installed package or from a checkout alike.
 
-In a checkout they are folders beside the package `memq`; a wheel has the same folders inside it.
+In a checkout they are folders beside the package `memq`; its wheel has the same folders inside it.
+The DAGs come with the package of the Airflow provider, if it is there.
 """
 
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +21,9 @@ from memq.errors import InvalidRequestError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+DAGS = "dags"
 FOLDERS = {
-    "dags": "DAGs for Airflow, and their settings",
+    DAGS: "DAGs for Airflow, and their settings",
     "examples": "small programs, one for each thing that clients do",
     "spark_apps": "programs for spark-submit; the DAGs look for them beside their own folder",
 }
@@ -29,7 +32,7 @@ FOLDERS = {
 _PACKAGE = Path(memq.__file__).parent
 _IN_WHEEL = _PACKAGE / "_examples"
 ROOT = _IN_WHEEL if _IN_WHEEL.is_dir() else _PACKAGE.parent
-"""The folder that has them."""
+"""The folder that has them, but for the DAGs."""
 
 
 @click.group(cls=Group)
@@ -41,7 +44,7 @@ def examples() -> None:
 @output_option
 def list_(output: str) -> None:
     """List what there is to copy, file by file."""
-    rows = [{"file": name, "about": _first_line(ROOT / name)} for name in files_of(FOLDERS)]
+    rows = [{"file": name, "about": _first_line(_path_of(name))} for name in files_of(FOLDERS)]
     show_rows(rows, ["file", "about"], output)
 
 
@@ -53,6 +56,13 @@ class SourceType(click.ParamType[str]):
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The name without a slash at its end, when there is such a thing."""
         name = value.rstrip("/")
+        if name.split("/")[0] == DAGS and home_of(DAGS) is None:
+            self.fail(
+                f"{value!r}: the DAGs come with Airflow's provider, which is not installed here: "
+                "pip install airflow-provider-memq",
+                param,
+                ctx,
+            )
         if name not in FOLDERS and name not in files_of(FOLDERS):
             self.fail(
                 f"there is no {value!r}; there are {', '.join(FOLDERS)}, and the files that `memq "
@@ -118,9 +128,23 @@ def files_of(names: Iterable[str]) -> list[str]:
     return [
         f"{name}/{path.name}"
         for name in names
-        for path in sorted((ROOT / name).iterdir())
+        if (home := home_of(name)) is not None
+        for path in sorted((home / name).iterdir())
         if path.is_file() and not path.name.startswith(".")
     ]
+
+
+def home_of(name: str) -> Path | None:
+    """The folder in which a folder of `FOLDERS` is, or a file of one; None where there is none."""
+    if name.split("/", maxsplit=1)[0] != DAGS:
+        return ROOT
+    provider = find_spec("airflow_provider_memq")  # which is not imported: that needs no Airflow
+    return Path(provider.origin).parent if provider and provider.origin else None
+
+
+def _path_of(name: str) -> Path:
+    """Where a file is that `files_of` names."""
+    return (home_of(name) or ROOT) / name
 
 
 def _targets(sources: Sequence[str], folder: Path) -> dict[Path, Path]:
@@ -128,9 +152,9 @@ def _targets(sources: Sequence[str], folder: Path) -> dict[Path, Path]:
     wanted: dict[Path, Path] = {}
     for source in sources:
         if source in FOLDERS:
-            wanted |= {folder / name: ROOT / name for name in files_of([source])}
+            wanted |= {folder / name: _path_of(name) for name in files_of([source])}
         else:
-            wanted[folder / Path(source).name] = ROOT / source
+            wanted[folder / Path(source).name] = _path_of(source)
     return wanted
 
 

@@ -135,7 +135,7 @@ def test_the_provider_is_missing(connect, monkeypatch):
     """The error names the package to install."""
     monkeypatch.setitem(sys.modules, "airflow.providers.amazon.aws.hooks.s3", None)
 
-    with pytest.raises(ConfigError, match="pip install apache-airflow-providers-amazon"):
+    with pytest.raises(ConfigError, match=r"pip install \"airflow-provider-memq\[amazon\]\""):
         connect()
 
 
