@@ -80,10 +80,10 @@ soak: $(INSTALLED) ## Airflow, Spark and brokers that are killed while producers
 bench: $(INSTALLED) ## Run the benchmarks and print their figures
 	$(BIN)/python -m benchmarks $(ARGS)
 
-dist: $(INSTALLED) ## Build the wheel and the source distribution, into dist/
+dist: $(INSTALLED) ## Build both wheels and source distributions into dist/, and try each; TRY=0 only builds
 	@rm -rf dist
-	$(BIN)/python -m hatchling build --directory dist
-	echo "install it with: pip install $$(echo dist/*.whl)"
+	$(BIN)/python -m tests.system.dist dist $(if $(filter 0,$(TRY)),--only-build)
+	echo "install them with: pip install $$(echo dist/*.whl)"
 
 demo: $(INSTALLED) ## Run the main job from end to end; INPUT=file your own lines, KEEP=1 goes on
 	$(BIN)/python -m demo $(if $(INPUT),--input "$(INPUT)") $(if $(KEEP),--keep)

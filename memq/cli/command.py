@@ -40,6 +40,15 @@ if TYPE_CHECKING:
     from memq.core.options import Option
 
     Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+    ParamType = click.ParamType
+else:
+
+    class ParamType(click.ParamType):
+        """click's. Only since 8.4 does it take the type of its values; Airflow 3.1 has an older."""
+
+        def __class_getitem__(cls, _: type) -> type:
+            return cls
+
 
 REACH_S = 3.0  # a broker that was started just now listens within this time
 RETRY_S = 0.1
@@ -248,7 +257,7 @@ def _warn(text: str) -> None:
 # -- values ---------------------------------------------------------------------------------
 
 
-class RangeType(click.ParamType[OffsetRange]):
+class RangeType(ParamType[OffsetRange]):
     """`P:START-END`: partition, first offset, and one past the last."""
 
     name = "P:START-END"
@@ -297,7 +306,7 @@ def range_option(*, help: str) -> Callable[[Decorated], Decorated]:  # noqa: A00
     )
 
 
-class SeparatorType(click.ParamType[bytes]):
+class SeparatorType(ParamType[bytes]):
     r"""What stands between key and value; `\t`, `\n`, `\0`, `\\` and `\xNN` are understood."""
 
     name = "TEXT"
@@ -336,7 +345,7 @@ def parse_separator(text: str) -> bytes:
     return bytes(found)
 
 
-class SizeType(click.ParamType[int]):
+class SizeType(ParamType[int]):
     """A size in bytes, written like 64MiB."""
 
     name = "SIZE"
@@ -353,7 +362,7 @@ class SizeType(click.ParamType[int]):
             self.fail(str(exc), param, ctx)
 
 
-class StorageOptionsType(click.ParamType[NamedValues]):
+class StorageOptionsType(ParamType[NamedValues]):
     """`NAME=VALUE,NAME=VALUE`: options of an object store."""
 
     name = "NAME=VALUE[,…]"
@@ -371,7 +380,7 @@ class StorageOptionsType(click.ParamType[NamedValues]):
             self.fail(str(exc), param, ctx)
 
 
-class HeaderType(click.ParamType[tuple[str, bytes]]):
+class HeaderType(ParamType[tuple[str, bytes]]):
     """`NAME=VALUE`; the value ends with the argument, whatever it has."""
 
     name = "NAME=VALUE"
@@ -391,7 +400,7 @@ class HeaderType(click.ParamType[tuple[str, bytes]]):
         return name, os.fsencode(text)
 
 
-class TimeType(click.ParamType[datetime]):
+class TimeType(ParamType[datetime]):
     """A time with its zone; see `parse_time` for how it is written."""
 
     name = "TIME"
@@ -461,7 +470,7 @@ def confirm(question: str, *, yes: bool) -> None:
 # -- options that are rows of a table -------------------------------------------------------
 
 
-class RowType(click.ParamType[str]):
+class RowType(ParamType[str]):
     """A value that a row of an option table accepts, kept as the text that was written."""
 
     name = "text"

@@ -21,7 +21,7 @@ from click.shell_completion import (
     get_completion_class,
 )
 
-from memq.cli.command import Command, check_reachable, connection_in
+from memq.cli.command import Command, ParamType, check_reachable, connection_in
 from memq.errors import MemqError
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _may_join(word: str, joint: str) -> bool:
 # -- names that the brokers know ------------------------------------------------------------
 
 
-class _NameType(click.ParamType[str]):
+class _NameType(ParamType[str]):
     """A name that the brokers know."""
 
     name = "text"

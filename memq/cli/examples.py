@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 import memq
-from memq.cli.command import Group, option, output_option
+from memq.cli.command import Group, ParamType, option, output_option
 from memq.cli.output import show_rows
 from memq.errors import InvalidRequestError
 
@@ -48,7 +48,7 @@ def list_(output: str) -> None:
     show_rows(rows, ["file", "about"], output)
 
 
-class SourceType(click.ParamType[str]):
+class SourceType(ParamType[str]):
     """A folder of `FOLDERS`, or a file in one."""
 
     name = "text"

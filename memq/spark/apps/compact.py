@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from memq.cli.command import Command
+from memq.cli.command import Command, ParamType
 from memq.core.topic import check_topic_name
 from memq.core.units import counted, parse_size_bytes
 from memq.errors import ConfigError
@@ -19,7 +19,7 @@ from memq.spark.app import job_options, run, session, token_from, topic_options
 from memq.spark.compaction import Compaction, check_topic, compact
 
 
-class Size(click.ParamType[int]):
+class Size(ParamType[int]):
     """A size such as 64MiB, in bytes."""
 
     name = "SIZE"
