@@ -1,4 +1,7 @@
-"""The wheel: what `pip install` gives, in an environment that knows nothing of the checkout."""
+"""The wheels: what `pip install` gives, in an environment that knows nothing of the checkout.
+
+`make dist` tries them with the oldest and the newest Airflow; this needs no package index.
+"""
 
 from __future__ import annotations
 
@@ -9,57 +12,55 @@ import subprocess
 import sys
 import sysconfig
 import tomllib
-import zipfile
-from email.parser import Parser
 from pathlib import Path
 
 import pytest
 
-from memq.cli.examples import FOLDERS, files_of
+from memq.cli.examples import DAGS, FOLDERS, files_of
+from tests.advice import follows
+from tests.system.dist.builds import PROJECTS, ROOT, build, metadata_of, names_in, rebuilt
 
-ROOT = Path(__file__).parents[2]
+PROVIDER = "airflow-provider-memq"
 TIMEOUT_S = 60
+WITH_MEMQ = [name for name in FOLDERS if name != DAGS]
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    """The wheel, as `make dist` builds it."""
+def wheels(tmp_path_factory):
+    """Both, by the name of the distribution, as `make dist` builds them."""
     folder = tmp_path_factory.mktemp("dist")
-    run(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", folder)
-    (path,) = folder.glob("*.whl")
-    return path
+    return {name: build(project, folder, "wheel") for name, project in PROJECTS.items()}
 
 
-@pytest.fixture(scope="module")
-def installed(wheel, tmp_path_factory):
-    """Programs of a new environment with the wheel in it.
+def environment(folder, *wheels):
+    """Programs of a new environment with some wheels in it.
 
-    What the wheel requires is taken from the pinned packages here, so that nothing is downloaded;
-    their folder comes after the environment's own, and files with paths to a checkout do not count
-    in it.
+    What they require is taken from the pinned packages here, so that nothing is downloaded; their
+    folder comes after the environment's own, and files with paths to a checkout do not count in it.
     """
-    folder = tmp_path_factory.mktemp("environment")
     run(sys.executable, "-m", "venv", "--without-pip", folder)
     python = folder / "bin" / "python"
-    run(
-        sys.executable,
-        "-m",
-        "uv",
-        "pip",
-        "install",
-        "--offline",
-        "--no-deps",
-        "--python",
-        python,
-        wheel,
-    )
+    install = (sys.executable, "-m", "uv", "pip", "install", "--offline", "--no-deps")
+    run(*install, "--python", python, *wheels)
     (packages,) = folder.glob("lib/python*/site-packages")
     (packages / "pinned.pth").write_text(sysconfig.get_path("purelib"))
     return folder / "bin"
 
 
-def run(*command, **options):
-    """What a program prints; it must succeed, and does not know the checkout."""
+@pytest.fixture(scope="module")
+def alone(wheels, tmp_path_factory):
+    """Programs of an environment with memq, and without the provider."""
+    return environment(tmp_path_factory.mktemp("alone"), wheels["memq"])
+
+
+@pytest.fixture(scope="module")
+def both(wheels, tmp_path_factory):
+    """Programs of an environment with both."""
+    return environment(tmp_path_factory.mktemp("both"), *wheels.values())
+
+
+def run(*command, ends=0, **options):
+    """What a program prints, as it should end; it does not know the checkout."""
     known = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         [str(each) for each in command],
@@ -69,44 +70,69 @@ def run(*command, **options):
         check=False,
         **{"cwd": ROOT, "env": known} | options,
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert done.returncode == ends, done.stderr
+    return done.stdout if ends == 0 else done.stderr
 
 
-def test_content(wheel):
+def test_content_of_memq(wheels):
     """The wheel has the packages and what is to be copied, and nothing else of the checkout."""
-    names = zipfile.ZipFile(wheel).namelist()
+    names = names_in(wheels["memq"])
 
-    assert {f"memq/_examples/{name}" for name in files_of(FOLDERS)} <= set(names)
+    assert {f"memq/_examples/{name}" for name in files_of(WITH_MEMQ)} <= set(names)
     tops = {name.split("/")[0] for name in names}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {
-        "memq",
-        "airflow_provider_memq",
-        "pyspark_memq",
-    }
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"memq", "pyspark_memq"}
     sources = {str(path.relative_to(ROOT)) for path in (ROOT / "memq").rglob("*.py")}
     assert {name for name in names if re.fullmatch(r"memq/(?!_examples).*\.py", name)} == sources
     assert "memq/py.typed" in names
 
 
-def test_metadata(wheel):
-    """The wheel asks for what pyproject.toml says, and offers its extras."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    with zipfile.ZipFile(wheel) as archive:
-        (name,) = [each for each in archive.namelist() if each.endswith("/METADATA")]
-        metadata = Parser().parsestr(archive.read(name).decode())
+def test_content_of_the_provider(wheels):
+    """The wheel of the provider has its one package, with the DAGs in it."""
+    names = {name for name in names_in(wheels[PROVIDER]) if ".dist-info/" not in name}
 
+    sources = {
+        str(path.relative_to(ROOT)) for path in (ROOT / "airflow_provider_memq").rglob("*.py")
+    }
+    assert names == sources | {f"airflow_provider_memq/{name}" for name in files_of([DAGS])}
+
+
+@pytest.mark.parametrize("name", PROJECTS)
+def test_the_source_builds_again(name, wheels, tmp_path):
+    """A source distribution makes the very wheel that the checkout makes."""
+    sdist = build(PROJECTS[name], tmp_path, "sdist")
+
+    assert rebuilt(sdist, tmp_path / "elsewhere").read_bytes() == wheels[name].read_bytes()
+
+
+@pytest.mark.parametrize("name", PROJECTS)
+def test_metadata(name, wheels):
+    """A wheel asks for what its pyproject.toml says, and offers its extras."""
+    project = tomllib.loads((PROJECTS[name] / "pyproject.toml").read_text())["project"]
+    metadata = metadata_of(wheels[name])
+
+    assert metadata["Name"] == name
     assert metadata["Version"] == project["version"]
     assert metadata.get_all("Provides-Extra") == sorted(project["optional-dependencies"])
     plain = [each for each in metadata.get_all("Requires-Dist") if "extra ==" not in each]
     assert len(plain) == len(project["dependencies"])
 
 
-def test_installed(installed, tmp_path):
+def test_one_version(wheels):
+    """Both are of one version, and the provider asks for memq of that version and no other."""
+    memq, provider = (metadata_of(wheels[name]) for name in PROJECTS)
+    asked = [each for each in provider.get_all("Requires-Dist") if each.startswith("memq")]
+
+    assert provider["Version"] == memq["Version"]
+    assert len(asked) == 3  # itself, and with two of its extras
+    assert all(each.split(";")[0].strip().endswith(f"=={memq['Version']}") for each in asked)
+    assert (PROJECTS[PROVIDER] / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+
+
+def test_installed(alone, tmp_path):
     """The command runs from the wheel: version, a broker, records in and out, examples to copy."""
-    memq = installed / "memq"
-    where = run(installed / "python", "-c", "import memq; print(memq.__file__)", cwd=tmp_path)
-    assert Path(where).is_relative_to(installed.parent)
+    memq = alone / "memq"
+    where = run(alone / "python", "-c", "import memq; print(memq.__file__)", cwd=tmp_path)
+    assert Path(where).is_relative_to(alone.parent)
     assert run(memq, "--version", cwd=tmp_path).startswith("memq ")
 
     with subprocess.Popen(
@@ -132,21 +158,48 @@ def test_installed(installed, tmp_path):
     assert read == "one\ntwo\n"
     assert broker.returncode == 0
 
-    run(memq, "examples", "copy", *FOLDERS, ".", cwd=tmp_path)
-    for name in files_of(FOLDERS):
+    run(memq, "examples", "copy", *WITH_MEMQ, ".", cwd=tmp_path)
+    for name in files_of(WITH_MEMQ):
         assert (tmp_path / name).read_bytes() == (ROOT / name).read_bytes()
 
 
-def test_entry_points(installed, tmp_path):
-    """Airflow finds the provider, and Spark the data source, by the names that the wheel gives."""
-    code = """
+@follows("pip install airflow-provider-memq")
+def test_the_dags_come_with_the_provider(alone, both, tmp_path):
+    """Without it the command says where they come from; with it, it copies them."""
+    refused = run(alone / "memq", "examples", "copy", "dags", ".", cwd=tmp_path, ends=2)
+    assert "pip install airflow-provider-memq" in refused
+    assert "dags/" not in run(alone / "memq", "examples", "list", cwd=tmp_path)
+
+    run(both / "memq", "examples", "copy", "dags", ".", cwd=tmp_path)
+
+    for name in files_of([DAGS]):
+        assert (tmp_path / name).read_bytes() == (ROOT / name).read_bytes()
+
+
+ENTRIES = """
 from importlib.metadata import distribution
-(entry,) = distribution("memq").entry_points.select(group="apache_airflow_provider")
-print(entry.load()()["package-name"])
 from importlib.util import find_spec
+import sys
+for name in sys.argv[1:]:
+    for entry in distribution(name).entry_points:
+        print(name, entry.group)
 print(find_spec("pyspark_memq").origin)
 """
-    name, path = run(installed / "python", "-c", code, cwd=tmp_path).splitlines()
 
-    assert name == "memq"
-    assert Path(path).is_relative_to(installed.parent)
+
+def test_entry_points(alone, both, tmp_path):
+    """Of memq alone Airflow finds nothing; of the provider it finds the metadata; Spark finds the
+    data source.
+    """
+    *groups, path = run(alone / "python", "-c", ENTRIES, "memq", cwd=tmp_path).splitlines()
+    assert groups == ["memq console_scripts"]
+    assert Path(path).is_relative_to(alone.parent)
+
+    groups = run(both / "python", "-c", ENTRIES, PROVIDER, cwd=tmp_path).splitlines()[:-1]
+    assert f"{PROVIDER} apache_airflow_provider" in groups
+    code = f"""
+from importlib.metadata import distribution
+(entry,) = distribution("{PROVIDER}").entry_points.select(group="apache_airflow_provider")
+print(entry.load()()["package-name"])
+"""
+    assert run(both / "python", "-c", code, cwd=tmp_path).strip() == PROVIDER
