@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 
 from memq.cli.examples import DAGS, FOLDERS, files_of
-from tests.advice import follows
 from tests.system.dist.builds import PROJECTS, ROOT, build, metadata_of, names_in, rebuilt
 
 PROVIDER = "airflow-provider-memq"
@@ -163,7 +162,6 @@ def test_installed(alone, tmp_path):
         assert (tmp_path / name).read_bytes() == (ROOT / name).read_bytes()
 
 
-@follows("pip install airflow-provider-memq")
 def test_the_dags_come_with_the_provider(alone, both, tmp_path):
     """Without it the command says where they come from; with it, it copies them."""
     refused = run(alone / "memq", "examples", "copy", "dags", ".", cwd=tmp_path, ends=2)
