@@ -139,7 +139,8 @@ def home_of(name: str) -> Path | None:
     if name.split("/", maxsplit=1)[0] != DAGS:
         return ROOT
     provider = find_spec("airflow_provider_memq")  # which is not imported: that needs no Airflow
-    return Path(provider.origin).parent if provider and provider.origin else None
+    home = Path(provider.origin).parent if provider and provider.origin else ROOT
+    return home if (home / DAGS).is_dir() else None
 
 
 def _path_of(name: str) -> Path:

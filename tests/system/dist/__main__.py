@@ -186,6 +186,7 @@ def check_parts(found, *, old):
     assert found["sensor"]["records"] == RECORDS, found
     assert found["trigger"]["0"] > 0, found
     assert found["watch"] > 0, found
+    assert isinstance(found["plugins"], list), found["plugins"]
     assert found["queue"] == "MemqWatchTrigger", found
     if not old:
         assert found["planner"] == "MemqPlanRangesOperator", found

@@ -70,6 +70,12 @@ def queue():
     return type(MessageQueueTrigger(scheme="memq", topic=TOPIC).trigger).__name__
 
 
+def plugins():
+    """Those of the provider, which Airflow loads at each start."""
+    found = entry_points(group="airflow.plugins")
+    return [each.load().name for each in found if each.value.startswith("airflow_provider_memq.")]
+
+
 def planner():
     """The operator, made as in a DAG."""
     from airflow_provider_memq.operators.memq import MemqPlanRangesOperator
@@ -108,7 +114,7 @@ def tried(part):
         return f"{type(exc).__name__}: {exc}"
 
 
-PARTS = (hook, sensor, trigger, watch, queue, planner, pipeline, start_from_trigger, spark)
+PARTS = (hook, sensor, trigger, watch, queue, plugins, planner, pipeline, start_from_trigger, spark)
 
 if __name__ == "__main__":
     result = {
