@@ -174,7 +174,7 @@ def try_airflow(programs, address, *, old):
         print(f"  airflow providers list: {json.dumps(provider)}")
         for name, value in found.items():
             print(f"  {name}: {value}")
-        print(f"  airflow dags test: a sensor was deferred, then {audited.partition('audited')[2]}")
+        print(f"  airflow dags test: a sensor was deferred; then {audited[audited.index('audited') :]}")
         if not old:
             shipped = check_shipped(airflow, known)
             print(f"  DAGs of `memq examples copy dags`: {', '.join(shipped)}")

@@ -88,7 +88,7 @@ def pipeline():
     """All DAGs of a topic."""
     from airflow_provider_memq.pipeline import MemqPipeline
 
-    return sorted(dag.dag_id for dag in MemqPipeline(TOPIC).dags())
+    return sorted(dag.dag_id for dag in MemqPipeline(TOPIC, spark_apps="/spark_apps").dags())
 
 
 def start_from_trigger():
