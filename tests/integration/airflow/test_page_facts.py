@@ -159,11 +159,11 @@ def test_who_processes_is_known_by_airflow_itself(database):
     """DAGs by their schedule, assets by tasks' outlets, the rest by the last arguments of tasks."""
     database.plan(0, 2)
     for dag_id, task_id, fields in [
+        ("process", "a foreign one", {"topic": "other", "group": "other"}),
         ("plan", "plan", {"topic": TOPIC, "memq_conn_id": "memq_prod"}),
         ("process", "process", {"topic": TOPIC, "output_dir": "prod:lake.clicks"}),
         ("process", "commit", {"topic": TOPIC, "group": "job"}),
         ("process", "parquet", {"topic": TOPIC, "output_dir": "/lake.d/clicks"}),
-        ("process", "foreign", {"topic": "other", "group": "other"}),
     ]:
         database.run(dag_id, f"{dag_id}.{task_id}")
         database.arguments(dag_id, f"{dag_id}.{task_id}", task_id, **fields)
