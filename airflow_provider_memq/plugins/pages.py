@@ -110,10 +110,11 @@ def topic_page(
         tables=list(pipeline.tables),
         notes=notes,
         stored_through=iso_ms(brokers.state.watermark_ms) if brokers else "",
-        partitions=progress.partitions(),
+        partitions=[] if before else progress.partitions(),
         missing=missing[:MAX_MISSING],
         more_missing=max(0, len(missing) - MAX_MISSING),
         since=_iso(planned.plans[0].at) if planned.plans and planned.older else "",
+        until=_iso(before) if before else "",
         ranges=progress.ranges(MAX_RANGES, skip),
         older=_older(topic, ranges, planned, skip),
         audit=audit,
@@ -158,7 +159,9 @@ def _progress(
 
 
 def _ask_brokers(pipeline: Pipeline, planned: Planned) -> Look:
-    key = ("brokers", pipeline.conn_id, pipeline.topic, pipeline.ranges, planned.ledger.incarnation)
+    # What lags is counted from what these plans say is processed: others count from elsewhere.
+    plans = (planned.before, planned.plans[0].at if planned.plans else None)
+    key = ("brokers", pipeline, planned.ledger.incarnation, plans)
     return _looks.start(key, "the brokers", lambda: outside.ask_brokers(pipeline, planned))
 
 

@@ -127,10 +127,11 @@ class TopicView:
         notes: what could not be seen, a line each.
         stored_through: everything received before this time and acked is published; empty where
             the brokers did not say.
-        partitions: how far each is.
+        partitions: how far each is; none on a page of older ranges.
         missing: what is not where it should be.
         more_missing: of those, so many are not shown.
         since: missing ranges are told of what was planned since then; empty for all.
+        until: and before then; empty for now.
         ranges: those of this page, the newest first.
         older: address of the page with those before; empty for the last.
         audit: verdicts by hour; None where nobody audits.
@@ -148,6 +149,7 @@ class TopicView:
     missing: list[MissingView] = field(default_factory=list)
     more_missing: int = 0
     since: str = ""
+    until: str = ""
     ranges: list[RangeView] = field(default_factory=list)
     older: str = ""
     audit: AuditView | None = None
