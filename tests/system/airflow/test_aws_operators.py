@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -75,6 +76,13 @@ def aws(all_services):
     return all_services
 
 
+@pytest.fixture
+def real_spark():
+    """Runs programs by Spark."""
+    with closing(Spark()) as spark:
+        yield spark
+
+
 def light(arguments: list[str]) -> int:
     """Does here, and without Spark, what the real program does."""
     light_app.main(own_arguments(arguments[1:]))
@@ -121,6 +129,7 @@ def operator(launcher, application, cluster, out, **options):
             application=PROGRAM,
             spark_submit_parameters="--conf spark.executor.cores=2",
             waiter_delay=1,
+            waiter_max_attempts=WAIT_S,
             **common | options,
         )
     if launcher == "EmrStep":
@@ -129,6 +138,7 @@ def operator(launcher, application, cluster, out, **options):
             application=PROGRAM,
             spark_submit_args=["--deploy-mode", "cluster"],
             waiter_delay=1,
+            waiter_max_attempts=WAIT_S,
             **common | options,
         )
     return MemqGlueOperator(
@@ -173,14 +183,14 @@ def values(out) -> list[bytes]:
     return sorted(v for f in files for v in pq.ParquetFile(f).read()["value"].to_pylist())
 
 
-def test_each_launcher_writes_the_same(tmp_path, aws, address):
+def test_each_launcher_writes_the_same(tmp_path, aws, real_spark):
     """Real Spark: files, rows and manifest are those of spark-submit, whatever has launched it."""
-    spark, found = Spark(), {}
+    found = {}
     for launcher in LAUNCHERS:
         aws.jobs.clear()
         out = tmp_path / launcher
         each = task(aws, launcher, out, job_args=["--no-report"])
-        result = run_to_the_end(aws, each, FileState(tmp_path / f"{launcher}.json"), spark.run)
+        result = run_to_the_end(aws, each, FileState(tmp_path / f"{launcher}.json"), real_spark.run)
         found[launcher] = result | {"files": _shape(out), "rows": values(out)}
         assert Path(each.manifest_url).exists()
         assert len(aws.jobs) == 1
@@ -188,10 +198,9 @@ def test_each_launcher_writes_the_same(tmp_path, aws, address):
     submitted = task(aws, "EmrStep", out, job_args=["--no-report"])
     submitted.steps = []
     run = submitted.begin()
-    assert spark.run([PROGRAM, *submitted.arguments(run)]) == 0
+    assert real_spark.run([PROGRAM, *submitted.arguments(run)]) == 0
     context = {"outlet_events": {}}
     found["submit"] = submitted.end(context, run) | {"files": _shape(out), "rows": values(out)}
-    spark.close()
 
     assert wanted["rows"] == ROWS
     for launcher, result in found.items():
