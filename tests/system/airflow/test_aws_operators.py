@@ -170,10 +170,12 @@ def task(aws, launcher, out, **options):
 
 
 def run_to_the_end(aws, each, state, run):
-    """A try whose job is run as it arrives."""
+    """A try whose job is run as it arrives; one that was there before, at once."""
     with ThreadPoolExecutor(1) as pool:
         result = pool.submit(attempt, each, state)
-        aws.next_job().run(run)
+        until(lambda: aws.jobs or result.done(), "a job")
+        for job in aws.jobs[-1:]:
+            job.run(run)
         return result.result()
 
 
