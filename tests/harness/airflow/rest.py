@@ -182,27 +182,37 @@ class Rest:
         path = f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}/taskInstances"
         return {_name(each): each["state"] for each in self.all(path, "task_instances")}
 
-    def task(self, dag_id: str, run_id: str, task_id: str) -> dict[str, Any]:
+    def task(self, dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> dict[str, Any]:
         """One task instance: state, try_number, pid, start_date and more."""
-        return dict(self.get(f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}/taskInstances/{task_id}"))
+        path = f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}/taskInstances/{task_id}"
+        return dict(self.get(path if map_index < 0 else f"{path}/{map_index}"))
 
     def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
         """What a task returned, or pushed under another key."""
         path = f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}/taskInstances/{task_id}/xcomEntries/{key}"
         return self.get(path, deserialize="true")["value"]
 
-    def log(self, dag_id: str, run_id: str, task_id: str) -> str:
+    def log(self, dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> str:
         """The log of a task's last try, as JSON lines in one text."""
-        try_number = max(1, self.task(dag_id, run_id, task_id)["try_number"])
+        try_number = max(1, self.task(dag_id, run_id, task_id, map_index)["try_number"])
         path = f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}/taskInstances/{task_id}/logs/{try_number}"
-        return "\n".join(json.dumps(line) for line in self.get(path)["content"])
+        content = self.get(path, map_index=map_index)["content"]
+        return "\n".join(json.dumps(line) for line in content)
 
     def wait_for_log(
-        self, dag_id: str, run_id: str, task_id: str, text: str, timeout_s: float = BACKSTOP_S
+        self,
+        dag_id: str,
+        run_id: str,
+        task_id: str,
+        text: str,
+        timeout_s: float = BACKSTOP_S,
+        map_index: int = -1,
     ) -> None:
         """Wait until the log of a task's last try has a text; it may be written late."""
         what = f"{text!r} in the log of {task_id}"
-        until(lambda: text in self.log(dag_id, run_id, task_id), what, timeout_s=timeout_s)
+        until(
+            lambda: text in self.log(dag_id, run_id, task_id, map_index), what, timeout_s=timeout_s
+        )
 
     def wait_for_run(
         self,
