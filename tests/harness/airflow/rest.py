@@ -205,6 +205,7 @@ class Rest:
         run_id: str,
         task_id: str,
         text: str,
+        *,
         timeout_s: float = BACKSTOP_S,
         map_index: int = -1,
     ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -103,6 +104,19 @@ def test_a_gate_stands_before_what_counts_as_processed():
     assert [task.task_id for task in gated.topological_sort()] == ["process", "gate", "commit"]
     assert [len(task.outlets) for task in gated.topological_sort()] == [0, 1, 0]
     assert gated.get_task("gate").max_skipped == "0"
+
+
+def test_the_dags_of_forty_topics_are_made_in_less_than_a_second():
+    """Airflow parses a file again and again: what it makes must not cost more than its imports."""
+    topics = [f"topic-{number}" for number in range(40)]
+    taken_s = []
+    for _ in range(3):  # the best counts: the machine may be busy
+        begin = time.process_time()
+        dags = MemqPipeline(topics, spark_apps=APPS, dags=KINDS, gate_max_skipped=0).dags()
+        taken_s.append(time.process_time() - begin)
+
+    assert len(dags) == 40 * 6
+    assert min(taken_s) < 1.0
 
 
 def test_airflow_can_store_every_dag():
