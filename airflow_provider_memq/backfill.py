@@ -9,7 +9,8 @@ offset would be two folders with the same rows. So what was cut once is never cu
 - what lies before the first plan is cut by the first backfill that needs it, and how is stored in
   an asset event (`Cuts`), in one transaction with the success of its task. Every later backfill,
   of whatever window, takes those ranges as they are;
-- what lies after the last plan is left to the planner.
+- what lies after the last plan is left to the planner;
+- what was planned in a range that Airflow has forgotten is refused: nobody knows where it began.
 
 A range whose manifest says that it is written is left out. That is the whole state of a backfill:
 one that was killed is begun again and goes on where it was, as its ranges are the same.
@@ -100,17 +101,51 @@ def uncut(
         known: ranges that were cut: planned, or by a backfill.
         origins: where the first plan began, by read partition.
     """
+    return _without(_within(wanted, {}, origins), known)
+
+
+def forgotten(
+    wanted: Iterable[OffsetRange],
+    known: Collection[OffsetRange],
+    origins: Mapping[int, int],
+    ends: Mapping[int, int],
+) -> list[OffsetRange]:
+    """What is wanted and was planned, in ranges of which nothing is known any more.
+
+    Args:
+        wanted: offsets.
+        known: ranges that were cut, and what plans have left out.
+        origins: where the first plan began, by read partition.
+        ends: where the last one ended.
+    """
+    return _without(_within(wanted, origins, ends), known)
+
+
+def _within(
+    wanted: Iterable[OffsetRange], starts: Mapping[int, int], ends: Mapping[int, int]
+) -> list[OffsetRange]:
+    found = [
+        each._replace(
+            start=max(each.start, starts.get(each.partition, each.start)),
+            end=min(each.end, ends.get(each.partition, each.end)),
+        )
+        for each in wanted
+    ]
+    return [each for each in found if each.start < each.end]
+
+
+def _without(wanted: Iterable[OffsetRange], known: Collection[OffsetRange]) -> list[OffsetRange]:
     found = []
     for each in wanted:
-        start, end = each.start, min(each.end, origins.get(each.partition, each.end))
+        start = each.start
         for other in sorted(known):
-            if other.partition != each.partition or other.end <= start or other.start >= end:
+            if other.partition != each.partition or other.end <= start or other.start >= each.end:
                 continue
             if start < other.start:
                 found.append(each._replace(start=start, end=other.start))
             start = other.end
-        if start < end:
-            found.append(each._replace(start=start, end=end))
+        if start < each.end:
+            found.append(each._replace(start=start, end=each.end))
     return found
 
 

@@ -10,7 +10,7 @@ from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowRuntimeError
 
 from airflow_provider_memq import files
-from airflow_provider_memq.backfill import Cuts, Progress, cut, uncut
+from airflow_provider_memq.backfill import Cuts, Progress, cut, forgotten, uncut
 from airflow_provider_memq.ledger import (
     backfilled_ranges,
     check_same_topic,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 READERS = 8  # of manifests at a time
 MAX_MAPPED = 1024  # Airflow's default of `[core] max_map_length`
+MAX_NAMED = 5  # stretches of offsets in an error
 PLAN_KEY = "backfill"  # of the XCom that says what is run
 
 
@@ -85,8 +86,8 @@ class MemqBackfillOperator(MemqTopicOperator):
         OffsetOutOfRangeError: retention removed some of the Batches, or may have removed some of
             the window; the message names a read partition, and since when it is retained.
         StorageError: it is not known whether a range has its manifest.
-        ConfigError: nothing is planned yet, nothing or too much is asked for, or an argument is
-            wrong.
+        ConfigError: nothing is planned yet, or Airflow has forgotten how; nothing or too much is
+            asked for, or an argument is wrong.
     """
 
     needs_airflow = PLANNING
@@ -173,6 +174,13 @@ class MemqBackfillOperator(MemqTopicOperator):
             incarnation = last.incarnation
             known = planned | backfilled_ranges(events, plan, incarnation)
             wanted = [self._of(incarnation, each) for each in self._wanted(client)]
+            if lost := forgotten(wanted, [*known, *last.gaps], last.origins, last.ends):
+                raise ConfigError(
+                    f"how {', '.join(map(str, lost[:MAX_NAMED]))} of {self.topic!r} were planned "
+                    "is not known: Airflow no longer has the events of those plans (airflow db "
+                    "clean). Ask for offsets that were planned since, or clear the runs of those "
+                    "ranges"
+                )
             stretches = uncut(wanted, known, last.origins)
             for stretch in stretches:
                 client.check_retained(stretch)

@@ -177,6 +177,19 @@ async def test_what_is_not_planned_yet_is_left_to_the_planner(here):
     assert spans(here.store.keys(RANGES)) == [(0, 3), (3, 6)]
 
 
+@follows("Ask for offsets that were planned since, or clear the runs of those ranges")
+async def test_plans_that_airflow_has_forgotten_are_not_passed_over(here):
+    """A window is not called done while ranges of it are not known; one after them is."""
+    for _ in range(3):
+        await here.publish(2)
+        await here.run(plan())
+    del here.store.events[plan_asset(RANGES).name][1]
+
+    with pytest.raises(ConfigError, match=r"how .*2.* of 't' were planned is not known"):
+        await here.run(backfill(here, keys=offsets(0, 6)))
+    assert spans(await here.run(backfill(here, keys=offsets(4, 6)))) == [(4, 6)]
+
+
 async def test_a_manifest_that_cannot_be_read_is_not_missing(here):
     """It is not known whether the range is done, so nothing is run."""
     await here.publish(1)
