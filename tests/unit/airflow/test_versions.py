@@ -23,7 +23,9 @@ NEEDS_MORE = {
     "MemqPlanRangesOperator": {"ranges": RANGES},
     "MemqCommitOperator": {"ranges": RANGES, "done": DONE, "group": "g"},
     "MemqRetentionOperator": {"ranges": RANGES, "group": "g"},
-    "MemqReplayOperator": {"ranges": RANGES},
+    "MemqBackfillOperator": {"ranges": RANGES, "output_dir": "/out"},
+    "MemqQualityGateOperator": {"manifest": "/out/m.json"},
+    "MemqSparkConnectOperator": {"output_dir": "/out", "application": "a.py"},
     "MemqSparkSubmitOperator": {"output_dir": "/out", "application": "a.py"},
 }
 
