@@ -119,7 +119,7 @@ PARTS = (hook, sensor, trigger, watch, queue, plugins, planner, pipeline, start_
 if __name__ == "__main__":
     result = {
         "airflow": version("apache-airflow"),
-        "providers": [each.value for each in entry_points(group="apache_airflow_provider")],
+        "providers": len(entry_points(group="apache_airflow_provider")),
         **{part.__name__: tried(part) for part in PARTS},
     }
     json.dump(result, sys.stdout)
