@@ -39,7 +39,7 @@ ROLE = f"arn:aws:iam::{ACCOUNT}:role/memq"
 GLUE_JOB = "ranges"
 WAIT_S = 60
 
-# Serverless says RUNNING at first, which moto does not.
+RUNNING = "RUNNING"  # of all three
 STATES = {"EmrServerless": "SUCCESS", "EmrStep": "COMPLETED", "Glue": "SUCCEEDED"}
 
 
@@ -164,7 +164,7 @@ def _record_jobs(here: Aws, patch: Any) -> None:
     def start_serverless(self: Any, *args: Any, **kwargs: Any) -> Any:
         run = serverless(self, *args, **kwargs)
         driver = run.job_driver["sparkSubmit"]
-        run.state = "RUNNING"
+        run.state = RUNNING
         arguments = [driver["entryPoint"], *driver["entryPointArguments"]]
         here.jobs.append(Job("EmrServerless", run.id, arguments, run))
         return run
@@ -172,7 +172,7 @@ def _record_jobs(here: Aws, patch: Any) -> None:
     def add_steps(self: Any, given: Any) -> Any:
         added = steps(self, given)
         for step in added:
-            step.state = "RUNNING"
+            step.state = RUNNING
             start = next(i for i, text in enumerate(step.args) if text.endswith(".py"))
             here.jobs.append(Job("EmrStep", step.id, step.args[start:], step))
         return added
@@ -180,7 +180,7 @@ def _record_jobs(here: Aws, patch: Any) -> None:
     def start_glue(self: Any, **kwargs: Any) -> str:
         run_id: str = runs(self, **kwargs)
         run: FakeJobRun = self.job_runs[-1]
-        run.status = "RUNNING"
+        run.status = RUNNING
         given = itertools.chain.from_iterable(run.arguments.items())
         # As Glue calls a program: with arguments of its own on both sides.
         before = ["--JOB_ID", "j_1", "true", "--JOB_RUN_ID", run_id]

@@ -30,7 +30,7 @@ from memq.testing.broker import BrokerProcess
 from tests.harness.airflow.rest import until
 from tests.integration.airflow.event_store import EventStore
 from tests.system.airflow import light_app
-from tests.system.airflow.aws import GLUE_JOB, ROLE, STATES, WAIT_S, Spark, services
+from tests.system.airflow.aws import GLUE_JOB, ROLE, RUNNING, STATES, WAIT_S, Spark, services
 from tests.unit.airflow.s3 import S3
 
 TOPIC = "clicks"
@@ -170,12 +170,17 @@ def task(aws, launcher, out, **options):
 
 
 def run_to_the_end(aws, each, state, run):
-    """A try whose job is run as it arrives; one that was there before, at once."""
+    """A try, while every job that the services have is run."""
+
+    def ended():
+        for job in aws.jobs:
+            if job.state == RUNNING:
+                job.run(run)
+        return result.done()
+
     with ThreadPoolExecutor(1) as pool:
         result = pool.submit(attempt, each, state)
-        until(lambda: aws.jobs or result.done(), "a job")
-        for job in aws.jobs[-1:]:
-            job.run(run)
+        until(ended, "the end of the try")
         return result.result()
 
 
