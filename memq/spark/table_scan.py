@@ -70,7 +70,7 @@ def scan(
     table: str | IcebergTable,
     until: Mapping[int, int] | None = None,
     catalog_options: GivenValues = NO_VALUES,
-    **options: str | bool | int,
+    **options: str | bool | int | None,
 ) -> DataFrame:
     """All rows of a topic that there ever were: from the table what it has, from Batches the rest.
 
@@ -104,7 +104,8 @@ def scan(
         raise ConfigError(
             f"option '{chosen[0]}': not with a table; filter the DataFrame, or give until"
         )
-    given = {name: str(to_str(value)) for name, value in options.items()} | {"topic": topic}
+    texts = {name: to_str(value) for name, value in options.items()}
+    given = {name: text for name, text in texts.items() if text is not None} | {"topic": topic}
     opened = open_table(table, catalog_options) if isinstance(table, str) else table
     with SparkTopic(parse_read_options(given)) as asked:
         asked.info()  # from here on it is of one incarnation
@@ -166,11 +167,11 @@ def _from_table(
 ) -> DataFrame:
     """The rows that come from the table, with the columns of `schema`."""
     table, base, seam, _ = settled
-    if not any(seam.stored.values()):
-        return spark.createDataFrame([], schema)
     named = {name: StructField(name, kind) for name, kind in _NAMING.items()}
     fields = _stored_fields(settled, named | {field.name: field for field in schema})
-    files = plain_files(table, base, naming, fields)
+    files = plain_files(table, base, naming, fields) if any(seam.stored.values()) else []
+    if not files:
+        return spark.createDataFrame([], schema)
     reading = spark.read.schema(StructType(list(fields.values())))
     # Iceberg knows no other calendar; without a word in the file Spark may take it for an old one.
     reading = reading.option("datetimeRebaseMode", "CORRECTED")

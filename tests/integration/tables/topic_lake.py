@@ -61,8 +61,16 @@ class TopicLake:
         with AdminClient(self.address) as admin:
             return {each.partition: each.end for each in admin.offsets(self.topic)}
 
-    def put(self, start, end, partition=0, prefix=""):
-        """Put a range in as Spark does: with the types that Iceberg has."""
+    def put(self, start, end, partition=0, *, prefix="", without_rows=False):
+        """Put a range in as Spark does: with the types that Iceberg has.
+
+        Args:
+            start: first offset.
+            end: one past the last one.
+            partition: read partition.
+            prefix: of the name of its file.
+            without_rows: as if none of its Messages could be read.
+        """
         read = read_range(
             self.address,
             topic=self.topic,
@@ -83,6 +91,8 @@ class TopicLake:
         )
 
         def write():
+            if without_rows:
+                return Written(wanted, [])
             folder = Path(table.location.removeprefix("file://")) / "data"
             folder.mkdir(exist_ok=True, parents=True)
             path = folder / f"{prefix}{uuid.uuid4().hex}.parquet"
