@@ -22,6 +22,7 @@ TASK_ATTEMPTS = 4  # as on a cluster; without, local Spark fails at the first
 SPARK_CONFIG = {
     "spark.master": f"local[2,{TASK_ATTEMPTS}]",
     "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "1g",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
