@@ -43,22 +43,23 @@ def pytest_collection_modifyitems(items):
             )
 
 
-def start_session():
-    """A local Spark with the data source; workers import this tree."""
+def start_session(warehouse):
+    """A local Spark with the data source, tables in a folder; workers import this tree."""
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder
     for name, value in SPARK_CONFIG.items():
         builder = builder.config(name, value)
+    builder = builder.config("spark.sql.warehouse.dir", str(warehouse))
     session = builder.getOrCreate()
     session.dataSource.register(MemqDataSource)
     return session
 
 
 @pytest.fixture(scope="session")
-def spark():
+def spark(tmp_path_factory):
     """The one Spark of these tests."""
-    session = start_session()
+    session = start_session(tmp_path_factory.mktemp("warehouse"))
     yield session
     session.stop()
     # Its last connections are closed when the interpreter ends, and pytest's streams are gone.

@@ -174,14 +174,14 @@ if __name__ == "__main__":
     parser.add_argument("--pins", type=int, default=50)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     given = parser.parse_args()
-    session = start_session()
     with (
         tempfile.TemporaryDirectory() as temporary,
         BrokerProcess(Path(temporary) / "broker") as broker,
     ):
+        session = start_session(Path(temporary) / "warehouse")
         moving = TopicLake(broker.address, Path(temporary), partitions=PARTITIONS)
         done = pin_and_compare(session, moving, given.pins, given.seed)
-    session.stop()
+        session.stop()
     print(  # noqa: T201
         f"ok: seed {given.seed}, {given.pins} pins, {dict(done)}; DuckDB, Polars and Spark agree"
     )

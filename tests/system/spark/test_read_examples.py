@@ -16,6 +16,7 @@ def test_the_examples_run(spark, broker, tmp_path, capsys):
     """Every example of `docs/spark.md` runs, in their order, against a topic with some data."""
     with AdminClient(broker.address) as admin:
         admin.create_topic("clicks", read_partitions=2, batch_age="1ms")
+        admin.create_topic("views")
     for number in range(4):
         produce(broker.address, "clicks", [b"click-%d" % number])
     names = {}

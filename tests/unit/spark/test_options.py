@@ -155,6 +155,20 @@ def test_times_are_milliseconds_or_iso():
         ({"columns": " , "}, "option 'columns' = ' , ': must name columns"),
         ({"columns": "a,b,a"}, "names a column twice"),
         ({"incarnation": ""}, "option 'incarnation' = ''"),
+        ({"subscribe": "a,b"}, "options 'topic' and 'subscribe' exclude each other"),
+        ({"subscribePattern": "a.*"}, "options 'topic' and 'subscribePattern' exclude each other"),
+        ({"startingOffsets": '{"u": {"0": 1}}'}, "names the topics u, and the read is of t"),
+        ({"startingOffsets": '{"t": {"0": 1}, "1": 2}'}, "must be earliest, latest, or JSON"),
+        ({"startingOffsets": '{"t": {"0": -3}}'}, "must be earliest, latest, or JSON"),
+        ({"minOffsetsPerTrigger": "0"}, "must be a whole number, 1 or more"),
+        (
+            {"minOffsetsPerTrigger": "3", "maxOffsetsPerTrigger": "2"},
+            "'minOffsetsPerTrigger' = 3 is more than 'maxOffsetsPerTrigger' = 2",
+        ),
+        ({"maxTriggerDelay": "soon"}, "option 'maxTriggerDelay' = 'soon'"),
+        ({"consumer": ""}, "option 'consumer' = ''"),
+        ({"consumer": "c", "mode": "permissive"}, "which mode=permissive and failOnDataLoss=false"),
+        ({"consumer": "c", "failOnDataLoss": "false"}, "do not promise"),
     ],
 )
 def test_a_wrong_option_is_named(given, message):
@@ -163,6 +177,71 @@ def test_a_wrong_option_is_named(given, message):
         parse_read_options(GIVEN | given)
 
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"subscribe": " , "}, "option 'subscribe' = ' , ': must name topics"),
+        ({"subscribe": "a,b,a"}, "names a topic twice"),
+        ({"subscribe": "a b"}, "option 'subscribe' = 'a b': topic name"),
+        ({"subscribePattern": "("}, "option 'subscribePattern' = '(': is no regular expression"),
+        ({"subscribe": "a,b", "startingOffsets": '{"0": 1}'}, "does not say of which topic"),
+        ({"subscribePattern": "a.*", "endingOffsetsByTimestamp": '{"0": 1}'}, "of which topic"),
+        ({"subscribe": "a,b", "startingOffsets": '{"a": {"0": 1}}'}, "and the read is of a, b"),
+        (
+            {"subscribePattern": "a.*", "startingOffsets": '{"ab": {"0": 1}, "b": {"0": 1}}'},
+            "names topic 'b', which 'subscribePattern' does not match",
+        ),
+        (
+            {
+                "subscribePattern": ".*",
+                "startingOffsets": '{"a": {"0": 1}}',
+                "endingOffsets": '{"b": {"0": 1}}',
+            },
+            "name different topics: a and b",
+        ),
+        (
+            {
+                "subscribe": "a",
+                "startingOffsets": '{"a": {"0": 5}}',
+                "endingOffsets": '{"a": {"0": 4}}',
+            },
+            "'endingOffsets' = 4 for read partition 0: it is before",
+        ),
+        ({"subscribe": "a", "incarnation": "0123456789abcdef"}, "which 'topic' has to name"),
+    ],
+)
+def test_a_wrong_choice_of_topics_is_named(given, message):
+    """What is no choice of topics, or speaks of another one, is refused before anything is read."""
+    with pytest.raises(ConfigError) as caught:
+        parse_read_options(given)
+
+    assert message in str(caught.value)
+
+
+def test_options_of_one_of_several_topics():
+    """JSON by topic becomes that of the topic, and one topic may be spoken of in both ways."""
+    several = parse_read_options({"subscribe": "a,b"})
+    by_topic = {"startingOffsets": '{"a": {"0": 5}}'}
+    pattern = parse_read_options(by_topic | {"subscribePattern": "[ab]"})
+    one = pattern.of_topic("a", "0123456789abcdef")
+
+    assert [name for name in "abc" if several.covers(name)] == ["a", "b"]
+    assert [name for name in "abc" if pattern.covers(name)] == ["a"]
+    assert not parse_read_options({"subscribePattern": ".*"}).covers("_memq_audit")
+    assert (one.topic, one.incarnation, one.subscribe_pattern) == ("a", "0123456789abcdef", None)
+    assert one.starting == Bound(offsets={0: 5})
+    assert parse_read_options(by_topic | {"topic": "a"}).starting == Bound(offsets={0: 5})
+
+
+@pytest.mark.parametrize(
+    ("text", "delay_ms"), [("15m", 900_000), ("15min", 900_000), ("90s", 90_000), ("1500", 1_500)]
+)
+def test_a_delay_is_written_as_in_spark_or_as_in_memq(text, delay_ms):
+    """Times have Spark's units, and without one are milliseconds; 15 minutes by default."""
+    assert parse_read_options(GIVEN | {"maxTriggerDelay": text}).max_trigger_delay == delay_ms
+    assert parse_read_options(GIVEN).max_trigger_delay == 15 * 60_000
 
 
 @pytest.mark.parametrize(
