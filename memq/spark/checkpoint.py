@@ -91,7 +91,8 @@ def decode_topics(
     Args:
         offset: from the checkpoint.
         names: of the topics that are read, by incarnation.
-        one: name of a topic that stands in the checkpoint without it and is none of these.
+        one: name of a topic that stands in the checkpoint without it and is none of these; empty
+            for streams of several, in which it cannot be known.
 
     Raises:
         CorruptDataError: it was written by something else.

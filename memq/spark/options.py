@@ -324,10 +324,11 @@ def parse_read_options(given: Mapping[str, str], *, stream: bool = False) -> Rea
     check_limits(options.min_offsets_per_trigger, options.max_offsets_per_trigger)
     if options.incarnation is not None and not options.topic:
         raise ConfigError("option 'incarnation' is that of one topic, which 'topic' has to name")
-    if options.consumer is not None and (options.permissive or not options.fail_on_data_loss):
+    skips = options.permissive or not options.fail_on_data_loss or options.view == "messages"
+    if options.consumer is not None and skips:
         raise ConfigError(
-            "option 'consumer' tells the audit that all was read, which mode=permissive and "
-            "failOnDataLoss=false do not promise"
+            "option 'consumer' tells the audit that all records were read, which view=messages, "
+            "mode=permissive and failOnDataLoss=false do not promise"
         )
     return options.of_topic(options.topic, options.incarnation) if options.topic else options
 

@@ -97,9 +97,13 @@ class StreamTopics:
             MemqError: the brokers failed.
         """
         names = {each.incarnation: name for name, each in self.streams.items()}
-        one = self._options.topic or next(iter(self.streams), "")
         found: Positions = {}
-        for name, position in decode_topics(offset, names, one).items():
+        for name, position in decode_topics(offset, names, self._options.topic).items():
+            if not name:
+                raise TopicRecreatedError(
+                    f"the checkpoint is of one topic, in incarnation {position.incarnation}, and "
+                    f"none of the {self._options.subject} has that now. {GO_ON}"
+                )
             if name not in self.streams and not self._recover(name, position):
                 continue
             present = self.streams[name].incarnation

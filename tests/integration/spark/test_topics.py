@@ -225,6 +225,11 @@ def test_a_checkpoint_of_one_topic_goes_on_with_several(topics):
     topics.write("b", "3")
     stream.restart(topic=topics.name("b"), failOnDataLoss="false")
     assert rows(stream.run()) == [[("b", "3")]]
+    topics.delete("b")
+    topics.make("b")
+    stream.restart(**topics.subscribe("a", "b"))
+    with pytest.raises(TopicRecreatedError, match=r"topics .* has that now"):
+        stream.run()
     stream.stop()
 
 

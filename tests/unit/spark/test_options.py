@@ -167,7 +167,8 @@ def test_times_are_milliseconds_or_iso():
         ),
         ({"maxTriggerDelay": "soon"}, "option 'maxTriggerDelay' = 'soon'"),
         ({"consumer": ""}, "option 'consumer' = ''"),
-        ({"consumer": "c", "mode": "permissive"}, "which mode=permissive and failOnDataLoss=false"),
+        ({"consumer": "c", "mode": "permissive"}, "mode=permissive and failOnDataLoss=false do"),
+        ({"consumer": "c", "view": "messages"}, "all records were read, which view=messages"),
         ({"consumer": "c", "failOnDataLoss": "false"}, "do not promise"),
     ],
 )
