@@ -27,7 +27,7 @@ from memq.core.ranges import OffsetRange
 from memq.errors import ConfigError, DataLossError, StorageError
 from memq.spark.app import own_arguments
 from memq.testing.broker import BrokerProcess
-from tests.harness.airflow.rest import until
+from tests.harness.airflow.rest import BACKSTOP_S, until
 from tests.integration.airflow.event_store import EventStore
 from tests.system.airflow import light_app
 from tests.system.airflow.aws import GLUE_JOB, ROLE, RUNNING, STATES, WAIT_S, Spark, services
@@ -129,7 +129,7 @@ def operator(launcher, application, cluster, out, **options):
             application=PROGRAM,
             spark_submit_parameters="--conf spark.executor.cores=2",
             waiter_delay=1,
-            waiter_max_attempts=WAIT_S,
+            waiter_max_attempts=int(BACKSTOP_S),
             **common | options,
         )
     if launcher == "EmrStep":
@@ -138,7 +138,7 @@ def operator(launcher, application, cluster, out, **options):
             application=PROGRAM,
             spark_submit_args=["--deploy-mode", "cluster"],
             waiter_delay=1,
-            waiter_max_attempts=WAIT_S,
+            waiter_max_attempts=int(BACKSTOP_S),
             **common | options,
         )
     return MemqGlueOperator(
