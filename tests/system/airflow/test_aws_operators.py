@@ -258,7 +258,7 @@ def test_a_job_that_ended_while_nobody_waited_counts(tmp_path, aws):
         attempt(deferred, state)
     aws.next_job().run(light)
 
-    result = attempt(task(aws, "Glue", tmp_path / "out"), state)
+    result = run_to_the_end(aws, task(aws, "Glue", tmp_path / "out"), state, light)
 
     assert result["records"] == 2
     assert len(aws.jobs) == 1
