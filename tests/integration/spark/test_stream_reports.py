@@ -77,7 +77,7 @@ def test_each_committed_micro_batch_is_told_once(broker, topic, told):
     stream.rows(start, end)
     assert told == []
     stream.offset = end
-    stream.run()
+    assert len(stream.run()) == 2  # what was told makes no micro-batch
     stream.stop()
 
     assert told == [
