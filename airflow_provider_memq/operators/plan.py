@@ -41,6 +41,7 @@ DEFAULT_RANGES = 100  # per read partition and plan; each becomes a DAG run
 UNFINISHED = ["queued", "running"]  # states of runs whose range is still to be processed
 LONGEST_WAIT = 4  # of the retention, a part: long before `MemqRetentionOperator` warns
 HELD_LOOK_MS = 60_000  # between two looks whether runs have ended
+LEAST_WAIT_MS = 10_000  # Airflow 3.3 may fail a deferred task that resumes within seconds
 TRIGGER_GRACE = timedelta(minutes=10)  # with no triggerer so long after a wait, a worker goes on
 
 
@@ -232,6 +233,7 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         now = now_ms()
         # Nothing tells a trigger that runs have ended, so that is looked for.
         until_ms = min(plan.due_ms, now + HELD_LOOK_MS) if held else plan.due_ms
+        until_ms = max(until_ms, now + LEAST_WAIT_MS)
         for each in plan.waiting:
             self.log.info("range %(key)s waits for more: bytes %(bytes)d", each.to_row())
         trigger = MemqRangeDueTrigger(
