@@ -233,7 +233,16 @@ class RangeJobMixin(BaseOperator):
 
 
 def default_manifest(output: str, topic: str, planned: OffsetRange) -> str:
-    """Where a range's manifest stands when nothing else is said: apart for each incarnation."""
+    """Where a range's manifest stands when nothing else is said: apart for each incarnation.
+
+    Raises:
+        ConfigError: the output is a table, which is no folder.
+    """
+    if "/" not in output:
+        raise ConfigError(
+            f"output_dir = {output!r} names a table: say where manifests go, such as "
+            "manifest='s3://lake/manifests/{{ dag_run.partition_key }}.json'"
+        )
     partition, start, end, incarnation = planned
     folder = f"{output.rstrip('/')}/_manifests/topic={topic}/incarnation={incarnation}"
     return f"{folder}/partition={partition}/{start:012d}-{end:012d}.json"
