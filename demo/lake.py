@@ -93,7 +93,7 @@ class DemoLake:
         naming = {"topic": self._topic, "memq_incarnation": incarnation}
         files = plain_files(table, table.load(), naming, [*naming, *COLUMNS])
         wanted = {"files": files, "topic": self._topic, "incarnation": incarnation}
-        return self._compared(duckdb.execute(QUERY, wanted).to_arrow_table())
+        return self._compared(duckdb.sql(QUERY, params=wanted).to_arrow_table())
 
     def _compared(self, rows: pa.Table) -> Comparison:
         keys, values, *places = (rows[name].to_pylist() for name in COLUMNS)
