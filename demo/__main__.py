@@ -38,9 +38,13 @@ def main() -> int:
     if not lines:
         print(f"demo: {path} has no lines to ship", file=sys.stderr)
         return 2
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # Airflow does not end with us
     directory = Path(tempfile.mkdtemp(prefix="memq-demo-"))
     try:
         return _run(directory, path, lines, keep=arguments.keep)
+    except KeyboardInterrupt:
+        print("demo: interrupted", file=sys.stderr)
+        return 130
     finally:
         shutil.rmtree(directory)
 
