@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from memq import AsyncAdminClient, AsyncConsumer, AsyncProducer
+from memq.core.governor.session import Sync
 from memq.core.wire import messages as m
 from memq.errors import NotHostedError, UnavailableError
 from tests.advice import follows
@@ -154,15 +155,24 @@ async def test_a_commit_that_waits_while_the_groups_move_is_sent_elsewhere(clust
 
 
 @follows("has lost its session with the coordination service; ask again")
-async def test_a_topic_that_is_asked_for_as_a_session_ends_is_asked_for_again(cluster):
+async def test_a_topic_that_is_asked_for_as_a_session_ends_is_asked_for_again(cluster, monkeypatch):
     """That a broker has lost its session is no answer for a client: others have theirs."""
     (one,) = await cluster.start("one")
     c = await cluster.connect(one)
     await until(one.context.leased)
     session = one.sessions[-1]
+    link = cluster.zookeeper._links[session]
+    asked, ask = asyncio.Event(), link.ask
+
+    def heard(request):
+        if isinstance(request, Sync):  # which comes first when a topic is made
+            asked.set()
+        return ask(request)
+
+    monkeypatch.setattr(link, "ask", heard)
     cluster.zookeeper.freeze(session)
     asking = asyncio.ensure_future(c.create("t"))
-    await asyncio.sleep(0)
+    await asked.wait()  # with a session that is still alive, as far as the broker knows
     cluster.zookeeper.expire(session)
     cluster.zookeeper.thaw(session)
     with pytest.raises(UnavailableError):
