@@ -86,11 +86,14 @@ def test_content_of_memq(wheels):
 
 
 def test_content_of_the_provider(wheels):
-    """The wheel of the provider has its one package, with the DAGs in it."""
+    """The wheel of the provider has its one package, with its templates and the DAGs in it."""
     names = {name for name in names_in(wheels[PROVIDER]) if ".dist-info/" not in name}
 
+    package = ROOT / "airflow_provider_memq"
     sources = {
-        str(path.relative_to(ROOT)) for path in (ROOT / "airflow_provider_memq").rglob("*.py")
+        str(path.relative_to(ROOT))
+        for kind in ("*.py", "*.html", "*.css")
+        for path in package.rglob(kind)
     }
     assert names == sources | {f"airflow_provider_memq/{name}" for name in files_of([DAGS])}
 
