@@ -82,7 +82,7 @@ bench: $(INSTALLED) ## Run the benchmarks and print their figures
 
 dist: $(INSTALLED) ## Build both wheels and source distributions into dist/, and try each; TRY=0 only builds
 	@rm -rf dist
-	$(BIN)/python -m tests.system.dist dist $(if $(filter 0,$(TRY)),--only-build)
+	$(BIN)/python -m tests.system.distributions dist $(if $(filter 0,$(TRY)),--only-build)
 	echo "install them with: pip install $$(echo dist/*.whl)"
 
 demo: $(INSTALLED) ## Run the main job from end to end; INPUT=file your own lines, KEEP=1 goes on

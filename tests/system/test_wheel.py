@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from memq.cli.examples import DAGS, FOLDERS, files_of
-from tests.system.dist.builds import PROJECTS, ROOT, build, metadata_of, names_in, rebuilt
+from tests.system.distributions.builds import PROJECTS, ROOT, build, metadata_of, names_in, rebuilt
 
 PROVIDER = "airflow-provider-memq"
 TIMEOUT_S = 60

@@ -106,15 +106,38 @@ def spark():
     return MemqSparkSubmitOperator.__name__
 
 
+def operators():
+    """Every operator that this Airflow and its extras let one import."""
+    from airflow_provider_memq.operators import memq as operators_of_memq
+
+    names = operators_of_memq.__all__
+    return {
+        name: str(tried(lambda name=name: getattr(operators_of_memq, name).__name__))
+        for name in names
+    }
+
+
 def tried(part):
     """What a part gives, or its error in words."""
     try:
         return part()
-    except Exception as exc:  # any of them is what is to be shown
+    except Exception as exc:  # noqa: BLE001 - any of them is what is to be shown
         return f"{type(exc).__name__}: {exc}"
 
 
-PARTS = (hook, sensor, trigger, watch, queue, plugins, planner, pipeline, start_from_trigger, spark)
+PARTS = (
+    hook,
+    sensor,
+    trigger,
+    watch,
+    queue,
+    plugins,
+    planner,
+    pipeline,
+    start_from_trigger,
+    spark,
+    operators,
+)
 
 if __name__ == "__main__":
     result = {

@@ -18,7 +18,7 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.system.dist.builds import PROJECTS, ROOT, build, in_words, metadata_of, rebuilt
+from tests.system.distributions.builds import PROJECTS, ROOT, build, in_words, metadata_of, rebuilt
 
 HERE = Path(__file__).parent
 TOPIC = "tried"
@@ -32,7 +32,7 @@ SHIPPED = {
     "memq_process_ranges",
     "memq_hourly",
     "memq_audit",
-    "memq_replay",
+    "memq_backfill",
     "memq_retention",
 }
 EXTRAS = ("spark", "amazon", "openlineage", "iceberg")
@@ -182,7 +182,8 @@ def try_airflow(programs, address, *, old):
         print(f"  airflow providers list: {json.dumps(provider)}")
         for name, value in found.items():
             print(f"  {name}: {value}")
-        print(f"  airflow dags test: a sensor was deferred; then {audited[audited.index('audited') :]}")
+        verdict = audited[audited.index("audited") :]
+        print(f"  airflow dags test: a sensor was deferred; then {verdict}")
         if not old:
             shipped = check_shipped(airflow, known)
             print(f"  DAGs of `memq examples copy dags`: {', '.join(shipped)}")
@@ -201,11 +202,14 @@ def check_parts(found, *, old):
         assert "memq_plan_ranges" in found["pipeline"], found
         assert found["start_from_trigger"] == "execute_complete", found
         assert found["spark"] == "MemqSparkSubmitOperator", found
+        assert all(name == made for name, made in found["operators"].items()), found["operators"]
         return
     assert found["airflow"] == OLDEST, found
     for name in ("planner", "pipeline", "start_from_trigger"):
         assert f"or later, and this is Airflow {OLDEST}" in found[name], found[name]
     assert 'pip install "airflow-provider-memq[spark]"' in found["spark"], found["spark"]
+    for name, made in found["operators"].items():  # what an extra brings names it, and no more
+        assert made == name or 'pip install "airflow-provider-memq[' in made, made
 
 
 def check_shipped(airflow, known):
