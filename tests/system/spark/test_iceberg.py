@@ -214,7 +214,7 @@ def test_a_range_that_holds_other_messages(spark, broker, make_topic, lake, monk
 
 def test_programs_that_are_killed(tmp_path):
     """Killed while they write and commit, and two at a time: each record is in the table once."""
-    counts = kill_and_finish(tmp_path, kills=1, seed=3, cuts=(0, 8))
+    counts = kill_and_finish(tmp_path, kills=1, seed=3)
 
     assert counts["killed"] == 1
     assert counts["ended"] == 2
