@@ -28,6 +28,7 @@ from memq import AdminClient, Producer
 from memq.core.ranges import OffsetRange
 from memq.errors import ConfigError, DataLossError, OffsetOutOfRangeError
 from memq.testing.broker import BrokerProcess
+from tests.advice import follows
 from tests.harness.airflow.rest import until
 from tests.harness.airflow.standalone import ROOT
 from tests.integration.airflow.event_store import EventStore
@@ -164,6 +165,19 @@ def test_a_second_run_gives_the_same_output(tmp_path, light):
         "finished_ms": 0,
     }
     assert all(isinstance(each, str) for each in task.application_args)
+
+
+@follows("names a table: say where manifests go, such as")
+def test_a_range_into_a_table_needs_a_place_for_its_manifest(tmp_path):
+    """A table is no folder: nothing is launched before it is said where the manifest goes."""
+    task = operator(tmp_path, "range_to_iceberg.py")
+    task.output_dir = "lake.clicks"
+    with pytest.raises(ConfigError, match=r"'lake\.clicks' names a table: say where manifests go"):
+        task.begin()
+
+    task.manifest = str(tmp_path / "manifest.json")
+
+    assert task.begin().manifest == task.manifest
 
 
 def test_a_job_without_a_manifest_fails(tmp_path, light):

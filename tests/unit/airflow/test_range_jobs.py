@@ -25,10 +25,9 @@ from airflow_provider_memq.operators.memq import (
     MemqSparkConnectOperator,
     MemqSparkSubmitOperator,
 )
-from airflow_provider_memq.operators.range_job import RangeJobMixin, default_manifest
+from airflow_provider_memq.operators.range_job import RangeJobMixin
 from airflow_provider_memq.ranges import RangeContents
 from memq.core.ranges import OffsetRange
-from memq.errors import ConfigError
 from tests.integration.airflow.event_store import State
 
 COMMON = {"topic": "clicks", "output_dir": "s3a://lake/clicks"}
@@ -158,9 +157,3 @@ def test_a_note_that_makes_no_sense_is_passed_over(kept, caplog):
     """One of another version of the provider is said to be passed over, and the range is run."""
     assert job_record.recall(State(memq_range_job=kept), "w") is None
     assert "is passed over" in caplog.text
-
-
-def test_a_table_has_no_folder_for_manifests():
-    """Where a program writes into a table, the place of the manifest must be said."""
-    with pytest.raises(ConfigError, match=r"'lake\.clicks' names a table: say where manifests go"):
-        default_manifest("lake.clicks", "clicks", RECORD.expected.range)
