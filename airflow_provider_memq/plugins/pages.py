@@ -16,7 +16,7 @@ from airflow_provider_memq.plugins.events import MAX_LOOKED
 from airflow_provider_memq.plugins.facts import Audits
 from airflow_provider_memq.plugins.hours import audit_view
 from airflow_provider_memq.plugins.looks import Looks, in_a_line
-from airflow_provider_memq.plugins.progress import Progress
+from airflow_provider_memq.plugins.progress import Progress, done_ranges
 from airflow_provider_memq.plugins.view import (
     IndexView,
     RangePageView,
@@ -161,15 +161,16 @@ def _progress(
 def _ask_brokers(pipeline: Pipeline, planned: Planned) -> Look:
     # What lags is counted from what these plans say is processed: others count from elsewhere.
     plans = (planned.before, planned.plans[0].at if planned.plans else None)
-    key = ("brokers", pipeline, planned.ledger.incarnation, plans)
+    key = ("brokers", pipeline, planned.ledger.incarnation, plans, done_ranges(planned))
     return _looks.start(key, "the brokers", lambda: outside.ask_brokers(pipeline, planned))
 
 
 def _read_tables(pipeline: Pipeline, planned: Planned) -> list[Look]:
-    topic, incarnation = pipeline.topic, planned.ledger.incarnation
+    # An answer from before a range was processed would call the range missing from the table.
+    topic, incarnation, done = pipeline.topic, planned.ledger.incarnation, done_ranges(planned)
     return [
         _looks.start(
-            ("table", name, topic, incarnation),
+            ("table", name, topic, incarnation, done),
             f"table {name}",
             lambda name=name: outside.read_table(name, topic, incarnation),  # type: ignore[misc]
         )

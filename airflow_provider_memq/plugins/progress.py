@@ -208,8 +208,12 @@ def processed(planned: Planned, stored: Mapping[int, int]) -> dict[int, int]:
     for each in planned.planned_at:
         first[each.partition] = min(each.start, first.get(each.partition, each.start))
     known = {**(first if planned.older else {}), **stored}
-    done = [each for each in planned.planned_at if is_done(planned, each)]
-    return settled(planned.ledger, known, done)
+    return settled(planned.ledger, known, done_ranges(planned))
+
+
+def done_ranges(planned: Planned) -> frozenset[OffsetRange]:
+    """The ranges that are processed, as Airflow knows it."""
+    return frozenset(each for each in planned.planned_at if is_done(planned, each))
 
 
 def is_done(planned: Planned, offsets: OffsetRange) -> bool:

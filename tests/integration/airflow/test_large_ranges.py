@@ -135,7 +135,7 @@ async def test_retention_ends_every_wait(here, monkeypatch, options):
     operator = plan(**{"linger": None, "process_dag_id": PROCESS} | options)
     await here.publish(1)
     wait = await deferred(here, operator)
-    later_ms = planning.now_ms() + RETENTION_S * 1000 // planning.LONGEST_WAIT
+    later_ms = round(here.at(RETENTION_S / planning.LONGEST_WAIT).timestamp() * 1000)
     monkeypatch.setattr(planning, "now_ms", lambda: later_ms)
     await here.run(operator)
 

@@ -12,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_memq.ledger import Ledger, StoredPlan
+from airflow_provider_memq.plugins import outside, pages
 from airflow_provider_memq.plugins.facts import (
     Audits,
     AuditTask,
     Brokers,
+    Pipeline,
     Planned,
     Run,
     Snapshot,
@@ -348,6 +350,31 @@ def test_an_answer_is_kept_for_some_seconds():
     for clock.now_s in (0.0, 4.0, 5.0):
         assert looks.wait(looks.start("k", "table t", see)).trouble == "table t: the bucket is away"
     assert len(asked) == 2
+
+
+def test_what_was_seen_before_a_range_was_processed_is_looked_at_anew(monkeypatch):
+    """A kept answer would call the range missing from its table, and count its Batches as lag."""
+    monkeypatch.setattr(pages, "_looks", Looks(clock=Clock()))
+    in_table = []
+    monkeypatch.setattr(outside, "read_table", lambda *_: table(*in_table))
+    monkeypatch.setattr(
+        outside, "ask_brokers", lambda _, planned: brokers(2, lag=Lag(0 if planned.runs else 2))
+    )
+    pipeline = Pipeline("clicks", "ranges", "plan", tables=("lake.clicks",))
+
+    def page(planned):
+        notes = []
+        found, _ = pages._progress(pipeline, planned, notes, NOW, "")
+        assert notes == []
+        return found
+
+    before = plans(0, 2, ago=timedelta(minutes=1))
+    assert page(before).partitions()[0].lag_batches == 2
+    in_table.append((0, 2))
+    after = page(before._replace(runs=runs(r0_2="success")))
+
+    assert after.missing() == []
+    assert (after.partitions()[0].in_table, after.partitions()[0].lag_batches) == ("0 to 1", 0)
 
 
 def test_a_look_that_hangs_is_not_waited_for():
