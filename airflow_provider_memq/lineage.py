@@ -50,7 +50,7 @@ STATISTICS_FACET = "outputStatistics"
 _SCHEMES = {"s3a": "s3", "s3n": "s3", "abfs": "abfss", "wasb": "wasbs"}
 _BUCKETS = ("s3", "gs", "abfss", "wasbs")  # where a name begins with no slash
 
-_PRODUCES = "https://openlineage.io/spec/2-0-2/OpenLineage.json#/$defs/InputDatasetFacet"
+_SCHEMA_URL = "https://openlineage.io/spec/2-0-2/OpenLineage.json#/$defs/InputDatasetFacet"
 
 
 def topic_dataset(cluster: str, topic: str) -> Dataset:
@@ -197,6 +197,6 @@ def _ranges_facet() -> Any:
 
         @staticmethod
         def _get_schema() -> str:
-            return _PRODUCES
+            return _SCHEMA_URL
 
     return MemqRangesInputDatasetFacet

@@ -13,7 +13,7 @@ import signal
 import sys
 from functools import reduce
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import msgspec
@@ -23,6 +23,7 @@ from memq.core.java import check_java
 from memq.core.log_format import LOG_FORMAT, configure, is_json
 from memq.core.ranges import OffsetRange
 from memq.core.topic import check_topic_name
+from memq.core.units import counted
 from memq.errors import ConfigError, InvalidRequestError, MemqError
 from memq.spark import NEEDS_PYSPARK
 
@@ -32,6 +33,7 @@ try:
     from pyspark.sql import SparkSession
 
     from memq.spark.folders import is_remote
+    from memq.spark.parquet import RangeJob, check_retained
     from memq.spark.source import MemqDataSource
 except ModuleNotFoundError as exc:
     if exc.name not in ("pyspark", "py4j"):
@@ -41,7 +43,11 @@ except ModuleNotFoundError as exc:
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from memq.core.manifest import Manifest
+
     Decorator = Callable[[Any], Any]
+
+J = TypeVar("J", bound="RangeJob")
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 MAX_ERROR_LENGTH = 2_000  # Spark may quote whole plans
@@ -96,19 +102,7 @@ range_options = _all_of(
         "there is when left out.",
     ),
 )
-"""A range: the arguments of `range_from`."""
-
-
-def range_from(topic: str, partition: int, start: int, end: int, incarnation: str) -> OffsetRange:
-    """The range that a program was told.
-
-    Raises:
-        InvalidRequestError: it is none, or the topic's name is none.
-    """
-    check_topic_name(topic)
-    if end < start:
-        raise InvalidRequestError(f"--end {end} is before --start {start}")
-    return OffsetRange(partition, start, end, incarnation)
+"""A range: the arguments `partition`, `start`, `end` and `incarnation`."""
 
 
 def job_options(name: str) -> Decorator:
@@ -167,6 +161,54 @@ def run(command: click.Command, arguments: Sequence[str] | None = None) -> int:
     except (MemqError, OSError, PySparkException, Py4JError) as exc:
         _complain(name, one_line(exc))
         return 1
+
+
+def run_range(
+    make: Callable[..., J],
+    put: Callable[[SparkSession, J], Manifest],
+    *,
+    topic: str,
+    partition: int,
+    start: int,
+    end: int,
+    incarnation: str,
+    token_env: str | None,
+    **options: Any,
+) -> None:
+    """Put a range where it belongs, and say what was put there: a program after its options.
+
+    Spark is started only when the range is there.
+
+    Args:
+        make: makes the job, of these options.
+        put: does it.
+        topic: the topic.
+        partition: read partition.
+        start: first offset.
+        end: one past the last one.
+        incarnation: of the topic; empty for whichever there is.
+        token_env: environment variable that holds the credential.
+        options: the others of the program.
+
+    Raises:
+        InvalidRequestError: it is no range, or the topic's name is none.
+        ConfigError: there is no such environment variable.
+        MemqError: as `check_retained` and `put`.
+    """
+    check_topic_name(topic)
+    if end < start:
+        raise InvalidRequestError(f"--end {end} is before --start {start}")
+    wanted = OffsetRange(partition, start, end, incarnation)
+    job = make(topic=topic, range=wanted, token=token_from(token_env), **options)
+    check_retained(job)
+    spark = session(job.name)
+    try:
+        done = put(spark, job)
+    finally:
+        spark.stop()
+    click.echo(
+        f"{counted(done.records, 'record')} of {counted(done.batches, 'Batch')} in {done.output}"
+    )
 
 
 def own_arguments(given: Sequence[str]) -> list[str]:

@@ -12,17 +12,7 @@ from typing import Any
 import click
 
 from memq.cli.command import Command
-from memq.core.units import counted
-from memq.spark.app import (
-    job_options,
-    range_from,
-    range_options,
-    run,
-    session,
-    token_from,
-    topic_options,
-)
-from memq.spark.parquet import check_retained
+from memq.spark.app import job_options, range_options, run, run_range, topic_options
 
 
 @click.command(
@@ -53,9 +43,7 @@ python -m memq.spark.apps.range_to_iceberg --topic clicks --partition 0 --start 
     "--manifest", required=True, metavar="FILE", help="Written last: what went into the files."
 )
 @job_options("range_to_iceberg")
-def main(
-    *, partition: int, start: int, end: int, incarnation: str, token_env: str | None, **job: Any
-) -> None:
+def main(**arguments: Any) -> None:
     """Put the Batches of a read partition from offset START up to, not including, END into TABLE.
 
     The table says itself which ranges it has, so a range is in it once: whoever runs the program
@@ -64,17 +52,7 @@ def main(
     """
     from memq.spark.iceberg import IcebergJob, range_to_iceberg  # noqa: PLC0415 - needs an extra
 
-    wanted = range_from(job["topic"], partition, start, end, incarnation)
-    task = IcebergJob(range=wanted, token=token_from(token_env), **job)
-    check_retained(task)
-    spark = session(task.name)
-    try:
-        done = range_to_iceberg(spark, task)
-    finally:
-        spark.stop()
-    click.echo(
-        f"{counted(done.records, 'record')} of {counted(done.batches, 'Batch')} in {done.output}"
-    )
+    run_range(IcebergJob, range_to_iceberg, **arguments)
 
 
 if __name__ == "__main__":

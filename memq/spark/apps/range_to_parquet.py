@@ -12,17 +12,8 @@ from typing import Any
 import click
 
 from memq.cli.command import Command
-from memq.core.units import counted
-from memq.spark.app import (
-    job_options,
-    range_from,
-    range_options,
-    run,
-    session,
-    token_from,
-    topic_options,
-)
-from memq.spark.parquet import RangeJob, check_retained, range_to_parquet
+from memq.spark.app import job_options, range_options, run, run_range, topic_options
+from memq.spark.parquet import RangeJob, range_to_parquet
 
 
 @click.command(
@@ -47,9 +38,7 @@ python spark_apps/range_to_parquet.py --topic clicks --partition 0 --start 0 --e
     "--manifest", required=True, metavar="FILE", help="Written last: what went into the files."
 )
 @job_options("range_to_parquet")
-def main(
-    *, partition: int, start: int, end: int, incarnation: str, token_env: str | None, **job: Any
-) -> None:
+def main(**arguments: Any) -> None:
     """Write the Batches of a read partition from offset START up to, not including, END to Parquet.
 
     The files go to a folder of the range below DIR. A second run, also after one that was killed,
@@ -57,17 +46,7 @@ def main(
     records, bytes and the sum of the checksums, and with what was left out; it is written only when
     the files have as many records as the range must give.
     """
-    wanted = range_from(job["topic"], partition, start, end, incarnation)
-    task = RangeJob(range=wanted, token=token_from(token_env), **job)
-    check_retained(task)
-    spark = session(task.name)
-    try:
-        done = range_to_parquet(spark, task)
-    finally:
-        spark.stop()
-    click.echo(
-        f"{counted(done.records, 'record')} of {counted(done.batches, 'Batch')} in {done.output}"
-    )
+    run_range(RangeJob, range_to_parquet, **arguments)
 
 
 if __name__ == "__main__":

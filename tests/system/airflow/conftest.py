@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from memq import AdminClient, Producer
+from memq.testing.broker import BrokerProcess
 from tests.harness.airflow.rest import BACKSTOP_S
 from tests.harness.airflow.standalone import Airflow
 
@@ -24,6 +26,22 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.timeout(2 * BACKSTOP_S))
+
+
+@pytest.fixture(scope="module")
+def clicks(tmp_path_factory):
+    """Address of a broker whose topic `clicks` has one read partition, of four Batches.
+
+    Each Batch has one record, which is its offset.
+    """
+    with BrokerProcess(tmp_path_factory.mktemp("broker")) as broker:
+        with AdminClient(broker.address) as admin:
+            admin.create_topic("clicks", batch_age="10ms")
+        with Producer(broker.address, topic="clicks", acks="all") as producer:
+            for number in range(4):
+                producer.write(b"%d" % number)
+                producer.flush(timeout=30)
+        yield broker.address
 
 
 @pytest.fixture(scope="session")

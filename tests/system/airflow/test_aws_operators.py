@@ -22,11 +22,9 @@ from airflow_provider_memq.operators.memq import (
     MemqGlueOperator,
 )
 from airflow_provider_memq.ranges import range_key
-from memq import AdminClient, Producer
 from memq.core.ranges import OffsetRange
 from memq.errors import ConfigError, DataLossError, StorageError
 from memq.spark.app import own_arguments
-from memq.testing.broker import BrokerProcess
 from tests.harness.airflow.rest import BACKSTOP_S, until
 from tests.integration.airflow.event_store import EventStore
 from tests.system.airflow import light_app
@@ -44,27 +42,14 @@ CANCELLED = {"EmrServerless": "CANCELLED", "EmrStep": "CANCELLED", "Glue": "STOP
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory):
-    """A broker with a topic of one read partition that holds some Batches of one record."""
-    with BrokerProcess(tmp_path_factory.mktemp("broker")) as broker:
-        with AdminClient(broker.address) as admin:
-            admin.create_topic(TOPIC, batch_age="10ms")
-        with Producer(broker.address, topic=TOPIC, acks="all") as producer:
-            for number in range(4):
-                producer.write(b"%d" % number)
-                producer.flush(timeout=30)
-        yield broker.address
-
-
-@pytest.fixture(scope="module")
 def module_patch():
     with pytest.MonkeyPatch.context() as patch:
         yield patch
 
 
 @pytest.fixture(scope="module")
-def all_services(module_patch, address):
-    module_patch.setenv("AIRFLOW_CONN_MEMQ_DEFAULT", f"memq://{address}")
+def all_services(module_patch, clicks):
+    module_patch.setenv("AIRFLOW_CONN_MEMQ_DEFAULT", f"memq://{clicks}")
     with services(module_patch) as running:
         yield running
 

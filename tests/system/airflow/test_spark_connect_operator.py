@@ -17,9 +17,7 @@ from airflow.sdk.exceptions import AirflowException
 
 from airflow_provider_memq.operators.memq import MemqSparkConnectOperator
 from airflow_provider_memq.ranges import range_key
-from memq import AdminClient, Producer
 from memq.core.ranges import OffsetRange
-from memq.testing.broker import BrokerProcess
 from tests.harness.airflow.rest import until
 from tests.harness.airflow.standalone import ROOT
 from tests.integration.airflow.event_store import EventStore
@@ -46,19 +44,6 @@ try:
 finally:
     spark.stop()
 """
-
-
-@pytest.fixture(scope="module")
-def address(tmp_path_factory):
-    """A broker with a topic of one read partition that holds some Batches of one record."""
-    with BrokerProcess(tmp_path_factory.mktemp("broker")) as broker:
-        with AdminClient(broker.address) as admin:
-            admin.create_topic(TOPIC, batch_age="10ms")
-        with Producer(broker.address, topic=TOPIC, acks="all") as producer:
-            for number in range(4):
-                producer.write(b"%d" % number)
-                producer.flush(timeout=30)
-        yield broker.address
 
 
 @pytest.fixture(scope="module")
@@ -102,9 +87,9 @@ def _answers(port):
 
 
 @pytest.fixture
-def operator(tmp_path, monkeypatch, address, server):
+def operator(tmp_path, monkeypatch, clicks, server):
     """Makes a task that runs a program by the server."""
-    monkeypatch.setenv("AIRFLOW_CONN_MEMQ_DEFAULT", f"memq://{address}")
+    monkeypatch.setenv("AIRFLOW_CONN_MEMQ_DEFAULT", f"memq://{clicks}")
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_CONNECT_DEFAULT", f"spark-connect://127.0.0.1:{server}")
 
     def make(application):

@@ -24,10 +24,8 @@ from airflow_provider_memq.operators.memq import MemqSparkSubmitOperator
 from airflow_provider_memq.operators.range_job import check, read_manifest
 from airflow_provider_memq.ranges import range_key
 from airflow_provider_memq.topics import contents_of
-from memq import AdminClient, Producer
 from memq.core.ranges import OffsetRange
 from memq.errors import ConfigError, DataLossError, OffsetOutOfRangeError
-from memq.testing.broker import BrokerProcess
 from tests.advice import follows
 from tests.harness.airflow.rest import until
 from tests.harness.airflow.standalone import ROOT
@@ -40,7 +38,6 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 TOPIC = "clicks"
-BATCHES = 4
 KEY = range_key(OffsetRange(0, 1, 3))
 
 # `spark-submit` for a cluster: it names the driver that it started, and can be asked about it.
@@ -53,22 +50,9 @@ exec {submit} "$@"
 """
 
 
-@pytest.fixture(scope="module")
-def address(tmp_path_factory):
-    """A broker with a topic of one read partition that holds some Batches of one record."""
-    with BrokerProcess(tmp_path_factory.mktemp("broker")) as broker:
-        with AdminClient(broker.address) as admin:
-            admin.create_topic(TOPIC, batch_age="10ms")
-        with Producer(broker.address, topic=TOPIC, acks="all") as producer:
-            for number in range(BATCHES):
-                producer.write(b"%d" % number)
-                producer.flush(timeout=30)
-        yield broker.address
-
-
 @pytest.fixture(autouse=True)
-def connection(address, monkeypatch):
-    monkeypatch.setenv("AIRFLOW_CONN_MEMQ_DEFAULT", f"memq://{address}")
+def connection(clicks, monkeypatch):
+    monkeypatch.setenv("AIRFLOW_CONN_MEMQ_DEFAULT", f"memq://{clicks}")
     yield
     gc.collect()  # that pipe, while its warning is expected
 
