@@ -26,7 +26,8 @@ help: ## Show these targets
 setup: $(INSTALLED) ## Make .venv with the pinned packages and this project (done once)
 
 # The stamp is written last, so a set-up that was cut short runs again. `uv pip sync` makes the
-# environment equal to the pins: it also removes what is no longer listed.
+# environment equal to the pins: it also removes what is no longer listed. It compiles, for where
+# Python may not write bytecode, as in many containers, every process would do it again.
 $(INSTALLED): $(PROJECTS) requirements.txt
 	@start=$$SECONDS
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -35,7 +36,7 @@ $(INSTALLED): $(PROJECTS) requirements.txt
 	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
 	echo "setup: $$((SECONDS - start)) s: the $$(grep -c '^[^ #]' requirements.txt) packages pinned in requirements.txt"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.txt uv
-	$(BIN)/uv pip sync --quiet --python $(BIN)/python requirements.txt
+	$(BIN)/uv pip sync --compile-bytecode --quiet --python $(BIN)/python requirements.txt
 	echo "setup: $$((SECONDS - start)) s: this folder as memq and airflow-provider-memq, so that changes need no reinstall"
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation $(foreach each,$(PROJECTS),--editable $(dir $(each)))
 	touch $@

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 
 from memq.testing.broker import BrokerProcess
+from tests.harness import spark_classes
 
 pytest_plugins = ["tests.harness.services.fixtures"]
 
@@ -24,6 +25,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Profiles of the one who runs the tests are not for them, nor for the processes that they start.
 os.environ["MEMQ_CONFIG"] = os.devnull
 os.environ.pop("MEMQ_PROFILE", None)
+
+# For every Spark that a test starts, or a program that it starts.
+os.environ[spark_classes.VARIABLE] = spark_classes.java_options()
 
 
 @pytest.fixture(scope="module")
