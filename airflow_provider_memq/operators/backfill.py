@@ -18,7 +18,7 @@ from airflow_provider_memq.ledger import (
     planned_ranges,
 )
 from airflow_provider_memq.operators.base import MemqTopicOperator, now_ms
-from airflow_provider_memq.operators.range_job import check, default_manifest
+from airflow_provider_memq.operators.range_job import check, manifest_path
 from airflow_provider_memq.range_assets import plan_asset
 from airflow_provider_memq.ranges import UNBOUNDED, Limits, parse_key, range_key, to_row, touching
 from airflow_provider_memq.topics import check_retained_since, contents_of, read_state
@@ -60,7 +60,9 @@ class MemqBackfillOperator(MemqTopicOperator):
 
     Args:
         ranges: the asset that the planner emits to; its plans say what was cut.
-        output_dir: folder or URI of the results, as the task that processes has it (templated).
+        output_dir: folder, URI or table of the results, as the task that processes has it
+            (templated).
+        manifest_dir: folder or URI of the manifests, as that task has it (templated).
         keys: offsets wanted, as range keys: a list, or its text with commas or as JSON (templated).
         start: or else a window of time: its start, with a time zone (templated). Without one, it
             begins with what is retained.
@@ -94,6 +96,7 @@ class MemqBackfillOperator(MemqTopicOperator):
     template_fields: Sequence[str] = (
         *MemqTopicOperator.template_fields,
         "output_dir",
+        "manifest_dir",
         "keys",
         "start",
         "end",
@@ -108,6 +111,7 @@ class MemqBackfillOperator(MemqTopicOperator):
         *,
         ranges: Asset,
         output_dir: str,
+        manifest_dir: str | None = None,
         keys: Sequence[str] | str | None = None,
         start: Any = None,
         end: Any = None,
@@ -124,6 +128,7 @@ class MemqBackfillOperator(MemqTopicOperator):
         super().__init__(inlets=[*inlets, plan], outlets=[*outlets, plan], **kwargs)
         self.ranges = ranges
         self.output_dir = output_dir
+        self.manifest_dir = manifest_dir
         self.keys = keys
         self.start = start
         self.end = end
@@ -222,7 +227,7 @@ class MemqBackfillOperator(MemqTopicOperator):
     def _is_written(self, expected: RangeContents) -> bool:
         from memq.core.manifest import decode_manifest  # noqa: PLC0415 - DAGs parse sooner
 
-        path = default_manifest(self.output_dir, self.topic, expected.range)
+        path = manifest_path(self.manifest_dir, self.output_dir, self.topic, expected.range)
         payload = files.read_if_any(path, self.aws_conn_id)
         if payload is None:
             return False

@@ -90,8 +90,9 @@ class RangeJobMixin(BaseOperator):
         topic: the topic (templated).
         output_dir: folder or URI for the results of all ranges (templated).
         range_key: the range (templated); by default the partition key of the DAG run.
-        manifest: file or URI of the range's manifest (templated); by default below `output_dir`, in
-            `_manifests`, which readers of the output pass over.
+        manifest_dir: folder or URI of the manifests of all ranges (templated); by default
+            `_manifests` below `output_dir`, which readers of the output pass over. For a table it
+            must be given.
         job: name of the job, under which it reports what it consumed (templated).
         mode: "failfast", or "permissive" to skip and count damaged Messages (templated).
         job_args: more arguments for the program, all text (templated).
@@ -106,7 +107,7 @@ class RangeJobMixin(BaseOperator):
         "topic",
         "output_dir",
         "range_key",
-        "manifest",
+        "manifest_dir",
         "job",
         "mode",
         "job_args",
@@ -119,7 +120,7 @@ class RangeJobMixin(BaseOperator):
         topic: str,
         output_dir: str,
         range_key: str = RANGE_OF_RUN,
-        manifest: str | None = None,
+        manifest_dir: str | None = None,
         job: str = "range_to_parquet",
         mode: str = "failfast",
         job_args: Sequence[str] = (),
@@ -132,7 +133,7 @@ class RangeJobMixin(BaseOperator):
         self.topic = topic
         self.output_dir = output_dir
         self.range_key = range_key
-        self.manifest = manifest
+        self.manifest_dir = manifest_dir
         self.job = job
         self.mode = mode
         self.job_args = job_args
@@ -157,8 +158,8 @@ class RangeJobMixin(BaseOperator):
         with MemqHook(self.memq_conn_id).topic(self.topic, wanted.incarnation) as client:
             expected = contents_of(client, wanted)
         self.log.info("%s %s holds %s", self.topic, wanted, expected.to_row())
-        path = self.manifest_url = self.manifest or default_manifest(
-            self.output_dir, self.topic, expected.range
+        path = self.manifest_url = manifest_path(
+            self.manifest_dir, self.output_dir, self.topic, expected.range
         )
         # It is not removed: a run of the same range that has just ended may not have checked it.
         return RangeRun(expected, path, digest_of(files.read_if_any(path, self.aws_conn_id)))
@@ -232,20 +233,27 @@ class RangeJobMixin(BaseOperator):
         return self.get_openlineage_facets_on_start()
 
 
-def default_manifest(output: str, topic: str, planned: OffsetRange) -> str:
-    """Where a range's manifest stands when nothing else is said: apart for each incarnation.
+def manifest_path(manifest_dir: str | None, output: str, topic: str, planned: OffsetRange) -> str:
+    """Where a range's manifest stands: apart for each incarnation.
+
+    Args:
+        manifest_dir: folder or URI of all manifests; None or empty for one in the output.
+        output: folder, URI or table of the output.
+        topic: the topic.
+        planned: the range, with its incarnation.
 
     Raises:
-        ConfigError: the output is a table, which is no folder.
+        ConfigError: there is no folder, and the output is a table, which is none.
     """
-    if "/" not in output:
+    if not manifest_dir and "/" not in output:
         raise ConfigError(
             f"output_dir = {output!r} names a table: say where manifests go, such as "
-            "manifest='s3://lake/manifests/{{ dag_run.partition_key }}.json'"
+            "manifest_dir='s3://lake/manifests'"
         )
     partition, start, end, incarnation = planned
-    folder = f"{output.rstrip('/')}/_manifests/topic={topic}/incarnation={incarnation}"
-    return f"{folder}/partition={partition}/{start:012d}-{end:012d}.json"
+    folder = manifest_dir or f"{output.rstrip('/')}/_manifests"
+    of_topic = f"{folder.rstrip('/')}/topic={topic}/incarnation={incarnation}"
+    return f"{of_topic}/partition={partition}/{start:012d}-{end:012d}.json"
 
 
 def digest_of(payload: bytes | None) -> str | None:

@@ -16,7 +16,7 @@ from airflow.sdk.execution_time.context import OutletEventAccessors
 from airflow_provider_memq.hooks.memq import MemqHook
 from airflow_provider_memq.operators.backfill import after_range
 from airflow_provider_memq.operators.memq import MemqBackfillOperator, MemqPlanRangesOperator
-from airflow_provider_memq.operators.range_job import default_manifest
+from airflow_provider_memq.operators.range_job import manifest_path
 from airflow_provider_memq.range_assets import plan_asset, processed_asset, ranges_asset
 from airflow_provider_memq.ranges import parse_key
 from airflow_provider_memq.topics import contents_of
@@ -57,11 +57,11 @@ async def process(here, keys, **wrong):
     await asyncio.to_thread(_process, here, keys, wrong)
 
 
-def _process(here, keys, wrong):
+def _process(here, keys, wrong, manifest_dir=None):
     for each in map(parse_key, keys):
         with MemqHook().topic(TOPIC) as client:
             it = contents_of(client, each)
-        path = Path(default_manifest(str(here.lake), TOPIC, it.range))
+        path = Path(manifest_path(manifest_dir, str(here.lake), TOPIC, it.range))
         path.parent.mkdir(parents=True, exist_ok=True)
         counts = {name: getattr(it, name) for name in ("batches", "messages", "records", "crc_sum")}
         manifest = Manifest(
@@ -197,12 +197,23 @@ async def test_plans_that_airflow_has_forgotten_are_not_passed_over(here):
     assert spans(await here.run(backfill(here, keys=offsets(4, 6)))) == [(4, 6)]
 
 
+async def test_a_backfill_into_a_table_goes_on_by_the_folder_of_its_manifests(here):
+    """A table is no folder: what is done stands where the task that processes puts manifests."""
+    await here.publish(2)
+    await here.run(plan(max_offsets=1))
+    table = {"output_dir": "lake.orders", "manifest_dir": f"{here.lake}/manifests"}
+    first, second = await here.run(backfill(here, **table, keys=offsets(0, 2)))
+    await asyncio.to_thread(_process, here, [first], {}, table["manifest_dir"])
+
+    assert await here.run(backfill(here, **table, keys=offsets(0, 2))) == [second]
+
+
 async def test_a_manifest_that_cannot_be_read_is_not_missing(here):
     """It is not known whether the range is done, so nothing is run."""
     await here.publish(1)
     await here.run(plan())
     (key,) = here.store.keys(RANGES)
-    path = Path(default_manifest(str(here.lake), TOPIC, parse_key(key)))
+    path = Path(manifest_path(None, str(here.lake), TOPIC, parse_key(key)))
     path.mkdir(parents=True)  # noqa: ASYNC240 - a folder of the test
 
     with pytest.raises(StorageError):

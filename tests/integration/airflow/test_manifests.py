@@ -10,12 +10,14 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_memq.operators.memq import MemqSparkSubmitOperator
+from airflow_provider_memq.operators.range_job import manifest_path
+from airflow_provider_memq.ranges import parse_key
 from memq.errors import ConfigError, DataLossError, StorageError
 from tests.integration.airflow.here import TOPIC, world
 from tests.unit.airflow.s3 import s3_for
 
 KEY = "00000:000000000000-000000000001"
-MANIFEST = "/lake/m.json"
+MANIFESTS = "s3a://lake/m"
 DENIED = (403, "AccessDenied")
 
 # Airflow's own hook does not close the pipe of the program that it submitted.
@@ -53,14 +55,21 @@ def submissions(tmp_path, monkeypatch):
     gc.collect()  # that pipe, while its warning is expected
 
 
-def process(manifest=f"s3a:/{MANIFEST}", **options):
+def place(here):
+    """Where the manifest goes, as the server has it: its bucket and key."""
+    incarnation = here.broker.topics.get(TOPIC).topic.incarnation
+    path = manifest_path(MANIFESTS, "/out", TOPIC, parse_key(KEY)._replace(incarnation=incarnation))
+    return path.removeprefix("s3a:/")
+
+
+def process(manifest_dir=MANIFESTS, **options):
     return MemqSparkSubmitOperator(
         task_id="process",
         topic=TOPIC,
         range_key=KEY,
         application="/apps/x.py",
         output_dir="/out",
-        manifest=manifest,
+        manifest_dir=manifest_dir,
         conn_id="memq_spark",
         default_master="local[1]",
         packages="org.apache.hadoop:hadoop-aws:3.5.0",
@@ -73,14 +82,14 @@ async def test_what_cannot_be_read_is_not_submitted(
     tmp_path, monkeypatch, s3, submissions, durable
 ):
     """A place that may not be read is found before the submit, and named."""
-    s3.refused[MANIFEST] = DENIED
     async with world(tmp_path / "broker", monkeypatch) as here:
+        s3.refused[place(here)] = DENIED
         await here.publish(1)
 
-        with pytest.raises(StorageError, match=r"s3a://lake/m.json: .*AccessDenied"):
+        with pytest.raises(StorageError, match=r"s3a://lake/m/\S+: .*AccessDenied"):
             await here.run(process(durable=durable))
-        with pytest.raises(ConfigError, match=r"gs://lake/m.json"):
-            await here.run(process("gs://lake/m.json"))
+        with pytest.raises(ConfigError, match=r"gs://lake/m/"):
+            await here.run(process("gs://lake/m"))
 
     assert submissions() == 0
 
@@ -89,9 +98,9 @@ async def test_what_cannot_be_read_any_more_is_not_submitted_again(
     tmp_path, monkeypatch, s3, submissions
 ):
     """A manifest that was written and cannot be read is not missing: no further try is made."""
-    s3.closing[MANIFEST] = DENIED
-    monkeypatch.setenv("PUT", s3.url + MANIFEST)
     async with world(tmp_path / "broker", monkeypatch) as here:
+        s3.closing[place(here)] = DENIED
+        monkeypatch.setenv("PUT", s3.url + place(here))
         await here.publish(1)
 
         with pytest.raises(AirflowFailException, match=r"cannot be read: .*AccessDenied"):
@@ -102,8 +111,8 @@ async def test_what_cannot_be_read_any_more_is_not_submitted_again(
 
 async def test_what_is_no_manifest_is_not_submitted_again(tmp_path, monkeypatch, s3, submissions):
     """A manifest that makes no sense would make none after another try."""
-    monkeypatch.setenv("PUT", s3.url + MANIFEST)
     async with world(tmp_path / "broker", monkeypatch) as here:
+        monkeypatch.setenv("PUT", s3.url + place(here))
         await here.publish(1)
 
         with pytest.raises(AirflowFailException, match=r"not a manifest"):
@@ -117,9 +126,9 @@ async def test_what_is_missing_is_submitted_again(tmp_path, monkeypatch, s3, sub
     async with world(tmp_path / "broker", monkeypatch) as here:
         await here.publish(1)
 
-        with pytest.raises(DataLossError, match=r"there is none at s3a://lake/m.json"):
+        with pytest.raises(DataLossError, match=r"there is none at s3a://lake/m/"):
             await here.run(process())
-        s3.objects[MANIFEST] = b"of an earlier run"
+        s3.objects[place(here)] = b"of an earlier run"
         with pytest.raises(DataLossError, match=r"was there before"):
             await here.run(process())
 

@@ -366,34 +366,31 @@ def test_a_changed_task_does_not_take_the_job_of_another(tmp_path, aws):
 def test_what_cannot_be_read_starts_no_job(tmp_path, monkeypatch, aws):
     """A manifest that may not be read, or whose bucket is missing, is found before; none is not."""
     state = FileState(tmp_path / "state")
-    missing = task(aws, "Glue", tmp_path / "out", manifest="s3://missing/m.json")
+    missing = task(aws, "Glue", tmp_path / "out", manifest_dir="s3://missing/m")
     with pytest.raises(StorageError, match="NoSuchBucket"):
         attempt(missing, state)
     store = S3()
     try:
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", store.url)
         monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-        store.refused["/lake/m.json"] = (403, "AccessDenied")
-        manifest = "s3a://lake/m.json"
+        there = {"manifest_dir": "s3a://lake/m"}
+        path = task(aws, "Glue", tmp_path / "out", **there).begin().manifest.removeprefix("s3a:/")
+        store.refused[path] = (403, "AccessDenied")
         with pytest.raises(StorageError, match="AccessDenied"):
-            attempt(task(aws, "Glue", tmp_path / "out", manifest=manifest), state)
+            attempt(task(aws, "Glue", tmp_path / "out", **there), state)
         assert aws.jobs == []
 
         store.refused.clear()
         with pytest.raises(DataLossError, match="there is none at"):
-            run_to_the_end(
-                aws, task(aws, "Glue", tmp_path / "out", manifest=manifest), state, lambda _: 0
-            )
+            run_to_the_end(aws, task(aws, "Glue", tmp_path / "out", **there), state, lambda _: 0)
 
         def close(_):
-            store.refused["/lake/m.json"] = (403, "AccessDenied")
+            store.refused[path] = (403, "AccessDenied")
             return 0
 
         aws.jobs.clear()
         with pytest.raises(AirflowFailException, match=r"cannot be read: .*AccessDenied"):
-            run_to_the_end(
-                aws, task(aws, "Glue", tmp_path / "out", manifest=manifest), state, close
-            )
+            run_to_the_end(aws, task(aws, "Glue", tmp_path / "out", **there), state, close)
         assert len(aws.jobs) == 1
     finally:
         store.close()

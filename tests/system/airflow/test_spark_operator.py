@@ -159,9 +159,9 @@ def test_a_range_into_a_table_needs_a_place_for_its_manifest(tmp_path):
     with pytest.raises(ConfigError, match=r"'lake\.clicks' names a table: say where manifests go"):
         task.begin()
 
-    task.manifest = str(tmp_path / "manifest.json")
+    task.manifest_dir = str(tmp_path / "manifests")
 
-    assert task.begin().manifest == task.manifest
+    assert task.begin().manifest.startswith(f"{task.manifest_dir}/topic={TOPIC}/incarnation=")
 
 
 def test_a_job_without_a_manifest_fails(tmp_path, light):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import unquote
 
 _ERROR = "<?xml version='1.0'?><Error><Code>{code}</Code><Message>{code}</Message></Error>"
 
@@ -44,7 +45,7 @@ class S3:
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
     def answer(self, request: BaseHTTPRequestHandler) -> None:
-        path = request.path.partition("?")[0]
+        path = unquote(request.path.partition("?")[0])
         body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
         self.requests.append(f"{request.command} {path}")
         status, payload = self._do(request.command, path, body)

@@ -83,14 +83,14 @@ def test_an_operator_takes_defaults_of_its_dag_and_is_mapped(operator):
 
 
 @each_operator
-def test_a_manifest_is_no_template_file(operator):
+def test_a_folder_of_manifests_is_no_template_file(operator):
     """A name that ends in .json is a name, though EMR's operator reads steps from such files."""
     _, options = OPERATORS[operator]
-    task = operator(task_id="t", manifest="{{ params.m }}.json", **COMMON, **options)
+    task = operator(task_id="t", manifest_dir="{{ params.m }}.json", **COMMON, **options)
 
     task.render_template_fields({"params": {"m": "s3a://lake/m"}, "dag_run": None})
 
-    assert task.manifest == "s3a://lake/m.json"
+    assert task.manifest_dir == "s3a://lake/m.json"
 
 
 @pytest.mark.parametrize(

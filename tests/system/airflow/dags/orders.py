@@ -28,7 +28,7 @@ with DAG("orders_table", schedule=PartitionedAssetTimetable(assets=RANGES), max_
         job="to_table",
         application=f"{FOLDER}/light/range_to_iceberg.py",
         output_dir="lake.orders",
-        manifest=FOLDER + "/manifests/{{ dag_run.partition_key }}.json",
+        manifest_dir=FOLDER + "/manifests",
         default_master="local[1]",
         outlets=[DONE],
     )
