@@ -44,6 +44,8 @@ class Pipeline(NamedTuple):
         conn_id: connection to the brokers; empty where no run says.
         group: the consumer group that follows; empty where no run says.
         tables: tables that ranges are put into.
+        missed_after: how long after its plan a range has its run, or gets none, as the planner was
+            told; empty where no run says.
     """
 
     topic: str
@@ -54,6 +56,7 @@ class Pipeline(NamedTuple):
     conn_id: str = ""
     group: str = ""
     tables: tuple[str, ...] = ()
+    missed_after: str = ""
 
 
 class Planned(NamedTuple):

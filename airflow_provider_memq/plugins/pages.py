@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.utils.session import create_session
@@ -16,7 +16,7 @@ from airflow_provider_memq.plugins.events import MAX_LOOKED
 from airflow_provider_memq.plugins.facts import Audits
 from airflow_provider_memq.plugins.hours import audit_view
 from airflow_provider_memq.plugins.looks import Looks, in_a_line
-from airflow_provider_memq.plugins.progress import Progress, done_ranges
+from airflow_provider_memq.plugins.progress import MISSED_AFTER, Progress, done_ranges
 from airflow_provider_memq.plugins.view import (
     IndexView,
     RangePageView,
@@ -26,6 +26,7 @@ from airflow_provider_memq.plugins.view import (
 )
 from airflow_provider_memq.range_assets import ranges_asset
 from airflow_provider_memq.ranges import parse_key, range_key
+from airflow_provider_memq.values import duration_ms_or
 from memq.core.ranges import offsets_in_words
 from memq.core.units import iso_ms
 from memq.errors import ConfigError, MemqError
@@ -152,10 +153,19 @@ def _progress(
         [each.value for each in answers[1:] if each.value is not None],
         brokers,
         now=now,
+        missed_after=timedelta(milliseconds=_missed_after_ms(pipeline)),
         to_run=to_run,
         to_range=lambda key: to_range(pipeline.topic, key, ranges),
     )
     return progress, brokers
+
+
+def _missed_after_ms(pipeline: Pipeline) -> int:
+    default = int(MISSED_AFTER / timedelta(milliseconds=1))
+    try:
+        return duration_ms_or(default, pipeline.missed_after)
+    except ConfigError:  # the planner fails by itself, and its run says why
+        return default
 
 
 def _ask_brokers(pipeline: Pipeline, planned: Planned) -> Look:

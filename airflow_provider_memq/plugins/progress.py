@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from airflow_provider_memq.plugins.facts import Brokers, Planned, Run, Snapshot, TableState
     from memq.client.lag import Lag
 
-PATIENCE = timedelta(minutes=5)  # a range has its run by then, or gets none, as the planner says
+MISSED_AFTER = timedelta(minutes=5)  # where the planner does not say; its default
 
 
 class Progress:
@@ -42,6 +42,7 @@ class Progress:
         tables: what tables have; those that could be seen.
         brokers: what they say; None when they are away.
         now: the time.
+        missed_after: a range has its run so long after its plan, or gets none.
         to_run: address of a run.
         to_range: address of the page of a range.
     """
@@ -53,6 +54,7 @@ class Progress:
         brokers: Brokers | None,
         *,
         now: datetime,
+        missed_after: timedelta = MISSED_AFTER,
         to_run: Callable[[Run], str],
         to_range: Callable[[str], str],
     ) -> None:
@@ -61,7 +63,7 @@ class Progress:
         self._at = planned.planned_at
         begin = planned.all_have_runs
         plans = [each for each in planned.plans if begin is None or each.at >= begin]
-        found = ranges_without_run(plans, planned.runs, now - PATIENCE)
+        found = ranges_without_run(plans, planned.runs, now - missed_after)
         self._missed, self._waiting = set(found.again), set(found.waiting)
 
     def __repr__(self) -> str:

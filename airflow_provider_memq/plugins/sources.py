@@ -116,6 +116,7 @@ def pipeline_of(session: Session, source: Source) -> Pipeline:
         _first(of_topic, "memq_conn_id"),
         _first(of_topic, "group"),
         tuple(dict.fromkeys(each["output_dir"] for each in of_topic if _is_table(each))),
+        _first(of_topic, "missed_after"),
     )
 
 

@@ -160,7 +160,7 @@ def test_who_processes_is_known_by_airflow_itself(database):
     database.plan(0, 2)
     for dag_id, task_id, fields in [
         ("process", "a foreign one", {"topic": "other", "group": "other"}),
-        ("plan", "plan", {"topic": TOPIC, "memq_conn_id": "memq_prod"}),
+        ("plan", "plan", {"topic": TOPIC, "memq_conn_id": "memq_prod", "missed_after": "1h"}),
         ("process", "process", {"topic": TOPIC, "output_dir": "prod:lake.clicks"}),
         ("process", "commit", {"topic": TOPIC, "group": "job"}),
         ("process", "parquet", {"topic": TOPIC, "output_dir": "/lake.d/clicks"}),
@@ -172,7 +172,7 @@ def test_who_processes_is_known_by_airflow_itself(database):
 
     assert found == (
         TOPIC, RANGES.name, "plan", ("process",), (DONE.name,), "memq_prod", "job",
-        ("prod:lake.clicks",),
+        ("prod:lake.clicks",), "1h",
     )  # fmt: skip
 
 

@@ -204,11 +204,11 @@ class Pipeline:
         assert sum(self.ends().values()) - before == batches
         return took_s
 
-    def kill_running_task(self) -> str:
-        """SIGKILL the process of some task of the pipeline that runs; its name."""
+    def kill_running_task(self, dag_ids: Sequence[str] = (PROCESS, PLAN)) -> str:
+        """SIGKILL the process of some task of DAGs that runs; its name."""
 
         def look() -> str | None:
-            for dag_id in (PROCESS, PLAN):
+            for dag_id in dag_ids:
                 for run in self.rest.runs(dag_id, state="running"):
                     for task, state in self.rest.tasks(dag_id, run["dag_run_id"]).items():
                         if state == "running" and self.airflow.kill_task(

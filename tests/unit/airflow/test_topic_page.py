@@ -352,6 +352,20 @@ def test_an_answer_is_kept_for_some_seconds():
     assert len(asked) == 2
 
 
+@pytest.mark.parametrize(
+    ("missed_after", "state"), [("", "no run"), ("2h", "waiting"), ("soon", "no run")]
+)
+def test_a_range_waits_for_its_run_as_long_as_the_planner_does(monkeypatch, missed_after, state):
+    """Its page calls a range missing when the planner would emit it again, and no sooner."""
+    monkeypatch.setattr(pages, "_looks", Looks(clock=Clock()))
+    monkeypatch.setattr(outside, "ask_brokers", lambda *_: brokers(2))
+    pipeline = Pipeline("clicks", "ranges", "plan", missed_after=missed_after)
+
+    found, _ = pages._progress(pipeline, plans(0, 2), [], NOW, "")
+
+    assert found.ranges(1)[0].state == state
+
+
 def test_what_was_seen_before_a_range_was_processed_is_looked_at_anew(monkeypatch):
     """A kept answer would call the range missing from its table, and count its Batches as lag."""
     monkeypatch.setattr(pages, "_looks", Looks(clock=Clock()))
