@@ -24,6 +24,7 @@ SCHEMA = pa.schema(
         ("topic", pa.string()),
         ("memq_incarnation", pa.string()),
         ("partition", pa.int32()),
+        ("offset", pa.int64()),
     ]
 )
 
@@ -43,36 +44,30 @@ def main() -> None:
         records=contents.records,
         crc_sum=contents.crc_sum,
     )
-    values = read_range(
-        given.bootstrap,
-        topic=given.topic,
-        partition=given.partition,
-        start=given.start,
-        end=given.end,
-    )["value"]
+    rows = pa.concat_tables(_rows(given.bootstrap, wanted, at) for at in range(*offsets[1:3]))
     table = open_table(given.output)
     table.create(SCHEMA)
     attempt = uuid4().hex
     commit_range(
         table,
         wanted,
-        lambda: _write(table, wanted, values, attempt),
+        lambda: _write(table, wanted, rows, attempt),
         attempt=attempt,
         job=given.job,
     )
     write_manifest(given, contents, table.location, started_ms)
 
 
-def _write(
-    table: IcebergTable, wanted: TopicRange, values: pa.ChunkedArray, attempt: str
-) -> Written:
-    count = len(values)
-    named = {
-        "topic": [wanted.topic] * count,
-        "memq_incarnation": [wanted.incarnation] * count,
-        "partition": [wanted.partition] * count,
-    }
-    rows = pa.table({"value": values.cast(pa.binary()), **named}, schema=SCHEMA)
+def _rows(bootstrap: str, wanted: TopicRange, offset: int) -> pa.Table:
+    """The rows of a Batch."""
+    place = {"topic": wanted.topic, "partition": wanted.partition}
+    values = read_range(bootstrap, **place, start=offset, end=offset + 1)["value"]
+    named = {**place, "memq_incarnation": wanted.incarnation, "offset": offset}
+    columns = {name: [value] * len(values) for name, value in named.items()}
+    return pa.table({"value": values.cast(pa.binary()), **columns}, schema=SCHEMA)
+
+
+def _write(table: IcebergTable, wanted: TopicRange, rows: pa.Table, attempt: str) -> Written:
     folder = Path(table.location.removeprefix("file://")) / "data" / attempt
     folder.mkdir(parents=True)
     pq.write_table(rows, folder / "part-0.parquet")
