@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def kill(pipeline: Pipeline, kills: int, random: Random, longest_s: float) -> Counter[str]:
-    """Publish, plan and kill, until so many tasks that write were killed; what happened, counted."""
+    """Publish, plan and kill until so many tasks were killed while they write; what happened."""
     counts: Counter[str] = Counter()
     killed = f"{orders.TABLE}.table killed"
     while counts[killed] < kills:
