@@ -21,6 +21,7 @@ and could read no more.
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -92,7 +93,7 @@ class RangeJobMixin(BaseOperator):
         range_key: the range (templated); by default the partition key of the DAG run.
         manifest_dir: folder or URI of the manifests of all ranges (templated); by default
             `_manifests` below `output_dir`, which readers of the output pass over. For a table it
-            must be given.
+            must be given. Outputs may share one.
         job: name of the job, under which it reports what it consumed (templated).
         mode: "failfast", or "permissive" to skip and count damaged Messages (templated).
         job_args: more arguments for the program, all text (templated).
@@ -234,7 +235,7 @@ class RangeJobMixin(BaseOperator):
 
 
 def manifest_path(manifest_dir: str | None, output: str, topic: str, planned: OffsetRange) -> str:
-    """Where a range's manifest stands: apart for each incarnation.
+    """Where a range's manifest stands: apart for each output, topic and incarnation.
 
     Args:
         manifest_dir: folder or URI of all manifests; None or empty for one in the output.
@@ -251,9 +252,19 @@ def manifest_path(manifest_dir: str | None, output: str, topic: str, planned: Of
             "manifest_dir='s3://lake/manifests'"
         )
     partition, start, end, incarnation = planned
-    folder = manifest_dir or f"{output.rstrip('/')}/_manifests"
-    of_topic = f"{folder.rstrip('/')}/topic={topic}/incarnation={incarnation}"
+    output = output.rstrip("/")
+    folder = f"{output}/_manifests"
+    if manifest_dir:  # several outputs may have it: what is in one of them is not in the others
+        folder = f"{manifest_dir.rstrip('/')}/output={_as_name(output)}"
+    of_topic = f"{folder}/topic={topic}/incarnation={incarnation}"
     return f"{of_topic}/partition={partition}/{start:012d}-{end:012d}.json"
+
+
+def _as_name(output: str) -> str:
+    """An output as the name of a folder: readable, and another one for each output."""
+    plain = re.sub(r"[^\w.-]+", "-", output, flags=re.ASCII)
+    digest = hashlib.sha256(output.encode()).hexdigest()[:8]
+    return plain if plain == output else f"{plain.strip('-')}-{digest}"
 
 
 def digest_of(payload: bytes | None) -> str | None:

@@ -57,11 +57,11 @@ async def process(here, keys, **wrong):
     await asyncio.to_thread(_process, here, keys, wrong)
 
 
-def _process(here, keys, wrong, manifest_dir=None):
+def _process(here, keys, wrong, output_dir=None, manifest_dir=None):
     for each in map(parse_key, keys):
         with MemqHook().topic(TOPIC) as client:
             it = contents_of(client, each)
-        path = Path(manifest_path(manifest_dir, str(here.lake), TOPIC, it.range))
+        path = Path(manifest_path(manifest_dir, output_dir or str(here.lake), TOPIC, it.range))
         path.parent.mkdir(parents=True, exist_ok=True)
         counts = {name: getattr(it, name) for name in ("batches", "messages", "records", "crc_sum")}
         manifest = Manifest(
@@ -203,7 +203,7 @@ async def test_a_backfill_into_a_table_goes_on_by_the_folder_of_its_manifests(he
     await here.run(plan(max_offsets=1))
     table = {"output_dir": "lake.orders", "manifest_dir": f"{here.lake}/manifests"}
     first, second = await here.run(backfill(here, **table, keys=offsets(0, 2)))
-    await asyncio.to_thread(_process, here, [first], {}, table["manifest_dir"])
+    await asyncio.to_thread(_process, here, [first], {}, *table.values())
 
     assert await here.run(backfill(here, **table, keys=offsets(0, 2))) == [second]
 

@@ -25,7 +25,7 @@ from airflow_provider_memq.operators.memq import (
     MemqSparkConnectOperator,
     MemqSparkSubmitOperator,
 )
-from airflow_provider_memq.operators.range_job import RangeJobMixin
+from airflow_provider_memq.operators.range_job import RangeJobMixin, manifest_path
 from airflow_provider_memq.ranges import RangeContents
 from memq.core.ranges import OffsetRange
 from tests.integration.airflow.event_store import State
@@ -80,6 +80,25 @@ def test_an_operator_takes_defaults_of_its_dag_and_is_mapped(operator):
 
     assert (task.topic, task.memq_conn_id) == ("clicks", "other")
     assert mapped.operator_class is operator
+
+
+def test_outputs_share_a_folder_of_manifests_and_no_manifest():
+    """What is done in one output is not taken for done in another, however alike their names."""
+    planned = OffsetRange(0, 1, 3, "a" * 16)
+    outputs = [
+        "lake.clicks",
+        "prod:lake.clicks",
+        "prod/lake.clicks",
+        "/lake/clicks",
+        "/lake-clicks",
+    ]
+    paths = [manifest_path("s3://m/", each, "clicks", planned) for each in outputs]
+
+    end = "/topic=clicks/incarnation=aaaaaaaaaaaaaaaa/partition=0/000000000001-000000000003.json"
+    assert paths[0] == f"s3://m/output=lake.clicks{end}"
+    assert len(set(paths)) == len(outputs)
+    assert manifest_path("s3://m", "/lake/clicks/", "clicks", planned) == paths[3]
+    assert manifest_path("", "/lake/clicks/", "clicks", planned) == f"/lake/clicks/_manifests{end}"
 
 
 @each_operator
