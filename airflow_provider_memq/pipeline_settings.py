@@ -124,7 +124,9 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
         spark_conf: settings of Spark, by name.
         spark_packages: what Spark fetches, such as `org.apache.hadoop:hadoop-aws:3.4.2`.
         spark_apps: folder with MemQ's Spark programs.
-        output: folder or URI for the Parquet files of planned ranges.
+        output: folder or URI for the Parquet files of planned ranges; where there is a table, for
+            their manifests.
+        table: Iceberg table into which planned ranges go, such as `prod:lake.clicks`, each once.
         group: consumer group that follows what is processed.
         max_range_bytes: how large a range may get.
         max_range_offsets: how many Batches it may have.
@@ -175,6 +177,7 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
     spark_packages: Annotated[str, Option("text", "")]
     spark_apps: Annotated[str, Option("text", "", shown="`spark_apps` beside the file's folder")]
     output: Annotated[str, Option("text", "/tmp/memq/parquet")]  # noqa: S108 - to try it out
+    table: Annotated[str, Option("text", "")]
     group: Annotated[str, Option("text", "range_to_parquet")]
     max_range_bytes: Annotated[str, Option("value", "1GiB", read=_size)]
     max_range_offsets: Annotated[str, Option("value", "10000", read=_count)]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import (
     DAG,
+    Asset,
     AssetOrTimeSchedule,
     CronDataIntervalTimetable,
     CronTriggerTimetable,
@@ -38,7 +39,9 @@ if TYPE_CHECKING:
 
     from airflow_provider_memq.pipeline_settings import TopicSettings
 
-JOB = "range_to_parquet"  # the Spark program of ranges, and the name under which it reports
+TO_FILES, TO_TABLE = "range_to_parquet", "range_to_iceberg"
+"""The Spark programs of ranges, and the names under which they report."""
+
 START = datetime(2026, 1, 1, tzinfo=UTC)
 LOCAL_CONF = {"spark.ui.enabled": "false", "spark.driver.bindAddress": "127.0.0.1"}
 HOURLY_PARALLEL = 2  # Spark programs of one hour at a time
@@ -93,7 +96,7 @@ def plan_dag(topic: TopicSettings, tell: Callable[[Any], object], doc: str | Non
 
 def process_dag(topic: TopicSettings, tell: Callable[[Any], object], doc: str | None) -> DAG:
     """Runs once for each range: Spark, the gate if there is one, and then the group's offsets."""
-    ranges, processed = ranges_asset(topic.topic), processed_asset(topic.topic, JOB)
+    ranges, processed = ranges_asset(topic.topic), _processed(topic)
     limits: dict[str, Any] = {
         "max_skipped": topic.gate_max_skipped,
         "min_records": topic.gate_min_records,
@@ -105,16 +108,14 @@ def process_dag(topic: TopicSettings, tell: Callable[[Any], object], doc: str | 
         topic,
         tell,
         "memq_process_ranges",
-        "Turns one range of offsets into Parquet files.",
+        f"Turns one range of offsets into {'rows of a table' if topic.table else 'Parquet files'}.",
         doc_md=doc,
         schedule=PartitionedAssetTimetable(assets=ranges),
         max_active_runs=topic.max_running_ranges,
     ) as dag:
         process = MemqSparkSubmitOperator(
             task_id="process",
-            **_spark(topic),
-            job=JOB,
-            output_dir=topic.output,
+            **_range_job(topic),
             outlets=[] if gated else [processed],
         )
         commit = MemqCommitOperator(
@@ -219,7 +220,7 @@ def backfill_dag(topic: TopicSettings, tell: Callable[[Any], object], doc: str |
             task_id="backfill",
             **_at(topic),
             ranges=ranges_asset(topic.topic),
-            output_dir=topic.output,
+            **_places(topic),
             keys="{{ params.range_keys or '' }}",
             start="{{ params.start or '' }}",
             end="{{ params.end or '' }}",
@@ -229,10 +230,8 @@ def backfill_dag(topic: TopicSettings, tell: Callable[[Any], object], doc: str |
         )
         MemqSparkSubmitOperator.partial(
             task_id="process",
-            **_spark(topic),
-            job=JOB,
-            output_dir=topic.output,
-            outlets=[processed_asset(topic.topic, JOB)],
+            **_range_job(topic),
+            outlets=[_processed(topic)],
             max_active_tis_per_dag=topic.max_running_ranges,
             map_index_template="{{ task.range_key }}",
             post_execute=after_range,
@@ -296,11 +295,31 @@ def _at(topic: TopicSettings) -> dict[str, Any]:
     return {"topic": topic.topic, "memq_conn_id": topic.memq_conn_id}
 
 
-def _spark(topic: TopicSettings) -> dict[str, Any]:
-    """How Spark runs over a range of the topic."""
+def _places(topic: TopicSettings) -> dict[str, Any]:
+    """Where the planned ranges of the topic go, and their manifests."""
+    if topic.table:
+        return {"output_dir": topic.table, "manifest_dir": topic.output}
+    return {"output_dir": topic.output}
+
+
+def _job(topic: TopicSettings) -> str:
+    return TO_TABLE if topic.table else TO_FILES
+
+
+def _processed(topic: TopicSettings) -> Asset:
+    return processed_asset(topic.topic, _job(topic))
+
+
+def _range_job(topic: TopicSettings) -> dict[str, Any]:
+    """What processes a planned range of the topic."""
+    return {**_spark(topic, _job(topic)), **_places(topic), "job": _job(topic)}
+
+
+def _spark(topic: TopicSettings, program: str = TO_FILES) -> dict[str, Any]:
+    """How Spark runs a program over a range of the topic."""
     return {
         **_at(topic),
-        "application": f"{topic.spark_apps}/{JOB}.py",
+        "application": f"{topic.spark_apps}/{program}.py",
         "conn_id": topic.spark_conn_id,
         "default_master": topic.spark_master or None,
         "conf": topic.spark_conf or LOCAL_CONF,

@@ -106,6 +106,32 @@ def test_a_gate_stands_before_what_counts_as_processed():
     assert gated.get_task("gate").max_skipped == "0"
 
 
+def test_ranges_go_into_a_table_and_their_manifests_beside_it():
+    """Runs and backfills do the same, so that a backfill finds what runs have done."""
+    options = {"table": "prod:lake.clicks", "output": "s3a://lake/clicks", "hourly_output": "/h"}
+    pipeline = MemqPipeline("clicks", spark_apps=APPS, **options)
+    dags = by_id([*pipeline.ranges(), *pipeline.backfill(), *pipeline.hourly()])
+
+    process = dags["memq_process_ranges"].get_task("process")
+    backfill = dags["memq_backfill"].get_task("backfill")
+    mapped = dags["memq_backfill"].get_task("process").partial_kwargs
+    for given in (vars(process), vars(backfill), mapped):
+        assert (given["output_dir"], given["manifest_dir"]) == (
+            "prod:lake.clicks",
+            options["output"],
+        )
+    for given in (vars(process), mapped):
+        assert given["job"] == "range_to_iceberg"
+        assert [each.name for each in given["outlets"]] == [
+            "memq_processed.clicks.range_to_iceberg"
+        ]
+    assert process.application == mapped["application"] == f"{APPS}/range_to_iceberg.py"
+    done = dags["memq_process_ranges"].get_task("commit").done
+    assert done == process.outlets[0]
+    hour = dags["memq_hourly"].get_task("process").partial_kwargs
+    assert (hour["application"], hour["output_dir"]) == (f"{APPS}/range_to_parquet.py", "/h")
+
+
 def test_the_dags_of_forty_topics_are_made_in_less_than_a_second():
     """Airflow parses a file again and again: what it makes must not cost more than its imports."""
     topics = [f"topic-{number}" for number in range(40)]
