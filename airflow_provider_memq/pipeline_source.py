@@ -75,8 +75,7 @@ def settings_of(source: Source) -> list[TopicSettings]:
     for topic, own in topics.items():
         fields, wrong = _read(own)
         found.append(_of_topic(source, topic, fields))
-        if not found[-1].spark_apps:
-            wrong.append("spark_apps = '': must name the folder with MemQ's Spark programs")
+        wrong += _at_odds(found[-1])
         problems += [f"topic {topic!r}: {each}" for each in wrong]
     if problems:
         raise ConfigError("\n".join(f"{source.where}: {each}" for each in problems))
@@ -90,6 +89,24 @@ def _of_topic(source: Source, topic: str, own: Mapping[str, Any]) -> TopicSettin
         fields["spark_apps"] = str(source.folder.parent / "spark_apps")
     suffix = "" if isinstance(source.topics, str) else f".{topic}"
     return TopicSettings(topic=topic, id_suffix=suffix, **fields)
+
+
+def _at_odds(topic: TopicSettings) -> list[str]:
+    """What is wrong with settings that are right one by one."""
+    wrong = []
+    if not topic.spark_apps:
+        wrong.append("spark_apps = '': must name the folder with MemQ's Spark programs")
+    if "/" in topic.table and "{{" not in topic.table:
+        wrong.append(
+            f"table = {topic.table!r}: must be a table, such as prod:lake.clicks; give "
+            "output for Parquet files in a folder, and no table"
+        )
+    if topic.table and topic.gate_columns:
+        wrong.append(
+            f"gate_columns = {topic.gate_columns!r}: a table has columns of its own, which every "
+            f"range must fit; leave gate_columns out"
+        )
+    return wrong
 
 
 def _topics(source: Source, problems: list[str]) -> dict[str, Mapping[str, Any]]:

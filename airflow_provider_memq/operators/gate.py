@@ -17,6 +17,7 @@ from airflow_provider_memq.ranges import parse_key, range_key
 from airflow_provider_memq.values import count_or, duration_ms_or, parse_texts
 from airflow_provider_memq.versions import AirflowFailException
 from memq.core.ranges import OffsetRange
+from memq.core.units import counted
 from memq.errors import ConfigError, DataLossError
 
 if TYPE_CHECKING:
@@ -160,6 +161,12 @@ class MemqQualityGateOperator(MemqTopicOperator):
 
     def _columns(self, manifest: Manifest) -> dict[str, str] | None:
         """Of its first file: a job writes all of them alike."""
+        if not manifest.files and manifest.records:
+            raise ConfigError(
+                f"columns cannot be looked up: {self.manifest} names no file for "
+                f"{counted(manifest.records, 'record')}, which were in the table before; leave "
+                "columns out, for a table has its own"
+            )
         if not manifest.files:
             return None
         name = f"{manifest.output.rstrip('/')}/{manifest.files[0]}"

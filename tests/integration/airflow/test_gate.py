@@ -121,6 +121,16 @@ async def test_old_records_do_not_pass_whenever_they_are_processed(here, tmp_pat
         await here.run(found.gate(max_age="1h"))
 
 
+@follows("leave columns out, for a table has its own")
+async def test_columns_of_what_was_in_a_table_before_are_not_taken_for_good(here, tmp_path):
+    """A job that found its range in the table names no files: what they are like is not known."""
+    found = Range(here, tmp_path, files=[])
+    with pytest.raises(ConfigError, match="names no file for 2 records, which were in the table"):
+        await here.run(found.gate(columns={"value": "binary"}, min_records=2))
+
+    assert (await here.run(found.gate(min_records=2)))["records"] == 2
+
+
 async def test_a_range_without_records_has_no_age_and_no_columns(here, tmp_path):
     """What has no rows is not called old, nor of the wrong columns; `min_records` is for that."""
     found = Range(here, tmp_path, records=0, files=[])

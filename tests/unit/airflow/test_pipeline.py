@@ -13,6 +13,7 @@ from airflow_provider_memq.notifications.memq import MemqNotifier
 from airflow_provider_memq.pipeline import MemqPipeline
 from airflow_provider_memq.pipeline_settings import KINDS
 from memq.errors import ConfigError
+from tests.advice import follows
 
 APPS = "/opt/spark_apps"
 
@@ -214,6 +215,32 @@ def test_what_is_wrong_is_named(tmp_path, line, own):
     assert str(error.value).startswith(where)
     assert any(text in str(error.value) for text in WRONG[line].split("|"))
     assert "\n" not in str(error.value)
+
+
+@follows("give output for Parquet files in a folder, and no table")
+@follows("leave gate_columns out")
+@pytest.mark.parametrize(
+    ("wrong", "message", "mended"),
+    [
+        (
+            {"table": "s3://lake/clicks"},
+            "topic 'clicks': table = 's3://lake/clicks': must be a table, such as prod:lake.clicks",
+            {"table": "", "output": "s3://lake/clicks"},
+        ),
+        (
+            {"table": "lake.clicks", "gate_columns": {"value": "binary"}},
+            "topic 'clicks': gate_columns = {'value': 'binary'}: a table has columns of its own",
+            {"gate_columns": ""},
+        ),
+    ],
+)
+def test_a_table_is_a_name_and_has_columns_of_its_own(wrong, message, mended):
+    """A folder is no table, and the gate does not look at a table's files."""
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        MemqPipeline("clicks", spark_apps=APPS, **wrong)
+
+    assert MemqPipeline("clicks", spark_apps=APPS, **wrong | mended).ranges()
+    assert MemqPipeline("clicks", spark_apps=APPS, table="{{ var.value.a/b }}").ranges()
 
 
 @pytest.mark.parametrize(
