@@ -96,7 +96,8 @@ def _at_odds(topic: TopicSettings) -> list[str]:
     wrong = []
     if not topic.spark_apps:
         wrong.append("spark_apps = '': must name the folder with MemQ's Spark programs")
-    if "/" in topic.table and "{{" not in topic.table:
+    named = "{{" in topic.table or ("." in topic.table and "/" not in topic.table)
+    if topic.table and not named:
         wrong.append(
             f"table = {topic.table!r}: must be a table, such as prod:lake.clicks; give "
             "output for Parquet files in a folder, and no table"
@@ -104,7 +105,7 @@ def _at_odds(topic: TopicSettings) -> list[str]:
     if topic.table and topic.gate_columns:
         wrong.append(
             f"gate_columns = {topic.gate_columns!r}: a table has columns of its own, which every "
-            f"range must fit; leave gate_columns out"
+            "range must fit; leave gate_columns out"
         )
     return wrong
 

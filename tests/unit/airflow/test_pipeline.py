@@ -228,6 +228,11 @@ def test_what_is_wrong_is_named(tmp_path, line, own):
             {"table": "", "output": "s3://lake/clicks"},
         ),
         (
+            {"table": "clicks"},
+            "topic 'clicks': table = 'clicks': must be a table, such as prod:lake.clicks",
+            {"table": "lake.clicks"},
+        ),
+        (
             {"table": "lake.clicks", "gate_columns": {"value": "binary"}},
             "topic 'clicks': gate_columns = {'value': 'binary'}: a table has columns of its own",
             {"gate_columns": ""},
