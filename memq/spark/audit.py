@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import pickle
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pyarrow as pa
 from pyspark.sql.types import (
     BooleanType,
     LongType,
@@ -30,6 +32,7 @@ from memq.core.audit.result import Verdict
 from memq.core.named_values import NO_VALUES
 from memq.core.notification.notification import decode_notification, encode_notification
 from memq.core.units import counted
+from memq.spark.folders import is_remote
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
@@ -46,6 +49,7 @@ log = logging.getLogger("memq.spark")
 BATCHES_A_JOB = 2_000  # what is found in them, up to some 10 MB, comes back to the driver at a time
 TASKS_A_SLOT = 3  # Batches differ in size; smaller tasks even that out
 READS = 4  # objects that a task reads at a time
+FOUND = "number long, inspection binary"  # what tasks give back
 
 _NUMBERS = (
     "epoch",
@@ -151,20 +155,32 @@ def _sentence(verdict: Verdict, line: str, consumer: str | None = None) -> rende
 def _job(
     spark: SparkSession, address: TopicAddress, some: list[PublishedBatch]
 ) -> list[tuple[PublishedBatch, Inspection]]:
-    context = spark.sparkContext
-    tasks = min(len(some), TASKS_A_SLOT * context.defaultParallelism)
+    tasks = min(len(some), TASKS_A_SLOT * _slots(spark))
     log.info(
         "looking at every byte of %s in %s",
         counted(len(some), "Batch"),
         counted(tasks, "task"),
     )
     payloads = [encode_notification(batch.notification) for batch in some]
-    found = context.parallelize(payloads, tasks).mapPartitions(partial(_task, address)).collect()
-    return list(zip(some, found, strict=True))
+    rows = spark.createDataFrame(pa.table({"number": range(len(some)), "payload": payloads}))
+    found = rows.repartition(tasks).mapInArrow(partial(_task, address), FOUND).collect()
+    inspections = {row.number: pickle.loads(row.inspection) for row in found}  # noqa: S301 - our own
+    return [(batch, inspections[number]) for number, batch in enumerate(some)]
 
 
-def _task(address: TopicAddress, payloads: Iterable[bytes]) -> Iterator[Inspection]:
-    return iter(asyncio.run(_inspect(address, list(payloads))))
+def _slots(spark: SparkSession) -> int:
+    """About how many tasks run at a time; a server of Spark Connect does not say."""
+    if is_remote(spark):
+        return int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
+    return int(spark.sparkContext.defaultParallelism)
+
+
+def _task(address: TopicAddress, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        found = asyncio.run(_inspect(address, batch["payload"].to_pylist()))
+        yield pa.record_batch(
+            {"number": batch["number"], "inspection": [pickle.dumps(each) for each in found]}
+        )
 
 
 async def _inspect(address: TopicAddress, payloads: list[bytes]) -> list[Inspection]:

@@ -34,7 +34,7 @@ from memq.errors import (
     OffsetOutOfRangeError,
     TopicRecreatedError,
 )
-from memq.spark.folders import Folders
+from memq.spark.client_folders import folders_of
 from memq.spark.options import parse_read_options
 from memq.spark.parquet import ParquetJob, RangeJob, range_to_parquet
 from memq.spark.topic import SparkTopic
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
     from memq.core.manifest import Manifest
     from memq.core.wire.messages import PartitionOffsets
+    from memq.spark.folders import Folders
 
 log = logging.getLogger("memq.spark")
 
@@ -120,7 +121,7 @@ def compact(spark: SparkSession, job: Compaction) -> list[Manifest]:
         CorruptDataError: the record is damaged, or has a gap or an overlap.
         MemqError: as `range_to_parquet`.
     """
-    folders = Folders(spark)
+    folders = folders_of(spark)
     done: list[Manifest] = []
     with _connected(job) as topic:
         chosen = _chosen(job, topic.offsets())

@@ -20,8 +20,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from memq.core.named_values import NO_VALUES
 from memq.core.units import counted
 from memq.errors import RangeConflictError
+from memq.spark.client_folders import folders_of
 from memq.spark.examine import examine
-from memq.spark.folders import Folders
 from memq.spark.parquet import (
     RangeJob,
     check_count,
@@ -100,7 +100,7 @@ def range_to_iceberg(spark: SparkSession, job: IcebergJob) -> Manifest:
         _check_found(table, wanted)
     names = sorted(path.removeprefix(f"{location}/") for path in files)
     manifest = manifest_of(job, account, started_ms, location, names)
-    finish(job, manifest, Folders(spark))
+    finish(job, manifest, folders_of(spark))
     return manifest
 
 
@@ -116,7 +116,7 @@ def _write(
     rows.write.option("compression", "zstd").parquet(path)
     check_count(spark, job, path, counts.records)
     log.info("%s: %s written; committing", job.name, counted(counts.records, "record"))
-    return Written(counts, [f"{folder}/{name}" for name in parquet_files(Folders(spark), path)])
+    return Written(counts, [f"{folder}/{name}" for name in parquet_files(folders_of(spark), path)])
 
 
 def _counts(job: IcebergJob, account: RangeAccount) -> TopicRange:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -18,9 +19,12 @@ from airflow.sdk.exceptions import AirflowException
 from airflow_provider_memq.operators.memq import MemqSparkConnectOperator
 from airflow_provider_memq.ranges import range_key
 from memq.core.ranges import OffsetRange
+from memq.tables.check import check_table
+from memq.tables.iceberg import open_table
 from tests.harness.airflow.rest import until
 from tests.harness.airflow.standalone import ROOT
 from tests.integration.airflow.event_store import EventStore
+from tests.integration.tables.lake import catalog_options
 from tests.system.spark.conftest import SPARK_CONFIG
 
 TOPIC = "clicks"
@@ -114,6 +118,58 @@ def test_a_range_is_written_by_a_server(operator):
     assert sorted(value.as_py() for value in rows) == [b"1", b"2"]
     assert (result["start"], result["end"], result["records"]) == (1, 3, 2)
     assert [each.name for each in folder.parent.iterdir()] == [folder.name]
+
+
+@pytest.fixture
+def by_server(clicks, server):
+    """Runs one of our programs by the server, without `spark-submit`."""
+    env = {"SPARK_REMOTE": f"sc://127.0.0.1:{server}", "MEMQ_BOOTSTRAP": clicks}
+
+    def run(program, *arguments):
+        done = subprocess.run(
+            [sys.executable, "-m", f"memq.spark.apps.{program}", "--topic", TOPIC, *arguments],
+            cwd=ROOT,
+            env=os.environ | env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+def test_a_range_gets_into_a_table_once_by_a_server(tmp_path, by_server):
+    """Spark writes the files there, and the program commits them; a second one adds nothing."""
+    options = catalog_options(tmp_path)
+    places = {
+        "--output": "local:lake.clicks",
+        "--catalog-options": ",".join(f"{name}={value}" for name, value in options.items()),
+        "--manifest": str(tmp_path / "m.json"),
+    }
+    wanted = ("--partition", "0", "--start", "1", "--end", "3", "--no-report")
+    for _ in range(2):
+        by_server("range_to_iceberg", *wanted, *(text for pair in places.items() for text in pair))
+
+    table = open_table("local:lake.clicks", options)
+    rows = table.load().scan().to_arrow()["value"].to_pylist()
+    assert sorted(rows) == [b"1", b"2"]
+    assert check_table(table).findings == []
+
+
+def test_a_topic_is_compacted_and_audited_by_a_server(tmp_path, by_server):
+    """The files have each record; every byte was looked at, in the server, and none is missing."""
+    by_server("compact", "--output", f"{tmp_path}/compact", "--no-report")
+    result = tmp_path / "result.json"
+    by_server("audit_reconcile", "--deep", "--output", f"{tmp_path}/audit", "--result", str(result))
+
+    files = (tmp_path / "compact").glob("memq_topic=*/*/*/memq_range=*/*.parquet")
+    rows = [v for f in files for v in pq.ParquetFile(f).read()["value"].to_pylist()]
+    assert sorted(rows) == [b"0", b"1", b"2", b"3"]
+    (producer,) = json.loads(result.read_text())["producers"]
+    assert (producer["stored_records"], producer["lost_records"]) == (4, 0)
+    assert all(pq.read_table(tmp_path / "audit")["clean"].to_pylist())
 
 
 def test_killing_the_task_ends_what_runs_in_the_server(tmp_path, operator):
