@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import boto3
+import pyarrow.parquet as pq
 from moto.core.responses import ActionResult
 from moto.emr.models import Cluster, ElasticMapReduceBackend
 from moto.emr.responses import ElasticMapReduceResponse
@@ -27,20 +28,22 @@ from moto.glue.responses import GlueResponse
 from moto.moto_api import state_manager
 from moto.server import ThreadedMotoServer
 
+from memq.spark.app import own_arguments
 from tests.harness.airflow.rest import until
 from tests.harness.airflow.standalone import ROOT
+from tests.system.airflow import light_app
+from tests.system.airflow.aws_tasks import ACCOUNT, GLUE_JOB, ROLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 REGION = "eu-west-1"
-ACCOUNT = "123456789012"
-ROLE = f"arn:aws:iam::{ACCOUNT}:role/memq"
-GLUE_JOB = "ranges"
 WAIT_S = 60
 
 RUNNING = "RUNNING"  # of all three
 STATES = {"EmrServerless": "SUCCESS", "EmrStep": "COMPLETED", "Glue": "SUCCEEDED"}
+CANCELLED = {"EmrServerless": "CANCELLED", "EmrStep": "CANCELLED", "Glue": "STOPPED"}
+ROWS = [b"1", b"2"]  # of the range
 
 
 @dataclass
@@ -236,3 +239,15 @@ class Spark:
         self._process.stdin.close()
         self._process.wait(WAIT_S)
         self._process.stdout.close()
+
+
+def light(arguments: list[str]) -> int:
+    """Does here, and without Spark, what the real program does."""
+    light_app.main(own_arguments(arguments[1:]))
+    return 0
+
+
+def values(out) -> list[bytes]:
+    """What stands in the output."""
+    files = sorted(Path(out).glob("memq_topic=*/*/*/memq_range=*/*.parquet"))
+    return sorted(v for f in files for v in pq.ParquetFile(f).read()["value"].to_pylist())

@@ -12,33 +12,29 @@ from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
-import pyarrow.parquet as pq
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
-from airflow_provider_memq.operators.memq import (
-    MemqEmrServerlessOperator,
-    MemqEmrStepOperator,
-    MemqGlueOperator,
-)
-from airflow_provider_memq.ranges import range_key
-from memq.core.ranges import OffsetRange
 from memq.errors import ConfigError, DataLossError, StorageError
-from memq.spark.app import own_arguments
-from tests.harness.airflow.rest import BACKSTOP_S, until
+from tests.harness.airflow.rest import until
 from tests.integration.airflow.event_store import EventStore
-from tests.system.airflow import light_app
-from tests.system.airflow.aws import GLUE_JOB, ROLE, RUNNING, STATES, WAIT_S, Spark, services
+from tests.system.airflow.aws import (
+    CANCELLED,
+    ROWS,
+    RUNNING,
+    STATES,
+    WAIT_S,
+    Spark,
+    light,
+    services,
+    values,
+)
+from tests.system.airflow.aws_tasks import PROGRAM, operator
 from tests.unit.airflow.s3 import S3
 
-TOPIC = "clicks"
-KEY = range_key(OffsetRange(0, 1, 3))
-ROWS = [b"1", b"2"]
 LAUNCHERS = tuple(STATES)
-PROGRAM = "s3://code/range_to_parquet.py"
 WORKERS = multiprocessing.get_context("forkserver")
 WORKERS.set_forkserver_preload([__name__])  # so that each has loaded Airflow already
-CANCELLED = {"EmrServerless": "CANCELLED", "EmrStep": "CANCELLED", "Glue": "STOPPED"}
 
 
 @pytest.fixture(scope="module")
@@ -68,12 +64,6 @@ def real_spark():
         yield spark
 
 
-def light(arguments: list[str]) -> int:
-    """Does here, and without Spark, what the real program does."""
-    light_app.main(own_arguments(arguments[1:]))
-    return 0
-
-
 class FileState:
     """A task's state store that outlives the process, and may kill it.
 
@@ -96,43 +86,6 @@ class FileState:
 
     def delete(self, key):
         self.path.unlink()
-
-
-def operator(launcher, application, cluster, out, **options):
-    """A task of this launcher, as a DAG would have it."""
-    common = {
-        "task_id": "process",
-        "topic": TOPIC,
-        "range_key": KEY,
-        "output_dir": str(out),
-        "aws_conn_id": None,
-    }
-    if launcher == "EmrServerless":
-        return MemqEmrServerlessOperator(
-            application_id=application,
-            execution_role_arn=ROLE,
-            application=PROGRAM,
-            spark_submit_parameters="--conf spark.executor.cores=2",
-            waiter_delay=1,
-            waiter_max_attempts=int(BACKSTOP_S),
-            **common | options,
-        )
-    if launcher == "EmrStep":
-        return MemqEmrStepOperator(
-            job_flow_id=cluster,
-            application=PROGRAM,
-            spark_submit_args=["--deploy-mode", "cluster"],
-            waiter_delay=1,
-            waiter_max_attempts=int(BACKSTOP_S),
-            **common | options,
-        )
-    return MemqGlueOperator(
-        job_name=GLUE_JOB,
-        script_location=PROGRAM,
-        job_poll_interval=0.05,
-        waiter_delay=1,
-        **common | options,
-    )
 
 
 def attempt(task, state):
@@ -167,12 +120,6 @@ def run_to_the_end(aws, each, state, run):
         result = pool.submit(attempt, each, state)
         until(ended, "the end of the try")
         return result.result()
-
-
-def values(out) -> list[bytes]:
-    """What stands in the output."""
-    files = sorted(Path(out).glob("memq_topic=*/*/*/memq_range=*/*.parquet"))
-    return sorted(v for f in files for v in pq.ParquetFile(f).read()["value"].to_pylist())
 
 
 def test_each_launcher_writes_the_same(tmp_path, aws, real_spark):
