@@ -161,13 +161,13 @@ class MemqQualityGateOperator(MemqTopicOperator):
 
     def _columns(self, manifest: Manifest) -> dict[str, str] | None:
         """Of its first file: a job writes all of them alike."""
-        if not manifest.files and manifest.records:
+        if not manifest.files:
+            if not manifest.records:
+                return None
             raise ConfigError(
                 f"columns cannot be looked up: {self.manifest} names no file for "
                 f"{counted(manifest.records, 'record')}, which were in the table before; leave "
                 "columns out, for a table has its own"
             )
-        if not manifest.files:
-            return None
         name = f"{manifest.output.rstrip('/')}/{manifest.files[0]}"
         return columns_of(name, files.read_end(name, FOOTER_BYTES, self.aws_conn_id))

@@ -178,9 +178,8 @@ def _slots(spark: SparkSession) -> int:
 def _task(address: TopicAddress, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         found = asyncio.run(_inspect(address, batch["payload"].to_pylist()))
-        yield pa.record_batch(
-            {"number": batch["number"], "inspection": [pickle.dumps(each) for each in found]}
-        )
+        inspections = pa.array(map(pickle.dumps, found), pa.binary())
+        yield pa.record_batch({"number": batch["number"], "inspection": inspections})
 
 
 async def _inspect(address: TopicAddress, payloads: list[bytes]) -> list[Inspection]:
