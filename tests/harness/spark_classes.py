@@ -17,6 +17,8 @@ import tempfile
 import zlib
 from pathlib import Path
 
+from tests.harness.airflow.standalone import end_session
+
 FOLDER = Path(__file__).parents[2] / ".services"
 VARIABLE = "SPARK_SUBMIT_OPTS"  # what Spark's scripts give to Java
 # Its programs are short: what compiles longer is not ready before they end.
@@ -60,21 +62,22 @@ def make() -> None:
         new = Path(folder) / "classes.jsa"
         program = Path(folder) / "program.py"
         program.write_text(PROGRAM)
-        done = subprocess.run(
+        options = f"{SHORT_RUNS} -XX:ArchiveClassesAtExit={new}"
+        spark = subprocess.Popen(
             [sys.executable, str(program), str(Path(folder) / "rows")],
-            env=os.environ
-            | {
-                "PYSPARK_PYTHON": sys.executable,
-                VARIABLE: f"{SHORT_RUNS} -XX:ArchiveClassesAtExit={new}",
-            },
+            env=os.environ | {"PYSPARK_PYTHON": sys.executable, VARIABLE: options},
             cwd=folder,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
-            check=False,
-            timeout=TIMEOUT_S,
+            start_new_session=True,
         )
-        if done.returncode != 0:
-            raise RuntimeError(f"no archive of Spark's classes: {done.stderr[-2000:]}")
+        try:
+            said, _ = spark.communicate(timeout=TIMEOUT_S)
+        finally:  # Java outlives a program that was interrupted
+            end_session(spark)
+        if spark.returncode != 0:
+            raise RuntimeError(f"no archive of Spark's classes: {said[-2000:]}")
         part = archive.with_suffix(f".{os.getpid()}")
         shutil.copyfile(new, part)  # the folder may be on another disk
     for old in FOLDER.glob("spark-*.jsa"):
