@@ -69,7 +69,6 @@ def make() -> None:
             cwd=folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
             start_new_session=True,
         )
         try:
@@ -77,7 +76,7 @@ def make() -> None:
         finally:  # Java outlives a program that was interrupted
             end_session(spark)
         if spark.returncode != 0:
-            raise RuntimeError(f"no archive of Spark's classes: {said[-2000:]}")
+            raise RuntimeError(f"no archive of Spark's classes: {said[-2000:].decode()}")
         part = archive.with_suffix(f".{os.getpid()}")
         shutil.copyfile(new, part)  # the folder may be on another disk
     for old in FOLDER.glob("spark-*.jsa"):
