@@ -599,7 +599,7 @@ async def test_an_end_that_moves_while_it_is_asked_for_is_no_loss(queue, kafka, 
     assert "lost" not in caplog.text
 
 
-@pytest.mark.parametrize("notice", ["see", "follow", "commit"])
+@pytest.mark.parametrize("notice", ["see", "follow", "commit", "publish"])
 async def test_a_broker_ends_when_kafka_has_lost_what_brokers_said(kafka, process, notice):
     """Claims may be lost: whoever reads what is left does not know whom to fence."""
     failures = []
@@ -613,6 +613,9 @@ async def test_a_broker_ends_when_kafka_has_lost_what_brokers_said(kafka, proces
     end = queue._state_topic.reached.offset
     if notice == "commit":
         await queue.commit("g", "t", {0: 2})
+        kafka.lose(queue._state_topic.place, end)
+    elif notice == "publish":  # how far time has come is written with it
+        await queue.publish("t", 0, [Publication(0, b"x", 1, running_ms=500)])
         kafka.lose(queue._state_topic.place, end)
     else:
         kafka.lose(queue._state_topic.place, end - 2)

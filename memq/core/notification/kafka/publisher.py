@@ -366,13 +366,14 @@ class Publisher:
         said: list[NewRecord] = []
         if times != self._said_times or not records:
             said = self._state_topic.new_records([times_record(self._broker_id, times)])
+        written = [*records, *said]
         try:
-            offsets = await producer.commit([*records, *said])
+            offsets = await producer.commit(written)
         finally:
             if producer.over:
                 self._give_up_producer()
         self._said_times = times
-        self._on_written(records, offsets)
+        self._on_written(written, offsets)
         return offsets
 
     def _may_write(self, call: _Call) -> bool:

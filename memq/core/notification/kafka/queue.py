@@ -687,7 +687,7 @@ class KafkaQueue:
 
     def _note_written(self, records: Sequence[NewRecord], offsets: Sequence[int]) -> None:
         """Whoever reads here waits until it sees what was written here."""
-        for record, offset in zip(records, offsets, strict=False):
+        for record, offset in zip(records, offsets, strict=True):
             if record.place == self._state_topic.place:
                 self._state_topic.note_written(offset + 1)
             else:
