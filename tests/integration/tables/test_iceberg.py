@@ -5,11 +5,14 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
+from contextlib import contextmanager
 
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog.sql import SqlCatalogBaseTable
 from pyiceberg.exceptions import CommitFailedException
+from sqlalchemy import event
 
 from memq.core.ranges import Interval
 from memq.errors import (
@@ -297,6 +300,67 @@ def test_a_column_of_another_type(table):
 
     assert intervals(table) == [Interval(0, 1)]
     assert values(table) == all_of(1)
+
+
+# -- the first range of two ----------------------------------------------------------------------
+
+
+@contextmanager
+def the_other_one_is_first(metadata, make):
+    """Another process makes the same once this one has seen that it is not there."""
+    done = []
+
+    def before_create(*_, **__):
+        if not done:
+            done.append(True)
+            make()
+
+    event.listen(metadata, "before_create", before_create)
+    try:
+        yield
+    finally:
+        event.remove(metadata, "before_create", before_create)
+    assert done
+
+
+def test_two_open_a_new_catalog_at_the_same_time(tmp_path):
+    """Whoever comes second opens what the first one has made."""
+    options = catalog_options(tmp_path)
+    with the_other_one_is_first(
+        SqlCatalogBaseTable.metadata, lambda: load_catalog("local", **options)
+    ):
+        table = open_table(f"local:{NAME}", options)
+    table.create(SCHEMA)
+
+
+def test_two_make_a_namespace_at_the_same_time(tmp_path, monkeypatch):
+    """Whoever comes second takes the one there is, and its range goes into the table."""
+    options = catalog_options(tmp_path)
+    catalog, other = (load_catalog("local", **options) for _ in range(2))
+    look = catalog.namespace_exists
+
+    def look_and_be_late(name):
+        found = look(name)
+        if not found:
+            other.create_namespace(name)
+        return found
+
+    monkeypatch.setattr(catalog, "namespace_exists", look_and_be_late)
+    table = IcebergTable(catalog, NAME)
+    table.create(SCHEMA)
+    assert put(table, clicks(0, 1)).committed
+
+
+def test_a_namespace_that_cannot_be_made(tmp_path, monkeypatch):
+    """What a catalog refuses is an error that names the table and gives its words."""
+    catalog = load_catalog("local", **catalog_options(tmp_path))
+
+    def refuse(*_):
+        raise PermissionError("lake is not yours")
+
+    monkeypatch.setattr(catalog, "create_namespace", refuse)
+    with pytest.raises(StorageError, match=r"cannot make table lake\.clicks: .*not yours"):
+        IcebergTable(catalog, NAME).create(SCHEMA)
 
 
 # -- names ---------------------------------------------------------------------------------------

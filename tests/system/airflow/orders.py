@@ -13,7 +13,7 @@ from memq import AdminClient, Producer
 from memq.errors import TopicExistsError
 from memq.tables.iceberg import open_table
 from tests.harness.airflow.guarded import Reply, fetch
-from tests.harness.airflow.rest import until
+from tests.harness.airflow.rest import WaitError, until
 
 if TYPE_CHECKING:
     from memq.tables.iceberg import IcebergTable
@@ -75,6 +75,8 @@ def plan(pipeline: Pipeline) -> None:
     def look() -> bool:
         page = json_of(pipeline)
         states = {each["state"] for each in page["ranges"]}
+        if "failed" in states:  # nobody tries it again
+            raise WaitError(f"a range has failed: {page['ranges']}")
         over = {run["state"] for run in rest.runs(TABLE)} <= {"success", "failed"}
         return states == {"in table"} and over
 
