@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -237,6 +238,25 @@ class Airflow:
         """What a part has printed so far, over all its starts."""
         path = self._log_path(component)
         return path.read_text(errors="replace") if path.exists() else ""
+
+    def wait_until_deferred(self, dag_id: str, run_id: str, task_id: str) -> None:
+        """Wait until a task has left its worker, and the scheduler has heard that it has.
+
+        Airflow fails a task that goes on sooner: it takes the worker's end, which it hears of late,
+        for the end of the worker that the task has by then.
+
+        Raises:
+            WaitError: it did not within the time, or ended.
+        """
+        self.rest.wait_for_task(dag_id, run_id, task_id, states=["deferred"])
+        heard = re.compile(
+            f"TaskInstance Finished: dag_id={dag_id}, task_id={task_id}, "
+            f"run_id={re.escape(run_id)}, .* state=deferred, "
+        )
+        until(
+            lambda: heard.search(self.log("scheduler")),
+            f"the scheduler hears that {dag_id}.{task_id} is deferred",
+        )
 
     def pids(self, component: str) -> list[int]:
         """All processes of a part, its main process first."""

@@ -43,7 +43,7 @@ def deferred(airflow, aws):
     aws.jobs.clear()
     run = airflow.rest.trigger("aws")
     for launcher in STATES:
-        airflow.rest.wait_for_task("aws", run, launcher, states=["deferred"])
+        airflow.wait_until_deferred("aws", run, launcher)
     assert sorted(each.service for each in aws.jobs) == sorted(STATES)
     assert airflow.rest.get("/pools/default_pool")["occupied_slots"] == 0
     return run

@@ -161,9 +161,9 @@ def test_an_outage_of_the_broker_is_ridden_out(airflow, broker):
     wanted = {"0": before["0"] + 1}
     runs = {dag: rest.trigger(dag, conf={"offsets": wanted}) for dag in ("offsets", "poke")}
     runs["reschedule"] = rest.trigger("reschedule", conf={"offsets": before})
-    states = {"offsets": "deferred", "poke": "running", "reschedule": "up_for_reschedule"}
-    for dag, state in states.items():
+    for dag, state in {"poke": "running", "reschedule": "up_for_reschedule"}.items():
         rest.wait_for_task(dag, runs[dag], "wait", states=[state])
+    airflow.wait_until_deferred("offsets", runs["offsets"], "wait")
     rest.wait_for_log("poke", runs["poke"], "wait", "read partition of clicks reached")
 
     broker.kill()
@@ -242,7 +242,7 @@ def test_a_killed_triggerer_loses_no_wait(airflow, broker):
     rest = airflow.rest
     wanted = {"0": ends(broker, "clicks")["0"] + 1}
     run = rest.trigger("offsets", conf={"offsets": wanted})
-    rest.wait_for_task("offsets", run, "wait", states=["deferred"])
+    airflow.wait_until_deferred("offsets", run, "wait")
 
     airflow.restart("triggerer")
     publish(broker, "clicks")
