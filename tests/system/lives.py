@@ -37,7 +37,9 @@ PORTS = range(20_000, 32_000)
 """Below the range from which the kernel takes the local ports of connections. While the broker is
 dead a client that retries could otherwise be given the broker's own port, and talk to itself."""
 
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 45.0
+"""Longer than a broker waits for Kafka before it gives up, so that it can say that it could not
+start, and is started again."""
 STARTS = 5  # of a broker that is supervised
 COULD_NOT_START = 3  # its exit code
 TERM_TIMEOUT_S = 20.0  # a drain takes as long as storing what was accepted
