@@ -306,8 +306,8 @@ def test_a_column_of_another_type(table):
 
 
 @contextmanager
-def the_other_one_is_first(metadata, make):
-    """Another process makes the same once this one has seen that it is not there."""
+def another_makes_the_tables_first(make):
+    """Another process makes a catalog's tables once this one has seen that there are none."""
     done = []
 
     def before_create(*_, **__):
@@ -315,20 +315,19 @@ def the_other_one_is_first(metadata, make):
             done.append(True)
             make()
 
-    event.listen(metadata, "before_create", before_create)
+    tables = SqlCatalogBaseTable.metadata
+    event.listen(tables, "before_create", before_create)
     try:
         yield
     finally:
-        event.remove(metadata, "before_create", before_create)
+        event.remove(tables, "before_create", before_create)
     assert done
 
 
 def test_two_open_a_new_catalog_at_the_same_time(tmp_path):
     """Whoever comes second opens what the first one has made."""
     options = catalog_options(tmp_path)
-    with the_other_one_is_first(
-        SqlCatalogBaseTable.metadata, lambda: load_catalog("local", **options)
-    ):
+    with another_makes_the_tables_first(lambda: load_catalog("local", **options)):
         table = open_table(f"local:{NAME}", options)
     table.create(SCHEMA)
 
