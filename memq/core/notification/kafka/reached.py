@@ -68,8 +68,8 @@ class Reached:
             raise QueueError(
                 f"{name} was read up to offset {self.offset} and not to {offset} within "
                 f"{timeout_s:g} s: Kafka is slow or away, or a broker that has died has left a "
-                "transaction open, which Kafka ends after some seconds. Try again. If the first offset "
-                "stays the same for minutes, see in Kafka whether a transaction hangs there"
+                "transaction open, which Kafka ends after some seconds. Try again. If the first "
+                "offset stays the same for minutes, see in Kafka whether a transaction hangs there"
             ) from exc
         finally:
             del self._waiting[future]
