@@ -386,10 +386,13 @@ async def member(two, **options):
         both, topic="events", group="g", on_lost=lost.extend, **options
     ) as consumer:
         polling = asyncio.ensure_future(poll(consumer))
-        await until(lambda: consumer.assignment == [0])
-        yield consumer
-        polling.cancel()
-        await asyncio.gather(polling, return_exceptions=True)
+        # Where the group begins is stored after the partition is held.
+        await until(lambda: consumer.assignment == [0] and two.a.count(m.CommitOffsets) > 0)
+        try:
+            yield consumer
+        finally:
+            polling.cancel()
+            await asyncio.gather(polling, return_exceptions=True)
     assert lost == []
 
 
