@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_memq.range_assets import processed_asset
+from airflow_provider_memq.range_assets import processed_asset, ranges_asset
 from airflow_provider_memq.ranges import parse_key
 from tests.harness.airflow.guarded import fetch, guarded_server
 from tests.harness.airflow.rest import until
@@ -289,8 +289,8 @@ def test_the_ui_shows_it(pipeline, page, tmp_path):
     """
     path = Path(os.environ.get("MEMQ_PICTURES", tmp_path)).absolute() / f"airflow-{page}.png"
     if page == "assets":
-        asset = next(a for a in pipeline.rest.all("/assets", "assets") if a["scheduled_dags"])
-        url = f"{pipeline.airflow.url}/assets/{asset['id']}"
+        asset_id = pipeline.rest.asset_id(ranges_asset(TOPIC).name)
+        url = f"{pipeline.airflow.url}/assets/{asset_id}"
     elif page == "topic":
         url = f"{pipeline.airflow.url}/memq/topics/{orders.TOPIC}/"
     else:
