@@ -23,7 +23,7 @@ from memq.client.sync import EventLoopThread, SyncClient, sync, sync_close, sync
 from memq.client.topic import TopicClient, check_retained
 from memq.core.defaults import READ_TIMEOUT_S
 from memq.core.format.message import TIMESTAMP_COLUMN
-from memq.core.format.schema import deserialize_schema
+from memq.core.format.schema import ORIGIN_COLUMNS, deserialize_schema
 from memq.core.named_values import NO_VALUES
 from memq.errors import ConfigError, InvalidRequestError, RequestTimeoutError, SchemaMismatchError
 
@@ -45,20 +45,6 @@ T = TypeVar("T")
 FETCHES = 4  # Batches fetched, or waiting to be taken, at a time
 FETCH_BYTES = 128 << 20  # of their objects in sum; a larger one is fetched by itself
 JOINED_BYTES = 1 << 20  # smaller Messages of a Batch become one RecordBatch of about this size
-
-ORIGIN_COLUMNS = (
-    "partition",
-    "offset",
-    "batch",
-    "write_partition",
-    "producer_id",
-    "epoch",
-    "sequence",
-    "position",
-)
-"""Columns that `metadata=True` adds: read partition, offset and id of the Batch; write partition,
-sender and sequence of the Message; position of the LogMessage in it. The last five name it."""
-
 
 _ORIGINS = [
     pa.field(name, kind)

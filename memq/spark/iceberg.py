@@ -30,7 +30,7 @@ from memq.spark.parquet import (
     parquet_files,
     settled,
 )
-from memq.tables.check import NAMING_COLUMNS
+from memq.tables.check import NAMING_COLUMNS, count_rows
 from memq.tables.commit import Written, commit_range
 from memq.tables.iceberg import open_table
 from memq.tables.ledger import TopicRange
@@ -140,17 +140,32 @@ def _folder(job: IcebergJob, attempt: str) -> str:
 def _check_found(table: IcebergTable, expected: TopicRange) -> None:
     """Make sure that a range that was there before holds what it must.
 
+    It is compared with what its snapshot says. Where there is none, as it has expired or the
+    offsets were put in by ranges with other bounds, rows are counted.
+
     Raises:
         RangeConflictError: it holds other Messages: some were damaged or gone then, or are now.
     """
-    for found in table.ranges():
-        if found.range.offsets == expected.offsets and found.range != expected:
+    base = table.load()
+    for found in table.ranges(base):
+        if found.range.offsets != expected.offsets:
+            continue
+        if found.range != expected:
             raise RangeConflictError(
                 f"{expected} is in table {table.identifier} with {_content(found.range)}, put in "
                 f"by job {found.job!r}, and would now give {_content(expected)}: Messages were "
                 "left out then, or are now. Roll the table back to before that snapshot, and put "
                 "the range in again"
             )
+        return
+    records = count_rows(table, base, expected)
+    if records != expected.records:
+        raise RangeConflictError(
+            f"{expected} is in table {table.identifier} with {counted(records, 'record')}, and "
+            f"would now give {counted(expected.records, 'record')}: Messages were left out then, "
+            "or are now, or rows were removed or added by others. Compare the two, and put the "
+            "topic into a new table if rows are missing"
+        )
 
 
 def _content(range_: TopicRange) -> str:

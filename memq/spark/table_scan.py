@@ -30,7 +30,7 @@ from memq.spark.options import parse_read_options
 from memq.spark.topic import SparkTopic
 from memq.tables.check import NAMING_COLUMNS
 from memq.tables.files import plain_files
-from memq.tables.iceberg import open_table
+from memq.tables.iceberg import column_now, open_table
 from memq.tables.scan import settle
 
 if TYPE_CHECKING:
@@ -194,6 +194,12 @@ def _stored_fields(
 ) -> dict[str, StructField]:
     """Those of the columns that the table has, with the types that it has for them."""
     fields = {}
+    for name in wanted:
+        if column_now(settled.base, name) not in (None, name):
+            raise ConfigError(
+                f"column {name!r} was renamed in table {settled.table.identifier}: name others in "
+                "the option 'columns', or use memq.scan, which goes by ids"
+            )
     for column in settled.base.schema().as_arrow():
         if column.name not in wanted:
             continue

@@ -2,7 +2,10 @@
 
 Each row says which offset it is of. So a range that has fewer rows than were put in has lost some,
 one that has more has some twice, and rows of offsets that the ledger does not have are of nobody's
-commit. Ranges whose snapshots have expired are counted together, as far as they meet.
+commit. Ranges whose snapshots have expired are counted together, all of a read partition.
+
+Rows are counted and not compared: where as many are lost as are there twice, of one range, or of
+ranges whose snapshots have expired, nothing is found.
 """
 
 from __future__ import annotations
@@ -19,9 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     import pyarrow as pa
+    from pyiceberg.table import Table
 
     from memq.tables.iceberg import CommittedRange, IcebergTable
-    from memq.tables.ledger import PartitionLedger
+    from memq.tables.ledger import PartitionLedger, TopicRange
 
 NAMING_COLUMNS = ("topic", "memq_incarnation", "partition", "offset")
 """Columns that say which offset of which topic a row is of."""
@@ -74,6 +78,27 @@ def check_table(table: IcebergTable) -> TableCheck:
             f"{_name(key)}: {_rows(found[key].total())} of which the ledger has nothing"
         )
     return TableCheck(sum(each.total() for each in found.values()), findings)
+
+
+def count_rows(table: IcebergTable, base: Table, wanted: TopicRange) -> int:
+    """How many rows of a range a table has.
+
+    Args:
+        table: the table.
+        base: it as it was.
+        wanted: the range.
+
+    Raises:
+        StorageError: the catalog or the storage failed.
+    """
+    piece = _Piece(wanted.start, wanted.end, None)
+    key = _key(wanted.topic, wanted.offsets)
+    found: dict[Key, Counter[int]] = {}
+    equal: dict[str, str | int] = dict(zip(NAMING_COLUMNS, key, strict=False))
+    offsets = Interval(wanted.start, wanted.end)
+    for batch in table.matching(base, equal, NAMING_COLUMNS, offsets):
+        _count(batch, {key: [piece]}, found)
+    return found.get(key, Counter())[0]
 
 
 class _Piece(NamedTuple):

@@ -12,9 +12,14 @@ The ledger stands in the summary of the snapshot, so that it goes with the rows:
 table back rolls the ledger back. The ledger of a table is that of the nearest of the snapshots
 from which its current one comes; those between are of other programs, such as a compaction. Where
 that snapshot has expired, the table's property `memq.ledger` has a copy of the last one; it is
-taken unless the table was rolled back beyond it. (One case cannot be seen: a table that was rolled
-back, then compacted, and then lost all that was before to expiry. `memq table check` counts the
+taken unless the table was rolled back beyond it, or replaced, or the copy is another table's, whose
+properties this one was given. (One case cannot be seen: a table that was rolled back or replaced,
+then changed by others, and then lost all that was before to expiry. `memq table check` counts the
 rows.)
+
+Files that are put in have no ids of columns: they fit by name. So they are refused where one of
+their columns was renamed or dropped. A column that was made anew under its name would take what
+comes, and hide what there is, or show what was dropped.
 
 Each snapshot says as well which range it added (`memq.range`) and who did (`memq.attempt`).
 """
@@ -25,7 +30,7 @@ import logging
 import re
 from collections import Counter
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
@@ -33,6 +38,7 @@ from memq.core.named_values import NO_VALUES, parse_catalog_options
 from memq.errors import (
     ConfigError,
     CorruptDataError,
+    MemqError,
     SchemaMismatchError,
     StorageError,
     TableConflictError,
@@ -47,8 +53,9 @@ try:
         NoSuchTableError,
         ValidationError,
     )
-    from pyiceberg.expressions import And, EqualTo
+    from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, LessThan
     from pyiceberg.table import Table, Transaction
+    from pyiceberg.table.refs import MAIN_BRANCH
 except ModuleNotFoundError as exc:
     raise ConfigError(
         f"tables in Iceberg need pyiceberg: pip install 'memq[iceberg]' ({exc})"
@@ -65,6 +72,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot
 
     from memq.core.named_values import GivenValues
+    from memq.core.ranges import Interval
     from memq.tables.ledger import Ledger
 
 log = logging.getLogger("memq.tables")
@@ -72,6 +80,8 @@ log = logging.getLogger("memq.tables")
 LEDGER = "memq.ledger"
 LEDGER_BEGAN, LEDGER_ENDED = "memq.ledger-began", "memq.ledger-ended"
 """Properties of the table: sequence numbers of the first and the last snapshot with a ledger."""
+LEDGER_TABLE = "memq.ledger-table"
+"""Property of the table: its own UUID, which says whose ledger `memq.ledger` is."""
 RANGE = "memq.range"
 ATTEMPT = "memq.attempt"
 JOB = "memq.job"
@@ -173,7 +183,7 @@ class IcebergTable:
             StorageError: the catalog or the storage failed.
         """
         table = self.load()
-        attempts = (_of(snapshot).get(ATTEMPT) for snapshot in table.metadata.snapshots)
+        attempts = (_of(snapshot).get(ATTEMPT) for snapshot in lineage(table.metadata))
         return TableState(
             ledger_of(table.metadata), table, frozenset(each for each in attempts if each)
         )
@@ -213,6 +223,8 @@ class IcebergTable:
             else:
                 with transaction.update_snapshot(summary).fast_append():
                     log.debug("%s has no rows: a snapshot that adds none", commit.range)
+        except MemqError:
+            raise
         except (ValueError, TypeError, ValidationError) as exc:
             raise SchemaMismatchError(
                 f"the files of {commit.range} do not fit table {self.identifier}: {exc}"
@@ -250,25 +262,33 @@ class IcebergTable:
             yield from base.scan(selected_fields=tuple(columns)).to_arrow_batch_reader()
 
     def matching(
-        self, base: Table, equal: Mapping[str, str], columns: Sequence[str]
+        self,
+        base: Table,
+        equal: Mapping[str, str | int],
+        columns: Sequence[str],
+        offsets: Interval | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Some columns of the rows in which others have given values, a piece at a time.
 
         Args:
             base: the table as it was.
             equal: the value by column.
-            columns: that are wanted, as far as the table has them.
+            columns: that are wanted, as far as the table has them; those that were renamed too.
+            offsets: of the rows; None for all.
 
         Raises:
             StorageError: the catalog or the storage failed.
         """
-        there = base.schema().column_names
-        wanted = tuple(name for name in dict.fromkeys(columns) if name in there)
         if base.current_snapshot() is None:
             return
+        named = {now: name for name in columns if (now := column_now(base, name)) is not None}
+        rows = _all_equal(equal)
+        if offsets is not None:
+            rows = And(rows, *_within("offset", offsets))
         with _explained("read", self.identifier):
-            scan = base.scan(_all_equal(equal), selected_fields=wanted)
-            yield from scan.to_arrow_batch_reader()
+            scan = base.scan(rows, selected_fields=tuple(named))
+            for batch in scan.to_arrow_batch_reader():
+                yield batch.rename_columns([named[name] for name in batch.schema.names])
 
     def files_with(self, base: Table, equal: Mapping[str, str]) -> list[FileScanTask]:
         """The files that may have rows in which columns have given values, and what was deleted.
@@ -337,9 +357,14 @@ def _open_catalog(name: str | None, options: Mapping[str, str]) -> Catalog:
         return load_catalog(name, **options)
 
 
-def _all_equal(equal: Mapping[str, str]) -> BooleanExpression:
+def _all_equal(equal: Mapping[str, str | int]) -> BooleanExpression:
     equal_to: Any = EqualTo  # its types say what the class stores, not what it takes
     return And(*(equal_to(name, value) for name, value in equal.items()))
+
+
+def _within(name: str, bounds: Interval) -> tuple[BooleanExpression, BooleanExpression]:
+    at_least, below = cast("Any", GreaterThanOrEqual), cast("Any", LessThan)  # as above
+    return at_least(name, bounds.start), below(name, bounds.end)
 
 
 # -- where the ledger stands ----------------------------------------------------------------
@@ -361,34 +386,59 @@ def ledger_of(metadata: TableMetadata) -> Ledger:
     for oldest in lineage(metadata):
         if text := _of(oldest).get(LEDGER):
             return decode_ledger(text)
-    if oldest is None or LEDGER not in metadata.properties:
+    if oldest is None or not _has_copy(metadata):
         return EMPTY
-    return _copied_ledger(metadata, oldest.sequence_number or 0)
+    return _copied_ledger(metadata, oldest)
 
 
-def _copied_ledger(metadata: TableMetadata, oldest: int) -> Ledger:
+def _has_copy(metadata: TableMetadata) -> bool:
+    """Whether the table's properties have a ledger, and it is this table's."""
+    properties, own = metadata.properties, str(metadata.table_uuid)
+    return LEDGER in properties and properties.get(LEDGER_TABLE, own) == own
+
+
+def _copied_ledger(metadata: TableMetadata, oldest: Snapshot) -> Ledger:
     """The ledger in the table's properties, where no snapshot has it that is still there.
 
     Args:
         metadata: of the table.
-        oldest: sequence number of the first snapshot that is known of those the table comes from.
-            Whether it had a parent cannot be told: expiry may take that away.
+        oldest: the first snapshot that is known of those the table comes from. Whether it had a
+            parent cannot be told: expiry may take that away.
     """
     began, ended = (int(metadata.properties[name]) for name in (LEDGER_BEGAN, LEDGER_ENDED))
-    if oldest < began:
+    sequence = oldest.sequence_number or 0
+    if sequence < began:
         return EMPTY
-    if oldest < ended:
+    if sequence < ended or (oldest.parent_snapshot_id is None and _is_aside(metadata, ended)):
         raise CorruptDataError(
             f"the table at {metadata.location} was rolled back to before its last range was "
-            "committed, and the snapshot that told what it had then has expired. Roll it forward, "
-            "or make a new table from the topic"
+            "committed, or replaced, and no snapshot is left that tells what it had then. Roll it "
+            "forward, or make a new table from the topic"
         )
     return decode_ledger(metadata.properties[LEDGER])
 
 
+def _is_aside(metadata: TableMetadata, sequence: int) -> bool:
+    """Whether a snapshot is there, and neither tag nor branch is why.
+
+    Then no younger one has expired, and whatever does not come from it was put in its place.
+    """
+    kept = {
+        each.snapshot_id
+        for name, ref in metadata.refs.items()
+        if name != MAIN_BRANCH
+        for each in _ancestors(metadata, metadata.snapshot_by_id(ref.snapshot_id))
+    }
+    there = [each for each in metadata.snapshots if each.sequence_number == sequence]
+    return any(each.snapshot_id not in kept for each in there)
+
+
 def lineage(metadata: TableMetadata) -> Iterator[Snapshot]:
     """The snapshots that the current one comes from, and itself first, as far as there are."""
-    snapshot = metadata.current_snapshot()
+    yield from _ancestors(metadata, metadata.current_snapshot())
+
+
+def _ancestors(metadata: TableMetadata, snapshot: Snapshot | None) -> Iterator[Snapshot]:
     while snapshot is not None:
         yield snapshot
         parent = snapshot.parent_snapshot_id
@@ -413,6 +463,31 @@ def _committed(snapshot: Snapshot) -> CommittedRange:
         summary.get(JOB, ""),
         summary.get(ATTEMPT, ""),
     )
+
+
+# -- columns ------------------------------------------------------------------------------------
+
+
+def column_now(base: Table, name: str) -> str | None:
+    """The name that a column has now; None where the table never had it, or it was dropped.
+
+    Args:
+        base: the table as it was.
+        name: that it has, or had.
+    """
+    names = {field.field_id: field.name for field in base.schema().fields}
+    if name in names.values():
+        return name
+    return next((names[each] for each in _ids_of(base, name) if each in names), None)
+
+
+def _ids_of(base: Table, name: str) -> list[int]:
+    """The columns that have had a name, as far as the table knows of schemas from before."""
+    schemas = sorted(base.metadata.schemas, key=lambda each: each.schema_id, reverse=True)
+    ids = [field.field_id for each in schemas for field in each.fields if field.name == name]
+    mapping = base.name_mapping()
+    mapped = mapping.root if mapping is not None else ()
+    return ids + [each.field_id for each in mapped if name in each.names and each.field_id]
 
 
 # -- one try --------------------------------------------------------------------------------
@@ -450,16 +525,39 @@ def _once(table: Table) -> Table:
 def _copy_of(ledger: str, base: Table) -> dict[str, str]:
     """The properties that say the same as the next snapshot."""
     sequence = str(base.last_sequence_number + 1)
-    began = base.properties.get(LEDGER_BEGAN, sequence)
-    return {LEDGER: ledger, LEDGER_BEGAN: began, LEDGER_ENDED: sequence}
+    began = base.properties[LEDGER_BEGAN] if _has_copy(base.metadata) else sequence
+    return {
+        LEDGER: ledger,
+        LEDGER_BEGAN: began,
+        LEDGER_ENDED: sequence,
+        LEDGER_TABLE: str(base.metadata.table_uuid),
+    }
 
 
 def _grow(transaction: Transaction, base: Table, file: str) -> None:
-    """Add the columns that a file has and the table has not; all files of a range are alike."""
+    """Add the columns that a file has and the table never had; all files of a range are alike.
+
+    Raises:
+        SchemaMismatchError: it has one that was renamed or dropped.
+    """
     import pyarrow.parquet as pq  # noqa: PLC0415 - wanted by few
 
     with base.io.new_input(file).open() as source:
         schema = pq.read_schema(source)
+    for name in schema.names:
+        now = column_now(base, name)
+        if now is None and _ids_of(base, name):
+            raise SchemaMismatchError(
+                f"column {name!r} was dropped from the table at {base.location()}: put the topic "
+                "into a table of its own, or add a column of that name, which then has of it what "
+                "older files have"
+            )
+        if now not in (None, name):
+            raise SchemaMismatchError(
+                f"column {name!r} is called {now!r} in the table at {base.location()}, and files "
+                "that are put in fit by name: rename it back, or put the topic into a table of its "
+                "own"
+            )
     with transaction.update_schema() as update:
         update.union_by_name(schema)
 

@@ -15,7 +15,9 @@ Both sides are of the same incarnation, and no offset is in both, whatever is co
 there is no gap and no overlap. Rows come from the table first, and have the topic's columns.
 
 The read begins with the first offset that the table or the topic has. Offsets after it that are in
-neither, because retention has removed what was not put in, are an error.
+neither, because retention has removed what was not put in, are an error. So are offsets of the
+table that the topic has not come to: it has lost them, as by a restore from an older copy, and
+gives their numbers to other data.
 """
 
 from __future__ import annotations
@@ -104,7 +106,8 @@ def scan(
     Raises:
         ConfigError: there is no such table, or the options do not go together.
         DataLossError: offsets between those of the table, or after them, were removed by retention
-            before they were put in.
+            before they were put in; or the topic has lost offsets that the table has.
+        SchemaMismatchError: a column has a type in the table that does not become the topic's.
         MemqError: as `read_range`, also while the reader is read; but there is no timeout of the
             whole. Retention that removes some of what is not read yet is an error.
     """
@@ -217,7 +220,7 @@ def seam_of(
 
     Raises:
         InvalidRequestError: there is no such read partition, or it has not come that far.
-        DataLossError: offsets are in neither.
+        DataLossError: offsets are in neither, or the topic has lost some that the table has.
     """
     for partition, end in until.items():
         if partition not in range(len(retained)) or not 0 <= end <= retained[partition].end:
@@ -228,6 +231,13 @@ def seam_of(
     seam = Seam({}, [])
     for partition, start, end in ((each.partition, each.start, each.end) for each in retained):
         held = ledger.partition(topic, incarnation, partition).intervals
+        if held and held[-1].end > end:
+            raise DataLossError(
+                f"read partition {partition} of topic {topic!r} ends at {end}, and the table has "
+                f"offsets up to {held[-1].end}: the topic has lost its newest Batches, as by a "
+                "restore from an older copy, and what is published now has the numbers of what the "
+                "table has. Read each of the two by itself, and put the topic into a new table"
+            )
         first = min([start, *(each.start for each in held[:1])])
         whole = Interval(first, max(first, until.get(partition, end)))
         seam.stored[partition] = intersection(held, whole)

@@ -16,11 +16,13 @@ from memq.errors import (
     ConfigError,
     InvalidRequestError,
     OffsetOutOfRangeError,
+    SchemaMismatchError,
     TopicExistsError,
     UnavailableError,
     UnknownGroupError,
     UnknownTopicError,
 )
+from tests.advice import follows
 from tests.integration.reading import take, world
 
 
@@ -68,6 +70,18 @@ async def test_typed_topic(tmp_path):
         grown = await admin.alter_topic("typed", schema=serialize_schema(new))
         assert grown.schemas[grown.schema_id] == serialize_schema(new)
         assert len(grown.schemas) == 2
+
+
+@follows("Choose another name")
+@pytest.mark.parametrize("name", ["position", "Topic"])
+async def test_a_column_that_comes_later_and_is_called_like_an_origin(tmp_path, name):
+    """It is refused: files and tables from before have under this name where a row is from."""
+    old = pa.schema([("sequence", pa.int64())])
+    async with world(tmp_path) as w, AsyncAdminClient(w.address) as admin:
+        await admin.create_topic("typed", schema=old)
+        with pytest.raises(SchemaMismatchError, match=f"column '{name}' cannot be added"):
+            await admin.alter_topic("typed", schema=old.append(pa.field(name, pa.int64())))
+        await admin.alter_topic("typed", schema=old.append(pa.field("place", pa.int64())))
 
 
 async def test_offsets_and_watermark(tmp_path):

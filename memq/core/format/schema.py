@@ -48,6 +48,19 @@ MAX_SCHEMA_BYTES = (
     1 << 20
 )  # thousands of columns; it is kept for every topic, and sent on discovery
 MAX_NESTING = 16  # deeper than real tables go; Arrow readers give up at 64, some sooner
+ORIGIN_COLUMNS = (
+    "partition",
+    "offset",
+    "batch",
+    "write_partition",
+    "producer_id",
+    "epoch",
+    "sequence",
+    "position",
+)
+"""Columns that readers can add to a topic's: read partition, offset and id of the Batch; write
+partition, sender and sequence of the Message; position of the LogMessage in it. The last five name
+it."""
 _SCHEMA_CACHE = 1024  # layouts kept; a schema beyond that only costs its checks again
 
 

@@ -14,6 +14,7 @@ import msgspec
 
 from memq.core.format.schema import (
     DEFAULT_SCHEMA,
+    ORIGIN_COLUMNS,
     check_topic_schema,
     deserialize_schema,
     schema_id,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 MAX_TOPICS = 10_000  # each has a TopicProcessor for each write partition, and files or nodes
 MAX_COMPARED = 200  # topics, for one that may have been meant; comparing takes about 20 us each
 MAX_SCHEMAS = 100  # of one topic, oldest to newest
+_ORIGINS = frozenset(["topic", *ORIGIN_COLUMNS])
 
 
 class Topic(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,6 +164,12 @@ def _extended(topic: Topic, schema: bytes) -> dict[str, bytes]:
         raise SchemaMismatchError(
             f"the new schema of {topic.name!r} must keep the columns {old.names} and may add "
             f"nullable ones after them; it has {new.names}"
+        )
+    taken = [name for name in new.names[len(old) :] if name.lower() in _ORIGINS]
+    if taken:
+        raise SchemaMismatchError(
+            f"column {taken[0]!r} cannot be added to {topic.name!r}: what was made of the topic so "
+            "far, as files and tables, has under this name where a row is from. Choose another name"
         )
     if len(topic.schemas) >= MAX_SCHEMAS:
         raise ConfigError(f"topic {topic.name!r} has had {MAX_SCHEMAS} schemas, its limit")

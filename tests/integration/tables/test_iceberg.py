@@ -12,6 +12,8 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalogBaseTable
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table.update import RemoveSnapshotRefUpdate
+from pyiceberg.types import LongType
 from sqlalchemy import event
 
 from memq.core.ranges import Interval
@@ -22,6 +24,7 @@ from memq.errors import (
     SchemaMismatchError,
     StorageError,
 )
+from memq.tables.commit import commit_range
 from memq.tables.iceberg import LEDGER, IcebergTable, ledger_of, open_table
 from tests.advice import follows
 from tests.integration.tables.lake import (
@@ -274,6 +277,70 @@ def test_a_table_that_was_made_anew(tmp_path):
     assert values(table) == [3, 4, 5]
 
 
+def test_properties_of_another_table(table, tmp_path):
+    """A table that was given the properties of the one before has its own ranges, and no others."""
+    put(table, clicks(0, 3))
+    properties = table.load().properties
+    table._catalog.drop_table(NAME)
+    folder = f"file://{tmp_path}/another"
+    table._catalog.create_table(NAME, SCHEMA, location=folder, properties=properties)
+    assert intervals(table) == []
+    table.load().append(rows(clicks(9, 10)))
+    assert intervals(table) == []
+
+    put(table, clicks(0, 2))
+    compact(table)
+    expire_all_but_the_last(table)
+    assert intervals(table) == [Interval(0, 2)]
+    assert not put(table, clicks(0, 2)).committed
+
+
+@follows("Roll it forward, or make a new table from the topic")
+def test_a_table_whose_rows_were_replaced(table):
+    """A snapshot without a parent, as of `create or replace table`, has not what was there."""
+    put(table, clicks(0, 3))
+    last = table.load().current_snapshot().snapshot_id
+    loaded = table.load()
+    loaded.catalog.commit_table(loaded, (), (RemoveSnapshotRefUpdate(ref_name="main"),))
+    assert intervals(table) == []
+    table.load().append(rows(clicks(9, 10)))
+
+    with pytest.raises(CorruptDataError, match="or replaced"):
+        put(table, clicks(0, 3))
+
+    table.load().manage_snapshots().set_current_snapshot(last).commit()
+    assert intervals(table) == [Interval(0, 3)]
+
+
+def test_a_snapshot_that_is_kept_by_a_tag(table):
+    """That those after it have expired does not make it look as if the table were another one."""
+    put(table, clicks(0, 3))
+    kept = table.load().current_snapshot().snapshot_id
+    compact(table)
+    gone = table.load().current_snapshot().snapshot_id
+    compact(table)
+    table.load().manage_snapshots().create_tag(kept, "kept").commit()
+    old = {each.snapshot_id for each in table.load().snapshots()}
+    current = table.load().current_snapshot().snapshot_id
+    assert gone in old
+    table.load().maintenance.expire_snapshots().by_ids([*(old - {kept, current})]).commit()
+
+    assert intervals(table) == [Interval(0, 3)]
+
+
+def test_an_attempt_that_was_rolled_back(table):
+    """Whose snapshot was rolled back has not put in what another one put in after that."""
+    put(table, clicks(0, 1))
+    before = table.load().current_snapshot().snapshot_id
+    first = put(table, clicks(1, 2)).written
+    attempt = table.ranges()[-1].attempt
+    table.load().manage_snapshots().rollback_to_snapshot(before).commit()
+    put(table, clicks(1, 2))
+
+    again = commit_range(table, clicks(1, 2), lambda: first, attempt=attempt, job="test")
+    assert not again.committed
+
+
 # -- columns -------------------------------------------------------------------------------------
 
 
@@ -287,6 +354,40 @@ def test_columns_that_come_later(table):
     read = table.load().scan().to_arrow().sort_by("value")
     assert read["score"].to_pylist() == [None] * 6 + [0.5] * RECORDS
     assert values(table) == all_of(3)
+
+
+@follows("rename it back, or put the topic into a table of its own")
+def test_a_column_that_was_renamed(table):
+    """No other one comes under its name; ranges go on when it has that again."""
+    put(table, clicks(0, 1))
+    table.load().update_schema().rename_column("value", "v").commit()
+
+    with pytest.raises(SchemaMismatchError, match="column 'value' is called 'v' in the table"):
+        put(table, clicks(1, 2))
+
+    assert "value" not in table.load().schema().column_names
+    table.load().update_schema().rename_column("v", "value").commit()
+    put(table, clicks(1, 2))
+    assert values(table) == all_of(2)
+
+
+@follows(
+    "put the topic into a table of its own, or add a column of that name, which then has of it "
+    "what older files have"
+)
+def test_a_column_that_was_dropped(table):
+    """It does not come back with the next range; nothing of that is put in until it is added."""
+    put(table, clicks(0, 1))
+    table.load().update_schema().delete_column("value").commit()
+
+    with pytest.raises(SchemaMismatchError, match="column 'value' was dropped"):
+        put(table, clicks(1, 2))
+
+    assert "value" not in table.load().schema().column_names
+    assert intervals(table) == [Interval(0, 1)]
+    table.load().update_schema().add_column("value", LongType()).commit()
+    put(table, clicks(1, 2))
+    assert values(table) == all_of(2)
 
 
 def test_a_column_of_another_type(table):

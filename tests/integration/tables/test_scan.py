@@ -13,6 +13,8 @@ import pytest
 
 from memq import AdminClient, read_range, scan
 from memq.errors import ConfigError, DataLossError, InvalidRequestError
+from memq.tables.commit import Written, commit_range
+from memq.tables.ledger import TopicRange
 from memq.testing.broker import BrokerProcess
 from tests.advice import follows
 from tests.integration.tables.topic_lake import ROWS, SCHEMA, TopicLake
@@ -115,6 +117,21 @@ def test_a_topic_that_was_made_anew(lake):
     assert lake.numbers() == list(range(1_000, 1_020))
 
 
+@follows("Read each of the two by itself, and put the topic into a new table")
+def test_a_topic_that_has_lost_what_the_table_has(lake):
+    """Its offsets name other data now than in the table; nothing is hidden behind the other."""
+    lake.produce(3)
+    lake.put(0, 3)
+    with AdminClient(lake.address) as admin:
+        incarnation = admin.describe_topic(lake.topic).incarnation
+    there = TopicRange(topic=lake.topic, incarnation=incarnation, partition=0, start=3, end=5)
+    commit_range(lake.table, there, lambda: Written(there, []), attempt="x", job="test")
+    lake.produce(1)
+
+    with pytest.raises(DataLossError, match=r"partition 0 .* ends at 4, .* offsets up to 5"):
+        lake.scan()
+
+
 def test_a_table_of_another_topic(lake, broker, tmp_path):
     """A table that has nothing of the topic gives nothing; all comes from Batches."""
     lake.produce(2)
@@ -135,6 +152,15 @@ def test_columns(lake):
     table = lake.scan(columns=["sequence", "n"], metadata=True).read_all()
     direct = read_range(lake.address, topic=lake.topic, columns=["sequence", "n"], metadata=True)
     assert table.sort_by("n").equals(direct.sort_by("n"))
+
+
+def test_a_column_that_was_renamed(lake):
+    """The table's half has its values, whatever they are called there."""
+    lake.produce(3)
+    lake.put(0, 2)
+    lake.table.load().update_schema().rename_column("n", "number").commit()
+
+    assert lake.numbers() == list(range(3 * ROWS))
 
 
 def test_engines_agree_while_both_move(lake):

@@ -212,6 +212,21 @@ def test_a_range_that_holds_other_messages(spark, broker, make_topic, lake, monk
     assert values(lake.table(topic)) == list(range(2 * RECORDS))
 
 
+@follows("Compare the two, and put the topic into a new table if rows are missing")
+def test_a_range_whose_rows_are_not_all_there(spark, broker, make_topic, lake):
+    """Where no snapshot says what a range that is found held, its rows are counted."""
+    topic = make_topic()
+    produce(broker.address, topic, 3)
+    lake.put(spark, broker.address, topic, 0, 3)
+    assert lake.put(spark, broker.address, topic, 1, 2).files == []
+    lake.table(topic).load().delete("offset = 1")
+
+    with pytest.raises(RangeConflictError, match=f"with 0 records, and would now give {RECORDS}"):
+        lake.put(spark, broker.address, topic, 1, 2)
+    assert lake.put(spark, broker.address, topic, 0, 1).files == []
+    assert lake.put(spark, broker.address, topic, 0, 3).files == []  # as its snapshot says
+
+
 def test_programs_that_are_killed(tmp_path):
     """Killed while they write and commit, and two at a time: each record is in the table once."""
     counts = kill_and_finish(tmp_path, kills=1, seed=3)
