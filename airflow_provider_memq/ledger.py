@@ -22,6 +22,7 @@ those of earlier lives no longer count.
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from airflow_provider_memq.topics import TopicState
 
 LEDGER_VERSION = 1
-MAX_GAPS = 100  # each stands in every event; one means lost data, so there are few
+MAX_GAPS = 100  # of a read partition; each stands in every event; one means lost data: few do
 
 CLOCKS_APART = timedelta(minutes=10)  # how far the clocks of API servers may be
 LEDGER_EVENTS = 20  # looked at for the last plan: clocks of API servers may be a little apart
@@ -62,7 +63,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         again: keys of ranges of earlier plans that had got no run, and were emitted again with
             this one.
         skipped: what was left out because retention had removed it before it was planned; the
-            newest `MAX_GAPS` of it.
+            newest `MAX_GAPS` of each read partition.
         version: of this format.
     """
 
@@ -232,8 +233,18 @@ def carried_on(last: Ledger, topic: TopicState, *, skip_removed: bool) -> Ledger
             f"{', '.join(map(str, gaps))}. They are gone. Set on_removed='skip' to go on after "
             "them, which the plan records"
         )
-    skipped = [*last.skipped, *map(to_row, gaps)][-MAX_GAPS:]
+    skipped = _newest_gaps([*last.skipped, *map(to_row, gaps)])
     return msgspec.structs.replace(last, ends=ends, origins=origins, skipped=skipped)
+
+
+def _newest_gaps(gaps: list[RangeRow]) -> list[RangeRow]:
+    left = Counter(each["partition"] for each in gaps)
+    kept = []
+    for each in gaps:
+        if left[each["partition"]] <= MAX_GAPS:
+            kept.append(each)
+        left[each["partition"]] -= 1
+    return kept
 
 
 def settled(

@@ -18,9 +18,16 @@ that there are, and emits again what has no run. It does so once for each range:
 - While the DAG is paused nothing is emitted again: it would be lost again.
 
 Up to when everything has its run is kept in the state store of the plan's asset, so that a look
-reads only what is newer. That is a shortcut, and nothing depends on it: where it is lost, ranges
-from before the oldest run that Airflow remembers are taken for done, since `airflow db clean`
-removes runs.
+reads only what is newer. That is a shortcut: where it is lost, ranges from before the oldest run
+that Airflow remembers are taken for done, since `airflow db clean` removes runs.
+
+It says as well which DAG was looked at. Another DAG begins there: what had no run of the one before
+gets one of the new one. A range that had one is not emitted again, as long as the DAG before is
+there. Who deletes that deletes its runs: what had not ended by then is lost sight of, and what it
+had since the last look gets another one.
+
+And it says that there was a plan. Where the events of all plans are gone, nobody knows how far was
+planned, and that is refused rather than guessed.
 """
 
 from __future__ import annotations
@@ -42,6 +49,7 @@ if TYPE_CHECKING:
 
 MAX_AGAIN = 1_000  # ranges that one plan emits again; the next look goes on
 MARK = "all_have_runs"  # key in the state store
+MAX_BEFORE = 5  # DAGs whose runs are looked at beside those of the present one
 NOT_FOUND = 404  # the API server's answer about what there is not
 _BEGIN = datetime(1970, 1, 1, tzinfo=UTC)
 _RUN_TIME = re.compile(r"__(\d{4}-\d\d-\d\dT[0-9:.]+(?:\+00:00|Z))")
@@ -115,43 +123,59 @@ class MissedRanges:
     def look(self, last: Ledger | None) -> RangesWithoutRun:
         """What is to be emitted again; nothing where the last look was a short time ago.
 
+        Args:
+            last: the last plan; None where there is none.
+
         Raises:
-            ConfigError: there is no such DAG.
+            ConfigError: there is no such DAG, or there was a plan that Airflow has forgotten.
         """
         kept: Any = self._store.get(MARK)
-        known = isinstance(kept, dict) and kept.get("dag_id") == self._dag_id
-        mark: dict[str, str] = kept if known else {}
-        if last is None:  # nothing is planned yet, so nothing was missed
-            self._keep(_BEGIN, _BEGIN)
-        if last is None or _time(mark, "looked") > self._now - self._after:
+        mark: dict[str, Any] = kept if isinstance(kept, dict) else {}
+        if last is None:
+            if _time(mark, "until") > _BEGIN:
+                raise ConfigError(
+                    f"{self._plan.name}: nothing is left of what was planned, though all that was "
+                    f"planned until {mark['until']} has its runs: its events were deleted, as by "
+                    "`airflow db clean`, and a new plan would begin anew and process again what "
+                    f"was processed. Give the planner the start to go on from, and delete {MARK!r} "
+                    "from the state store of the asset"
+                )
+            self._keep(_BEGIN, _BEGIN, [])
+            return RangesWithoutRun([], [], None)
+        before = _before(mark, self._dag_id)
+        is_known = mark.get("dag_id") == self._dag_id
+        if is_known and _time(mark, "looked") > self._now - self._after:
             return RangesWithoutRun([], [], None)
         since = _time(mark, "until") if mark else None
-        runs = self._runs(since)
+        runs = self._runs(self._dag_id, since)
+        for each in before:
+            runs |= self._runs(each, since)
         if since is None:
-            # What was planned for another DAG has had that one's runs.
-            since = min(runs.values(), default=_BEGIN if kept is None else self._now)
+            since = min(runs.values(), default=_BEGIN)
         plans = plans_since(self._events, self._plan, since)
         mine = [each for each in plans if each.ledger.incarnation == last.incarnation]
         found = ranges_without_run(mine, runs, self._now - self._after)
+        if not (found.again or found.waiting):
+            before = []  # from here on all runs are of this DAG
         if found.again and is_paused(self._ti, self._dag_id):
             found = found._replace(again=[])
         # Looked at again soon where there is more than one plan takes.
         looked = _BEGIN if len(found.again) == MAX_AGAIN else self._now
-        self._keep(looked, found.until or since)
+        self._keep(looked, found.until or since, before)
         return found
 
-    def _keep(self, looked: datetime, until: datetime) -> None:
+    def _keep(self, looked: datetime, until: datetime, before: list[str]) -> None:
         times = {"looked": looked.isoformat(), "until": until.isoformat()}
-        self._store.set(MARK, {"dag_id": self._dag_id, **times})
+        self._store.set(MARK, {"dag_id": self._dag_id, "before": [*before], **times})
 
-    def _runs(self, since: datetime | None) -> dict[str, datetime]:
-        """Partition keys of the DAG's runs since a time, and when each run was made."""
+    def _runs(self, dag_id: str, since: datetime | None) -> dict[str, datetime]:
+        """Partition keys of a DAG's runs since a time, and when each run was made."""
         found: dict[str, datetime] = {}
-        for run_id in self._ti.get_task_states(self._dag_id):
+        for run_id in self._ti.get_task_states(dag_id):
             named = _RUN_TIME.search(run_id)
             if named and since and datetime.fromisoformat(named[1]) < since - CLOCKS_APART:
                 continue
-            run = _dag_run(self._dag_id, run_id)
+            run = _dag_run(dag_id, run_id)
             if run.partition_key:
                 found[run.partition_key] = run.run_after
         return found
@@ -180,7 +204,13 @@ def is_paused(ti: Any, dag_id: str) -> bool:
         ) from exc
 
 
-def _time(mark: dict[str, str], name: str) -> datetime:
+def _before(mark: dict[str, Any], dag_id: str) -> list[str]:
+    """The DAGs that had the runs before this one, the latest first."""
+    known = [mark.get("dag_id"), *mark.get("before", ())]
+    return [each for each in dict.fromkeys(known) if each and each != dag_id][:MAX_BEFORE]
+
+
+def _time(mark: dict[str, Any], name: str) -> datetime:
     return datetime.fromisoformat(mark[name]) if name in mark else _BEGIN
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import inspect
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow.sdk import BaseNotifier
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from airflow.sdk import Context
 
@@ -39,8 +40,8 @@ class MemqNotifier(BaseNotifier):
         )])
 
     Args:
-        notifiers: notifiers of Airflow, or functions of a context. All are called, even when one
-            of them fails.
+        notifiers: notifiers of Airflow, or functions of a context, which may be async. All are
+            called, even when one of them fails.
         context: of a failure, for `await`.
 
     Raises:
@@ -61,7 +62,9 @@ class MemqNotifier(BaseNotifier):
         told, errors = self._told(context), []
         for each in self.notifiers:
             try:
-                _fresh(each)(told)
+                said = _fresh(each)(told)
+                if inspect.isawaitable(said):
+                    asyncio.run(_awaited(said))
             except Exception as exc:  # noqa: BLE001 - the others are told all the same
                 errors.append(exc)
         self._fail(errors)
@@ -138,4 +141,10 @@ async def _call_async(notifier: Callable[[Any], object], context: dict[str, Any]
         except NotImplementedError:  # it has no other way than to block
             await asyncio.to_thread(_fresh(notifier), context)
         return
-    await asyncio.to_thread(notifier, context)
+    said = await asyncio.to_thread(notifier, context)
+    if inspect.isawaitable(said):
+        await said
+
+
+async def _awaited(said: Awaitable[object]) -> None:
+    await said

@@ -46,6 +46,7 @@ class Pipeline(NamedTuple):
         tables: tables that ranges are put into.
         missed_after: how long after its plan a range has its run, or gets none, as the planner was
             told; empty where no run says.
+        hidden_dags: how many DAGs process ranges whose runs are not to be shown.
     """
 
     topic: str
@@ -57,6 +58,7 @@ class Pipeline(NamedTuple):
     group: str = ""
     tables: tuple[str, ...] = ()
     missed_after: str = ""
+    hidden_dags: int = 0
 
 
 class Planned(NamedTuple):

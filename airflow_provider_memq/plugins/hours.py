@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from airflow_provider_memq.audited import left_out
 from memq.core.audit.result import Verdict, worst
 from memq.core.ranges import Interval, difference, intersection, union
 from memq.core.units import HOUR_MS, iso_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from airflow_provider_memq.plugins.facts import Audits, Run
 
@@ -89,24 +88,24 @@ def audit_view(audits: Audits, now: datetime, address: Callable[[Run], str]) -> 
     for task in audits.tasks:
         for run in task.runs:
             judged[task.consumed] += _judged(run)
+    for each in judged.values():
+        each.sort(key=lambda found: found.run.at, reverse=True)
     this_hour_ms = int(now.timestamp() * 1000) // HOUR_MS * HOUR_MS
-    missed = left_out(audits.audited, Interval(this_hour_ms, this_hour_ms + HOUR_MS))
     hours = []
     for back in range(1, HOURS + 1):
         hour = Interval(this_hour_ms - back * HOUR_MS, this_hour_ms - (back - 1) * HOUR_MS)
         stored = _verdict(hour, judged[False], address)
         if stored is None:
-            stored = VerdictView(verdict=_unjudged(hour, audits.audited, missed))
+            stored = VerdictView(verdict=_unjudged(hour, audits.audited))
         consumed = _verdict(hour, judged[True], address) or VerdictView(verdict=UNKNOWN)
         hours.append(
             HourView(
                 start=iso_ms(hour.start), end=iso_ms(hour.end), stored=stored, consumed=consumed
             )
         )
-    clean = [each for each in judged[False] if each.verdict is Verdict.CLEAN]
-    if not clean:
+    last = max(_still_clean(judged[False]), key=lambda each: each.window.end, default=None)
+    if last is None:
         return AuditView(hours=hours)
-    last = max(clean, key=lambda each: each.window.end)
     return AuditView(
         hours=hours,
         last_clean=f"{iso_ms(last.window.start)} to {iso_ms(last.window.end)}",
@@ -155,7 +154,21 @@ def _verdict(
     return VerdictView(verdict=f"{verdict}{part}", run=address(reason.run), table=reason.table)
 
 
-def _unjudged(hour: Interval, audited: list[Interval], missed: list[Interval]) -> str:
-    if any(intersection(union(sorted(missed)), hour)):
+def _still_clean(judged: Iterable[_Judged]) -> Iterator[_Judged]:
+    """Windows that were found clean, and of which nothing was found worse since; newest first."""
+    worse: list[Interval] = []
+    for each in judged:
+        if each.verdict is not Verdict.CLEAN:
+            worse.append(each.window)
+        elif not intersection(union(sorted(worse)), each.window):
+            yield each
+
+
+def _unjudged(hour: Interval, audited: Iterable[Interval]) -> str:
+    known = union(sorted(audited))
+    if not known or hour.end <= known[0].start:
+        return UNKNOWN
+    since = Interval(max(hour.start, known[0].start), hour.end)
+    if difference([since], known):
         return NOT_AUDITED
-    return GONE if intersection(audited, hour) == [hour] else UNKNOWN
+    return GONE if since == hour else UNKNOWN

@@ -28,7 +28,7 @@ from airflow_provider_memq.range_assets import ranges_asset
 from airflow_provider_memq.ranges import parse_key, range_key
 from airflow_provider_memq.values import duration_ms_or
 from memq.core.ranges import offsets_in_words
-from memq.core.units import iso_ms
+from memq.core.units import counted, iso_ms
 from memq.errors import ConfigError, MemqError
 
 if TYPE_CHECKING:
@@ -142,6 +142,11 @@ def _progress(
     asking = [_ask_brokers(pipeline, planned), *_read_tables(pipeline, planned)]
     answers = [_looks.wait(look) for look in asking]
     notes += [each.trouble for each in answers if each.trouble]
+    if pipeline.hidden_dags:
+        notes.append(
+            f"{counted(pipeline.hidden_dags, 'DAG')} that you may not read: runs of ranges are "
+            "missing here"
+        )
     brokers: Brokers | None = answers[0].value
     if brokers and brokers.state.incarnation != planned.ledger.incarnation:
         notes.append(
@@ -154,6 +159,7 @@ def _progress(
         brokers,
         now=now,
         missed_after=timedelta(milliseconds=_missed_after_ms(pipeline)),
+        sees_runs=not pipeline.hidden_dags,
         to_run=to_run,
         to_range=lambda key: to_range(pipeline.topic, key, ranges),
     )
@@ -271,7 +277,9 @@ def _pipeline(session: Session, access: Access, topic: str, ranges: str) -> Pipe
     if source is None or source.topic != topic or not any(map(access.may_read, source.dags)):
         return None
     pipeline = sources.pipeline_of(session, source)
-    return pipeline._replace(process_dags=access.readable(pipeline.process_dags))
+    readable = access.readable(pipeline.process_dags)
+    hidden = len(pipeline.process_dags) - len(readable)
+    return pipeline._replace(process_dags=readable, hidden_dags=hidden)
 
 
 def _audits(session: Session, access: Access, topic: str, notes: list[str]) -> Audits | None:

@@ -43,6 +43,7 @@ class Progress:
         brokers: what they say; None when they are away.
         now: the time.
         missed_after: a range has its run so long after its plan, or gets none.
+        sees_runs: all runs are known that ranges have; otherwise no range is said to have none.
         to_run: address of a run.
         to_range: address of the page of a range.
     """
@@ -55,6 +56,7 @@ class Progress:
         *,
         now: datetime,
         missed_after: timedelta = MISSED_AFTER,
+        sees_runs: bool = True,
         to_run: Callable[[Run], str],
         to_range: Callable[[str], str],
     ) -> None:
@@ -64,7 +66,8 @@ class Progress:
         begin = planned.all_have_runs
         plans = [each for each in planned.plans if begin is None or each.at >= begin]
         found = ranges_without_run(plans, planned.runs, now - missed_after)
-        self._missed, self._waiting = set(found.again), set(found.waiting)
+        self._missed = set(found.again) if sees_runs else set()
+        self._waiting = set(found.waiting) if sees_runs else set()
 
     def __repr__(self) -> str:
         return f"<Progress [{len(self._at)} ranges]>"
@@ -105,8 +108,14 @@ class Progress:
         return "waiting" if key in self._waiting else "unknown"
 
     def _is_done(self, offsets: OffsetRange) -> bool:
+        if range_key(offsets) in self._planned.runs:
+            return is_done(self._planned, offsets)
+        return is_done(self._planned, offsets) or self._is_passed(offsets)
+
+    def _is_passed(self, offsets: OffsetRange) -> bool:
+        """Whether the group has come past a range: by commits, or because it was moved."""
         stored = self._brokers.stored if self._brokers and self._same_topic else {}
-        return is_done(self._planned, offsets) or offsets.end <= stored.get(offsets.partition, 0)
+        return offsets.end <= stored.get(offsets.partition, 0)
 
     def _snapshots(self, offsets: OffsetRange) -> list[Snapshot]:
         named = offsets._replace(incarnation="")
@@ -156,7 +165,8 @@ class Progress:
         if state == "no run":
             yield "planned, and without a run"
         elif state == "failed":
-            yield "its run failed"
+            moved = ", and the group was moved past it" if self._is_passed(offsets) else ""
+            yield f"its run failed{moved}"
         elif state == "processed":
             for table in self._tables:
                 if not _has(table, offsets):

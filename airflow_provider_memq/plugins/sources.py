@@ -23,7 +23,7 @@ from sqlalchemy import select
 from airflow_provider_memq.ledger import ledger_of
 from airflow_provider_memq.plugins.events import StoredEvents
 from airflow_provider_memq.plugins.facts import Pipeline
-from airflow_provider_memq.range_assets import audited_asset, plan_asset
+from airflow_provider_memq.range_assets import audited_asset, plan_asset, processed_asset
 from memq.errors import MemqError
 
 if TYPE_CHECKING:
@@ -96,10 +96,21 @@ def pipeline_of(session: Session, source: Source) -> Pipeline:
     scheduled = asset_refs(session, DagScheduleAssetReference, source.ranges)
     process_dags = tuple(sorted({each.dag_id for each in scheduled})[:MAX_DAGS])
     tasks = _tasks(session, process_dags)
+    # A task may emit to other assets too, before a gate: what counts is what a commit waits for.
+    awaited = (
+        select(TaskInletAssetReference.asset_id)
+        .where(TaskInletAssetReference.dag_id.in_(process_dags))
+        .scalar_subquery()
+    )
     done = session.scalars(
         select(AssetModel.name)
         .join(TaskOutletAssetReference, TaskOutletAssetReference.asset_id == AssetModel.id)
-        .where(TaskOutletAssetReference.dag_id.in_(process_dags), AssetModel.name != source.ranges)
+        .where(
+            TaskOutletAssetReference.dag_id.in_(process_dags),
+            AssetModel.name != source.ranges,
+            AssetModel.name.startswith(processed_asset(source.topic, "").name, autoescape=True)
+            | AssetModel.id.in_(awaited),
+        )
         .distinct()
         .limit(MAX_DAGS)
     )

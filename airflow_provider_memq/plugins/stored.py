@@ -82,10 +82,15 @@ def range_with(
 ) -> OffsetRange | None:
     """The range in which an offset was planned; None where it is in none of the newest plans.
 
+    Plans of a topic of that name that was deleted before are passed over.
+
     Raises:
         CorruptDataError: a plan is damaged.
     """
+    last = last_ledger(StoredEvents(session), plan_of(pipeline.ranges))
     for plan in _plans(session, pipeline):
+        if last is None or plan.ledger.incarnation != last.incarnation:
+            continue
         for each in plan.ledger.ranges:
             if each.partition == partition and each.start <= offset < each.end:
                 return each

@@ -69,6 +69,12 @@ class Consumer:
     paused: bool = False
     runs: dict[str, Any] = field(default_factory=dict)
     unfinished: int = 0
+    of_others: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def renamed(self, dag_id: str) -> None:
+        """Another DAG takes its place; Airflow keeps the runs of this one."""
+        self.of_others[self.dag_id] = self.runs
+        self.dag_id, self.runs = dag_id, {}
 
     def stored(self, asset: Any, key: str | None, at: datetime) -> None:
         if asset.name == self.asset.name and key and not self.paused:
@@ -84,8 +90,8 @@ class Consumer:
         return SimpleNamespace(is_paused=self.paused)
 
     def get_task_states(self, dag_id: str) -> dict[str, Any]:
-        assert dag_id == self.dag_id
-        return {run_id: {"process": None} for run_id in self.runs}
+        runs = self.runs if dag_id == self.dag_id else self.of_others.get(dag_id, {})
+        return {run_id: {"process": None} for run_id in runs}
 
     def get_dr_count(self, dag_id: str, states: list[str]) -> int:
         assert (dag_id, states) == (self.dag_id, ["queued", "running"])
@@ -93,7 +99,8 @@ class Consumer:
 
     def send(self, asked: Any) -> Any:
         """What a supervisor answers to `GetDagRun`."""
-        return self.runs[asked.run_id]
+        runs = self.runs if asked.dag_id == self.dag_id else self.of_others[asked.dag_id]
+        return runs[asked.run_id]
 
 
 @dataclass

@@ -9,10 +9,12 @@ from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
 from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import ErrorResponse
 
+from airflow_provider_memq.missed import MARK
 from airflow_provider_memq.operators.memq import MemqPlanRangesOperator
 from airflow_provider_memq.range_assets import plan_asset, ranges_asset
 from airflow_provider_memq.ranges import parse_key
 from memq.errors import ConfigError
+from tests.advice import follows
 from tests.integration.airflow.event_store import Consumer
 from tests.integration.airflow.here import TOPIC, world
 
@@ -102,23 +104,45 @@ async def test_runs_that_airflow_has_forgotten_are_not_missing(here):
     assert len(here.store.keys(RANGES)) == 3
 
 
-async def test_what_was_planned_for_another_dag_is_not_planned_again(here):
-    """A new DAG begins with what is planned from then on; that it gets whole."""
-    for _ in range(2):
+async def test_another_dag_goes_on_where_the_one_before_was(here):
+    """What that had a run of has no other one; what it had none of gets one, also of before."""
+    consumer = here.store.consumer
+    for paused in (False, False, True):
+        consumer.paused = paused
         await here.publish(1)
         await here.run(plan())
-    other = here.store.consumer
-    other.dag_id, other.paused = "other", True
-    other.runs.clear()
+    old = offsets(consumer.keys())
+    consumer.renamed("other")
+    consumer.paused = False
+    here.store.clock = datetime.now(UTC) - timedelta(seconds=9)
 
-    assert (await here.run(plan(process_dag_id="other")))["again"] == []
-    here.store.clock = datetime.now(UTC) - timedelta(seconds=2)  # two events: they are stored now
-    await here.publish(1)
-    await here.run(plan(process_dag_id="other"))
-    other.paused = False
     for _ in range(2):
         await here.run(plan(process_dag_id="other"))
-    assert offsets(other.keys()) == [2]
+        await here.publish(1)
+    for _ in range(4):
+        await here.run(plan(process_dag_id="other"))
+
+    assert (old, offsets(consumer.keys())) == ([0, 1], [2, 3, 4])
+    mark = here.store.state(plan_asset(RANGES))[MARK]
+    assert (mark["dag_id"], mark["before"]) == ("other", [])
+
+
+@follows("Give the planner the start to go on from, and delete … from the state store of the asset")
+async def test_a_plan_whose_events_are_gone_is_not_made_anew(here):
+    """Nothing is planned twice because Airflow has forgotten it."""
+    for _ in range(2):
+        await here.publish(2)
+        await here.run(plan())
+    here.store.events[plan_asset(RANGES).name].clear()
+
+    with pytest.raises(ConfigError, match="nothing is left of what was planned"):
+        await here.run(plan())
+
+    assert offsets(here.store.keys(RANGES)) == [0, 1, 2, 3]
+    del here.store.state(plan_asset(RANGES))[MARK]
+    await here.publish(1)
+    await here.run(plan(start={"0": 4}))
+    assert offsets(here.store.keys(RANGES)) == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(("status", "error"), [(404, ConfigError), (503, AirflowRuntimeError)])

@@ -20,6 +20,7 @@ from airflow.models.base import Base
 from airflow.models.dagrun import DagRun
 from airflow.models.renderedtifields import RenderedTaskInstanceFields
 from airflow.models.xcom import XComModel
+from airflow.sdk import Asset
 from sqlalchemy import create_engine, insert
 from sqlalchemy.orm import Session
 
@@ -172,8 +173,22 @@ def test_who_processes_is_known_by_airflow_itself(database):
 
     assert found == (
         TOPIC, RANGES.name, "plan", ("process",), (DONE.name,), "memq_prod", "job",
-        ("prod:lake.clicks",), "1h",
+        ("prod:lake.clicks",), "1h", 0,
     )  # fmt: skip
+
+
+def test_what_a_gate_comes_after_is_not_done(database):
+    """An asset of a user's own says nothing of a range, unless a commit waits for it."""
+    mine = Asset(name="clicks_files", uri="x://clicks_files")
+    database.asset(mine)
+    asset_id = database.ids[mine.name]
+    database.add(TaskOutletAssetReference, asset_id=asset_id, dag_id="process", task_id="files")
+    database.plan(0, 2)
+    source = source_of(database.session, RANGES.name)
+    assert pipeline_of(database.session, source).done == (DONE.name,)
+
+    database.add(TaskInletAssetReference, asset_id=asset_id, dag_id="process", task_id="commit")
+    assert set(pipeline_of(database.session, source).done) == {DONE.name, mine.name}
 
 
 # -- plans and runs -------------------------------------------------------------------------
@@ -245,6 +260,8 @@ def test_an_offset_is_found_in_its_range(database, pipeline):
         (0, 2), (2, 4), (4, 7), (4, 7), None,
     ]  # fmt: skip
     assert stored.range_with(database.session, pipeline, 1, 0) is None
+    database.plan(2, incarnation="b" * 16, life=1)
+    assert stored.range_with(database.session, pipeline, 0, 3) is None  # another topic's now
 
 
 def test_a_range_of_an_earlier_topic_keeps_its_page(database, pipeline):

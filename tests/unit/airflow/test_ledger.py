@@ -130,6 +130,18 @@ def test_the_record_of_gaps_is_bounded():
     assert last.gaps[-1].end == MAX_GAPS + 10
 
 
+def test_gaps_of_many_read_partitions_are_all_passed():
+    """One gap in each of more partitions than a record of one has room for: nothing gets stuck."""
+    count = MAX_GAPS + 28
+    bounds = {f"p{n}": (20, 30) for n in range(count)}
+    last = ledger(origins=dict.fromkeys(range(count), 0), ends=dict.fromkeys(range(count), 10))
+
+    skipped = carried_on(last, topic(**bounds), skip_removed=True)
+
+    done = [OffsetRange(n, start, start + 10) for n in range(count) for start in (0, 20)]
+    assert settled(skipped, {}, done) == dict.fromkeys(range(count), 30)
+
+
 def test_another_topic_of_the_same_name_is_refused():
     """A topic that was recreated has other data at the same offsets."""
     again = topic(p0=(0, 50))._replace(incarnation=NEW)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 
 import pytest
@@ -99,6 +100,28 @@ async def test_it_also_tells_from_the_triggerer():
         await MemqNotifier(failed(), notifiers=[broken])
 
     assert [text.partition(":")[0] for text in said] == ["clicks", "async clicks"]
+
+
+async def test_async_functions_are_awaited():
+    """From the worker and from the triggerer; what one raises is not lost."""
+    said = []
+
+    async def page(context):
+        await asyncio.sleep(0)
+        if context["memq_failure"]["task"].endswith("broken"):
+            raise OSError("down")
+        said.append(context["memq_failure"]["task"])
+
+    await asyncio.to_thread(MemqNotifier(notifiers=[page]), failed("first"))
+    await MemqNotifier(failed("second"), notifiers=[page])
+    for tell in (
+        asyncio.to_thread(MemqNotifier(notifiers=[page]), failed("broken")),
+        MemqNotifier(failed("broken"), notifiers=[page]),
+    ):
+        with pytest.raises(ExceptionGroup, match="1 of 1 notifiers failed"):
+            await tell
+
+    assert said == ["memq_process_ranges.first", "memq_process_ranges.second"]
 
 
 def test_what_is_not_known_is_left_out():

@@ -6,6 +6,7 @@ import json
 import threading
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -24,7 +25,7 @@ from airflow_provider_memq.plugins.facts import (
     TableState,
 )
 from airflow_provider_memq.plugins.hours import audit_view
-from airflow_provider_memq.plugins.looks import MAX_RUNNING, Looks, in_a_line
+from airflow_provider_memq.plugins.looks import MAX_RUNNING, Answer, Looks, in_a_line
 from airflow_provider_memq.plugins.progress import Progress
 from airflow_provider_memq.plugins.view import TopicView, age_in_words, stretches
 from airflow_provider_memq.ranges import range_key
@@ -115,6 +116,34 @@ def test_a_range_is_processed_when_its_task_said_so():
     planned = plans(0, 2)._replace(runs=runs(r0_2="failed"), done=frozenset([key(0, 2)]))
 
     assert progress(planned).ranges(10)[0].state == "processed"
+
+
+def test_a_range_that_failed_and_was_passed_over_is_missing():
+    """That its group was moved past it has processed nothing."""
+    planned = plans(0, 2, 4)._replace(runs=runs(r0_2="failed", r2_4="success"))
+    asked = brokers(4, stored={0: 4})
+
+    assert [each.state for each in progress(planned, [], asked).ranges(9)] == [
+        "processed", "failed",
+    ]  # fmt: skip
+    assert missing(planned, [], asked) == [
+        (0, 2, "its run failed, and the group was moved past it")
+    ]
+    assert missing(planned, [], brokers(4)) == [(0, 2, "its run failed")]
+
+
+def test_runs_that_a_user_may_not_see_are_not_missing(monkeypatch):
+    """Nothing is said about the runs of a range where there may be some."""
+    monkeypatch.setattr(pages, "_ask_brokers", lambda *_: "brokers")
+    monkeypatch.setattr(pages, "_looks", SimpleNamespace(wait=lambda _: Answer(None, "")))
+    for hidden, state, notes in (
+        (0, "no run", []),
+        (1, "unknown", ["1 DAG that you may not read: runs of ranges are missing here"]),
+    ):
+        told = []
+        pipeline = Pipeline("clicks", "r", "plan", hidden_dags=hidden)
+        found, _ = pages._progress(pipeline, plans(0, 2), told, NOW, "")
+        assert (found.ranges(9)[0].state, told) == (state, notes)
 
 
 def test_a_range_without_a_run_waits_and_then_is_missing():
@@ -307,6 +336,23 @@ def test_the_newest_judgement_of_an_hour_counts():
     view = audited(audit_run(2, "clean"), audit_run(2, "partly judged", name="first"))
 
     assert view.hours[1].stored.verdict == "clean"
+
+
+def test_every_hour_since_the_first_audit_is_named():
+    """However long nobody has audited."""
+    begin_ms = THIS_HOUR_MS - 30 * 24 * HOUR_MS
+    view = audited(record=[Interval(begin_ms, begin_ms + HOUR_MS)])
+
+    assert {each.stored.verdict for each in view.hours} == {"not audited"}
+
+
+def test_a_window_is_clean_until_something_is_found_in_it():
+    """A run that looked deeper, by whichever task, is believed."""
+    deep = audit_run(2, "not clean", name="deep")._replace(at=NOW + timedelta(minutes=1))
+    view = audited(audit_run(2, "clean"), audit_run(5, "clean"), deep)
+
+    assert view.hours[1].stored.verdict == "not clean"
+    assert view.last_clean_run == "/audit 5"
 
 
 def test_windows_in_part_and_made_up():
