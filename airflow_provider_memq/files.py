@@ -56,6 +56,31 @@ def read_if_any(uri: str, aws_conn_id: str | None = DEFAULT_AWS_CONN_ID) -> byte
         return data
 
 
+def names_in(folder: str, aws_conn_id: str | None = DEFAULT_AWS_CONN_ID) -> list[str]:
+    """Names of the files in a folder, sorted; none where it is not there. Where storage has folders
+    as S3 has none, their names are among them.
+
+    Args:
+        folder: path or URI.
+        aws_conn_id: connection for S3; None for what boto3 finds by itself.
+
+    Raises:
+        StorageError: it cannot be listed: no permission, no such bucket, no answer.
+        ConfigError: nothing here can list such a URI.
+    """
+    with _explained("list", folder):
+        if scheme_of(folder) in S3_SCHEMES:
+            bucket, prefix = _parts(f"{folder}/")
+            pages = _client(aws_conn_id).get_paginator("list_objects_v2")
+            found = pages.paginate(Bucket=bucket, Prefix=prefix, Delimiter="/")
+            keys = (each["Key"] for page in found for each in page.get("Contents", ()))
+            return sorted(key.removeprefix(prefix) for key in keys)
+        try:
+            return sorted(each.name for each in ObjectStoragePath(folder).iterdir())
+        except FileNotFoundError:
+            return []
+
+
 def read_end(uri: str, size: int, aws_conn_id: str | None = DEFAULT_AWS_CONN_ID) -> bytes:
     """The last bytes of a file, or all of it when it is no larger.
 

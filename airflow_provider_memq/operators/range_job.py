@@ -234,6 +234,10 @@ class RangeJobMixin(BaseOperator):
         return self.get_openlineage_facets_on_start()
 
 
+MANIFEST_NAME = re.compile(r"(?P<start>\d{12,})-(?P<end>\d{12,})\.json")
+"""Name of the file of a manifest."""
+
+
 def manifest_path(manifest_dir: str | None, output: str, topic: str, planned: OffsetRange) -> str:
     """Where a range's manifest stands: apart for each output, topic and incarnation.
 

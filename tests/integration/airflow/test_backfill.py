@@ -152,6 +152,23 @@ async def test_what_is_older_than_the_first_plan_is_cut_once(here):
     assert await here.run(backfill(here, keys=offsets(0, 16), max_bytes=1)) == everything
 
 
+async def test_what_a_backfill_has_cut_is_known_by_its_manifests(here):
+    """Where Airflow has forgotten how it was cut, it is not cut anew beside what there is."""
+    await here.publish(12)
+    await here.run(plan(start="latest"))
+    first = await here.run(backfill(here, keys=offsets(3, 9), max_bytes=6000))
+    await process(here, first)
+    await here.publish(1)
+    await here.run(plan())
+    del here.store.events[plan_asset(RANGES).name][:-1]  # as `airflow db clean` does
+
+    second = await here.run(backfill(here, keys=offsets(0, 12), max_bytes=6000))
+
+    cut = sorted([*spans(first), *spans(second)])
+    assert [offset for span in cut for offset in range(*span)] == list(range(12))
+    assert here.store.xcoms["backfill"]["done"] == len(first) > 1
+
+
 async def test_no_offset_is_in_two_ranges_whatever_is_asked(here):
     """Plans, windows, sizes and tries that die, in any order: all offsets, each in one range."""
     randomness = Random(5)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 
+import boto3
 import pytest
+from moto import mock_aws
 
 from airflow_provider_memq import files
 from memq.errors import ConfigError, StorageError
@@ -39,6 +41,24 @@ def test_an_object_is_written_replaced_and_removed(s3):
     files.remove(uri)
     files.remove(uri)
     assert files.read_if_any(uri) is None
+
+
+def test_objects_of_a_folder_are_listed(monkeypatch):
+    """However many there are, without those of other folders that begin alike."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    names = [f"{n:04d}.json" for n in range(1_005)]  # S3 lists a thousand at a time
+    with mock_aws():
+        client = boto3.client("s3")
+        client.create_bucket(Bucket="lake")
+        for key in (*(f"m/partition=1/{name}" for name in names), "m/partition=10/x.json"):
+            client.put_object(Bucket="lake", Key=key, Body=b"")
+
+        assert files.names_in("s3a://lake/m/partition=1", None) == names
+        assert files.names_in("s3a://lake/m", None) == []
+        with pytest.raises(StorageError, match=r"cannot list s3a://none/m: .*NoSuchBucket"):
+            files.names_in("s3a://none/m", None)
 
 
 def test_a_connection_says_where_s3_is(s3, monkeypatch):
@@ -76,6 +96,8 @@ def test_files_of_this_machine(tmp_path):
     assert files.read_if_any(path) is None
     files.write(path, b"x")
     assert files.read_if_any(path) == files.read_if_any(f"file://{path}") == b"x"
+    assert files.names_in(str(tmp_path / "a")) == ["b.json"]
+    assert files.names_in(str(tmp_path / "b")) == []
     files.remove(path)
     assert files.read_if_any(path) is None
     with pytest.raises(StorageError, match="IsADirectoryError"):
