@@ -204,8 +204,14 @@ class Pipeline:
         assert sum(self.ends().values()) - before == batches
         return took_s
 
-    def kill_running_task(self, dag_ids: Sequence[str] = (PROCESS, PLAN)) -> str:
-        """SIGKILL the process of some task of DAGs that runs; its name."""
+    def kill_running_task(
+        self, dag_ids: Sequence[str] = (PROCESS, PLAN), timeout_s: float = BACKSTOP_S
+    ) -> str:
+        """SIGKILL the process of some task of DAGs that runs; its name.
+
+        Raises:
+            WaitError: none runs within the time.
+        """
 
         def look() -> str | None:
             for dag_id in dag_ids:
@@ -217,7 +223,7 @@ class Pipeline:
                             return f"{dag_id}.{task}"
             return None
 
-        return until(look, "a task that runs", interval_s=0.05)
+        return until(look, "a task that runs", timeout_s=timeout_s, interval_s=0.05)
 
     # -- looking ----------------------------------------------------------------------------
 
