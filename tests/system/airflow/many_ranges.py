@@ -158,7 +158,7 @@ class Many:
             events = self.rest.asset_events(ranges_asset(topic).name)
             planned = Counter(each["partition_key"] for each in events if each["partition_key"])
             runs = self.rest.runs(f"{topic}_ranges")
-            assert {run["state"] for run in runs} == {"success"}
+            assert {run["state"] for run in runs} == {"success"}, f"runs of {topic}"
             assert Counter(run["partition_key"] for run in runs) == Counter(planned.keys())
             offsets = sorted(offset for key in planned for offset in _offsets(key))
             wanted = [(p, o) for p, end in self.ends(topic).items() for o in range(end)]
@@ -203,7 +203,7 @@ def live(many: Many, ranges: int, kills: int) -> None:
             admin.create_topic(topic, batch_messages=1, read_partitions=1, write_partitions=1)
     for topic in TOPICS:
         many.rest.wait_for_dag(f"{topic}_ranges")
-    portions = [TOPICS[0]] * round(ranges * TASK_SHARE * 2 / PORTION)
+    portions = [TOPICS[0]] * max(1, round(ranges * TASK_SHARE * 2 / PORTION))
     portions += TOPICS[1:] * -(-round(ranges * (1 - TASK_SHARE) * 2 / PORTION) // len(TOPICS[1:]))
     many.randomness.shuffle(portions)
     disturbances, happened, said_s = 5 * kills, 0, 0.0
