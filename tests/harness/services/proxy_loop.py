@@ -193,7 +193,11 @@ class ProxyLoop:
             task.add_done_callback(self._ended)
 
     async def _serve_one(self, connection: socket.socket) -> None:
-        peer = _peer(*await asyncio.open_connection(sock=connection, limit=BUFFER_BYTES))
+        try:
+            peer = _peer(*await asyncio.open_connection(sock=connection, limit=BUFFER_BYTES))
+        except asyncio.CancelledError:
+            _reset_when_closed(connection)  # asyncio closes it in its next turn
+            raise
         try:
             await self._serve(peer)
         except asyncio.IncompleteReadError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import http.client
 import random
@@ -13,7 +14,7 @@ import warnings
 import zlib
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from xml.etree import ElementTree as ET
 
@@ -687,12 +688,13 @@ def test_requests_and_bytes_are_counted_by_method(proxy, client):
 def test_nothing_is_left_at_the_end(server):
     """Whatever is under way is reset, the thread ends, and nobody listens on the port."""
     before = set(threading.enumerate())
-    with warnings.catch_warnings(), closing(socket.socket()) as late:
+    with warnings.catch_warnings(), ExitStack() as sockets:
         warnings.simplefilter("error")
+        late = sockets.enter_context(socket.socket())
         with HttpFaultProxy("127.0.0.1", server.server_port) as proxy:
             hang = proxy.add(Rule(Hang(), method="PUT"))
             slow = proxy.add(Rule(Latency(3_600), method="HEAD"))
-            clients = [client_of(proxy) for _ in range(4)]
+            clients = [sockets.enter_context(closing(client_of(proxy))) for _ in range(4)]
             clients[0].request("PUT", "/h", BODY)
             clients[1].request("GET", "/waits")
             clients[2].request("HEAD", "/a")
@@ -703,12 +705,35 @@ def test_nothing_is_left_at_the_end(server):
         for client in clients:
             with is_reset():
                 client.sock.recv(1)
-            client.close()
         with pytest.raises(ConnectionRefusedError):
             late.connect(("127.0.0.1", proxy.port))
     assert "http-fault-proxy" not in {thread.name for thread in threading.enumerate()}
     assert proxy.connections == 0
     assert before <= set(threading.enumerate())
+
+
+@pytest.mark.parametrize("turns", range(8))
+def test_a_connection_is_reset_as_soon_as_it_is_open(server, turns):
+    """It makes no difference how far the proxy had got with accepting it."""
+    with HttpFaultProxy("127.0.0.1", server.server_port) as proxy:
+        held, let_go = threading.Event(), threading.Event()
+
+        async def refuse(loop):
+            held.set()
+            let_go.wait(TIMEOUT_S)  # the loop stands still: nothing is accepted yet
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await loop.refuse()
+
+        with ThreadPoolExecutor(1) as worker:
+            refused = worker.submit(proxy._loop.call, refuse(proxy._loop))
+            assert held.wait(TIMEOUT_S)
+            with closing(client_of(proxy)) as client:
+                client.connect()
+                let_go.set()
+                refused.result(TIMEOUT_S)
+                with is_reset():
+                    client.sock.recv(1)
 
 
 def test_one_who_does_not_speak_http_is_told_of_at_the_end(server):
