@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import signal
+import tempfile
 
 import pytest
 from hypothesis import settings
@@ -26,8 +29,13 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["MEMQ_CONFIG"] = os.devnull
 os.environ.pop("MEMQ_PROFILE", None)
 
-# For every Spark that a test starts, or a program that it starts.
-os.environ[spark_classes.VARIABLE] = spark_classes.java_options()
+# For every Spark that a test starts, or a program that it starts. Those that are killed leave files.
+_spark_files = tempfile.mkdtemp(prefix="memq-spark-")
+atexit.register(shutil.rmtree, _spark_files, ignore_errors=True)
+os.environ["SPARK_LOCAL_DIRS"] = _spark_files
+os.environ[spark_classes.VARIABLE] = (
+    f"{spark_classes.java_options()} -Djava.io.tmpdir={_spark_files}"
+)
 
 
 @pytest.fixture(scope="module")
