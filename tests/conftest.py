@@ -29,7 +29,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["MEMQ_CONFIG"] = os.devnull
 os.environ.pop("MEMQ_PROFILE", None)
 
-# For every Spark that a test starts, or a program that it starts. Those that are killed leave files.
+# For every Spark that a test or a program of it starts; those that are killed leave files.
 _spark_files = tempfile.mkdtemp(prefix="memq-spark-")
 atexit.register(shutil.rmtree, _spark_files, ignore_errors=True)
 os.environ["SPARK_LOCAL_DIRS"] = _spark_files
