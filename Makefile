@@ -45,7 +45,7 @@ $(INSTALLED): $(PROJECTS) requirements.txt
 requirements: $(INSTALLED) ## Pin what pyproject.toml asks for; UPGRADE=1 takes the newest
 	$(COMPILE) $(if $(UPGRADE),--upgrade)
 
-test: $(INSTALLED) ## Run the whole test suite, in two processes; ARGS="-k name" is for pytest
+test: $(INSTALLED) ## Run the whole test suite, in three processes; ARGS="-k name" is for pytest
 	$(BIN)/python -m $(if $(ARGS),pytest $(ARGS),tests)
 
 test-unit: $(INSTALLED) ## Run the quick tests, which need no service

@@ -1,10 +1,11 @@
-"""Run the whole suite in two processes: `make test`.
+"""Run the whole suite in three processes: `make test`.
 
 Airflow waits most of the time, for schedules, looks and time-outs. So its tests run beside all the
-others, and after them as many as make both processes end at about the same time. What they print is
-shown at the end; the last lines name each test that failed in either process, and the services for
-want of which tests were skipped, for a reader who sees the end of a log only. In a new checkout a
-third process makes the archive with which Spark starts sooner, while they begin.
+others, and after them as many as make both processes end at about the same time. The tests that
+need no service and look at no clock take what time of the processor these two leave. What the
+processes beside print is shown at the end; the last lines name each test that failed in any of
+them, and the services for want of which tests were skipped, for a reader who sees the end of a log
+only. What a new checkout lacks is prepared while they begin (`tests.harness.prepare`).
 """
 
 from __future__ import annotations
@@ -12,27 +13,38 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from xml.etree import ElementTree as ET
+
+import pytest
 
 from tests.harness.services.missing import PROPERTY, Missing
 
 ROOT = Path(__file__).parents[1]
-BESIDE = [
-    "tests/system/airflow",
-    "tests/integration/cli",
-    "tests/integration/notification",
-    "tests/unit",
-]
 PYTEST = [sys.executable, "-m", "pytest", "-o", "junit_family=xunit1"]  # xunit1 names the file
+BESIDE = {
+    (*PYTEST, "-p", "no:cacheprovider"): (
+        "tests/system/airflow",
+        "tests/integration/broker",
+        "tests/integration/cli",
+        "tests/integration/notification",
+        "tests/integration/services",
+        "tests/integration/storage",
+    ),
+    ("nice", *PYTEST, "-p", "no:cacheprovider"): ("tests/unit", "tests/simulation"),
+}
+"""Commands that run beside that for all the other tests, and the folders of each."""
+
 MESSAGE_CHARACTERS = 300
+INTERRUPTED = int(pytest.ExitCode.INTERRUPTED)
 
 
 def main() -> int:
-    """Run both; the exit code is 0 only if both succeed."""
+    """Run all; the exit code is 0 only if all succeed."""
     with tempfile.TemporaryDirectory(prefix="memq-tests-") as folder:
-        reports = [Path(folder) / "beside.xml", Path(folder) / "others.xml"]
-        codes = _run(*reports)
+        reports = [Path(folder) / f"{number}.xml" for number in range(len(BESIDE) + 1)]
+        codes = _run(reports)
         for code, report in zip(codes, reports, strict=True):
             if code:
                 print("\n".join(_failures(code, report)), flush=True)
@@ -42,28 +54,38 @@ def main() -> int:
     return int(any(codes))
 
 
-def _run(beside_report: Path, others_report: Path) -> tuple[int, int]:
-    """Run both processes, each with its report; return their exit codes."""
-    with (
-        tempfile.TemporaryFile("w+") as log,
-        subprocess.Popen(
-            [*PYTEST, *BESIDE, f"--junitxml={beside_report}", "-p", "no:cacheprovider"],
-            cwd=ROOT,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        ) as beside,
-        subprocess.Popen([sys.executable, "-m", "tests.harness.spark_classes"], cwd=ROOT),
-    ):
-        ignored = [f"--ignore={folder}" for folder in BESIDE]
+def _run(reports: list[Path]) -> list[int]:
+    """Run all processes, each with its report; return their exit codes."""
+    others_report, *beside_reports = reports
+    ignored = [f"--ignore={folder}" for folders in BESIDE.values() for folder in folders]
+    with ExitStack() as stack:
+        stack.enter_context(
+            subprocess.Popen([sys.executable, "-m", "tests.harness.prepare"], cwd=ROOT)
+        )
+        beside = []
+        for (command, folders), report in zip(BESIDE.items(), beside_reports, strict=True):
+            log = stack.enter_context(tempfile.TemporaryFile("w+"))
+            process = subprocess.Popen(
+                [*command, *folders, f"--junitxml={report}"],
+                cwd=ROOT,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+            beside.append((stack.enter_context(process), folders, log))
+        codes = []
         try:
-            others = subprocess.call([*PYTEST, *ignored, f"--junitxml={others_report}"], cwd=ROOT)
-            print(f"tests: waiting for {' and '.join(BESIDE)}", flush=True)
-            beside.wait()
-        except KeyboardInterrupt:  # both have got it as well, and clean up
-            others = beside.wait()
-        log.seek(0)
-        print(log.read(), flush=True)
-    return beside.returncode, others
+            codes.append(
+                subprocess.call([*PYTEST, *ignored, f"--junitxml={others_report}"], cwd=ROOT)
+            )
+        except KeyboardInterrupt:  # all have got it as well, and clean up
+            codes.append(INTERRUPTED)
+        for process, folders, log in beside:
+            if process.poll() is None:
+                print(f"tests: waiting for {' and '.join(folders)}", flush=True)
+            codes.append(process.wait())
+            log.seek(0)
+            print(log.read(), flush=True)
+    return codes
 
 
 def _failures(code: int, report: Path) -> list[str]:
@@ -80,7 +102,7 @@ def _failures(code: int, report: Path) -> list[str]:
 
 
 def _missing(*reports: Path) -> Missing:
-    """Count the tests that both processes have skipped for want of a service."""
+    """Count the tests that the processes have skipped for want of a service."""
     missing = Missing()
     for report in reports:
         if report.exists():

@@ -94,7 +94,3 @@ def _archive() -> Path:
     files = [java.resolve(), *sorted(Path(pyspark.origin).with_name("jars").glob("*.jar"))]
     state = repr([(str(each), each.stat().st_mtime_ns) for each in files if each.exists()])
     return FOLDER / f"spark-{zlib.crc32(state.encode()):08x}.jsa"
-
-
-if __name__ == "__main__":
-    make()

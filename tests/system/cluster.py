@@ -24,7 +24,7 @@ from tests.simulation import history as h
 from tests.simulation.checkers.violation import Violation
 from tests.system.ledger import Name, Written, now_us, row_of
 from tests.system.lives import BrokerEndedError, Life, Lives, Seams
-from tests.system.plan import Plan, draw
+from tests.system.plan import Plan, draw, over_a_network
 from tests.system.runs import Report, carry_out, signs
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class ClusterPlan:
 def draw_cluster(seed: str, brokers: int) -> ClusterPlan:
     """The plan of a run of some ten seconds."""
     rng = random.Random(f"{seed}/{brokers} brokers")
-    plan = draw(seed)
+    plan = over_a_network(draw(seed))
     options = plan.options | {
         "retention_interval": "1s",
         "drain_timeout": "8s",

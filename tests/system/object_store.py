@@ -20,6 +20,7 @@ from tests.harness.services.http_faults import (
     Rule,
 )
 from tests.harness.services.s3proxy import REGION, S3Proxy
+from tests.system.plan import over_a_network
 
 if TYPE_CHECKING:
     import random
@@ -76,7 +77,8 @@ def store(folder: Path, jars: Jars | None = None) -> Iterator[dict[str, str]]:
 
 def in_store(plan: Plan, options: dict[str, str]) -> Plan:
     """The same run with its Batches in the store."""
-    return replace(plan, seams=plan.seams._replace(storage=partial(storage_of, options)))
+    seams = plan.seams._replace(storage=partial(storage_of, options))
+    return replace(over_a_network(plan), seams=seams)
 
 
 def storage_of(options: dict[str, str], folder: Path) -> ObjectStorage:

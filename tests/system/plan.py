@@ -93,6 +93,18 @@ def draw(seed: str) -> Plan:
     )
 
 
+def over_a_network(plan: Plan) -> Plan:
+    """The same run with upload deadlines that a store over a network meets on a busy machine.
+
+    Where no put is in time for half a minute, Messages fail that nothing is wrong with.
+    """
+    topics = {
+        name: options | ({"upload_deadline": "2s"} if options["upload_deadline"] == "100ms" else {})
+        for name, options in plan.topics.items()
+    }
+    return replace(plan, topics=topics)
+
+
 def draw_retention(seed: str) -> Plan:
     """The plan of a run that outlives its first Batches, with crashes while they are removed.
 

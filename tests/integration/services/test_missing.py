@@ -93,7 +93,7 @@ def test_required_services_are_not_skipped(project):
 
 
 def test_make_test_ends_with_what_was_skipped(project):
-    """The two processes of `make test` have one line for what both have skipped."""
+    """The processes of `make test` have one line for what all of them have skipped."""
     run(project, "")
     report = project / "report.xml"
     code = "from pathlib import Path; from tests.__main__ import _missing as m; import sys; "
