@@ -18,7 +18,9 @@ one that was killed is begun again and goes on where it was, as its ranges are t
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from itertools import pairwise
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -135,18 +137,31 @@ def _within(
 
 
 def _without(wanted: Iterable[OffsetRange], known: Collection[OffsetRange]) -> list[OffsetRange]:
+    stretches = _joined(known)
     found = []
     for each in wanted:
-        start = each.start
-        for other in sorted(known):
-            if other.partition != each.partition or other.end <= start or other.start >= each.end:
-                continue
-            if start < other.start:
-                found.append(each._replace(start=start, end=other.start))
-            start = other.end
+        mine, start = stretches.get(each.partition, []), each.start
+        for known_start, known_end in mine[bisect_right(mine, start, key=itemgetter(1)) :]:
+            if known_start >= each.end:
+                break
+            if start < known_start:
+                found.append(each._replace(start=start, end=known_start))
+            start = known_end
         if start < each.end:
             found.append(each._replace(start=start, end=each.end))
     return found
+
+
+def _joined(ranges: Iterable[OffsetRange]) -> dict[int, list[tuple[int, int]]]:
+    """Start and end of what ranges cover together, in order, by read partition."""
+    stretches: dict[int, list[tuple[int, int]]] = {}
+    for each in sorted(ranges):
+        mine = stretches.setdefault(each.partition, [])
+        if mine and each.start <= mine[-1][1]:
+            mine[-1] = mine[-1][0], max(mine[-1][1], each.end)
+        else:
+            mine.append((each.start, each.end))
+    return stretches
 
 
 def cut(

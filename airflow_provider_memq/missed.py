@@ -23,11 +23,14 @@ that Airflow remembers are taken for done, since `airflow db clean` removes runs
 
 It says as well which DAG was looked at. Another DAG begins there: what had no run of the one before
 gets one of the new one. A range that had one is not emitted again, as long as the DAG before is
-there. Who deletes that deletes its runs: what had not ended by then is lost sight of, and what it
-had since the last look gets another one.
+there. Its runs that have not ended may never do so, for Airflow starts no task of a DAG whose file
+is gone. So they are told of, and looked at until they have ended. Who deletes the DAG before
+deletes its runs: what had not ended by then gets a run of the new one, and so does what had ended
+since the last look.
 
 And it says that there was a plan. Where the events of all plans are gone, nobody knows how far was
-planned, and that is refused rather than guessed.
+planned. So that is refused rather than guessed, unless the planner is given the offsets to go on
+from.
 """
 
 from __future__ import annotations
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
 MAX_AGAIN = 1_000  # ranges that one plan emits again; the next look goes on
 MARK = "all_have_runs"  # key in the state store
 MAX_BEFORE = 5  # DAGs whose runs are looked at beside those of the present one
+UNFINISHED = ["queued", "running"]  # states of runs whose range is still to be processed
 NOT_FOUND = 404  # the API server's answer about what there is not
 _BEGIN = datetime(1970, 1, 1, tzinfo=UTC)
 _RUN_TIME = re.compile(r"__(\d{4}-\d\d-\d\dT[0-9:.]+(?:\+00:00|Z))")
@@ -62,15 +66,27 @@ class RangesWithoutRun(NamedTuple):
         again: keys to emit again, in the order in which they were planned.
         waiting: keys without a run that were emitted too short a time ago.
         until: all that was emitted before this time has its run.
+        stuck: keys whose run is one of a DAG before, and has not ended.
     """
 
     again: list[str]
     waiting: list[str]
     until: datetime | None
+    stuck: list[str]
+
+
+class _Run(NamedTuple):
+    """A run for one range: when it was made, and whether it has ended."""
+
+    made: datetime
+    has_ended: bool
 
 
 def ranges_without_run(
-    plans: Iterable[StoredPlan], with_run: Collection[str], settled: datetime
+    plans: Iterable[StoredPlan],
+    with_run: Collection[str],
+    settled: datetime,
+    unfinished: Collection[str] = (),
 ) -> RangesWithoutRun:
     """Which ranges have no run.
 
@@ -78,6 +94,7 @@ def ranges_without_run(
         plans: of one topic, the oldest first.
         with_run: partition keys of the DAG's runs.
         settled: what was emitted before this time has its run, or never gets one.
+        unfinished: those of them that have one of a DAG before, which has not ended.
     """
     first: dict[str, datetime] = {}
     last: dict[str, datetime] = {}
@@ -88,12 +105,14 @@ def ranges_without_run(
             first.setdefault(key, at)
             last[key] = at
     missing = [key for key in first if key not in with_run]
-    if missing:
-        until = min(first[key] for key in missing) - timedelta(microseconds=1)
+    stuck = [key for key in first if key in unfinished]
+    if missing or stuck:
+        until = min(first[key] for key in (*missing, *stuck)) - timedelta(microseconds=1)
     return RangesWithoutRun(
         [key for key in missing if last[key] <= settled][:MAX_AGAIN],
         [key for key in missing if last[key] > settled],
         until,
+        stuck,
     )
 
 
@@ -120,6 +139,26 @@ class MissedRanges:
     def __repr__(self) -> str:
         return f"<MissedRanges {self._dag_id}>"
 
+    def check_remembered(self, last: Ledger | None, *, begins_at_offsets: bool) -> None:
+        """Refuse to begin anew where there was a plan, but for offsets that are given.
+
+        Args:
+            last: the last plan; None where there is none.
+            begins_at_offsets: whether the first plan begins at offsets that were given.
+
+        Raises:
+            ConfigError: there was a plan, and Airflow has forgotten it.
+        """
+        mark = self._mark()
+        if last is None and not begins_at_offsets and _time(mark, "until") > _BEGIN:
+            raise ConfigError(
+                f"{self._plan.name}: nothing is left of what was planned, though all that was "
+                f"planned until {mark['until']} has its runs: its events were deleted, as by "
+                "`airflow db clean`, and a new plan would begin anew and process again what "
+                "was processed. Run the planner once with the offsets to go on from as its start, "
+                'such as {"0": 5}'
+            )
+
     def look(self, last: Ledger | None) -> RangesWithoutRun:
         """What is to be emitted again; nothing where the last look was a short time ago.
 
@@ -127,35 +166,30 @@ class MissedRanges:
             last: the last plan; None where there is none.
 
         Raises:
-            ConfigError: there is no such DAG, or there was a plan that Airflow has forgotten.
+            ConfigError: there is no such DAG.
         """
-        kept: Any = self._store.get(MARK)
-        mark: dict[str, Any] = kept if isinstance(kept, dict) else {}
+        mark = self._mark()
         if last is None:
-            if _time(mark, "until") > _BEGIN:
-                raise ConfigError(
-                    f"{self._plan.name}: nothing is left of what was planned, though all that was "
-                    f"planned until {mark['until']} has its runs: its events were deleted, as by "
-                    "`airflow db clean`, and a new plan would begin anew and process again what "
-                    f"was processed. Give the planner the start to go on from, and delete {MARK!r} "
-                    "from the state store of the asset"
-                )
-            self._keep(_BEGIN, _BEGIN, [])
-            return RangesWithoutRun([], [], None)
+            if not mark:  # else another try, or a plan that goes on from offsets that were given
+                self._keep(_BEGIN, _BEGIN, [])
+            return RangesWithoutRun([], [], None, [])
         before = _before(mark, self._dag_id)
         is_known = mark.get("dag_id") == self._dag_id
         if is_known and _time(mark, "looked") > self._now - self._after:
-            return RangesWithoutRun([], [], None)
+            return RangesWithoutRun([], [], None, [])
         since = _time(mark, "until") if mark else None
-        runs = self._runs(self._dag_id, since)
+        mine = self._runs(self._dag_id, since)
+        runs: dict[str, _Run] = {}
         for each in before:
             runs |= self._runs(each, since)
+        unfinished = {key for key, run in runs.items() if not run.has_ended} - mine.keys()
+        runs |= mine
         if since is None:
-            since = min(runs.values(), default=_BEGIN)
+            since = min((run.made for run in runs.values()), default=_BEGIN)
         plans = plans_since(self._events, self._plan, since)
-        mine = [each for each in plans if each.ledger.incarnation == last.incarnation]
-        found = ranges_without_run(mine, runs, self._now - self._after)
-        if not (found.again or found.waiting):
+        plans = [each for each in plans if each.ledger.incarnation == last.incarnation]
+        found = ranges_without_run(plans, runs, self._now - self._after, unfinished)
+        if not (found.again or found.waiting or found.stuck):
             before = []  # from here on all runs are of this DAG
         if found.again and is_paused(self._ti, self._dag_id):
             found = found._replace(again=[])
@@ -164,20 +198,25 @@ class MissedRanges:
         self._keep(looked, found.until or since, before)
         return found
 
+    def _mark(self) -> dict[str, Any]:
+        kept: Any = self._store.get(MARK)
+        return kept if isinstance(kept, dict) else {}
+
     def _keep(self, looked: datetime, until: datetime, before: list[str]) -> None:
         times = {"looked": looked.isoformat(), "until": until.isoformat()}
         self._store.set(MARK, {"dag_id": self._dag_id, "before": [*before], **times})
 
-    def _runs(self, dag_id: str, since: datetime | None) -> dict[str, datetime]:
-        """Partition keys of a DAG's runs since a time, and when each run was made."""
-        found: dict[str, datetime] = {}
+    def _runs(self, dag_id: str, since: datetime | None) -> dict[str, _Run]:
+        """Runs of a DAG since a time, by partition key."""
+        found: dict[str, _Run] = {}
         for run_id in self._ti.get_task_states(dag_id):
             named = _RUN_TIME.search(run_id)
             if named and since and datetime.fromisoformat(named[1]) < since - CLOCKS_APART:
                 continue
             run = _dag_run(dag_id, run_id)
             if run.partition_key:
-                found[run.partition_key] = run.run_after
+                has_ended = run.state not in UNFINISHED
+                found[run.partition_key] = _Run(run.run_after, has_ended)
         return found
 
 

@@ -162,5 +162,5 @@ def check_retained_since(
     raise OffsetOutOfRangeError(
         f"retention may have removed Batches of the window of {topic!r} from {iso(start_ms)} to "
         f"{'now' if end_ms is None else iso(end_ms)}: of partition {last.partition} all is "
-        f"retained since {since} only. Let the window begin then or later"
+        f"retained since {since} only. Let the window begin later: retention goes on"
     )

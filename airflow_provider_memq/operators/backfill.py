@@ -26,15 +26,23 @@ from airflow_provider_memq.values import bytes_or, count_or, parse_flag, time_ms
 from airflow_provider_memq.versions import PLANNING, AirflowSkipException, conf
 from memq.core.ranges import OffsetRange
 from memq.core.units import counted
-from memq.errors import ConfigError, CorruptDataError, DataLossError, TopicRecreatedError
+from memq.errors import (
+    ConfigError,
+    CorruptDataError,
+    DataLossError,
+    OffsetOutOfRangeError,
+    TopicRecreatedError,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from airflow.sdk import Context
 
     from airflow_provider_memq.ranges import RangeContents
+    from airflow_provider_memq.topics import TopicState
     from memq.client.topic import SyncTopicClient
+    from memq.core.manifest import Manifest
 
 READERS = 8  # of manifests at a time
 MAX_MAPPED = 1024  # Airflow's default of `[core] max_map_length`
@@ -81,12 +89,13 @@ class MemqBackfillOperator(MemqTopicOperator):
         The keys of the ranges, the oldest first. The XCom `backfill` has `{"topic", "ranges":
         [{"key", "partition", "start", "end", "batches", "records", "bytes"}, …], "batches",
         "bytes", "done": ranges that have their manifest, "left": ranges beyond `max_ranges`,
-        "began_ms", "dry_run"}`.
+        "removed": ranges of which retention has removed the beginning, "began_ms", "dry_run"}`.
 
     Raises:
         TopicRecreatedError: the topic was recreated since the ranges were planned.
         OffsetOutOfRangeError: retention removed some of the Batches, or may have removed some of
-            the window; the message names a read partition, and since when it is retained.
+            the window; the message names a read partition, and since when it is retained, or which
+            range cannot be run. A window without a start does without such ranges.
         StorageError: it is not known whether a range has its manifest.
         ConfigError: nothing is planned yet, or Airflow has forgotten how; nothing or too much is
             asked for, or an argument is wrong.
@@ -141,15 +150,17 @@ class MemqBackfillOperator(MemqTopicOperator):
     def execute(self, context: Context) -> list[str]:
         """Find the ranges, list them, and hand them on."""
         dry_run, again = parse_flag("preview", self.preview), parse_flag("again", self.again)
-        most = count_or(
-            conf.getint("core", "max_map_length", fallback=MAX_MAPPED),
-            "max_ranges",
-            self.max_ranges,
-        )
-        found, new, incarnation = self._find(context)
+        most = self._most()
+        found, new, removed, incarnation = self._find(context)
+        self._check_removed(removed, again=again)
         todo = found if again else self._unwritten(found)
+        if again and len(todo) > most:
+            raise ConfigError(
+                f"again asks for {counted(len(todo), 'range')}, and one run takes {most}: the next "
+                "run would take the same ones once more. Ask for less at a time"
+            )
         taken = todo[:most]
-        result = self._tell(found, todo, taken, dry_run=dry_run)
+        result = self._tell(found, todo, taken, dry_run=dry_run) | {"removed": len(removed)}
         context["ti"].xcom_push(PLAN_KEY, result)
         keys = [range_key(each.range) for each in taken]
         if dry_run or not (taken or new):
@@ -160,8 +171,18 @@ class MemqBackfillOperator(MemqTopicOperator):
             context["outlet_events"][plan_asset(self.ranges)].extra = extra
         return keys
 
-    def _find(self, context: Context) -> tuple[list[RangeContents], list[OffsetRange], str]:
-        """All ranges that touch what is wanted, the oldest first; those that are cut now; and the
+    def _most(self) -> int:
+        mapped = conf.getint("core", "max_map_length", fallback=MAX_MAPPED)
+        most = count_or(mapped, "max_ranges", self.max_ranges)
+        if most == 0:
+            raise ConfigError("max_ranges = 0: a run takes 1 range or more")
+        return most
+
+    def _find(
+        self, context: Context
+    ) -> tuple[list[RangeContents], list[OffsetRange], list[OffsetRange], str]:
+        """The ranges that touch what is wanted and are retained, the oldest first; those of them
+        that are cut now; those of which retention has removed the beginning, or all; and the
         incarnation of the topic.
         """
         events, plan = context["inlet_events"], plan_asset(self.ranges)
@@ -175,10 +196,11 @@ class MemqBackfillOperator(MemqTopicOperator):
                 "is to backfills"
             )
         with self.hook.topic(self.topic) as client:
-            check_same_topic(last, read_state(self.topic, client))
+            state = read_state(self.topic, client)
+            check_same_topic(last, state)
             incarnation = last.incarnation
             known = planned | backfilled_ranges(events, plan, incarnation)
-            wanted = [self._of(incarnation, each) for each in self._wanted(client)]
+            wanted = [self._of(state, each) for each in self._wanted(client)]
             if lost := forgotten(wanted, [*known, *last.gaps], last.origins, last.ends):
                 raise ConfigError(
                     f"how {', '.join(map(str, lost[:MAX_NAMED]))} of {self.topic!r} were planned "
@@ -189,7 +211,7 @@ class MemqBackfillOperator(MemqTopicOperator):
             stretches = uncut(wanted, known, last.origins)
             if stretches:  # also by a backfill whose event Airflow has no longer
                 written = self._written(incarnation, {each.partition for each in stretches})
-                known |= {each for each in written if uncut([each], known, last.origins) == [each]}
+                known |= {*written} & {*uncut(written, known, last.origins)}
                 stretches = uncut(wanted, known, last.origins)
             for stretch in stretches:
                 client.check_retained(stretch)
@@ -198,9 +220,34 @@ class MemqBackfillOperator(MemqTopicOperator):
                 for stretch in stretches
                 for each in cut(stretch, client.batches([stretch]), limits)
             ]
-            found = [contents_of(client, each) for each in touching(known, wanted)] + new
+            touched = touching(known, wanted)
+            removed = [each for each in touched if each.start < state.starts[each.partition]]
+            found = [contents_of(client, each) for each in touched if each not in removed] + new
         found.sort(key=lambda each: (each.first_ms, each.range))
-        return found, [each.range for each in new], incarnation
+        return found, [each.range for each in new], removed, incarnation
+
+    def _check_removed(self, removed: list[OffsetRange], *, again: bool) -> None:
+        """Do without ranges that are done, or that no window with a start and no key asks for."""
+        lost = [each for each in removed if again or not self._has_manifest(each)]
+        if not lost:
+            return
+        last = lost[-1]
+        text = f"{range_key(last)} cannot be run: retention has removed its beginning"
+        if not again:
+            text += ", and no manifest says that it is done"
+        if len(lost) > 1:
+            text += f"; and so it is with {counted(len(lost) - 1, 'range')} before"
+        if keys_of(self.keys) or time_ms_or_none("start", self.start) is not None:
+            raise OffsetOutOfRangeError(
+                f"{text}. Without it, ask by keys: partition {last.partition}, {last.end} and later"
+            )
+        self.log.warning("%s. The backfill begins behind it", text)
+
+    def _has_manifest(self, wanted: OffsetRange) -> bool:
+        """Whether a job has said that it wrote a range, which can be compared with nothing now."""
+        from memq.core.manifest import check_manifest  # noqa: PLC0415 - DAGs parse sooner
+
+        return self._holds(wanted, lambda found: check_manifest(found, self.topic, wanted))
 
     def _written(self, incarnation: str, partitions: set[int]) -> list[OffsetRange]:
         """The ranges that have manifests, whatever these say."""
@@ -214,13 +261,18 @@ class MemqBackfillOperator(MemqTopicOperator):
                     found.append(OffsetRange(partition, start, end, incarnation))
         return found
 
-    def _of(self, incarnation: str, wanted: OffsetRange) -> OffsetRange:
-        if wanted.incarnation not in ("", incarnation):
+    def _of(self, state: TopicState, wanted: OffsetRange) -> OffsetRange:
+        if wanted.incarnation not in ("", state.incarnation):
             raise TopicRecreatedError(
                 f"{range_key(wanted)} is of another incarnation of {self.topic!r} than "
-                f"{incarnation}, which there is now: its Batches are gone"
+                f"{state.incarnation}, which there is now: its Batches are gone"
             )
-        return wanted._replace(incarnation=incarnation)
+        if wanted.partition not in state.starts:
+            raise ConfigError(
+                f"{range_key(wanted)}: topic {self.topic!r} has no read partition "
+                f"{wanted.partition}; it has 0 to {max(state.starts)}"
+            )
+        return wanted._replace(incarnation=state.incarnation)
 
     def _wanted(self, client: SyncTopicClient) -> list[OffsetRange]:
         wanted = keys_of(self.keys)
@@ -228,6 +280,8 @@ class MemqBackfillOperator(MemqTopicOperator):
         timed = start_ms is not None or end_ms is not None
         if timed == bool(wanted):
             raise ConfigError("give either keys of ranges, or a window with start, end or both")
+        if start_ms is not None and end_ms is not None and end_ms <= start_ms:
+            raise ConfigError(f"the window from {self.start} to {self.end} ends before it begins")
         if timed:
             wanted = [each for each in client.ranges_between(start_ms, end_ms) if each.size > 0]
         if start_ms is not None:
@@ -241,16 +295,20 @@ class MemqBackfillOperator(MemqTopicOperator):
             return [each for each, done in zip(found, written, strict=True) if not done]
 
     def _is_written(self, expected: RangeContents) -> bool:
+        return self._holds(expected.range, lambda found: check(found, self.topic, expected))
+
+    def _holds(self, wanted: OffsetRange, check_it: Callable[[Manifest], object]) -> bool:
+        """Whether a range has a manifest that passes a check; one that does not is told of."""
         from memq.core.manifest import decode_manifest  # noqa: PLC0415 - DAGs parse sooner
 
-        path = manifest_path(self.manifest_dir, self.output_dir, self.topic, expected.range)
+        path = manifest_path(self.manifest_dir, self.output_dir, self.topic, wanted)
         payload = files.read_if_any(path, self.aws_conn_id)
         if payload is None:
             return False
         try:
-            check(decode_manifest(payload), self.topic, expected)
+            check_it(decode_manifest(payload))
         except (CorruptDataError, DataLossError, TopicRecreatedError) as exc:
-            self.log.warning("%s does not hold, so its range is run: %s", path, exc)
+            self.log.warning("%s does not hold, so its range is not done: %s", path, exc)
             return False
         return True
 
@@ -286,7 +344,7 @@ def after_range(context: Any, result: Any = None) -> None:
     """Say how far a backfill is: the `post_execute` of the task that is mapped over its ranges.
 
     The events of the task's outlets get the key of their range, as those of a run for one range
-    have it. The task of the backfill is the one before this task.
+    have it. The task of the backfill is one right before this task.
 
     Args:
         context: of the task.
@@ -297,12 +355,19 @@ def after_range(context: Any, result: Any = None) -> None:
     for asset in task.outlets:
         if isinstance(asset, Asset):
             context["outlet_events"][asset].add_partitions([key])
+    # The range is done: it must not be run again for want of what is only told here.
     try:
-        (before,) = task.upstream_task_ids
-        plan = ti.xcom_pull(task_ids=before, key=PLAN_KEY)
+        before = sorted(task.upstream_task_ids)
+        plans = [ti.xcom_pull(task_ids=each, key=PLAN_KEY) for each in before]
         told = ti.get_task_states(ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id])
-    except AirflowRuntimeError as exc:  # the range is done: it must not be run again for this
+    except AirflowRuntimeError as exc:
         task.log.warning("how far the backfill is cannot be told: %s", exc)
+        return
+    plan = next((each for each in plans if each), None)
+    if plan is None:
+        task.log.warning(
+            "how far the backfill is cannot be told: no task right before this one is a backfill"
+        )
         return
     states = told.get(ti.run_id, {})
     done = [
@@ -328,7 +393,15 @@ def keys_of(keys: Sequence[str] | str | None) -> list[OffsetRange]:
     """
     if keys is None or (isinstance(keys, str) and keys.strip() in ("", "None")):
         return []
+    found: object = keys
     if isinstance(keys, str):
         text = keys.strip()
-        keys = json.loads(text) if text.startswith("[") else text.split(",")
-    return [parse_key(key.strip()) for key in keys]
+        try:
+            found = json.loads(text) if text.startswith("[") else text.split(",")
+        except ValueError:
+            found = None
+    if not isinstance(found, list | tuple) or not all(isinstance(each, str) for each in found):
+        raise ConfigError(
+            f"keys = {keys!r}: must be a list of keys of ranges, or its text: with commas, or JSON"
+        )
+    return [parse_key(each.strip()) for each in found]

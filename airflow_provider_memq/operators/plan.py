@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR, TriggerFailureReason
 
 from airflow_provider_memq.ledger import carried_on, first_ledger, is_same_topic, last_ledger
-from airflow_provider_memq.missed import MissedRanges, is_paused
+from airflow_provider_memq.missed import UNFINISHED, MissedRanges, is_paused
 from airflow_provider_memq.operators.base import MemqTopicOperator, now_ms
 from airflow_provider_memq.range_assets import plan_asset
 from airflow_provider_memq.ranges import UNBOUNDED, Limits, range_key
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from airflow_provider_memq.values import Offsets
 
 DEFAULT_RANGES = 100  # per read partition and plan; each becomes a DAG run
-UNFINISHED = ["queued", "running"]  # states of runs whose range is still to be processed
 LONGEST_WAIT = 4  # of the retention, a part: long before `MemqRetentionOperator` warns
 HELD_LOOK_MS = 60_000  # between two looks whether runs have ended
 LEAST_WAIT_MS = 10_000  # Airflow 3.3 may fail a deferred task that resumes within seconds
@@ -182,12 +181,17 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         limits, dry_run = self._limits(), parse_flag("preview", self.preview)
         held = self._is_held(context)
         last = last_ledger(context["inlet_events"], plan_asset(self.ranges))
+        missed = self._missed(context)
+        if missed is not None:
+            by_offsets = not isinstance(start_of(self.start), str)
+            missed.check_remembered(last, begins_at_offsets=by_offsets)
         with self.hook.topic(self.topic) as client:
             limits = limits._replace(longest_ms=client.info().config.retention_ms // LONGEST_WAIT)
             state = read_state(self.topic, client)
             begin = self._begin(last, state)
             plan = next_ranges(client, state, begin.ends, limits, now_ms(), held=held)
-        again = [] if dry_run else self._again(context, last, begin)
+        is_same = last is None or begin.life == last.life
+        again = self._again(missed, last) if missed and is_same and not dry_run else []
         if plan.waiting and self.deferrable and not (dry_run or plan.ranges or again):
             self._wait(begin, plan, held=held)
         ledger = begin.advanced((each.range for each in plan.ranges), again)
@@ -247,16 +251,28 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         wait = timedelta(milliseconds=max(0, until_ms - now)) + TRIGGER_GRACE
         self.defer(trigger=trigger, method_name="execute", timeout=wait)
 
-    def _again(self, context: Context, last: Ledger | None, begin: Ledger) -> list[str]:
-        """Keys of the ranges that got no run."""
-        if self.process_dag_id is None or (last is not None and begin.life != last.life):
-            return []
+    def _missed(self, context: Context) -> MissedRanges | None:
+        if self.process_dag_id is None:
+            return None
         after = timedelta(milliseconds=duration_ms_or(0, self.missed_after))
         plan, now = plan_asset(self.ranges), datetime.now(UTC)
-        again = MissedRanges(context, plan, self.process_dag_id, after, now).look(last).again
-        for key in again:
+        return MissedRanges(context, plan, self.process_dag_id, after, now)
+
+    def _again(self, missed: MissedRanges, last: Ledger | None) -> list[str]:
+        """Keys of the ranges that got no run."""
+        found = missed.look(last)
+        for key in found.again:
             self.log.warning("range %s got no run of %s: emitted again", key, self.process_dag_id)
-        return again
+        if found.stuck:
+            self.log.warning(
+                "%s, from %s on, wait for runs of another DAG than %s that have not ended. If its "
+                "file is gone, Airflow starts none of their tasks: delete that DAG, and they get "
+                "runs of this one",
+                counted(len(found.stuck), "range"),
+                found.stuck[0],
+                self.process_dag_id,
+            )
+        return found.again
 
     def _begin(self, last: Ledger | None, state: TopicState) -> Ledger:
         """The ledger that this plan goes on from."""

@@ -79,7 +79,8 @@ class Consumer:
     def stored(self, asset: Any, key: str | None, at: datetime) -> None:
         if asset.name == self.asset.name and key and not self.paused:
             run_id = f"asset_triggered__{at.isoformat()}_{len(self.runs)}"
-            self.runs[run_id] = SimpleNamespace(partition_key=key, run_after=at)
+            run = SimpleNamespace(partition_key=key, run_after=at, state="success")
+            self.runs[run_id] = run
 
     def keys(self) -> list[str]:
         """What was run, sorted."""

@@ -21,9 +21,9 @@ from airflow_provider_memq.range_assets import plan_asset, processed_asset, rang
 from airflow_provider_memq.ranges import parse_key
 from airflow_provider_memq.topics import contents_of
 from memq.core.manifest import Manifest, encode_manifest
-from memq.errors import ConfigError, StorageError
+from memq.errors import ConfigError, OffsetOutOfRangeError, StorageError
 from tests.advice import follows
-from tests.integration.airflow.here import TOPIC, world
+from tests.integration.airflow.here import RETENTION_S, TOPIC, world
 
 RANGES, DONE = ranges_asset(TOPIC), processed_asset(TOPIC, "job")
 
@@ -64,16 +64,21 @@ def _process(here, keys, wrong, output_dir=None, manifest_dir=None):
         path = Path(manifest_path(manifest_dir, output_dir or str(here.lake), TOPIC, it.range))
         path.parent.mkdir(parents=True, exist_ok=True)
         counts = {name: getattr(it, name) for name in ("batches", "messages", "records", "crc_sum")}
-        manifest = Manifest(
-            job="range_to_parquet",
-            topic=TOPIC,
-            output=str(here.lake),
-            files=[],
-            started_ms=1,
-            finished_ms=2,
-            **{**it.range._asdict(), **counts, "bytes": it.size_bytes, **wrong},
-        )
-        path.write_bytes(encode_manifest(manifest))
+        counts["bytes"] = it.size_bytes
+        path.write_bytes(encode_manifest(manifest_of(here, it.range, **{**counts, **wrong})))
+
+
+def manifest_of(here, offsets, **counts):
+    nothing = dict.fromkeys(("batches", "messages", "records", "crc_sum", "bytes"), 0)
+    return Manifest(
+        job="range_to_parquet",
+        topic=TOPIC,
+        output=str(here.lake),
+        files=[],
+        started_ms=1,
+        finished_ms=2,
+        **{**offsets._asdict(), **nothing, **counts},
+    )
 
 
 async def test_whole_planned_ranges_are_run_and_the_plan_does_not_move(here):
@@ -130,6 +135,61 @@ async def test_a_run_takes_so_many_and_the_next_one_the_rest(here):
     await process(here, first)
     rest = await here.run(backfill(here, keys=offsets(0, 5), max_ranges="3"))
     assert spans(first + rest) == [(n, n + 1) for n in range(5)]
+
+
+@follows("Ask for less at a time")
+async def test_what_is_run_again_must_fit_into_one_run(here):
+    """Nothing tells the next run where the one before ended, so it would run the same ones."""
+    await here.publish(5)
+    await here.run(plan(max_offsets=1))
+    await process(here, await here.run(backfill(here, keys=offsets(0, 5))))
+
+    with pytest.raises(ConfigError, match="again asks for 5 ranges, and one run takes 3"):
+        await here.run(backfill(here, keys=offsets(0, 5), max_ranges=3, again=True))
+    for asked in (offsets(0, 3), offsets(3, 5)):
+        keys = await here.run(backfill(here, keys=asked, max_ranges=3, again=True))
+        assert len(keys) == parse_key(asked[0]).size
+
+
+@pytest.fixture
+async def cut_short(here):
+    """Ranges 0 to 4 and 4 to 7, of which retention has removed 0 and 1."""
+    await here.publish(2)
+    here.later(RETENTION_S / 2)
+    await here.publish(2)
+    await here.run(plan(max_offsets=4))
+    await here.publish(3)
+    await here.run(plan(max_offsets=3))
+    here.later(RETENTION_S / 2 + 1)
+    assert await here.expire() == 2
+    return here
+
+
+async def test_a_window_without_a_start_does_without_what_cannot_be_run_whole(cut_short, capsys):
+    """It begins with what is retained: behind a range whose beginning retention has removed."""
+    assert spans(await cut_short.run(backfill(cut_short, end=cut_short.at(1)))) == [(4, 7)]
+    assert cut_short.store.xcoms["backfill"]["removed"] == 1
+    assert "The backfill begins behind it" in capsys.readouterr().out
+
+
+@follows("Without it, ask by keys: partition …, … and later")
+@pytest.mark.parametrize("by", ["keys", "start"])
+async def test_a_range_that_was_asked_for_and_cannot_be_run_whole_is_refused(cut_short, by):
+    """Its rows would be missing, and nobody would know; with its manifest it is done."""
+    start = cut_short.at(-RETENTION_S + 0.5)
+    asked = {"keys": {"keys": offsets(3, 6)}, "start": {"start": start}}[by]
+    with pytest.raises(OffsetOutOfRangeError, match=r"-000000000004@.* cannot be run") as refused:
+        await cut_short.run(backfill(cut_short, **asked))
+    assert "ask by keys: partition 0, 4 and later" in str(refused.value)
+    assert spans(await cut_short.run(backfill(cut_short, keys=offsets(4, 6)))) == [(4, 7)]
+
+    (first, _) = cut_short.store.keys(RANGES)
+    path = Path(manifest_path(None, str(cut_short.lake), TOPIC, parse_key(first)))
+    path.parent.mkdir(parents=True)
+    path.write_bytes(encode_manifest(manifest_of(cut_short, parse_key(first), batches=4)))  # noqa: ASYNC240
+    assert spans(await cut_short.run(backfill(cut_short, **asked))) == [(4, 7)]
+    with pytest.raises(OffsetOutOfRangeError, match="retention has removed its beginning"):
+        await cut_short.run(backfill(cut_short, **asked, again=True))
 
 
 @follows("Run the planner once; with start='latest' it leaves all that there is to backfills")
@@ -244,6 +304,12 @@ async def test_a_manifest_that_cannot_be_read_is_not_missing(here):
         {"keys": offsets(0, 1), "start": "x"},
         {"start": "soon"},
         {"end": "x", "max_bytes": "1 x"},
+        {"start": "2026-01-02T00:00:00Z", "end": "2026-01-01T00:00:00Z"},
+        {"keys": offsets(0, 1), "max_ranges": 0},
+        {"keys": "[00000:000000000000-000000000001]"},
+        {"keys": "[1]"},
+        {"keys": [1]},
+        {"keys": "00007:000000000000-000000000001"},
     ],
 )
 async def test_a_backfill_must_be_told_what(here, asked):
@@ -264,7 +330,9 @@ class Task:
         self.log, self.states = logging.getLogger("test.backfill"), states
 
     def xcom_pull(self, task_ids, key):
-        assert (task_ids, key) == ("backfill", "backfill")
+        assert key == "backfill"
+        if task_ids != "backfill":
+            return None
         rows = [{"bytes": size} for size in (100, 200, 700)]
         return {"ranges": rows, "bytes": 1000, "began_ms": time.time_ns() // 1_000_000 - 60_000}
 
@@ -297,3 +365,23 @@ def test_whoever_is_done_says_how_far_all_are(caplog, states, told):
     assert told in caplog.text
     assert states is None or " min left" in caplog.text
     assert outlets[DONE].partition_keys == {offsets(5, 9)[0] + "@" + "a" * 16}
+
+
+@pytest.mark.parametrize(
+    ("upstream", "told"),
+    [
+        ({"backfill", "approval"}, "20 %: 1 of 3 ranges"),
+        ({"approval"}, "how far the backfill is cannot be told"),
+        (set(), "how far the backfill is cannot be told"),
+    ],
+)
+def test_a_range_that_is_done_is_done_whatever_comes_before_its_task(caplog, upstream, told):
+    """The backfill is one of the tasks before it; without one the task ends well all the same."""
+    task = Task({"process_1": "success"})
+    task.upstream_task_ids = upstream
+    caplog.set_level(logging.INFO, "test.backfill")
+    result = {"partition": 0, "start": 5, "end": 9, "incarnation": "a" * 16, "records": 1}
+
+    after_range({"ti": task, "task": task, "outlet_events": OutletEventAccessors()}, result)
+
+    assert told in caplog.text

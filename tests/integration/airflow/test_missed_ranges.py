@@ -127,22 +127,65 @@ async def test_another_dag_goes_on_where_the_one_before_was(here):
     assert (mark["dag_id"], mark["before"]) == ("other", [])
 
 
-@follows("Give the planner the start to go on from, and delete … from the state store of the asset")
+@follows("delete that DAG, and they get runs of this one")
+async def test_runs_that_the_dag_before_has_not_ended_are_not_lost_sight_of(here, capsys):
+    """They are told of as long as they stand; when their DAG is deleted, the new one has them."""
+    consumer = here.store.consumer
+    await here.publish(3)
+    await here.run(plan())
+    list(consumer.runs.values())[1].state = "queued"
+    consumer.renamed("other")
+
+    for _ in range(3):
+        assert (await here.run(plan(process_dag_id="other")))["again"] == []
+        assert "1 range, from 00000:000000000001-" in capsys.readouterr().out
+    del consumer.of_others[PROCESS]  # as Airflow does with its DAG
+    for _ in range(3):
+        await here.run(plan(process_dag_id="other"))
+
+    assert 1 in offsets(consumer.keys())
+
+
+async def test_runs_that_the_dag_before_ends_are_over(here):
+    """Then there is nothing to look for any more."""
+    consumer = here.store.consumer
+    await here.publish(2)
+    await here.run(plan())
+    (_, last) = consumer.runs.values()
+    last.state = "running"
+    consumer.renamed("other")
+    await here.run(plan(process_dag_id="other"))
+    assert here.store.state(plan_asset(RANGES))[MARK]["before"] == [PROCESS]
+    last.state = "failed"
+
+    for _ in range(2):
+        await here.run(plan(process_dag_id="other"))
+
+    assert consumer.keys() == []
+    assert here.store.state(plan_asset(RANGES))[MARK]["before"] == []
+
+
+@follows('Run the planner once with the offsets to go on from as its start, such as {"0": 5}')
 async def test_a_plan_whose_events_are_gone_is_not_made_anew(here):
-    """Nothing is planned twice because Airflow has forgotten it."""
+    """Nothing is planned twice because Airflow has forgotten it; a dry run says so as well."""
     for _ in range(2):
         await here.publish(2)
         await here.run(plan())
     here.store.events[plan_asset(RANGES).name].clear()
 
-    with pytest.raises(ConfigError, match="nothing is left of what was planned"):
-        await here.run(plan())
-
+    for options in ({}, {"preview": True}, {"start": "latest"}):
+        with pytest.raises(ConfigError, match="nothing is left of what was planned"):
+            await here.run(plan(**options))
     assert offsets(here.store.keys(RANGES)) == [0, 1, 2, 3]
-    del here.store.state(plan_asset(RANGES))[MARK]
+
     await here.publish(1)
-    await here.run(plan(start={"0": 4}))
-    assert offsets(here.store.keys(RANGES)) == [0, 1, 2, 3, 4]
+    await here.run(plan(start={"0": 4}), crash=True)
+    with pytest.raises(ConfigError, match="nothing is left of what was planned"):
+        await here.run(plan())  # the one that the schedule starts meanwhile
+    await here.run(plan(start='{"0": 4}'))
+    await here.publish(1)
+    await here.run(plan())
+    assert offsets(here.store.keys(RANGES)) == [0, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize(("status", "error"), [(404, ConfigError), (503, AirflowRuntimeError)])
