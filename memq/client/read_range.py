@@ -423,7 +423,7 @@ def read_range(
         RequestTimeoutError: it takes longer than `timeout`.
         MemqError: brokers or storage failed for the whole request timeout.
     """
-    reader, selection = _reader(bootstrap, topic, options)
+    reader, selection = reader_of(bootstrap, topic, options)
     loop = EventLoopThread("memq-read")
     try:
         return loop.run(_read_table(reader, topic, selection, timeout))
@@ -467,7 +467,7 @@ def scan(
         MemqError: as `read_range`, also while the reader is read; but there is no timeout of the
             whole. Retention that removes some of what is not read yet is an error.
     """
-    opening, selection = _reader(bootstrap, topic, options)
+    opening, selection = reader_of(bootstrap, topic, options)
     reader = TopicReader(opening)
     try:
         plan = reader.plan(selection)
@@ -501,7 +501,7 @@ async def async_scan(
     Raises:
         MemqError: as `scan`.
     """
-    reader, selection = _reader(bootstrap, topic, options)
+    reader, selection = reader_of(bootstrap, topic, options)
     async with reader:
         plan = await reader.plan(selection)
         async with aclosing(reader.rows(plan)) as batches:
@@ -510,10 +510,14 @@ async def async_scan(
                     yield rows
 
 
-def _reader(
+def reader_of(
     bootstrap: str | None, topic: str, options: ReadArguments
 ) -> tuple[AsyncTopicReader, Selection]:
-    """What is to be read, and what reads it; not opened yet."""
+    """What reads, not opened yet, and what is to be read.
+
+    Raises:
+        ConfigError: an option is unknown, or they do not go together.
+    """
     reading: dict[str, Any] = {**options}
     unknown = sorted(reading.keys() - ReadArguments.__annotations__.keys())
     if unknown:

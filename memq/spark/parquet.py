@@ -35,7 +35,7 @@ from uuid import uuid4
 
 from memq.client.audit.consumed import report_consumed
 from memq.core.audit.reports import CRC_MODULUS, ConsumedReport
-from memq.core.format.schema import deserialize_schema
+from memq.core.format.schema import RANGE_COLUMNS, deserialize_schema
 from memq.core.manifest import Manifest, describe_left_out, encode_manifest
 from memq.core.units import counted
 from memq.errors import DataLossError, SchemaMismatchError
@@ -56,9 +56,6 @@ if TYPE_CHECKING:
     from memq.spark.folders import Folders
 
 log = logging.getLogger("memq.spark")
-
-PATH_COLUMNS = ("memq_topic", "memq_incarnation", "memq_partition", "memq_range")
-"""Columns that Spark finds in the names of the folders, from the outermost on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,14 +106,14 @@ class RangeJob(ParquetJob):
     @property
     def parent(self) -> str:
         """Folder of the ranges of the read partition, once the incarnation is known."""
-        topic, incarnation, partition, _ = PATH_COLUMNS
+        topic, incarnation, partition, _ = RANGE_COLUMNS
         parent = f"{self.output.rstrip('/')}/{topic}={self.topic}"
         return f"{parent}/{incarnation}={self.range.incarnation}/{partition}={self.range.partition}"
 
     @property
     def folder_name(self) -> str:
         """Name of the folder of the range."""
-        return f"{PATH_COLUMNS[-1]}={self.range.start:012d}-{self.range.end:012d}"
+        return f"{RANGE_COLUMNS[-1]}={self.range.start:012d}-{self.range.end:012d}"
 
     def read_options(self) -> dict[str, str]:
         """Options of a read of exactly this range."""
@@ -264,7 +261,7 @@ def consumed(manifest: Manifest) -> ConsumedReport:
     )
 
 
-def settled(job: Job, reserved: Collection[str] = PATH_COLUMNS) -> tuple[Job, list[str]]:
+def settled(job: Job, reserved: Collection[str] = RANGE_COLUMNS) -> tuple[Job, list[str]]:
     """The job with the incarnation that it is about from now on, and the columns of the files.
 
     Args:

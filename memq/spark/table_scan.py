@@ -99,13 +99,13 @@ def scan(
         StorageError: catalog or storage failed, or Spark passes over some files.
         MemqError: the topic cannot be read.
     """
-    chosen = [name for name in _SETTLED if name.lower() in map(str.lower, options)]
+    texts = {name: to_str(value) for name, value in options.items()}
+    given = {name: text for name, text in texts.items() if text is not None} | {"topic": topic}
+    chosen = [name for name in _SETTLED if name.lower() in map(str.lower, given)]
     if chosen:
         raise ConfigError(
             f"option '{chosen[0]}': not with a table; filter the DataFrame, or give until"
         )
-    texts = {name: to_str(value) for name, value in options.items()}
-    given = {name: text for name, text in texts.items() if text is not None} | {"topic": topic}
     opened = open_table(table, catalog_options) if isinstance(table, str) else table
     with SparkTopic(parse_read_options(given)) as asked:
         asked.info()  # from here on it is of one incarnation

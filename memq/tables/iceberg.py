@@ -409,19 +409,28 @@ def _copied_ledger(metadata: TableMetadata, oldest: Snapshot) -> Ledger:
     sequence = oldest.sequence_number or 0
     if sequence < began:
         return EMPTY
-    if sequence < ended or (oldest.parent_snapshot_id is None and _is_aside(metadata, ended)):
+    if sequence < ended:
         raise CorruptDataError(
             f"the table at {metadata.location} was rolled back to before its last range was "
-            "committed, or replaced, and no snapshot is left that tells what it had then. Roll it "
-            "forward, or make a new table from the topic"
+            "committed, and no snapshot is left that tells what it had then. Roll it forward, or "
+            "make a new table from the topic"
+        )
+    aside = _aside(metadata, ended) if oldest.parent_snapshot_id is None else None
+    if aside is not None and _records(aside) != _records(oldest):
+        raise CorruptDataError(
+            f"the table at {metadata.location} was replaced after its last range was committed, or "
+            f"that cannot be told: snapshot {aside.snapshot_id} has that range, and the table does "
+            "not come from it as far as snapshots are left. If rows were replaced, make a new "
+            "table from the topic; if none were, expire that snapshot"
         )
     return decode_ledger(metadata.properties[LEDGER])
 
 
-def _is_aside(metadata: TableMetadata, sequence: int) -> bool:
-    """Whether a snapshot is there, and neither tag nor branch is why.
+def _aside(metadata: TableMetadata, sequence: int) -> Snapshot | None:
+    """The snapshot of a sequence number, if it is there and neither tag nor branch is why.
 
-    Then no younger one has expired, and whatever does not come from it was put in its place.
+    Then, as snapshots mostly expire by age, no younger one has expired, and whatever does not come
+    from it was put in its place.
     """
     kept = {
         each.snapshot_id
@@ -430,7 +439,12 @@ def _is_aside(metadata: TableMetadata, sequence: int) -> bool:
         for each in _ancestors(metadata, metadata.snapshot_by_id(ref.snapshot_id))
     }
     there = [each for each in metadata.snapshots if each.sequence_number == sequence]
-    return any(each.snapshot_id not in kept for each in there)
+    return next((each for each in there if each.snapshot_id not in kept), None)
+
+
+def _records(snapshot: Snapshot) -> str | None:
+    """How many rows a table has by a snapshot, which a compaction does not change."""
+    return _of(snapshot).get("total-records")
 
 
 def lineage(metadata: TableMetadata) -> Iterator[Snapshot]:
@@ -439,10 +453,11 @@ def lineage(metadata: TableMetadata) -> Iterator[Snapshot]:
 
 
 def _ancestors(metadata: TableMetadata, snapshot: Snapshot | None) -> Iterator[Snapshot]:
+    by_id = {each.snapshot_id: each for each in metadata.snapshots}  # there may be thousands
     while snapshot is not None:
         yield snapshot
         parent = snapshot.parent_snapshot_id
-        snapshot = None if parent is None else metadata.snapshot_by_id(parent)
+        snapshot = None if parent is None else by_id.get(parent)
 
 
 def _of(snapshot: Snapshot) -> Mapping[str, str]:

@@ -22,13 +22,13 @@ gives their numbers to other data.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from memq.client.read_plan import Selection
-from memq.client.read_range import AsyncTopicReader, TopicReader
+from memq.client.read_range import TopicReader, reader_of
 from memq.client.read_range import scan as scan_topic
 from memq.core.format.envelope import ARROW_ERRORS
 from memq.core.named_values import NO_VALUES
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ATTEMPTS = 3  # ranges may be put in and removed by retention between two looks
-_OF_SELECTIONS = ("partition", "start", "end", "start_time", "end_time")
 
 
 class Seam(NamedTuple):
@@ -115,15 +114,14 @@ def scan(
         if until is not None:
             raise ConfigError("until: goes with a table; a topic alone has partition and end")
         return scan_topic(bootstrap, topic=topic, **options)
-    chosen = [name for name in _OF_SELECTIONS if options.get(name) is not None]
-    if chosen:
-        raise ConfigError(
-            f"{chosen[0]} = {options.get(chosen[0])!r}: not with a table; filter the rows, or give "
-            "until"
-        )
+    unopened, selection = reader_of(bootstrap, topic, options)
+    for name, value in selection._asdict().items():
+        if value is not None:
+            raise ConfigError(
+                f"{name} = {value!r}: not with a table; filter the rows, or give until"
+            )
     opened = _opened(table, catalog_options)
-    given: dict[str, Any] = {**options}
-    reader = TopicReader(AsyncTopicReader(bootstrap, topic=topic, **given))
+    reader = TopicReader(unopened)
     try:
         settled = settle(
             opened, reader, topic, until or {}, lambda rest: reader.plan(Selection(*rest[:3]))

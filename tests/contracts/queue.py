@@ -226,15 +226,24 @@ async def test_publications_of_one_call_keep_their_own_times(queue, topic):
 
 
 async def test_offset_at(queue, topic):
-    """The offset of a time is the first entry of that time or later, and the end past the last."""
+    """The offset of a time is one past the last entry before it, and so the end past the last."""
     offsets = [
         (await publish(queue, topic, b"", timestamp_ms=each_ms))[0]
         for each_ms in (10, 20, 20, 20, 30)
     ]
-    expected = {0: 0, 10: 0, 11: 1, 20: 1, 21: 4, 30: 4}
-    found = {each: await queue.offset_at(topic, 0, each) for each in expected}
-    assert found == {each: offsets[number] for each, number in expected.items()}
-    assert await queue.offset_at(topic, 0, 31) == offsets[-1] + 1
+    assert await queue.offset_at(topic, 0, 0) == await queue.offset_at(topic, 0, 10) == 0
+    earlier = {11: 0, 20: 0, 21: 3, 30: 3, 31: 4}
+    found = {each: await queue.offset_at(topic, 0, each) for each in earlier}
+    assert found == {each: offsets[number] + 1 for each, number in earlier.items()}
+
+
+async def test_what_was_before_a_time_and_what_was_after_it_meet(queue, topic):
+    """The offset of a time is the same before and after something of later times is published."""
+    await publish(queue, topic, b"a", timestamp_ms=10)
+    before = await queue.offset_at(topic, 0, 15)
+    assert before == (await queue.offsets(topic, 0))[1]
+    await publish(queue, topic, b"b", timestamp_ms=20)
+    assert await queue.offset_at(topic, 0, 15) == before
 
 
 async def test_offset_since_goes_by_running_time_alone(queue, topic):

@@ -73,7 +73,7 @@ async def test_typed_topic(tmp_path):
 
 
 @follows("Choose another name")
-@pytest.mark.parametrize("name", ["position", "Topic"])
+@pytest.mark.parametrize("name", ["position", "Topic", "memq_incarnation"])
 async def test_a_column_that_comes_later_and_is_called_like_an_origin(tmp_path, name):
     """It is refused: files and tables from before have under this name where a row is from."""
     old = pa.schema([("sequence", pa.int64())])

@@ -15,6 +15,7 @@ import msgspec
 from memq.core.format.schema import (
     DEFAULT_SCHEMA,
     ORIGIN_COLUMNS,
+    RANGE_COLUMNS,
     check_topic_schema,
     deserialize_schema,
     schema_id,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 MAX_TOPICS = 10_000  # each has a TopicProcessor for each write partition, and files or nodes
 MAX_COMPARED = 200  # topics, for one that may have been meant; comparing takes about 20 us each
 MAX_SCHEMAS = 100  # of one topic, oldest to newest
-_ORIGINS = frozenset(["topic", *ORIGIN_COLUMNS])
+_ORIGINS = frozenset(["topic", *ORIGIN_COLUMNS, *RANGE_COLUMNS])
 
 
 class Topic(msgspec.Struct, frozen=True, kw_only=True):

@@ -208,10 +208,14 @@ class NotificationQueue(Protocol):
         """
 
     async def offset_at(self, topic: str, partition: int, timestamp_ms: int) -> int:
-        """First offset whose entry has that timestamp or a later one; the end when none has."""
+        """One past the last entry of an earlier timestamp; the start when there is none.
+
+        So what was published before a time and what was from then on meet, whenever it is asked,
+        also where offsets between them have no entry.
+        """
 
     async def offset_since(self, topic: str, partition: int, running_ms: int) -> int:
-        """First offset whose entry has that running time or a later one; the end when none has.
+        """One past the last entry of an earlier running time; the start when there is none.
 
         What is before it was published longer ago than that, whatever wall clocks showed.
         """

@@ -304,7 +304,7 @@ class FetchOffsets(TopicRequest, kw_only=True):
     """Start and end offsets of a topic, and those of a time.
 
     Attributes:
-        at_ms: when given, also the first offset published at or after this time.
+        at_ms: when given, also where that begins which was published at this time or later.
     """
 
     at_ms: int | None = None

@@ -25,7 +25,7 @@ from memq.errors import (
     StorageError,
 )
 from memq.tables.commit import commit_range
-from memq.tables.iceberg import LEDGER, IcebergTable, ledger_of, open_table
+from memq.tables.iceberg import LEDGER, IcebergTable, ledger_of, lineage, open_table
 from tests.advice import follows
 from tests.integration.tables.lake import (
     NAME,
@@ -295,7 +295,6 @@ def test_properties_of_another_table(table, tmp_path):
     assert not put(table, clicks(0, 2)).committed
 
 
-@follows("Roll it forward, or make a new table from the topic")
 def test_a_table_whose_rows_were_replaced(table):
     """A snapshot without a parent, as of `create or replace table`, has not what was there."""
     put(table, clicks(0, 3))
@@ -305,11 +304,70 @@ def test_a_table_whose_rows_were_replaced(table):
     assert intervals(table) == []
     table.load().append(rows(clicks(9, 10)))
 
-    with pytest.raises(CorruptDataError, match="or replaced"):
+    with pytest.raises(CorruptDataError, match=f"was replaced .* snapshot {last} has that range"):
         put(table, clicks(0, 3))
 
     table.load().manage_snapshots().set_current_snapshot(last).commit()
     assert intervals(table) == [Interval(0, 3)]
+
+
+def kept_by_a_tag(table, change):
+    """The snapshot of a range, and the last one; those between have expired, and so has the tag."""
+    put(table, clicks(0, 3))
+    kept = table.load().current_snapshot().snapshot_id
+    table.load().manage_snapshots().create_tag(kept, "kept").commit()
+    compact(table)
+    change(table)
+    old = {each.snapshot_id for each in table.load().snapshots()}
+    current = table.load().current_snapshot().snapshot_id
+    table.load().maintenance.expire_snapshots().by_ids([*(old - {kept, current})]).commit()
+    table.load().manage_snapshots().remove_tag("kept").commit()
+    return kept
+
+
+def test_a_tag_that_is_removed_after_compactions(table):
+    """With as many rows as the snapshot of the last range had, the table was not replaced."""
+    kept_by_a_tag(table, compact)
+
+    assert intervals(table) == [Interval(0, 3)]
+    assert not put(table, clicks(0, 3)).committed
+
+
+@follows("make a new table from the topic; if none were, expire that snapshot")
+def test_a_tag_that_is_removed_after_rows_were_deleted(table):
+    """It looks as if the table were another one; whoever knows better says so by expiring it."""
+    kept = kept_by_a_tag(table, lambda table: table.load().delete("value = 2"))
+    with pytest.raises(CorruptDataError, match=f"snapshot {kept} has that range"):
+        put(table, clicks(3, 4))
+
+    table.load().maintenance.expire_snapshots().by_ids([kept]).commit()
+
+    put(table, clicks(3, 4))
+    assert intervals(table) == [Interval(0, 4)]
+
+
+def test_thousands_of_snapshots_are_looked_at_once(table):
+    """A look costs a step for each of them, and not one for each pair."""
+    put(table, clicks(0, 1))
+    metadata = table.load().metadata
+    (first,) = metadata.snapshots
+    later = [
+        first.model_copy(update={"snapshot_id": n, "parent_snapshot_id": n - 1})
+        for n in range(2, 5_000)
+    ]
+    first = first.model_copy(update={"snapshot_id": 1})
+    looked = Counter()
+
+    class Counted(list):
+        def __iter__(self):
+            looked["times"] += 1
+            return super().__iter__()
+
+    many = metadata.model_copy(
+        update={"snapshots": Counted([first, *later]), "current_snapshot_id": 4_999}
+    )
+    assert len([*lineage(many)]) == 4_999
+    assert looked["times"] < 5
 
 
 def test_a_snapshot_that_is_kept_by_a_tag(table):

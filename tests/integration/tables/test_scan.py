@@ -205,6 +205,9 @@ def test_options_that_do_not_go_together(lake):
     lake.produce(1)
     lake.put(0, 1)
 
+    assert len(lake.scan(partition=None, start_time=None).read_all()) > 0
+    with pytest.raises(ConfigError, match="unknown option 'colums'"):
+        lake.scan(colums=["n"])
     with pytest.raises(ConfigError, match="partition = 0: not with a table"):
         lake.scan(partition=0)
     with pytest.raises(ConfigError, match="until: goes with a table"):

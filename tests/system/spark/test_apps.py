@@ -26,6 +26,7 @@ from memq import AdminClient, Producer, read_range
 from memq.client.audit.audit import audit_topic
 from memq.client.topic import SyncTopicClient
 from memq.core.audit.reports import CRC_MODULUS
+from memq.core.format.schema import RANGE_COLUMNS
 from memq.core.manifest import check_manifest, decode_manifest, encode_manifest
 from memq.core.ranges import OffsetRange
 from memq.errors import (
@@ -43,7 +44,7 @@ from memq.spark.apps import range_to_parquet as app
 from memq.spark.audit import FINDINGS, TopicAddress, deep_on, findings
 from memq.spark.compaction import Compaction, compact
 from memq.spark.folders import Folders
-from memq.spark.parquet import PATH_COLUMNS, RangeJob, range_to_parquet
+from memq.spark.parquet import RangeJob, range_to_parquet
 from tests.integration.reading import world
 from tests.system.spark.conftest import SPARK_CONFIG
 from tests.system.spark.reading import NAME, ends_of
@@ -172,7 +173,7 @@ def test_columns_by_the_names_of_folders_are_the_topics_own(spark, broker, make_
     for folder in ("out", "lake"):
         found = spark.read.parquet(str(tmp_path / folder))
         assert found.select(*names).collect() == [("mine", 77, "other", -1)]
-        assert found.columns == [*names, "batch", *NAME, *PATH_COLUMNS]
+        assert found.columns == [*names, "batch", *NAME, *RANGE_COLUMNS]
 
 
 def test_a_column_by_the_name_of_a_folder_is_refused(spark, broker, make_topic, tmp_path):

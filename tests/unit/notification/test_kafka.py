@@ -484,16 +484,18 @@ async def test_what_another_broker_truncated_is_not_served_for_long(
 
 
 async def test_a_search_finds_the_entry_behind_a_wide_gap(queue, kafka, monkeypatch):
-    """A time is found at the offset of its entry, however many offsets were left out before it."""
+    """A time is found behind the last entry before it, however many offsets were left out there."""
     monkeypatch.setattr("memq.core.notification.kafka.queue.SEARCH_RECORDS", 2)
-    await queue.publish("t", 0, [Publication(0, b"%d" % n, 10 + n, 10 + n) for n in range(5)])
+    early = await queue.publish(
+        "t", 0, [Publication(0, b"%d" % n, 10 + n, 10 + n) for n in range(5)]
+    )
     for _ in range(60):
         nothing, _ = kafka.begin([NewRecord(Place("c.t", 0), b"never")])
         kafka.end(nothing, committed=False)
     late = await queue.publish("t", 0, [Publication(0, b"x", 90 + n, 90 + n) for n in range(5)])
-    assert await queue.offset_at("t", 0, 15) == late[0]
-    assert await queue.offset_since("t", 0, 90) == late[0]
-    assert await queue.offset_since("t", 0, 92) == late[2]
+    assert await queue.offset_at("t", 0, 15) == early[-1] + 1 < late[0]
+    assert await queue.offset_since("t", 0, 90) == early[-1] + 1
+    assert await queue.offset_since("t", 0, 92) == late[1] + 1
     assert await queue.offset_since("t", 0, 95) == late[4] + 1
 
 

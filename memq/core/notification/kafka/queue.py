@@ -404,11 +404,15 @@ class KafkaQueue:
         return tail.start, tail.end
 
     async def offset_at(self, topic: str, partition: int, timestamp_ms: int) -> int:
-        """First offset whose entry has that timestamp or a later one; the end when none has."""
+        """One past the last entry of an earlier timestamp; the start when there is none.
+
+        So what was published before a time and what was from then on meet, whenever it is asked,
+        also where offsets between them have no entry.
+        """
         return await self._find(topic, partition, lambda entry: entry.timestamp_ms >= timestamp_ms)
 
     async def offset_since(self, topic: str, partition: int, running_ms: int) -> int:
-        """First offset whose entry has that running time or a later one; the end when none has."""
+        """One past the last entry of an earlier running time; the start when there is none."""
         return await self._find(topic, partition, lambda entry: entry.running_ms >= running_ms)
 
     async def truncate(self, topic: str, partition: int, offset: int) -> None:
@@ -649,12 +653,13 @@ class KafkaQueue:
             self._client.unfollow(place)
 
     async def _find(self, topic: str, partition: int, is_late: Callable[[QueueEntry], bool]) -> int:
-        """First offset whose entry is late, in a partition of which the later entries are."""
+        """One past the last entry that is not late, in a partition of which the later ones are."""
         low, high = await self.offsets(topic, partition)
         tail = await self._tail(topic, partition)
-        place, found = self._place(topic, partition), high
+        place = self._place(topic, partition)
         while low < high:
-            # All before `low` is early; all from `high` on is late, of which `found` is the first.
+            # All before `low` is early, and it is the start, or one past an entry; all from `high`
+            # on is late, or has no entry.
             middle = low if high - low <= SEARCH_RECORDS else (low + high) // 2
             entries = tail.fetch(middle, SEARCH_RECORDS, 1 << 30)
             if entries is None:
@@ -670,14 +675,13 @@ class KafkaQueue:
             late = next((number for number, each in enumerate(entries) if is_late(each)), None)
             if late is None and entries:
                 low = entries[-1].offset + 1
-            elif late is None:
-                high = middle
+            elif late:
+                return entries[late - 1].offset + 1
+            elif middle == low:
+                break
             else:
-                found = entries[late].offset
-                if late > 0 or middle == low:
-                    break
                 high = middle
-        return found
+        return low
 
     # -- inside -----------------------------------------------------------------------------
 
