@@ -186,11 +186,15 @@ def _load(text: str) -> Any:
         """Refuses a name that stands twice."""
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            names = [self.construct_object(key, deep=True) for key, _ in node.value]
-            for at, name in enumerate(names):
-                if name in names[:at]:
-                    line = node.value[at][0].start_mark.line + 1
+            names: list[Any] = []
+            for key, _ in node.value:
+                if key.tag == "tag:yaml.org,2002:merge":
+                    continue  # `<<`: what it brings gives way to what stands here
+                name = self.construct_object(key, deep=True)
+                if name in names:
+                    line = key.start_mark.line + 1
                     raise ValueError(f"{name!r} stands twice, again in line {line}")
+                names.append(name)
             return super().construct_mapping(node, deep)
 
     try:

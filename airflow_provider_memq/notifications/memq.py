@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow.sdk import BaseNotifier
@@ -62,9 +63,7 @@ class MemqNotifier(BaseNotifier):
         told, errors = self._told(context), []
         for each in self.notifiers:
             try:
-                said = _fresh(each)(told)
-                if inspect.isawaitable(said):
-                    asyncio.run(_awaited(said))
+                _call(each, told)
             except Exception as exc:  # noqa: BLE001 - the others are told all the same
                 errors.append(exc)
         self._fail(errors)
@@ -131,6 +130,18 @@ def _of(thing: Any, name: str) -> str:
 def _fresh(notifier: Callable[[Any], object]) -> Callable[[Any], object]:
     """A copy: a notifier renders its templates in place, and would say the same the next time."""
     return copy.copy(notifier) if isinstance(notifier, BaseNotifier) else notifier
+
+
+def _call(notifier: Callable[[Any], object], context: dict[str, Any]) -> None:
+    try:
+        said = _fresh(notifier)(context)
+    except NotImplementedError:  # it has no other way than to be awaited
+        if not isinstance(notifier, BaseNotifier):
+            raise
+        said = _call_async(_fresh(notifier), context)
+    if inspect.isawaitable(said):
+        with ThreadPoolExecutor(1) as thread:  # this one may have an event loop already
+            thread.submit(asyncio.run, _awaited(said)).result()
 
 
 async def _call_async(notifier: Callable[[Any], object], context: dict[str, Any]) -> None:

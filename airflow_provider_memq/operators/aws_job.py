@@ -14,7 +14,8 @@ service for the job:
 
 The operators of Airflow start a job by one call of the service's client and then wait for it. That
 call is all that is changed here: it answers with the job that was found, or starts one and notes
-its id. Waiting, deferring, links and the end are Airflow's own.
+its id. Waiting, deferring, links and the end are Airflow's own. How long is waited for a job is for
+the task's `execution_timeout` to say; `waiter_max_attempts` is a backstop.
 """
 
 from __future__ import annotations
@@ -28,7 +29,12 @@ from airflow_provider_memq import job_record
 from airflow_provider_memq.hooks.memq import MemqHook
 from airflow_provider_memq.job_record import JobRecord
 from airflow_provider_memq.operators.range_job import RangeJobMixin, RangeRun
-from airflow_provider_memq.versions import TASK_STATE, from_extra, require_airflow
+from airflow_provider_memq.versions import (
+    TASK_STATE,
+    AirflowException,
+    from_extra,
+    require_airflow,
+)
 from memq.core.defaults import TOKEN_VARIABLE
 from memq.errors import DataLossError
 
@@ -41,6 +47,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 LOOK_BACK = 1_000  # of the jobs that a service lists, for one that carries a token
+MAX_POLLS = 2_880  # a day or two, at the 30 or 60 s of Airflow; its own limit is half an hour
 
 
 class AwsRangeJobMixin(RangeJobMixin, AwsBaseOperator[Any]):
@@ -60,6 +67,7 @@ class AwsRangeJobMixin(RangeJobMixin, AwsBaseOperator[Any]):
 
     def __init__(self, **kwargs: Any) -> None:
         require_airflow(TASK_STATE, type(self).__name__)
+        kwargs.setdefault("waiter_max_attempts", MAX_POLLS)
         super().__init__(**kwargs)
 
     def execute(self, context: Context, event: Any = None) -> Any:  # noqa: ARG002 - Airflow's signature
@@ -77,6 +85,10 @@ class AwsRangeJobMixin(RangeJobMixin, AwsBaseOperator[Any]):
 
     def execute_complete(self, context: Context, event: Any = None) -> Any:
         """The same, from where the task was deferred."""
+        if event is not None and event.get("status") == "failure":  # what else Airflow drops
+            record = job_record.recall(context["task_state_store"], None)
+            job = "a job that is noted no more" if record is None else f"job {record.job}"
+            raise AirflowException(f"{job}: {event.get('message')}")
         super().execute_complete(context, event)  # type: ignore[misc]  # of the operator below
         record = job_record.recall(context["task_state_store"], None)
         if record is None:

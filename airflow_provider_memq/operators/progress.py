@@ -86,9 +86,7 @@ class MemqCommitOperator(MemqTopicOperator):
             result = {"group": self.group, "committed": {str(p): end for p, end in moved.items()}}
             if not moved:
                 context["ti"].xcom_push("return_value", result)
-                raise AirflowSkipException(
-                    "an earlier range is not processed yet, or all is committed"
-                )
+                raise AirflowSkipException(why_not_moved(ledger, stored))
             # With a name and a number an attempt that was given up changes nothing when it comes
             # late.
             client.commit(self.group, "", moved, committer=token_hex(8), sequence=1)
@@ -105,6 +103,18 @@ def moved_ends(
         for partition, end in settled(ledger, stored, done).items()
         if end > max(ledger.origins[partition], stored.get(partition, 0))
     }
+
+
+def why_not_moved(ledger: Ledger, stored: Mapping[int, int]) -> str:
+    """What a group waits for that does not move."""
+    held = [
+        f"offset {stored.get(partition, origin)} of read partition {partition}"
+        for partition, origin in sorted(ledger.origins.items())
+        if stored.get(partition, origin) < ledger.ends[partition]
+    ]
+    if not held:
+        return "all that was planned is committed"
+    return f"no event says that the range is processed that begins at {' or at '.join(held)}"
 
 
 class PartitionProgress(NamedTuple):

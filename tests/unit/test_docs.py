@@ -221,6 +221,7 @@ OTHERS = {
     "config_kwargs": "an extra field of Airflow's connections to AWS",
     "current_timestamp": "a function of Spark",
     "endpoint_url": "an extra field of Airflow's connections to AWS",
+    "execution_timeout": "an argument of Airflow's operators",
     "histogram_quantile": "a function of Prometheus",
     "offsets_for_times": "a method of confluent-kafka's consumer",
     "openlineage_inject_parent_job_info": "an argument of Airflow's SparkSubmitOperator",

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from airflow_provider_memq import ledger
 from airflow_provider_memq.ledger import Ledger, unstored_ranges
-from airflow_provider_memq.operators.progress import moved_ends
+from airflow_provider_memq.operators.progress import moved_ends, why_not_moved
 from airflow_provider_memq.range_assets import plan_asset, processed_asset, ranges_asset
 from airflow_provider_memq.ranges import range_key
 from memq.core.ranges import OffsetRange
@@ -148,3 +148,16 @@ def commit(world, stored, done):
     world.process(*done)
     world.store.clock += ledger.CLOCKS_APART
     stored.update(moved_ends(world.ledger, stored, world.unstored(stored)))
+
+
+def test_what_holds_a_group_back_is_named():
+    """The offset at which the range begins that no event says is processed, of each partition."""
+    planned = Ledger(
+        topic="t", incarnation=NEW, origins={0: 2, 1: 0, 2: 4}, ends={0: 9, 1: 5, 2: 4}
+    )
+
+    assert why_not_moved(planned, {1: 3}) == (
+        "no event says that the range is processed that begins at offset 2 of read partition 0 "
+        "or at offset 3 of read partition 1"
+    )
+    assert why_not_moved(planned, {0: 9, 1: 5}) == "all that was planned is committed"

@@ -124,6 +124,35 @@ async def test_async_functions_are_awaited():
     assert said == ["memq_process_ranges.first", "memq_process_ranges.second"]
 
 
+class OnlyAsync(BaseNotifier):
+    """As Airflow lets one be written: it has no way to block."""
+
+    def __init__(self, said):
+        super().__init__()
+        self.said = said
+
+    async def async_notify(self, context):
+        self.said.append(context["memq_failure"]["topic"])
+
+
+def test_one_that_can_only_be_awaited_tells_from_a_worker():
+    """It is awaited where nothing else is."""
+    said = []
+    MemqNotifier(notifiers=[OnlyAsync(said)])(failed())
+    assert said == ["clicks"]
+
+
+async def test_one_is_awaited_also_where_a_loop_runs_already():
+    """Whoever calls it without `await` may have a loop of its own."""
+    said = []
+
+    async def page(context):
+        said.append(context["memq_failure"]["topic"])
+
+    MemqNotifier(notifiers=[page, OnlyAsync(said)])(failed())
+    assert said == ["clicks", "clicks"]
+
+
 def test_what_is_not_known_is_left_out():
     """Where a worker died templates are not rendered, and a deadline knows no task at all."""
     unrendered = failure_of(failed(range_key="{{ dag_run.partition_key }}"))

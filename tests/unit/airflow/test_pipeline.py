@@ -248,6 +248,20 @@ def test_a_table_is_a_name_and_has_columns_of_its_own(wrong, message, mended):
     assert MemqPipeline("clicks", spark_apps=APPS, table="{{ var.value.a/b }}").ranges()
 
 
+def test_topics_may_share_settings_as_yaml_has_it(tmp_path):
+    """`<<` brings the settings of an anchor; what stands beside it counts, and nothing twice."""
+    path = tmp_path / "memq.yaml"
+    path.write_text(
+        "topics:\n  clicks: &c {retries: 3, pool: a}\n  views: {<<: *c, pool: b}\n"
+        f"spark_apps: {APPS}\n"
+    )
+
+    clicks, views = MemqPipeline.from_yaml(path).topics
+
+    assert (clicks.retries, clicks.pool) == (3, "a")
+    assert (views.retries, views.pool) == (3, "b")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -17,7 +17,8 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import DAG, BaseOperator
 
 from airflow_provider_memq import job_record
-from airflow_provider_memq.job_record import JobRecord
+from airflow_provider_memq.job_record import JobRecord, keep
+from airflow_provider_memq.operators.aws_job import AwsRangeJobMixin
 from airflow_provider_memq.operators.memq import (
     MemqEmrServerlessOperator,
     MemqEmrStepOperator,
@@ -27,6 +28,7 @@ from airflow_provider_memq.operators.memq import (
 )
 from airflow_provider_memq.operators.range_job import RangeJobMixin, manifest_path
 from airflow_provider_memq.ranges import RangeContents
+from airflow_provider_memq.versions import AirflowException
 from memq.core.ranges import OffsetRange
 from tests.integration.airflow.event_store import State
 
@@ -80,6 +82,33 @@ def test_an_operator_takes_defaults_of_its_dag_and_is_mapped(operator):
 
     assert (task.topic, task.memq_conn_id) == ("clicks", "other")
     assert mapped.operator_class is operator
+
+
+AWS = [kind for kind in OPERATORS if issubclass(kind, AwsRangeJobMixin)]
+
+
+@pytest.mark.parametrize("operator", AWS, ids=lambda kind: kind.__name__)
+def test_a_deferred_job_that_failed_is_told_as_the_service_told_it(operator):
+    """The error, which is also what a notifier says, names the job and the service's reason."""
+    task = operator(task_id="t", **COMMON, **OPERATORS[operator][1])
+    state = State()
+    keep(state, RECORD)
+    event = {"status": "failure", "message": "job failed: FAILED - out of memory"}
+
+    with pytest.raises(AirflowException, match=r"^job j: job failed: FAILED - out of memory$"):
+        task.execute_complete({"task_state_store": state}, event)
+
+
+@pytest.mark.parametrize("operator", AWS, ids=lambda kind: kind.__name__)
+def test_a_job_may_take_a_day_where_nothing_is_said(operator):
+    """Airflow gives jobs up after half an hour, which is the task's `execution_timeout` to do."""
+    options = OPERATORS[operator][1]
+    task = operator(task_id="t", **COMMON, **options)
+
+    assert task.waiter_delay * task.waiter_max_attempts >= 24 * 3600
+    assert (
+        operator(task_id="u", waiter_max_attempts=3, **COMMON, **options).waiter_max_attempts == 3
+    )
 
 
 def test_outputs_share_a_folder_of_manifests_and_no_manifest():
