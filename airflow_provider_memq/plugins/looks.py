@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 BUDGET_S = 3.0
 KEEP_S = 5.0
 MAX_RUNNING = 8
-MAX_KEPT = 100
+MAX_KEPT = 100  # those that run among them
 MAX_TEXT = 500  # characters of an error in a page
 
 _USER_INFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")
@@ -106,7 +106,7 @@ class Looks:
             look = Look(what, now_s)
             self._forget(now_s)
             running = sum(not each.done.is_set() for each in self._looks.values())
-            if running >= MAX_RUNNING or len(self._looks) >= MAX_KEPT:
+            if running >= MAX_RUNNING:
                 look.answer = Answer(None, f"{what}: not asked, for {MAX_RUNNING} others are slow")
                 look.done.set()
                 return look
@@ -123,8 +123,10 @@ class Looks:
         return Answer(None, f"{look.what}: no answer within {self._budget_s:g} s")
 
     def _forget(self, now_s: float) -> None:
+        """Make room for one more: what is over goes, and of too many answers the oldest."""
         for key, look in list(self._looks.items()):
-            if look.done.is_set() and now_s >= look.began_s + self._keep_s:
+            is_over = now_s >= look.began_s + self._keep_s or len(self._looks) >= MAX_KEPT
+            if look.done.is_set() and is_over:
                 del self._looks[key]
 
 

@@ -25,7 +25,7 @@ from airflow_provider_memq.plugins.facts import (
     TableState,
 )
 from airflow_provider_memq.plugins.hours import audit_view
-from airflow_provider_memq.plugins.looks import MAX_RUNNING, Answer, Looks, in_a_line
+from airflow_provider_memq.plugins.looks import MAX_KEPT, MAX_RUNNING, Answer, Looks, in_a_line
 from airflow_provider_memq.plugins.progress import Progress
 from airflow_provider_memq.plugins.view import TopicView, age_in_words, stretches
 from airflow_provider_memq.ranges import range_key
@@ -472,6 +472,18 @@ def test_looks_that_hang_do_not_pile_up():
     late = looks.start("k", "table k", lambda: 7)
     assert late.done.wait(60)
     assert looks.wait(late).value == 7
+
+
+def test_many_quick_looks_are_not_called_slow():
+    """The oldest answers make room for one more, and the others are kept."""
+    asked = []
+    looks = Looks(clock=Clock())
+
+    for n in [*range(MAX_KEPT), "one more", MAX_KEPT - 1, 0]:
+        answer = looks.wait(looks.start(n, f"table {n}", lambda n=n: asked.append(n) or n))
+        assert answer == (n, "")
+
+    assert asked == [*range(MAX_KEPT), "one more", 0]
 
 
 @pytest.mark.parametrize(
