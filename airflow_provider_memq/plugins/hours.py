@@ -116,7 +116,8 @@ def audit_view(audits: Audits, now: datetime, address: Callable[[Run], str]) -> 
 def _judged(run: Run) -> Iterable[_Judged]:
     """The windows that a run has judged, by what its task returned."""
     result = run.result or {}
-    for each in (result, *(result.get("made_up") or ())):
+    made_up = result.get("made_up")
+    for each in (result, *(made_up if isinstance(made_up, list) else ())):
         found = _of(each, run)
         if found is not None:
             yield found

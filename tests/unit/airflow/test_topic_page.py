@@ -365,7 +365,15 @@ def test_windows_in_part_and_made_up():
 
 
 @pytest.mark.parametrize(
-    "result", [{}, {"start": 5, "end": [], "verdict": "clean"}, {"start": "x", "made_up": None}]
+    "result",
+    [
+        {},
+        {"start": 5, "end": [], "verdict": "clean"},
+        {"start": "x", "made_up": None},
+        {"made_up": 5},
+        {"made_up": {"start": "x"}},
+        {"made_up": [5, "x"]},
+    ],
 )
 def test_other_results_are_passed_over(result):
     """What is no result of an audit makes no verdict, and no error."""
