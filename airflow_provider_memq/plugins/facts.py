@@ -21,7 +21,7 @@ class Run(NamedTuple):
         dag_id: of the DAG.
         run_id: of the run.
         state: of the run: "queued", "running", "success" or "failed".
-        at: when it was to run.
+        at: when it was to run; of a run of an audit, when it stored its result.
         result: what its task returned, where that was asked for.
     """
 

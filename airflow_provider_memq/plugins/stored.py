@@ -207,16 +207,17 @@ def audits_of(session: Session, topic: str) -> Audits | None:
 
 
 def _audit_runs(session: Session, dag_id: str, task_id: str) -> list[Run]:
+    # By when they were stored: a backfill has the times of the interval that it audits again.
     returned = (
-        select(XComModel, DagRun.state, DagRun.run_after)
+        select(XComModel, DagRun.state)
         .join(DagRun, DagRun.id == XComModel.dag_run_id)
         .where(XComModel.dag_id == dag_id, XComModel.task_id == task_id, XComModel.key == RETURNED)
         .order_by(XComModel.timestamp.desc())
         .limit(MAX_RESULTS)
     )
     found = []
-    for xcom, state, at in session.execute(returned):
+    for xcom, state in session.execute(returned):
         value = XComModel.deserialize_value(xcom)
         if isinstance(value, dict):
-            found.append(Run(dag_id, xcom.run_id, str(state), at, value))
+            found.append(Run(dag_id, xcom.run_id, str(state), xcom.timestamp, value))
     return found

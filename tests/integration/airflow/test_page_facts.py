@@ -27,6 +27,7 @@ from sqlalchemy.orm import Session
 from airflow_provider_memq.ledger import Ledger
 from airflow_provider_memq.plugins import stored
 from airflow_provider_memq.plugins.events import MAX_LOOKED, StoredEvents
+from airflow_provider_memq.plugins.hours import audit_view
 from airflow_provider_memq.plugins.sources import pipeline_of, plan_of, source_of, sources
 from airflow_provider_memq.range_assets import audited_asset, processed_asset, ranges_asset
 from airflow_provider_memq.ranges import range_key
@@ -96,8 +97,8 @@ class Database:
         names = {"dag_id": dag_id, "run_id": run_id, "task_id": task_id}
         self.add(RenderedTaskInstanceFields, **names, rendered_fields=fields)
 
-    def returned(self, run, dag_id, run_id, task_id, value):
-        names = {"dag_id": dag_id, "run_id": run_id, "task_id": task_id}
+    def returned(self, run, dag_id, run_id, task_id, value, **times):
+        names = {"dag_id": dag_id, "run_id": run_id, "task_id": task_id, **times}
         self.add(XComModel, dag_run_id=run, key="return_value", value=value, **names)
 
     def keep(self, asset, key, value):
@@ -315,6 +316,26 @@ def test_audits_come_with_what_they_found(database):
     results = {each.consumed: [run.result for run in each.runs] for each in found.tasks}
     assert results == {False: [{"verdict": "clean"}], True: []}
     assert stored.audits_of(database.session, "none") is None
+
+
+def test_the_verdict_that_was_stored_last_counts(database):
+    """An audit that `airflow backfill create` runs again has the times of the run it replaces."""
+    hour = {"start": "2026-01-01T10:00:00+00:00", "end": "2026-01-01T11:00:00+00:00"}
+    later = {"start": hour["end"], "end": "2026-01-01T12:00:00+00:00", "verdict": "clean"}
+    for run_id, due, stored_at, value in [
+        ("scheduled", 12, 13, {**later, "made_up": [{**hour, "verdict": "clean"}]}),
+        ("backfill", 11, 14, {**hour, "verdict": "not clean"}),
+    ]:
+        number = database.run("audit", run_id, minute=60 * due)
+        at = BEGIN + timedelta(hours=stored_at)
+        database.returned(number, "audit", run_id, "audit", value, timestamp=at)
+
+    audits = stored.audits_of(database.session, TOPIC)
+    view = audit_view(audits, BEGIN + timedelta(hours=15), lambda run: run.run_id)
+
+    hours = {each.start[11:13]: each.stored for each in view.hours}
+    assert (hours["10"].verdict, hours["10"].run) == ("not clean", "backfill")
+    assert hours["11"].verdict == "clean"
 
 
 def test_a_record_that_makes_no_sense_is_an_error(database):
