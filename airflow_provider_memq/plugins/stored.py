@@ -14,7 +14,7 @@ from airflow.models.xcom import XComModel
 from sqlalchemy import select
 
 from airflow_provider_memq.audited import AuditedWindows
-from airflow_provider_memq.ledger import StoredPlan, last_ledger, ledger_of
+from airflow_provider_memq.ledger import CLOCKS_APART, StoredPlan, last_ledger, ledger_of
 from airflow_provider_memq.missed import MARK
 from airflow_provider_memq.plugins.events import AssetState, StoredEvents
 from airflow_provider_memq.plugins.facts import Audits, AuditTask, Pipeline, Planned, Run
@@ -111,7 +111,8 @@ def _plans(
 def _with_runs(
     session: Session, pipeline: Pipeline, planned: Planned, keys: Collection[str]
 ) -> Planned:
-    since = planned.plans[0].at if planned.plans else None
+    # A scheduler makes the runs, by its own clock.
+    since = planned.plans[0].at - CLOCKS_APART if planned.plans else None
     return planned._replace(
         runs=runs_of(session, pipeline, keys, since),
         done=_done(session, pipeline, keys, since),

@@ -211,6 +211,16 @@ def test_plans_come_with_their_runs_and_what_is_done(database, pipeline):
     assert found.done == {key(2, 4)}
 
 
+def test_clocks_that_are_a_little_apart_hide_no_run(database, pipeline):
+    """A scheduler's clock may be behind that of the API server which stored the plan."""
+    database.run("process", "first", key(0, 2), minute=-2 / 60)
+    database.event(DONE, BEGIN - timedelta(seconds=1), key=key(2, 4))
+
+    found, _ = planned(database, pipeline)
+
+    assert (list(found.runs), found.done) == ([key(0, 2)], {key(2, 4)})
+
+
 def test_pages_of_plans_meet(database, pipeline, monkeypatch):
     """Every range is on one page, whatever the plans hold: no gap, and none twice."""
     monkeypatch.setattr(stored, "MAX_PLANS", 3)
