@@ -48,7 +48,7 @@ class Source(NamedTuple):
         ranges: name of the asset of its ranges; empty where nobody plans.
         dags: the one that has planned last, or else those that audit.
         planned_at: when; None where nobody plans.
-        trouble: why this could not be told; empty otherwise.
+        trouble: why this, or more of them, could not be told; empty otherwise.
     """
 
     topic: str
@@ -59,9 +59,21 @@ class Source(NamedTuple):
 
 
 def sources(session: Session) -> list[Source]:
-    """The topics that are planned or audited, sorted by name; the first `MAX_TOPICS` of each."""
+    """The topics that are planned or audited, sorted by name; the first `MAX_TOPICS` of each.
+
+    That there are more is a `trouble` of its own.
+    """
     found = []
-    for name in _asset_names(session, AssetModel.name.endswith(PLAN_SUFFIX, autoescape=True)):
+    plans = _asset_names(session, AssetModel.name.endswith(PLAN_SUFFIX, autoescape=True))
+    audited = _asset_names(session, AssetModel.name.startswith(AUDITED_PREFIX, autoescape=True))
+    for names, what in ((plans, "planned"), (audited, "audited")):
+        if len(names) > MAX_TOPICS:
+            trouble = (
+                f"more than {MAX_TOPICS} topics are {what}: the first by name are listed, and the "
+                "pages of the others are at topics/NAME/ too"
+            )
+            found.append(Source("", trouble=trouble))
+    for name in plans[:MAX_TOPICS]:
         ranges = name.removesuffix(PLAN_SUFFIX)
         try:
             source = source_of(session, ranges)
@@ -69,8 +81,7 @@ def sources(session: Session) -> list[Source]:
             source = Source(ranges, ranges, trouble=f"asset {name!r}: {exc}")
         found += [source] if source else []
     planned = {each.topic for each in found}
-    audited = _asset_names(session, AssetModel.name.startswith(AUDITED_PREFIX, autoescape=True))
-    for name in audited:
+    for name in audited[:MAX_TOPICS]:
         topic = name.removeprefix(AUDITED_PREFIX)
         if topic not in planned:
             tasks = asset_refs(session, TaskInletAssetReference, name)
@@ -168,8 +179,9 @@ def _tasks(session: Session, dag_ids: Collection[str]) -> list[tuple[str, str]]:
 
 
 def _asset_names(session: Session, condition: Any) -> list[str]:
+    """The first names of assets, and one more than is shown where there are more."""
     found = select(AssetModel.name).where(condition, AssetModel.active.has())
-    return list(session.scalars(found.order_by(AssetModel.name).limit(MAX_TOPICS)))
+    return list(session.scalars(found.order_by(AssetModel.name).limit(MAX_TOPICS + 1)))
 
 
 def asset_refs(session: Session, reference: Any, asset: str) -> list[Any]:

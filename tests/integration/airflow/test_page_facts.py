@@ -192,6 +192,26 @@ def test_what_a_gate_comes_after_is_not_done(database):
     assert set(pipeline_of(database.session, source).done) == {DONE.name, mine.name}
 
 
+def test_topics_that_are_not_listed_are_mentioned(database, monkeypatch):
+    """Of many topics the first are there, and a trouble says that there are more."""
+    monkeypatch.setattr("airflow_provider_memq.plugins.sources.MAX_TOPICS", 2)
+    other = Asset(name="other", uri="x://other")
+    for asset in (plan_of(other.name), audited_asset("b")):
+        database.asset(asset)
+    database.plan(0, 2)
+    found = sources(database.session)
+    assert [(each.topic, each.trouble) for each in found] == [("b", ""), (TOPIC, "")]
+
+    for asset in (plan_of("zzz"), audited_asset("zzz")):
+        database.asset(asset)
+    found = sources(database.session)
+
+    assert [each.topic for each in found if not each.trouble] == ["b", TOPIC]
+    assert [each.trouble.partition(":")[0] for each in found if each.trouble] == [
+        "more than 2 topics are planned", "more than 2 topics are audited",
+    ]  # fmt: skip
+
+
 # -- plans and runs -------------------------------------------------------------------------
 
 
