@@ -96,7 +96,8 @@ class PartitionView:
         published: likewise.
         planned: up to there.
         processed: up to there, without a gap.
-        in_table: stretches of offsets that the tables have, in words.
+        in_table: stretches of offsets that the tables have, in words; empty where none could be
+            read.
         lag_batches: published and not processed.
         lag_records: LogMessages in them.
         lag: age of the oldest of them, in words; empty where there are none, or nobody knows.
@@ -253,8 +254,10 @@ def snapshot_view(snapshot: Snapshot) -> SnapshotView:
 
 
 def stretches(intervals: Iterable[Interval]) -> str:
-    """Offsets in words, such as "0 to 34, 40"; the first stretches of them."""
+    """Offsets in words, such as "0 to 34, 40"; the first stretches of them, or "none"."""
     every = list(intervals)
+    if not every:
+        return "none"
     words = [f"{a} to {b - 1}" if b - a > 1 else f"{a}" for a, b in every[:MAX_STRETCHES]]
     return ", ".join([*words, *(["…"] if len(every) > MAX_STRETCHES else [])])
 

@@ -278,6 +278,15 @@ def test_stretches_of_a_table():
     assert stretches([Interval(2 * n, 2 * n + 1) for n in range(9)]).endswith("8, …")
 
 
+def test_a_table_that_holds_nothing_is_told_from_one_that_could_not_be_read():
+    """Of the first one it is known; of the second one the page shows a question mark."""
+    empty, unread = TableState("lake.clicks", {}, {}), []
+
+    told = [progress(plans(0, 2), tables).partitions()[0].in_table for tables in ([empty], unread)]
+
+    assert told == ["none", ""]
+
+
 def test_a_page_is_its_json():
     """The view of a page becomes JSON as it is, and its numbers survive JavaScript."""
     found = progress(plans(0, 2), [table((0, 2))])
