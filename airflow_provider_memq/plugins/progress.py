@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from memq.client.lag import Lag
 
 MISSED_AFTER = timedelta(minutes=5)  # where the planner does not say; its default
+REMOVED = "removed by retention before it was planned"
+NOT_PLANNED = "published, and not planned yet"
+_LAST = {NOT_PLANNED: 1, REMOVED: 2}  # of what is missing: what is wrong with ranges comes first
 
 
 class Progress:
@@ -68,6 +71,8 @@ class Progress:
         found = ranges_without_run(plans, planned.runs, now - missed_after)
         self._missed = set(found.again) if sees_runs else set()
         self._waiting = set(found.waiting) if sees_runs else set()
+        old = (each for each, at in self._at.items() if at <= now - missed_after)
+        self._had_time = set(old) if sees_runs else set()  # to get a run
 
     def __repr__(self) -> str:
         return f"<Progress [{len(self._at)} ranges]>"
@@ -95,27 +100,31 @@ class Progress:
 
     def state(self, offsets: OffsetRange) -> str:
         """How far a range is, in a word or two."""
-        key = range_key(offsets)
         if self._tables and all(_has(table, offsets) for table in self._tables):
             return "in table"
-        runs = self._planned.runs.get(key)
-        if self._is_done(offsets):
+        if is_done(self._planned, offsets):
             return "processed"
+        runs = self._planned.runs.get(range_key(offsets))
         if runs:
             return runs[-1].state
+        return self._without_run(offsets)
+
+    def _without_run(self, offsets: OffsetRange) -> str:
+        key = range_key(offsets)
+        if self._is_passed(offsets):
+            return "passed"
         if key in self._missed:
             return "no run"
         return "waiting" if key in self._waiting else "unknown"
 
-    def _is_done(self, offsets: OffsetRange) -> bool:
-        if range_key(offsets) in self._planned.runs:
-            return is_done(self._planned, offsets)
-        return is_done(self._planned, offsets) or self._is_passed(offsets)
-
     def _is_passed(self, offsets: OffsetRange) -> bool:
         """Whether the group has come past a range: by commits, or because it was moved."""
-        stored = self._brokers.stored if self._brokers and self._same_topic else {}
-        return offsets.end <= stored.get(offsets.partition, 0)
+        return offsets.end <= self._stored.get(offsets.partition, 0)
+
+    @property
+    def _stored(self) -> Mapping[int, int]:
+        """Next offsets of the group, as far as they say something about what is planned."""
+        return self._brokers.stored if self._brokers and self._same_topic else {}
 
     def _snapshots(self, offsets: OffsetRange) -> list[Snapshot]:
         named = offsets._replace(incarnation="")
@@ -124,7 +133,7 @@ class Progress:
     # -- what is missing --------------------------------------------------------------------
 
     def missing(self) -> list[MissingView]:
-        """Offsets that are not where they should be, in their order."""
+        """Offsets that are not where they should be: of ranges, then not planned, then removed."""
         found: dict[tuple[int, str], list[Interval]] = defaultdict(list)
         first: dict[tuple[int, str, int], str] = {}
         for offsets, why in self._missing():
@@ -144,12 +153,12 @@ class Progress:
                 for (partition, why), intervals in found.items()
                 for start, end in union(sorted(intervals))
             ),
-            key=lambda each: (each.partition, each.start),
+            key=lambda each: (_LAST.get(each.why, 0), each.partition, each.start),
         )
 
     def _missing(self) -> Iterator[tuple[OffsetRange, str]]:
         for gap in self._planned.ledger.gaps:
-            yield gap, "removed by retention before it was planned"
+            yield gap, REMOVED
         for offsets in self._at:
             yield from ((offsets, why) for why in self._wrong_with(offsets))
         if self._brokers is None or not self._same_topic:
@@ -158,19 +167,21 @@ class Progress:
         for partition, end in self._brokers.state.ends.items():
             begin = max(ends.get(partition, 0), self._brokers.state.starts[partition])
             if begin < end:
-                yield OffsetRange(partition, begin, end), "published, and not planned yet"
+                yield OffsetRange(partition, begin, end), NOT_PLANNED
 
     def _wrong_with(self, offsets: OffsetRange) -> Iterator[str]:
-        state = self.state(offsets)
-        if state == "no run":
-            yield "planned, and without a run"
-        elif state == "failed":
+        state, runs = self.state(offsets), self._planned.runs.get(range_key(offsets))
+        if runs and runs[-1].state == "failed" and not is_done(self._planned, offsets):
             moved = ", and the group was moved past it" if self._is_passed(offsets) else ""
             yield f"its run failed{moved}"
-        elif state == "processed":
+        elif state == "no run":
+            yield "planned, and without a run"
+        elif state == "unknown" and offsets in self._had_time and offsets.partition in self._stored:
+            yield "no run of it is kept, and the group has not passed it"
+        elif state in {"processed", "passed"}:
             for table in self._tables:
                 if not _has(table, offsets):
-                    yield f"processed, and not in table {table.name}"
+                    yield f"{state}, and not in table {table.name}"
 
     @property
     def _same_topic(self) -> bool:
@@ -181,9 +192,7 @@ class Progress:
 
     def processed(self) -> dict[int, int]:
         """Up to where nothing is left to process, by read partition."""
-        return processed(
-            self._planned, self._brokers.stored if self._brokers and self._same_topic else {}
-        )
+        return processed(self._planned, self._stored)
 
     def partitions(self) -> list[PartitionView]:
         """How far each read partition is."""

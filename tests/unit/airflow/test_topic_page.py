@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_memq.ledger import Ledger, StoredPlan
-from airflow_provider_memq.plugins import outside, pages
+from airflow_provider_memq.plugins import outside, pages, routes
 from airflow_provider_memq.plugins.facts import (
     Audits,
     AuditTask,
@@ -80,7 +80,7 @@ def brokers(end, *, start=0, stored=None, incarnation=LIFE, lag=None):
     return Brokers(state, stored or {}, {0: lag or Lag()})
 
 
-def progress(planned, tables=(), asked=None):
+def progress(planned, tables=(), asked=None, **options):
     return Progress(
         planned,
         tables,
@@ -88,6 +88,7 @@ def progress(planned, tables=(), asked=None):
         now=NOW,
         to_run=lambda run: f"/{run.run_id}",
         to_range=lambda name: f"/{name}",
+        **options,
     )
 
 
@@ -132,6 +133,16 @@ def test_a_range_that_failed_and_was_passed_over_is_missing():
     assert missing(planned, [], brokers(4)) == [(0, 2, "its run failed")]
 
 
+def test_a_range_that_failed_is_missing_although_the_table_has_it():
+    """A gate refuses rows that are in the table already; a commit after it makes the range done."""
+    planned = plans(0, 2, 4)._replace(runs=runs(r0_2="failed", r2_4="success"))
+    held = [table((0, 4))]
+
+    assert [each.state for each in progress(planned, held).ranges(9)] == ["in table"] * 2
+    assert missing(planned, held) == [(0, 2, "its run failed")]
+    assert missing(planned._replace(done=frozenset([key(0, 2)])), held) == []
+
+
 def test_runs_that_a_user_may_not_see_are_not_missing(monkeypatch):
     """Nothing is said about the runs of a range where there may be some."""
     monkeypatch.setattr(pages, "_ask_brokers", lambda *_: "brokers")
@@ -144,6 +155,9 @@ def test_runs_that_a_user_may_not_see_are_not_missing(monkeypatch):
         pipeline = Pipeline("clicks", "r", "plan", hidden_dags=hidden)
         found, _ = pages._progress(pipeline, plans(0, 2), told, NOW, "")
         assert (found.ranges(9)[0].state, told) == (state, notes)
+
+    hidden = progress(plans(0, 2), [], brokers(2, stored={0: 0}), sees_runs=False)
+    assert hidden.missing() == []
 
 
 def test_a_range_without_a_run_waits_and_then_is_missing():
@@ -161,9 +175,45 @@ def test_runs_that_were_cleaned_away_are_not_missing():
     """What had its run before Airflow's database was cleaned is unknown, and not without a run."""
     planned = plans(0, 2)._replace(all_have_runs=NOW)
 
-    assert progress(planned).ranges(10)[0].state == "unknown"
-    assert missing(planned) == []
-    assert progress(planned, [], brokers(2, stored={0: 2})).ranges(10)[0].state == "processed"
+    for asked in (None, brokers(2), brokers(2, stored={1: 0})):
+        assert progress(planned, [], asked).ranges(10)[0].state == "unknown"
+        assert missing(planned, [], asked) == []
+
+
+def test_a_range_without_its_run_is_missing_where_the_group_has_not_passed_it():
+    """The group's offset says what no run does; a range that was just planned has some time."""
+    asked, why = brokers(4, stored={0: 2}), "no run of it is kept, and the group has not passed it"
+    planned = plans(0, 2, 4)._replace(all_have_runs=NOW)
+
+    assert missing(planned, [], asked) == [(2, 4, why)]
+    assert missing(planned, [table((2, 4))], asked) == [
+        (0, 2, "passed, and not in table lake.clicks")
+    ]
+    early = plans(0, 2, 4, ago=timedelta(minutes=1))._replace(all_have_runs=NOW)
+    assert missing(early, [], asked) == []
+
+
+@pytest.mark.parametrize("sees_runs", [True, False])
+def test_what_the_group_alone_has_passed_is_not_called_processed(sees_runs):
+    """It may have been moved past a range that failed, the run of which is gone or hidden."""
+    planned = plans(0, 2, 4)._replace(all_have_runs=NOW, done=frozenset([key(2, 4)]))
+
+    found = progress(planned, [], brokers(4, stored={0: 4}), sees_runs=sees_runs)
+
+    assert [each.state for each in found.ranges(9)] == ["processed", "passed"]
+    assert found.missing() == []
+
+
+@pytest.mark.parametrize("ranges", [[(0, 2)], [(2, 4)]])
+def test_the_word_for_what_the_group_has_passed_is_explained(ranges):
+    """A page that has it says what it means, and others do not."""
+    planned = plans(0, 2, 4)._replace(done=frozenset(key(*each) for each in ranges))
+    found = progress(planned, [], brokers(4, stored={0: 2})).ranges(9)
+    view = TopicView(topic="clicks", at="", incarnation=LIFE, ranges=found)
+
+    text = routes._html("topic.html", 200, page=view, json="index.json").body.decode()
+
+    assert ("Passed: the group is past it" in text) == (ranges == [(2, 4)])
 
 
 def test_a_range_is_in_the_table_by_the_ledger_of_the_table():
@@ -203,12 +253,23 @@ def test_what_is_missing_is_named_with_its_reason():
     )
 
     assert missing(planned, [table()], brokers(12)) == [
-        (0, 5, "removed by retention before it was planned"),
         (5, 8, "its run failed"),
         (8, 9, "processed, and not in table lake.clicks"),
         (10, 12, "published, and not planned yet"),
+        (0, 5, "removed by retention before it was planned"),
     ]
-    assert progress(planned).missing()[1].href == f"/{key(5, 6)}"
+    assert progress(planned).missing()[0].href == f"/{key(5, 6)}"
+
+
+def test_old_gaps_hide_nothing():
+    """What was removed long ago stays in the ledger, and comes after what can still be mended."""
+    gaps = [{"partition": 0, "start": 10 * n, "end": 10 * n + 1} for n in range(60)]
+    planned = plans(700, 702, skipped=gaps)._replace(runs=runs(r700_702="failed"))
+
+    found = [why for _, _, why in missing(planned, [], brokers(704))]
+
+    assert found[:2] == ["its run failed", "published, and not planned yet"]
+    assert set(found[2:]) == {"removed by retention before it was planned"}
 
 
 def test_nothing_is_called_missing_of_another_topic():
