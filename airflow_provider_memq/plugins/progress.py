@@ -100,14 +100,15 @@ class Progress:
 
     def state(self, offsets: OffsetRange) -> str:
         """How far a range is, in a word or two."""
-        if self._tables and all(_has(table, offsets) for table in self._tables):
+        tables = self._tables_of(offsets)
+        if tables and all(_has(table, offsets) for table in tables):
             return "in table"
         if is_done(self._planned, offsets):
             return "processed"
         runs = self._planned.runs.get(range_key(offsets))
         if runs:
             return runs[-1].state
-        return self._without_run(offsets)
+        return self._without_run(offsets) if offsets in self._at else self._unplanned(offsets)
 
     def _without_run(self, offsets: OffsetRange) -> str:
         key = range_key(offsets)
@@ -116,6 +117,19 @@ class Progress:
         if key in self._missed:
             return "no run"
         return "waiting" if key in self._waiting else "unknown"
+
+    def _unplanned(self, offsets: OffsetRange) -> str:
+        """Of a range that is in none of the plans: what the group has passed says nothing of it."""
+        ledger = self._planned.ledger
+        if offsets.incarnation != ledger.incarnation:
+            return "of another incarnation"
+        # Where there are plans, they have cut its offsets otherwise.
+        is_beyond = offsets.end > ledger.ends.get(offsets.partition, 0)
+        return "not planned" if self._at or is_beyond else "unknown"
+
+    def _tables_of(self, offsets: OffsetRange) -> Sequence[TableState]:
+        """The tables, where they say something of a range: they do of the incarnation planned."""
+        return self._tables if offsets.incarnation == self._planned.ledger.incarnation else ()
 
     def _is_passed(self, offsets: OffsetRange) -> bool:
         """Whether the group has come past a range: by commits, or because it was moved."""
@@ -127,8 +141,8 @@ class Progress:
         return self._brokers.stored if self._brokers and self._same_topic else {}
 
     def _snapshots(self, offsets: OffsetRange) -> list[Snapshot]:
-        named = offsets._replace(incarnation="")
-        return [each.snapshots[named] for each in self._tables if named in each.snapshots]
+        named, tables = offsets._replace(incarnation=""), self._tables_of(offsets)
+        return [each.snapshots[named] for each in tables if named in each.snapshots]
 
     # -- what is missing --------------------------------------------------------------------
 

@@ -64,7 +64,8 @@ def planned_of(
 def planned_range(session: Session, pipeline: Pipeline, offsets: OffsetRange) -> Planned | None:
     """The plan of one range, with its runs; None where nothing is planned.
 
-    Where the range is in none of the newest plans, none is among them; the ledger is the last one.
+    Where the range is in none of the newest plans, the one that has cut its offsets otherwise is
+    there; without any, the ledger is the last one.
 
     Raises:
         CorruptDataError: a plan is damaged.
@@ -72,9 +73,20 @@ def planned_range(session: Session, pipeline: Pipeline, offsets: OffsetRange) ->
     ledger = last_ledger(StoredEvents(session), plan_of(pipeline.ranges))
     if ledger is None:
         return None
-    plans = [each for each in _plans(session, pipeline) if offsets in each.ledger.ranges][:1]
+    about = [each for each in _plans(session, pipeline) if _is_about(each, offsets)]
+    plans = [each for each in about if offsets in each.ledger.ranges][:1] or about[:1]
     planned = Planned(plans[0].ledger if plans else ledger, plans, older=True)
     return _with_runs(session, pipeline, planned, [range_key(offsets)])
+
+
+def _is_about(plan: StoredPlan, offsets: OffsetRange) -> bool:
+    return any(
+        each.partition == offsets.partition
+        and each.incarnation == offsets.incarnation
+        and each.start < offsets.end
+        and offsets.start < each.end
+        for each in plan.ledger.ranges
+    )
 
 
 def range_with(

@@ -50,8 +50,9 @@ class RangeView:
         end: one past the last.
         planned: when; empty where that is not known.
         state: "waiting" for a run, "no run", the state of its last run, "processed", "in table";
-            "passed" by the group, where nothing else is known of it; or "unknown" of what Airflow's
-            database was cleaned.
+            "passed" by the group, where nothing else is known of it; "unknown" of what Airflow's
+            database was cleaned; or, of a range in none of the plans, "not planned" or "of another
+            incarnation" of the topic.
         runs: the oldest first; a replay adds one.
         snapshots: one for each table that has it, as far as they have not expired.
         href: its page.

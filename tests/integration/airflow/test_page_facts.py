@@ -303,6 +303,16 @@ def test_a_range_of_an_earlier_topic_keeps_its_page(database, pipeline):
     assert found.ledger.incarnation == LIFE
 
 
+def test_a_range_that_was_never_planned_comes_with_the_plan_of_its_offsets(database, pipeline):
+    """So that it is told from one that is too old to be found."""
+    found = [
+        list(stored.planned_range(database.session, pipeline, OffsetRange(0, *each)).planned_at)
+        for each in [(2, 4, LIFE), (1, 3, LIFE), (4, 6, LIFE), (1, 3, "b" * 16)]
+    ]
+
+    assert found == [[OffsetRange(0, 0, 2, LIFE), OffsetRange(0, 2, 4, LIFE)]] * 2 + [[], []]
+
+
 def test_a_run_returns_its_manifest(database, pipeline):
     """The XCom that is one, among others of the run."""
     number = database.run("process", "r", key(0, 2))

@@ -216,6 +216,25 @@ def test_the_word_for_what_the_group_has_passed_is_explained(ranges):
     assert ("Passed: the group is past it" in text) == (ranges == [(2, 4)])
 
 
+@pytest.mark.parametrize(
+    ("planned", "start", "end", "life", "state"),
+    [
+        (plans(0, 2, 4), 0, 2, LIFE, "in table"),
+        (plans(0, 2, 4), 0, 2, "b" * 16, "of another incarnation"),
+        (plans(6, 8), 7, 9, LIFE, "not planned"),
+        (plans(0, 2, 4)._replace(plans=[]), 5, 7, LIFE, "not planned"),
+        (plans(6, 8)._replace(plans=[]), 4, 6, LIFE, "unknown"),
+    ],
+)
+def test_a_range_that_is_in_none_of_the_plans_says_so(planned, start, end, life, state):
+    """Neither the group nor a table tells about it; what lies before the plans may have been."""
+    offsets = OffsetRange(0, start, end, life)
+
+    found = progress(planned, [table((0, 2))], brokers(9, stored={0: 9})).range(offsets)
+
+    assert (found.state, bool(found.snapshots)) == (state, state == "in table")
+
+
 def test_a_range_is_in_the_table_by_the_ledger_of_the_table():
     """Whatever became of its run; the snapshot is named until it has expired."""
     planned = plans(0, 2, 4)._replace(runs=runs(r0_2="failed", r2_4="success"))
