@@ -71,7 +71,7 @@ def range_to_iceberg(spark: SparkSession, job: IcebergJob) -> Manifest:
     Raises:
         RangeConflictError: some of the range is in the table, and some is not.
         SchemaMismatchError: the rows do not fit the table.
-        TableConflictError: others have changed the table each time.
+        TableConflictError: others have changed the table each time, or it takes no commit.
         ConfigError: there is no such catalog.
         MemqError: as `memq.spark.parquet.range_to_parquet`.
         PySparkException: Spark failed; errors of tasks come as such as well.
@@ -163,8 +163,9 @@ def _check_found(table: IcebergTable, expected: TopicRange) -> None:
         raise RangeConflictError(
             f"{expected} is in table {table.identifier} with {counted(records, 'record')}, and "
             f"would now give {counted(expected.records, 'record')}: Messages were left out then, "
-            "or are now, or rows were removed or added by others. Compare the two, and put the "
-            "topic into a new table if rows are missing"
+            "or are now, also as duplicates of ones that were put in with another range; or rows "
+            "were removed or added by others. Compare the two, and put the topic into a new table "
+            "if rows are missing"
         )
 
 

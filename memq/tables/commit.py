@@ -155,7 +155,7 @@ def steps(wanted: TopicRange, attempt: str, job: str) -> Steps[Base]:
     Raises:
         RangeConflictError: some of the range is in the table already.
         LimitReachedError: the table has too many gaps.
-        TableConflictError: others were always faster.
+        TableConflictError: others were always faster, or the catalog takes no commit.
     """
     written: Written | None = None
     failure: object = None
@@ -174,8 +174,8 @@ def steps(wanted: TopicRange, attempt: str, job: str) -> Steps[Base]:
             return Outcome(written, committed=True)
         yield Wait(failures)
     raise TableConflictError(
-        f"{wanted}: others have changed the table each time in {ATTEMPTS} tries; the last failed "
-        f"with: {failure}. Try again when fewer jobs commit to it"
+        f"{wanted}: no commit was taken in {ATTEMPTS} tries; the last failed with: {failure}. If "
+        "that says that others have changed the table, try again when fewer jobs commit to it"
     )
 
 

@@ -54,6 +54,7 @@ try:
         ValidationError,
     )
     from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, LessThan
+    from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
     from pyiceberg.table import Table, Transaction
     from pyiceberg.table.refs import MAIN_BRANCH
 except ModuleNotFoundError as exc:
@@ -133,6 +134,7 @@ class IcebergTable:
             schema: of its rows.
 
         Raises:
+            SchemaMismatchError: Iceberg has no such type as a column has.
             StorageError: the catalog or the storage failed.
         """
         properties = {
@@ -141,7 +143,7 @@ class IcebergTable:
             "write.metadata.previous-versions-max": str(KEEP_PREVIOUS_METADATA),
         }
         namespace = self.identifier.rpartition(".")[0]
-        with _explained("make", self.identifier):
+        with _explained("make", self.identifier), _types_checked(self.identifier):
             if not self._catalog.table_exists(self.identifier):
                 self._make_namespace(namespace)
                 self._catalog.create_table_if_not_exists(
@@ -578,6 +580,17 @@ def _grow(transaction: Transaction, base: Table, file: str) -> None:
 
 
 @contextmanager
+def _types_checked(table: str) -> Iterator[None]:
+    try:
+        yield
+    except UnsupportedPyArrowTypeException as exc:
+        raise SchemaMismatchError(
+            f"table {table} cannot be made: {exc}. Iceberg has no such type: the topic goes into "
+            "files, or another topic has the column otherwise"
+        ) from exc
+
+
+@contextmanager
 def _explained(doing: str, table: str) -> Iterator[None]:
     """Turn what catalogs and storages raise into errors that say what to do."""
     try:
@@ -586,6 +599,8 @@ def _explained(doing: str, table: str) -> Iterator[None]:
         raise ConfigError(
             f"there is no table {table}; the first range that is put in makes it"
         ) from exc
+    except MemqError:
+        raise
     except Exception as exc:  # each catalog and storage has errors of its own
         raise StorageError(f"cannot {doing} table {table}: {_in_words(exc)}") from exc
 

@@ -261,7 +261,7 @@ def test_each_range_is_in_once():
     assert counts["rolled back"] > 100
 
 
-@follows("Try again when fewer jobs commit to it")
+@follows("try again when fewer jobs commit to it")
 def test_a_committer_that_is_never_taken_gives_up():
     """It ends with an error that may be tried again, and has written once."""
     doing = steps(clicks(0, 0, 3), "attempt-1", "job")

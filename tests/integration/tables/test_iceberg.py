@@ -149,6 +149,14 @@ def test_committers_at_a_time(tmp_path):
     assert len(files) == len(set(files)) == len(wanted)
 
 
+@pytest.mark.parametrize("kind", [pa.duration("us"), pa.struct([("n", pa.time32("ms"))])])
+def test_a_type_that_iceberg_lacks(tmp_path, kind):
+    """It is named, and no other try will do."""
+    with pytest.raises(SchemaMismatchError, match="has an unsupported type") as refused:
+        lake_table(tmp_path, SCHEMA.append(pa.field("n", kind)))
+    assert not refused.value.retriable
+
+
 @pytest.mark.parametrize("error", [CommitFailedException("no"), TimeoutError("slow")])
 def test_answers_that_are_lost(table, error):
     """A commit that was taken and is said to have failed is neither repeated nor undone."""
