@@ -53,6 +53,29 @@ _size = _or_template(lambda text: bytes_or(0, "", text))
 _count = _or_template(lambda text: count_or(0, "", text))
 
 
+def _check_limit(limit: int) -> None:
+    if limit == 0:
+        raise ConfigError("must be 1 or more; empty for no limit")
+
+
+_size_limit = _or_template(lambda text: _check_limit(bytes_or(1, "", text)))
+_count_limit = _or_template(lambda text: _check_limit(count_or(1, "", text)))
+
+
+def _check_folder(text: str) -> None:
+    if "/" not in text:
+        raise ConfigError("must be a folder or URI, with a slash, such as s3a://lake/clicks")
+
+
+_folder = _or_template(_check_folder)
+
+
+def _pool(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ConfigError("must be the name of a pool, such as default_pool")
+    return value
+
+
 def _texts(value: Any) -> list[str]:
     """A list of texts, or one text with commas."""
     if isinstance(value, str):
@@ -164,7 +187,7 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
     id_suffix: str = ""
     dags: Annotated[list[str], Option("value", "ranges,audit,backfill,retention", read=_kinds)]
     owner: Annotated[str, Option("text", "airflow")]
-    pool: Annotated[str, Option("text", "default_pool")]
+    pool: Annotated[str, Option("value", "default_pool", read=_pool)]
     tags: Annotated[list[str], Option("value", "", read=_tags)]
     retries: Annotated[int, Option("count", 5, 0, MAX_RETRIES)]
     retry_delay_ms: Annotated[int, Option("duration", "10s", 0, DAY_MS)]
@@ -176,11 +199,11 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
     ]
     spark_packages: Annotated[str, Option("text", "")]
     spark_apps: Annotated[str, Option("text", "", shown="`spark_apps` beside the file's folder")]
-    output: Annotated[str, Option("text", "/tmp/memq/parquet")]  # noqa: S108 - to try it out
+    output: Annotated[str, Option("value", "/tmp/memq/parquet", read=_folder)]  # noqa: S108 - to try it out
     table: Annotated[str, Option("text", "")]
     group: Annotated[str, Option("text", "range_to_parquet")]
-    max_range_bytes: Annotated[str, Option("value", "1GiB", read=_size)]
-    max_range_offsets: Annotated[str, Option("value", "10000", read=_count)]
+    max_range_bytes: Annotated[str, Option("value", "1GiB", read=_size_limit)]
+    max_range_offsets: Annotated[str, Option("value", "10000", read=_count_limit)]
     min_range_bytes: Annotated[str, Option("value", "64MiB", read=_size)]
     range_linger: Annotated[str, Option("value", "5m", read=_duration)]
     max_pending_ranges: Annotated[str, Option("value", "4", read=_count)]
@@ -191,11 +214,11 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
     gate_min_records: Annotated[str, Option("value", "", read=_count)]
     gate_max_age: Annotated[str, Option("value", "", read=_duration)]
     gate_columns: Annotated[dict[str, str], Option("value", "", read=_columns)]
-    hourly_output: Annotated[str, Option("text", "/tmp/memq/hourly")]  # noqa: S108 - likewise
+    hourly_output: Annotated[str, Option("value", "/tmp/memq/hourly", read=_folder)]  # noqa: S108 - likewise
     hourly_cron: Annotated[str, Option("value", "0 * * * *", read=_cron)]
     hourly_since: Annotated[datetime | None, Option("value", "", read=_time)]
     hourly_on_removed: Annotated[str, Option("text", "fail", choices=("fail", "skip"))]
-    audit_output: Annotated[str, Option("text", "/tmp/memq/audit")]  # noqa: S108 - likewise
+    audit_output: Annotated[str, Option("value", "/tmp/memq/audit", read=_folder)]  # noqa: S108 - likewise
     audit_consumers: Annotated[list[str], Option("value", "", read=_texts)]
     audit_consumed_within: Annotated[str, Option("value", "1h", read=_duration)]
     audit_grace: Annotated[str, Option("value", "10m", read=_duration)]

@@ -188,7 +188,7 @@ WRONG = {
     "retry_delay: 10": 'retry_delay = 10: expected a duration, such as "10s"',
     "retries: -1": "retries = -1: must be at least 0",
     "owner: [a]": "owner = ['a']: expected a text, such as",
-    "pool:": 'pool = None: expected a text, such as "default_pool"',
+    "pool:": "pool = None: must be the name of a pool, such as default_pool",
     "dags: [range]": "dags = ['range']: 'range': must be of ranges, hourly, audit, backfill, ret",
     "tags: [1]": "tags = [1]: must be a list of texts, such as [one, two]",
     "hourly_cron: hourly": "hourly_cron = 'hourly': must be a cron expression such as",
@@ -246,6 +246,25 @@ def test_a_table_is_a_name_and_has_columns_of_its_own(wrong, message, mended):
 
     assert MemqPipeline("clicks", spark_apps=APPS, **wrong | mended).ranges()
     assert MemqPipeline("clicks", spark_apps=APPS, table="{{ var.value.a/b }}").ranges()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"max_range_bytes": 0},
+        {"max_range_bytes": "0B"},
+        {"max_range_offsets": "0"},
+        {"pool": ""},
+        {"output": ""},
+        {"output": "lake"},
+        {"audit_output": "audit"},
+    ],
+)
+def test_a_setting_that_each_task_would_refuse_is_refused_at_once(wrong):
+    """Whoever writes it sees it in Airflow's import errors, and not in the first run."""
+    ((name, value),) = wrong.items()
+    with pytest.raises(ConfigError, match=re.escape(f"{name} = {value!r}: must be")):
+        MemqPipeline("clicks", spark_apps=APPS, **wrong)
 
 
 def test_topics_may_share_settings_as_yaml_has_it(tmp_path):
