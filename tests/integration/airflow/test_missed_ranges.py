@@ -35,6 +35,13 @@ def plan(**options):
     return MemqPlanRangesOperator(task_id="plan", topic=TOPIC, ranges=RANGES, **given)
 
 
+def run_of(consumer, offset):
+    (run,) = (
+        each for each in consumer.runs.values() if parse_key(each.partition_key).start == offset
+    )
+    return run
+
+
 def offsets(keys):
     return sorted(parse_key(key).start for key in keys)
 
@@ -133,7 +140,7 @@ async def test_runs_that_the_dag_before_has_not_ended_are_not_lost_sight_of(here
     consumer = here.store.consumer
     await here.publish(3)
     await here.run(plan())
-    list(consumer.runs.values())[1].state = "queued"
+    run_of(consumer, 1).state = "queued"
     consumer.renamed("other")
 
     for _ in range(3):
@@ -151,7 +158,7 @@ async def test_runs_that_the_dag_before_ends_are_over(here):
     consumer = here.store.consumer
     await here.publish(2)
     await here.run(plan())
-    (_, last) = consumer.runs.values()
+    last = run_of(consumer, 1)
     last.state = "running"
     consumer.renamed("other")
     await here.run(plan(process_dag_id="other"))
