@@ -4,32 +4,39 @@ Theory of operation
 -------------------
 A table in Iceberg is more than its files. Rows of a file may be deleted by a mark in another one,
 and columns are known by their ids: one that was renamed has its old name in files from before, and
-one that was dropped and made anew has its name in files that do not have its values. Who reads
-files by names sees none of that, and would give wrong rows without an error.
+one that was dropped and made anew has its name in files that do not have its values. A name such
+as `user-id` stands in files of other writers as `user_x2Did`. Who reads files by names sees none of
+that, and would give wrong rows without an error.
 
 It sees exactly the rows of the table where no row is marked as deleted, all files are Parquet, and
 each column that is read has always had its name, and no value but null where a file does not have
-it. That is so for what MemQ puts in, for columns that are added, and for compaction by whomever. A
-table of which it is not so is refused; `memq.scan` goes by ids and marks, and reads it.
+it. That is so for what MemQ puts in, for columns that are added, and for compaction by whomever, as
+long as names are of letters, digits and `_`: where others are read, files with ids are looked into.
+A table of which it is not so is refused; `memq.scan` goes by ids and marks, and reads it.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from pyiceberg.manifest import FileFormat
-from pyiceberg.schema import index_by_name
 
 from memq.core.units import counted
 from memq.errors import ConfigError
+from memq.tables.columns import TOP, columns_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+    import pyarrow as pa
     from pyiceberg.table import Table
-    from pyiceberg.table.name_mapping import MappedField
 
+    from memq.tables.columns import Columns
     from memq.tables.iceberg import IcebergTable
+
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""Names that every writer leaves as they are."""
 
 
 def plain_files(
@@ -51,7 +58,8 @@ def plain_files(
         ConfigError: who reads the files by names of columns would not see the rows of the table.
         StorageError: the catalog or the storage failed.
     """
-    changed = sorted(set(_changed(base)) & set(columns))
+    known = columns_of(base)
+    changed = sorted(set(_changed(known)) & set(columns))
     if changed:
         raise ConfigError(
             f"column {changed[0]!r} of table {table.identifier} had another name before, has that "
@@ -71,28 +79,60 @@ def plain_files(
             raise ConfigError(
                 f"table {table.identifier} has a file that is not Parquet: {each.file.file_path}"
             )
-    return [each.file.file_path for each in tasks]
+    paths = [each.file.file_path for each in tasks]
+    _check_spelling(table, base, paths, _spelled_otherwise(known, columns))
+    return paths
 
 
-def _changed(base: Table) -> Iterator[str]:
+def _changed(known: Columns) -> Iterator[str]:
     """The columns of which a file may have another one under their name, or they under another."""
-    now = index_by_name(base.schema())
-    histories = [index_by_name(each) for each in base.metadata.schemas]
-    mapping = base.name_mapping()
-    mapped = dict(_mapped("", mapping.root)) if mapping is not None else {}
-    for name, id_ in now.items():
-        ids = {names[name] for names in histories if name in names}
-        names = {old for names in histories for old, its_id in names.items() if its_id == id_}
-        names |= mapped.get(id_, set())  # where schemas from before were removed
-        default = base.schema().find_field(id_).initial_default
-        if ids != {id_} or names != {name} or default is not None:
-            yield name.partition(".")[0]
+    for top in known.now:
+        if known.parents[top] == TOP and any(
+            _has_changed(known, each) for each in known.within(top)
+        ):
+            yield known.now[top].name
 
 
-def _mapped(above: str, fields: Iterable[MappedField]) -> Iterator[tuple[int, set[str]]]:
-    """The names that columns have in files without ids, by id."""
+def _has_changed(known: Columns, id_: int) -> bool:
+    field = known.now[id_]
+    return (
+        known.names[id_] != {field.name}
+        or known.called(field.name, known.parents[id_]) != {id_}
+        or field.initial_default is not None
+    )
+
+
+def _spelled_otherwise(known: Columns, columns: Collection[str]) -> dict[int, str]:
+    """The names, by id, that writers of Iceberg spell otherwise in Parquet, as Avro would not have
+    them; those that may be are enough.
+    """
+    tops = (id_ for id_, field in known.now.items() if field.name in columns)
+    wanted = (each for top in tops if known.parents[top] == TOP for each in known.within(top))
+    names = {each: known.now[each].name for each in wanted}
+    return {id_: name for id_, name in names.items() if _PLAIN.fullmatch(name) is None}
+
+
+def _check_spelling(
+    table: IcebergTable, base: Table, paths: Sequence[str], names: Mapping[int, str]
+) -> None:
+    """Make sure that columns, by id, have their names in all files that have them by their ids."""
+    if not names:
+        return
+    for path, footer in zip(paths, table.footers(base, paths), strict=True):
+        for id_, name in _ids_in_file(footer):
+            if names.get(id_, name) != name:
+                raise ConfigError(
+                    f"column {names[id_]!r} of table {table.identifier} is called {name!r} in "
+                    f"{path}, as other writers spell such names: leave this column out, or use "
+                    "memq.scan, which knows it by its id"
+                )
+
+
+def _ids_in_file(fields: Iterable[pa.Field]) -> Iterator[tuple[int, str]]:
+    """The ids that the columns of a file have in it, if they do, and their names there."""
     for each in fields:
-        if each.field_id is not None:
-            yield each.field_id, {f"{above}{name}" for name in each.names}
-        for name in each.names:
-            yield from _mapped(f"{above}{name}.", each.fields)
+        id_ = (each.metadata or {}).get(b"PARQUET:field_id")
+        if id_ is not None:
+            yield int(id_), each.name
+        kind = each.type
+        yield from _ids_in_file(kind.field(n) for n in range(kind.num_fields))

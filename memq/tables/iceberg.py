@@ -57,13 +57,14 @@ try:
     from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
     from pyiceberg.table import Table, Transaction
     from pyiceberg.table.refs import MAIN_BRANCH
+    from pyiceberg.utils.concurrent import ExecutorFactory
 except ModuleNotFoundError as exc:
     raise ConfigError(
         f"tables in Iceberg need pyiceberg: pip install 'memq[iceberg]' ({exc})"
     ) from exc
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyiceberg.catalog import Catalog
@@ -306,6 +307,23 @@ class IcebergTable:
             return []
         with _explained("read", self.identifier):
             return list(base.scan(_all_equal(equal)).plan_files())
+
+    def footers(self, base: Table, paths: Iterable[str]) -> Iterator[pa.Schema]:
+        """What Parquet files say of their columns, in the order of the files.
+
+        Args:
+            base: the table as it was.
+            paths: of the files.
+
+        Raises:
+            StorageError: the storage failed, or one is no such file.
+        """
+
+        def footer(path: str) -> pa.Schema:
+            return _footer(base, path)
+
+        with _explained("read", self.identifier):
+            yield from ExecutorFactory.get_or_create().map(footer, paths)
 
     def files_twice(self, base: Table) -> list[str]:
         """Paths of data files that are in it more than once, sorted.
@@ -557,10 +575,7 @@ def _grow(transaction: Transaction, base: Table, file: str) -> None:
     Raises:
         SchemaMismatchError: it has one that was renamed or dropped.
     """
-    import pyarrow.parquet as pq  # noqa: PLC0415 - wanted by few
-
-    with base.io.new_input(file).open() as source:
-        schema = pq.read_schema(source)
+    schema = _footer(base, file)
     for name in schema.names:
         now = column_now(base, name)
         if now is None and _ids_of(base, name):
@@ -577,6 +592,13 @@ def _grow(transaction: Transaction, base: Table, file: str) -> None:
             )
     with transaction.update_schema() as update:
         update.union_by_name(schema)
+
+
+def _footer(base: Table, path: str) -> pa.Schema:
+    import pyarrow.parquet as pq  # noqa: PLC0415 - wanted by few
+
+    with base.io.new_input(path).open() as source:
+        return pq.read_schema(source)
 
 
 @contextmanager

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table.update import RemoveSchemasUpdate
-from pyiceberg.types import IntegerType
+from pyiceberg.types import DoubleType, IntegerType
 
 from memq.errors import ConfigError
 from memq.tables.files import plain_files
 from tests.advice import follows
 from tests.integration.tables.lake import (
+    RECORDS,
+    SCHEMA,
     all_of,
     clicks,
     compact,
     lake_table,
     mark_deleted,
     put,
+    rows,
     values,
 )
 
@@ -88,6 +93,61 @@ def test_a_name_that_was_used_before(table):
 
     with pytest.raises(ConfigError, match="column 'value' of table"):
         files(table)
+    assert files(table, ("offset",))
+
+
+def with_column(tmp_path, name):
+    """A table with another column, which the first of its files does not have."""
+    kind = pa.struct([(name, pa.float64())])
+    schema = SCHEMA.append(pa.field(name, pa.float64())).append(pa.field("inner", kind))
+    lake = lake_table(tmp_path)
+    put(lake, clicks(0, 1))
+    inner = pa.array([{name: 1.5}] * RECORDS, kind)
+    put(lake, clicks(1, 2), rows(clicks(1, 2), schema.remove(6)).append_column("inner", inner))
+    return lake
+
+
+@follows("leave this column out, or use memq.scan, which knows it by its id")
+@pytest.mark.parametrize("name", ["user-id", "user id", "user.id", "2nd"])
+def test_names_that_other_writers_spell_otherwise(tmp_path, name):
+    """A file that was written anew has the values under another name, and is not read without."""
+    table = with_column(tmp_path, name)
+    for column in (name, "inner"):
+        assert len(files(table, (column, "offset"))) == 2
+
+    compact(table)
+
+    for column in (name, "inner"):
+        with pytest.raises(ConfigError, match=f"column '{name}' of table .* is called '"):
+            files(table, (column, "offset"))
+    assert len(files(table)) == 1
+    found = table.matching(table.load(), EQUAL, [name, "inner"])
+    by_id = [row for batch in found for row in batch.to_pylist()]
+    assert by_id.count({name: 0.5, "inner": {name: 1.5}}) == RECORDS
+
+
+@pytest.mark.parametrize("name", ["größe", "_2nd", "user_id"])
+def test_names_that_all_writers_spell_alike(tmp_path, name):
+    """A compaction does not keep anybody from the files."""
+    table = with_column(tmp_path, name)
+    compact(table)
+
+    (path,) = files(table, (name, "inner", "offset"))
+
+    found = pq.read_table(path.removeprefix("file://"))
+    assert sorted(found[name].to_pylist(), key=str) == [0.5] * RECORDS + [None] * RECORDS
+
+
+def test_a_column_with_a_dot_that_was_used_before(tmp_path):
+    """Its name is not taken for that of a field."""
+    table = with_column(tmp_path, "user.id")
+    with table.load().update_schema() as update:
+        update.delete_column("user.id")
+    with table.load().update_schema() as update:
+        update.add_column(("user.id",), DoubleType())
+
+    with pytest.raises(ConfigError, match=r"column 'user\.id' of table .* had another name before"):
+        files(table, ("user.id",))
     assert files(table, ("offset",))
 
 

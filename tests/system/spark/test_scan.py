@@ -10,6 +10,7 @@ import pytest
 from pyiceberg.types import LongType
 
 from memq import AdminClient, OffsetRange, Producer
+from memq import scan as scan_in_arrow
 from memq.errors import ConfigError, LimitReachedError, SchemaMismatchError, StorageError
 from memq.spark import scan, table_scan
 from memq.spark.iceberg import IcebergJob, range_to_iceberg
@@ -150,6 +151,44 @@ def test_files_that_do_not_say_what_the_table_says(spark, lake):
     with pytest.raises(ConfigError, match="marks rows as deleted"):
         spark_frame(spark, lake, columns="n")
     assert lake.numbers() == [n for n in range(2 * ROWS) if n != 3]
+
+
+def test_names_that_other_writers_spell_otherwise(spark, broker, make_topic, tmp_path):
+    """A column such as `user-id` is read from Spark's own files, and never as nulls from others."""
+    catalog = catalog_options(tmp_path)
+    schema = pa.schema([("n", pa.int64()), ("user-id", pa.string())])
+    topic = make_topic(schema=schema)
+    with Producer(broker.address, topic=topic, acks="all") as producer:
+        for n in range(2):
+            producer.write_table(pa.table({"n": [n], "user-id": [f"u{n}"]}, schema=schema))
+            producer.flush(timeout=60)
+    table = f"local:lake.{topic}"
+    job = IcebergJob(
+        name="to_lake",
+        topic=topic,
+        output=table,
+        catalog_options=catalog,
+        bootstrap=broker.address,
+        range=OffsetRange(0, 0, 1),
+        manifest=f"file://{tmp_path}/manifest.json",
+    )
+    range_to_iceberg(spark, job)
+    opened = open_table(table, catalog)
+    given = {"bootstrap": broker.address, "topic": topic, "table": opened}
+    expected = [(0, "u0"), (1, "u1")]
+
+    def by_spark():
+        return sorted(map(tuple, scan(spark, columns="n,user-id", **given).collect()))
+
+    assert by_spark() == expected
+    compact(opened)
+    with pytest.raises(
+        ConfigError, match=r"column 'user-id' of table .* is called 'user_x2Did' in"
+    ):
+        by_spark()
+    assert numbers(scan(spark, columns="n", **given)) == [0, 1]
+    found = scan_in_arrow(broker.address, topic=topic, table=opened).read_all()
+    assert sorted((row["n"], row["user-id"]) for row in found.to_pylist()) == expected
 
 
 def test_files_that_spark_passes_over(spark, lake):
