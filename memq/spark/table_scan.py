@@ -29,8 +29,9 @@ from memq.spark.iceberg import for_spark
 from memq.spark.options import parse_read_options
 from memq.spark.topic import SparkTopic
 from memq.tables.check import NAMING_COLUMNS
+from memq.tables.columns import column_now, columns_of
 from memq.tables.files import plain_files
-from memq.tables.iceberg import column_now, open_table
+from memq.tables.iceberg import open_table
 from memq.tables.scan import settle
 
 if TYPE_CHECKING:
@@ -194,8 +195,9 @@ def _stored_fields(
 ) -> dict[str, StructField]:
     """Those of the columns that the table has, with the types that it has for them."""
     fields = {}
+    known = columns_of(settled.base)
     for name in wanted:
-        if column_now(settled.base, name) not in (None, name):
+        if column_now(known, name) not in (None, name):
             raise ConfigError(
                 f"column {name!r} was renamed in table {settled.table.identifier}: name others in "
                 "the option 'columns', or use memq.scan, which goes by ids"

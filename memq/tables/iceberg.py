@@ -18,8 +18,8 @@ then changed by others, and then lost all that was before to expiry. `memq table
 rows.)
 
 Files that are put in have no ids of columns: they fit by name. So they are refused where one of
-their columns was renamed or dropped. A column that was made anew under its name would take what
-comes, and hide what there is, or show what was dropped.
+their columns, or a field of a struct, was renamed or dropped (`memq.tables.columns`). One that was
+made anew under its name would take what comes, and hide what there is, or show what was dropped.
 
 Each snapshot says as well which range it added (`memq.range`) and who did (`memq.attempt`).
 """
@@ -58,6 +58,8 @@ try:
     from pyiceberg.table import Table, Transaction
     from pyiceberg.table.refs import MAIN_BRANCH
     from pyiceberg.utils.concurrent import ExecutorFactory
+
+    from memq.tables.columns import DROPPED, column_now, columns_of, misfits
 except ModuleNotFoundError as exc:
     raise ConfigError(
         f"tables in Iceberg need pyiceberg: pip install 'memq[iceberg]' ({exc})"
@@ -280,14 +282,16 @@ class IcebergTable:
             offsets: of the rows; None for all.
 
         Raises:
+            ConfigError: which of the table's columns is one of them cannot be told.
             StorageError: the catalog or the storage failed.
         """
         if base.current_snapshot() is None:
             return
-        named = {now: name for name in columns if (now := column_now(base, name)) is not None}
-        rows = _all_equal(equal)
+        known = columns_of(base)
+        named = {now: name for name in columns if (now := column_now(known, name)) is not None}
+        rows = _all_equal({column_now(known, name) or name: equal[name] for name in equal})
         if offsets is not None:
-            rows = And(rows, *_within("offset", offsets))
+            rows = And(rows, *_within(column_now(known, "offset") or "offset", offsets))
         with _explained("read", self.identifier):
             scan = base.scan(rows, selected_fields=tuple(named))
             for batch in scan.to_arrow_batch_reader():
@@ -500,31 +504,6 @@ def _committed(snapshot: Snapshot) -> CommittedRange:
     )
 
 
-# -- columns ------------------------------------------------------------------------------------
-
-
-def column_now(base: Table, name: str) -> str | None:
-    """The name that a column has now; None where the table never had it, or it was dropped.
-
-    Args:
-        base: the table as it was.
-        name: that it has, or had.
-    """
-    names = {field.field_id: field.name for field in base.schema().fields}
-    if name in names.values():
-        return name
-    return next((names[each] for each in _ids_of(base, name) if each in names), None)
-
-
-def _ids_of(base: Table, name: str) -> list[int]:
-    """The columns that have had a name, as far as the table knows of schemas from before."""
-    schemas = sorted(base.metadata.schemas, key=lambda each: each.schema_id, reverse=True)
-    ids = [field.field_id for each in schemas for field in each.fields if field.name == name]
-    mapping = base.name_mapping()
-    mapped = mapping.root if mapping is not None else ()
-    return ids + [each.field_id for each in mapped if name in each.names and each.field_id]
-
-
 # -- one try --------------------------------------------------------------------------------
 
 
@@ -573,23 +552,20 @@ def _grow(transaction: Transaction, base: Table, file: str) -> None:
     """Add the columns that a file has and the table never had; all files of a range are alike.
 
     Raises:
-        SchemaMismatchError: it has one that was renamed or dropped.
+        SchemaMismatchError: it has one, or a field, that was renamed or dropped.
     """
     schema = _footer(base, file)
-    for name in schema.names:
-        now = column_now(base, name)
-        if now is None and _ids_of(base, name):
+    for path, became in misfits(columns_of(base), schema):
+        if became == DROPPED:
             raise SchemaMismatchError(
-                f"column {name!r} was dropped from the table at {base.location()}: put the topic "
-                "into a table of its own, or add a column of that name, which then has of it what "
-                "older files have"
+                f"column {path!r} was dropped from the table at {base.location()}: put the topic "
+                "into a table of its own, or add a column of that name, which has nulls in place "
+                "of what others have written anew, as by compaction"
             )
-        if now not in (None, name):
-            raise SchemaMismatchError(
-                f"column {name!r} is called {now!r} in the table at {base.location()}, and files "
-                "that are put in fit by name: rename it back, or put the topic into a table of its "
-                "own"
-            )
+        raise SchemaMismatchError(
+            f"column {path!r} {became} in the table at {base.location()}, and files that are put "
+            "in fit by name: rename it back, or put the topic into a table of its own"
+        )
     with transaction.update_schema() as update:
         update.union_by_name(schema)
 

@@ -42,7 +42,7 @@ from memq.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Unpack
 
     from pyiceberg.table import Table
@@ -254,11 +254,20 @@ def seam_of(
 
 
 def _rows(settled: Settled[ReadPlan], reader: TopicReader, topic: str) -> Iterator[pa.RecordBatch]:
+    from memq.tables.columns import (  # noqa: PLC0415 - needs an extra
+        check_readable,
+        columns_of,
+    )
+
     table, base, seam, plans = settled
+    naming = {"topic": topic, "memq_incarnation": reader.incarnation}
+    stored: Iterable[pa.RecordBatch] = ()
+    if any(seam.stored.values()):
+        check_readable(columns_of(base), reader.schema)
+        stored = table.matching(base, naming, [*reader.schema.names, "partition", "offset"])
     with reader:
         yield
-        naming = {"topic": topic, "memq_incarnation": reader.incarnation}
-        for batch in table.matching(base, naming, [*reader.schema.names, "partition", "offset"]):
+        for batch in stored:
             wanted = batch.filter(_stored(batch, seam.stored))
             if wanted.num_rows:
                 yield conform(wanted, reader.schema, table.identifier)

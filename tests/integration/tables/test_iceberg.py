@@ -12,8 +12,8 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalogBaseTable
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.table.update import RemoveSnapshotRefUpdate
-from pyiceberg.types import LongType
+from pyiceberg.table.update import RemoveSchemasUpdate, RemoveSnapshotRefUpdate
+from pyiceberg.types import DoubleType, LongType
 from sqlalchemy import event
 
 from memq.core.ranges import Interval
@@ -438,22 +438,178 @@ def test_a_column_that_was_renamed(table):
 
 
 @follows(
-    "put the topic into a table of its own, or add a column of that name, which then has of it "
-    "what older files have"
+    "put the topic into a table of its own, or add a column of that name, which has nulls in place "
+    "of what others have written anew, as by compaction"
 )
 def test_a_column_that_was_dropped(table):
     """It does not come back with the next range; nothing of that is put in until it is added."""
     put(table, clicks(0, 1))
+    compact(table)
+    put(table, clicks(1, 2))
     table.load().update_schema().delete_column("value").commit()
 
     with pytest.raises(SchemaMismatchError, match="column 'value' was dropped"):
-        put(table, clicks(1, 2))
+        put(table, clicks(2, 3))
 
     assert "value" not in table.load().schema().column_names
-    assert intervals(table) == [Interval(0, 1)]
+    assert intervals(table) == [Interval(0, 2)]
     table.load().update_schema().add_column("value", LongType()).commit()
+    put(table, clicks(2, 3))
+    read = table.load().scan().to_arrow().sort_by("offset")
+    assert read["value"].to_pylist() == [None] * RECORDS + all_of(3)[RECORDS:]
+
+
+INNER = pa.struct([("name", pa.string()), ("age", pa.int64())])
+NESTED = {
+    "struct": (INNER, "name", {"name": "x", "age": 1}),
+    "struct in a struct": (pa.struct([("s", INNER)]), "s.name", {"s": {"name": "x", "age": 1}}),
+    "list": (pa.list_(INNER), "element.name", [{"name": "x", "age": 1}]),
+    "map": (pa.map_(pa.string(), INNER), "value.name", [("k", {"name": "x", "age": 1})]),
+}
+
+
+@pytest.mark.parametrize("kind", NESTED)
+def test_a_field_that_was_renamed_or_dropped(tmp_path, kind):
+    """It does not come back beside the other one, and is not left out; its neighbours go on."""
+    kind, path, value = NESTED[kind]
+    schema = SCHEMA.append(pa.field("who", kind))
+    where = ("who", *path.split("."))
+
+    def data(wanted):
+        who = pa.array([value] * RECORDS, kind)
+        return rows(wanted, SCHEMA).append_column(schema.field("who"), who)
+
+    table = lake_table(tmp_path, schema)
+    put(table, clicks(0, 1), data(clicks(0, 1)))
+    table.load().update_schema().rename_column(where, "full").commit()
+
+    with pytest.raises(SchemaMismatchError, match=rf"column 'who\.{path}' is called 'full' in the"):
+        put(table, clicks(1, 2), data(clicks(1, 2)))
+
+    table.load().update_schema().rename_column((*where[:-1], "full"), "name").commit()
+    table.load().update_schema().add_column((*where[:-1], "own"), LongType()).commit()
+    put(table, clicks(1, 2), data(clicks(1, 2)))
+    put(table, clicks(2, 3))
+    table.load().update_schema().delete_column(where).commit()
+
+    with pytest.raises(SchemaMismatchError, match=rf"column 'who\.{path}' was dropped from the"):
+        put(table, clicks(3, 4), data(clicks(3, 4)))
+
+
+def change(table, *renamed, dropped=(), added=()):
+    """Do what the owner of a table may do to its columns, one after the other."""
+    for name in dropped:
+        table.load().update_schema().delete_column(name).commit()
+    for name in added:
+        table.load().update_schema().add_column(name, DoubleType()).commit()
+    for old, new in renamed:
+        table.load().update_schema().rename_column(old, new).commit()
+
+
+def forget_schemas(table):
+    """Remove all schemas from before, as some programs do when snapshots expire."""
+    loaded = table.load()
+    ids = [each.schema_id for each in loaded.metadata.schemas]
+    ids.remove(loaded.metadata.current_schema_id)
+    loaded.catalog.commit_table(loaded, (), (RemoveSchemasUpdate(schema_ids=ids),))
+
+
+SCORED = SCHEMA.append(pa.field("score", pa.float64()))
+SWAP = [("value", "old"), ("score", "value"), ("old", "score")]
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_names_that_went_to_another_column(tmp_path, compacted):
+    """A column gets nothing of another one that had its name, and no range goes into another."""
+    table = lake_table(tmp_path, SCORED)
+    put(table, clicks(0, 1), rows(clicks(0, 1), SCORED))
+    if compacted:
+        compact(table)
+    before = [table.load().schema(), values(table)]
+
+    def refused(match, schema=SCORED):
+        with pytest.raises(SchemaMismatchError, match=match):
+            put(table, clicks(7, 8), rows(clicks(7, 8), schema))
+
+    change(table, *SWAP)
+    refused("column 'value' is called 'score' in")
+    with pytest.raises(ConfigError, match="column 'value' is called 'score' in"):
+        values_of(table, "value")
+    change(table, ("score", "old"), ("value", "score"), ("old", "value"))
+    assert [table.load().schema(), values(table)] == before
+    assert values_of(table, "value") == all_of(1)
+
+    change(table, ("value", "raw"))
+    table.load().update_schema().add_column("value", LongType()).commit()
+    refused("column 'value' is called 'raw' in")
+    with pytest.raises(ConfigError, match="column 'value' is called 'raw' in"):
+        values_of(table, "value")
+    change(table, ("raw", "value"), dropped=["value"])
+    assert put(table, clicks(1, 2), rows(clicks(1, 2), SCORED)).committed
+    assert values_of(table, "value") == all_of(2)
+
+    change(table, ("score", "value"), dropped=["value"])
+    refused("column 'value' was called 'score' before in", SCHEMA)
+    with pytest.raises(ConfigError, match="column 'value' was called 'score' before in"):
+        values_of(table, "value")
+
+
+def values_of(table, *columns):
+    """Values as they are read for a topic with such columns."""
+    naming = {"topic": "clicks", "memq_incarnation": "a1"}
+    found = table.matching(table.load(), naming, [*columns, "partition", "offset"])
+    each = (value for batch in found for value in batch[columns[0]].to_pylist())
+    return sorted(value for value in each if value is not None)
+
+
+def test_a_column_of_the_owner(table):
+    """It is not given for one that the topic gets, and takes nothing of that, if it was renamed."""
+    put(table, clicks(0, 1))
+    change(table, ("score", "rating"), added=["score"])
+
+    with pytest.raises(SchemaMismatchError, match="column 'score' is called 'rating' in"):
+        put(table, clicks(1, 2), rows(clicks(1, 2), SCORED))
+    with pytest.raises(ConfigError, match="column 'score' is called 'rating' in"):
+        values_of(table, "score")
+    assert values_of(table, "value") == all_of(1)
     put(table, clicks(1, 2))
-    assert values(table) == all_of(2)
+
+
+def test_a_name_that_a_column_had_for_a_while(table):
+    """It is free again when that has its own name back, for a column of the topic too."""
+    put(table, clicks(0, 1))
+    change(table, ("value", "score"), ("score", "value"))
+
+    put(table, clicks(1, 2), rows(clicks(1, 2), SCORED))
+    put(table, clicks(2, 3))
+
+    assert values_of(table, "value") == all_of(3)
+    assert values_of(table, "score").count(0.5) == RECORDS
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_schemas_that_were_removed(table, compacted):
+    """A table that grew goes on; what was renamed is still told from what has its name."""
+    put(table, clicks(0, 1))
+    put(table, clicks(1, 2), rows(clicks(1, 2), SCORED))
+    if compacted:
+        compact(table)
+    forget_schemas(table)
+    put(table, clicks(2, 3), rows(clicks(2, 3), SCORED))
+    put(table, clicks(3, 4))
+    assert values_of(table, "value") == all_of(4)
+
+    change(table, ("value", "score 2"))
+    forget_schemas(table)
+    other = SCHEMA.append(pa.field("score 2", pa.int64())).remove(0)
+    with pytest.raises(SchemaMismatchError, match="column 'score 2' was called 'value' before in"):
+        put(table, clicks(4, 5), rows(clicks(4, 5), other))
+    with pytest.raises(SchemaMismatchError, match="column 'value' is called 'score 2' in"):
+        put(table, clicks(4, 5))
+    with pytest.raises(ConfigError, match="column 'score 2' was called 'value' before in"):
+        values_of(table, "score 2")
+    with pytest.raises(ConfigError, match="column 'value' is called 'score 2' in"):
+        values_of(table, "value")
 
 
 def test_a_column_of_another_type(table):

@@ -10,6 +10,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pyiceberg.types import DoubleType, StringType
 
 from memq import AdminClient, read_range, scan
 from memq.errors import ConfigError, DataLossError, InvalidRequestError
@@ -161,6 +162,70 @@ def test_a_column_that_was_renamed(lake):
     lake.table.load().update_schema().rename_column("n", "number").commit()
 
     assert lake.numbers() == list(range(3 * ROWS))
+
+
+@follows("leave the column out of those that are read until that is undone")
+@pytest.mark.parametrize("kind", ["number", "score"])
+def test_a_name_that_another_column_has(lake, kind):
+    """No column of the table is given for one of the topic that has its name by chance."""
+    lake.produce(2)
+    lake.put(0, 2)
+    if kind == "number":
+        lake.table.load().update_schema().rename_column("n", "number").commit()
+        undo, match = ("number", "n"), "column 'number' was called 'n' before in"
+    else:
+        lake.table.load().update_schema().add_column("score", DoubleType()).commit()
+        lake.table.load().update_schema().rename_column("score", "rating").commit()
+        undo, match = ("rating", "score"), "column 'score' is called 'rating' in"
+    assert lake.numbers() == list(range(2 * ROWS))
+    lake.grow(kind)
+
+    with pytest.raises(ConfigError, match=match):
+        lake.scan()
+
+    assert lake.numbers(columns=["n"]) == list(range(2 * ROWS))
+    lake.table.load().update_schema().rename_column(*undo).commit()
+    lake.produce(1)
+    found = lake.scan().read_all().sort_by("n")
+    expected = [None] * 2 * ROWS + [n / 2 for n in range(2 * ROWS, 3 * ROWS)]
+    assert found[kind].to_pylist() == expected
+
+
+def by_n(table):
+    return table.sort_by("n").to_pylist()
+
+
+INNER = pa.struct([("name", pa.string()), ("age", pa.int64())])
+
+
+@pytest.mark.parametrize("change", ["rename", "drop"])
+def test_a_field_that_was_renamed_or_dropped(broker, tmp_path, change):
+    """It does not become null: its column is refused, until the field has its name again."""
+    schema = pa.schema([("n", pa.int64()), ("who", pa.list_(INNER))])
+    lake = TopicLake(broker.address, tmp_path, schema=schema)
+    lake.write(pa.array([[{"name": "x", "age": 1}], []], schema.field("who").type))
+    other = TopicLake(broker.address, tmp_path, schema=schema)
+    lake.put(0, 1)
+    field = ("who", "element", "name")
+    update = lake.table.load().update_schema()
+    if change == "rename":
+        update.rename_column(field, "full").commit()
+    else:
+        update.delete_column(field).commit()
+
+    with pytest.raises(ConfigError, match=r"column 'who\.element\.name' (is called 'full'|was dr)"):
+        lake.scan()
+
+    assert sorted(lake.scan(columns=["n"]).read_all()["n"].to_pylist()) == [0, 0, 1, 1]
+    table = lake.table
+    assert len(scan(other.address, topic=other.topic, table=table).read_all()) == 0
+    update = table.load().update_schema()
+    if change == "rename":
+        update.rename_column((*field[:-1], "full"), "name").commit()
+    else:
+        update.add_column(field, StringType()).commit()
+    plain = read_range(lake.address, topic=lake.topic)
+    assert by_n(lake.scan().read_all()) == by_n(plain)
 
 
 def test_engines_agree_while_both_move(lake):

@@ -23,22 +23,22 @@ ROWS = 10
 class TopicLake:
     """A topic, and a table that some of its ranges are put into."""
 
-    def __init__(self, address, folder, partitions=1, **options):
+    def __init__(self, address, folder, partitions=1, schema=SCHEMA, **options):
         self.address, self.folder, self.topic = address, folder, f"t{uuid.uuid4().hex[:8]}"
         with AdminClient(address) as admin:
             admin.create_topic(
                 self.topic,
-                schema=SCHEMA,
+                schema=schema,
                 batch_age="5ms",
                 read_partitions=partitions,
                 **options,
             )
-        self.schema = SCHEMA
+        self.schema = schema
         self.written = 0
 
-    def grow(self):
+    def grow(self, name="score"):
         """Add a column to the topic."""
-        self.schema = SCHEMA.append(pa.field("score", pa.float64()))
+        self.schema = self.schema.append(pa.field(name, pa.float64()))
         with AdminClient(self.address) as admin:
             admin.alter_topic(self.topic, schema=self.schema)
 
@@ -47,11 +47,19 @@ class TopicLake:
             for _ in range(batches):
                 numbers = list(range(self.written, self.written + ROWS))
                 columns = {"n": numbers, "tag": [n % 7 for n in numbers], "at": numbers}
-                columns["score"] = [n / 2 for n in numbers]
+                columns["score"] = columns["number"] = [n / 2 for n in numbers]
                 wanted = {name: columns[name] for name in self.schema.names}
                 producer.write_table(pa.table(wanted, schema=self.schema))
                 producer.flush(timeout=30)
                 self.written += ROWS
+
+    def write(self, column):
+        """Two Batches with the same values of a column beside n."""
+        data = pa.table([pa.array(range(len(column)), pa.int64()), column], schema=self.schema)
+        with Producer(self.address, topic=self.topic, acks="all") as producer:
+            for _ in range(2):
+                producer.write_table(data)
+                producer.flush(timeout=30)
 
     @property
     def table(self):
@@ -81,7 +89,9 @@ class TopicLake:
         )
         with AdminClient(self.address) as admin:
             incarnation = admin.describe_topic(self.topic).incarnation
-        rows = read.set_column(1, "tag", read["tag"].cast(pa.int32()))
+        rows = read
+        if "tag" in read.schema.names:
+            rows = read.set_column(1, "tag", read["tag"].cast(pa.int32()))
         for name, value in (("topic", self.topic), ("memq_incarnation", incarnation)):
             rows = rows.append_column(name, pa.repeat(pa.scalar(value), len(rows)))
         table = self.table
