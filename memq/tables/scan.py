@@ -40,6 +40,7 @@ from memq.errors import (
     OffsetOutOfRangeError,
     SchemaMismatchError,
 )
+from memq.tables.casting import cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -300,7 +301,7 @@ def conform(rows: pa.RecordBatch, schema: pa.Schema, table: str) -> pa.RecordBat
             continue
         column = rows.column(field.name)
         try:
-            columns.append(column.cast(field.type))
+            columns.append(cast(column, field.type))
         except ARROW_ERRORS as exc:
             raise SchemaMismatchError(
                 f"column {field.name!r} is {column.type} in table {table}, which does not become "

@@ -9,6 +9,7 @@ import duckdb
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.types import DoubleType, StringType
 
@@ -226,6 +227,39 @@ def test_a_field_that_was_renamed_or_dropped(broker, tmp_path, change):
         update.add_column(field, StringType()).commit()
     plain = read_range(lake.address, topic=lake.topic)
     assert by_n(lake.scan().read_all()) == by_n(plain)
+
+
+STRICT = pa.struct([pa.field("a", pa.int32(), nullable=False), pa.field("b", pa.string())])
+ONE = {"a": 1, "b": None}
+DEEP = pa.struct([pa.field("s", STRICT), pa.field("t", pa.list_(STRICT), nullable=False)])
+NULLS = {
+    "struct": (STRICT, [ONE, None, {"a": 2, "b": "x"}]),
+    "only nulls": (STRICT, [None, None, None]),
+    "in a struct": (DEEP, [{"s": None, "t": [None, ONE]}, None, {"s": ONE, "t": []}]),
+    "in a list": (pa.list_(STRICT), [[ONE, None], [], [None]]),
+    "not null in a list": (
+        pa.list_(pa.field("item", STRICT, nullable=False)),
+        [[ONE, ONE], [], [ONE]],
+    ),
+    "in a map": (pa.map_(pa.string(), STRICT), [[("k", ONE), ("l", None)], [], [("k", None)]]),
+}
+
+
+@pytest.mark.parametrize("kind", NULLS)
+def test_structs_that_are_null_and_have_fields_that_are_not(broker, tmp_path, kind):
+    """A null has no fields, so none of them is null: the rows are as the topic has them."""
+    kind, values = NULLS[kind]
+    schema = pa.schema([("n", pa.int64()), ("x", kind)])
+    lake = TopicLake(broker.address, tmp_path, schema=schema)
+    lake.write(pa.array(values, kind))
+    lake.put(0, 1)
+
+    found = lake.scan().read_all()
+
+    found.validate(full=True)
+    assert found.schema.equals(schema)
+    assert by_n(found) == by_n(read_range(lake.address, topic=lake.topic))
+    pq.write_table(found, tmp_path / "found.parquet")
 
 
 def test_engines_agree_while_both_move(lake):

@@ -20,6 +20,17 @@ ROWS = 10
 """Of each Batch."""
 
 
+def as_spark_has(kind):
+    """The type that Spark writes for one: all may be null, and of numbers Iceberg has few."""
+    if pa.types.is_struct(kind):
+        return pa.struct([(each.name, as_spark_has(each.type)) for each in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(as_spark_has(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(as_spark_has(kind.key_type), as_spark_has(kind.item_type))
+    return pa.int32() if kind == pa.uint16() else kind
+
+
 class TopicLake:
     """A topic, and a table that some of its ranges are put into."""
 
@@ -89,9 +100,10 @@ class TopicLake:
         )
         with AdminClient(self.address) as admin:
             incarnation = admin.describe_topic(self.topic).incarnation
-        rows = read
-        if "tag" in read.schema.names:
-            rows = read.set_column(1, "tag", read["tag"].cast(pa.int32()))
+        rows = pa.Table.from_arrays(
+            [each.combine_chunks().cast(as_spark_has(each.type)) for each in read.columns],
+            names=read.schema.names,
+        )
         for name, value in (("topic", self.topic), ("memq_incarnation", incarnation)):
             rows = rows.append_column(name, pa.repeat(pa.scalar(value), len(rows)))
         table = self.table
