@@ -155,12 +155,12 @@ async def test_what_is_run_again_must_fit_into_one_run(here):
 async def cut_short(here):
     """Ranges 0 to 4 and 4 to 7, of which retention has removed 0 and 1."""
     await here.publish(2)
-    here.later(RETENTION_S / 2)
+    here.later(RETENTION_S - 1)
     await here.publish(2)
     await here.run(plan(max_offsets=4))
     await here.publish(3)
     await here.run(plan(max_offsets=3))
-    here.later(RETENTION_S / 2 + 1)
+    here.later(2)  # with several seconds to spare until the next ones are due
     assert await here.expire() == 2
     return here
 
@@ -176,7 +176,7 @@ async def test_a_window_without_a_start_does_without_what_cannot_be_run_whole(cu
 @pytest.mark.parametrize("by", ["keys", "start"])
 async def test_a_range_that_was_asked_for_and_cannot_be_run_whole_is_refused(cut_short, by):
     """Its rows would be missing, and nobody would know; with its manifest it is done."""
-    start = cut_short.at(-RETENTION_S + 0.5)
+    start = cut_short.at(-RETENTION_S / 2)
     asked = {"keys": {"keys": offsets(3, 6)}, "start": {"start": start}}[by]
     with pytest.raises(OffsetOutOfRangeError, match=r"-000000000004@.* cannot be run") as refused:
         await cut_short.run(backfill(cut_short, **asked))
