@@ -73,6 +73,11 @@ def until(
         time.sleep(interval_s)
 
 
+def asked(call: Callable[[], T]) -> T:
+    """What a call gives: again when Airflow's database was busy, or its server dead."""
+    return until(call, "an answer of Airflow")
+
+
 class Rest:
     """Calls to one API server where everybody is an administrator.
 

@@ -17,18 +17,17 @@ from collections import Counter
 from pathlib import Path
 from random import Random
 from shutil import copy
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from airflow_provider_memq.range_assets import ranges_asset
 from airflow_provider_memq.ranges import parse_key
 from memq import AdminClient, Producer
-from tests.harness.airflow.rest import WaitError, until
+from tests.harness.airflow.rest import WaitError, asked, until
 from tests.system.airflow.pipeline import Pipeline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-T = TypeVar("T")
 
 TOPICS = [f"many_{n}" for n in range(5)]
 PORTION = 101  # Batches that are published at a time; a range has two, so that one waits for more
@@ -166,11 +165,6 @@ class Many:
             self.counts["ranges"] += len(planned)
             self.counts["emitted again"] += planned.total() - len(planned)
             self.counts["plans"] += len(self.rest.runs(f"{topic}_plan"))
-
-
-def asked(call: Callable[[], T]) -> T:
-    """What a call gives: again when Airflow's database was busy, or its server dead."""
-    return until(call, "an answer of Airflow")
 
 
 def _offsets(key: str) -> list[tuple[int, int]]:

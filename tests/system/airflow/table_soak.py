@@ -23,6 +23,7 @@ from airflow_provider_memq.ranges import parse_key
 from memq.core.ranges import Interval
 from memq.errors import ConfigError
 from memq.tables.check import check_table
+from tests.harness.airflow.rest import asked
 from tests.harness.airflow.standalone import ROOT
 from tests.system.airflow import orders
 from tests.system.airflow.pipeline import Pipeline
@@ -65,7 +66,7 @@ def kill(pipeline: Pipeline, kills: int, random: Random, longest_s: float) -> Co
     while counts[killed] < kills:
         orders.publish(pipeline, BATCHES)
         counts["Batches"] += BATCHES
-        pipeline.rest.wait_for_run(orders.PLAN, pipeline.rest.trigger(orders.PLAN))
+        pipeline.rest.wait_for_run(orders.PLAN, asked(lambda: pipeline.rest.trigger(orders.PLAN)))
         before = ranges_in(pipeline)
         time.sleep(random.random() * longest_s)  # where it is killed is the point
         counts[f"{pipeline.kill_running_task([orders.TABLE])} killed"] += 1
