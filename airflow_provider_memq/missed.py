@@ -25,8 +25,8 @@ It says as well which DAG was looked at. Another DAG begins there: what had no r
 gets one of the new one. A range that had one is not emitted again, as long as the DAG before is
 there. Its runs that have not ended may never do so, for Airflow starts no task of a DAG whose file
 is gone. So they are told of, and looked at until they have ended. Who deletes the DAG before
-deletes its runs: what had not ended by then gets a run of the new one, and so does what had ended
-since the last look.
+deletes its runs: what had not ended by then gets a run of the new one, and so does what has ended
+since the last look; what had ended before that is kept with the mark, and does not.
 
 And it says that there was a plan. Where the events of all plans are gone, nobody knows how far was
 planned. So that is refused rather than guessed, unless the planner is given the offsets to go on
@@ -44,7 +44,7 @@ from airflow_provider_memq.ranges import range_key
 from memq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Sequence
 
     from airflow.sdk import Asset, Context
 
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
 MAX_AGAIN = 1_000  # ranges that one plan emits again; the next look goes on
 MARK = "all_have_runs"  # key in the state store
+MAX_ENDED = 10_000  # ranges of DAGs before that are known when their runs are deleted; 500 KB
 MAX_BEFORE = 5  # DAGs whose runs are looked at beside those of the present one
 UNFINISHED = ["queued", "running"]  # states of runs whose range is still to be processed
 NOT_FOUND = 404  # the API server's answer about what there is not
@@ -183,28 +184,33 @@ class MissedRanges:
         for each in before:
             runs |= self._runs(each, since)
         unfinished = {key for key, run in runs.items() if not run.has_ended} - mine.keys()
+        ended = {*mark.get("ended", ()), *runs} - unfinished
         runs |= mine
         if since is None:
             since = min((run.made for run in runs.values()), default=_BEGIN)
         plans = plans_since(self._events, self._plan, since)
         plans = [each for each in plans if each.ledger.incarnation == last.incarnation]
-        found = ranges_without_run(plans, runs, self._now - self._after, unfinished)
+        found = ranges_without_run(plans, {*runs, *ended}, self._now - self._after, unfinished)
         if not (found.again or found.waiting or found.stuck):
-            before = []  # from here on all runs are of this DAG
+            before, ended = [], set()  # from here on all runs are of this DAG
         if found.again and is_paused(self._ti, self._dag_id):
             found = found._replace(again=[])
         # Looked at again soon where there is more than one plan takes.
         looked = _BEGIN if len(found.again) == MAX_AGAIN else self._now
-        self._keep(looked, found.until or since, before)
+        self._keep(looked, found.until or since, before, sorted(ended)[-MAX_ENDED:])
         return found
 
     def _mark(self) -> dict[str, Any]:
         kept: Any = self._store.get(MARK)
         return kept if isinstance(kept, dict) else {}
 
-    def _keep(self, looked: datetime, until: datetime, before: list[str]) -> None:
+    def _keep(
+        self, looked: datetime, until: datetime, before: list[str], ended: Sequence[str] = ()
+    ) -> None:
+        """Write the mark; `ended` are ranges that DAGs before have run, which may be deleted."""
         times = {"looked": looked.isoformat(), "until": until.isoformat()}
-        self._store.set(MARK, {"dag_id": self._dag_id, "before": [*before], **times})
+        runs = {"before": [*before], "ended": [*ended]}
+        self._store.set(MARK, {"dag_id": self._dag_id, **runs, **times})
 
     def _runs(self, dag_id: str, since: datetime | None) -> dict[str, _Run]:
         """Runs of a DAG since a time, by partition key."""
