@@ -209,8 +209,9 @@ class MissedRanges:
     ) -> None:
         """Write the mark; `ended` are ranges that DAGs before have run, which may be deleted."""
         times = {"looked": looked.isoformat(), "until": until.isoformat()}
-        runs = {"before": [*before], "ended": [*ended]}
-        self._store.set(MARK, {"dag_id": self._dag_id, **runs, **times})
+        self._store.set(
+            MARK, {"dag_id": self._dag_id, "before": [*before], "ended": [*ended], **times}
+        )
 
     def _runs(self, dag_id: str, since: datetime | None) -> dict[str, _Run]:
         """Runs of a DAG since a time, by partition key."""
