@@ -154,6 +154,21 @@ def test_files_that_do_not_say_what_the_table_says(spark, lake):
     assert lake.numbers() == [n for n in range(2 * ROWS) if n != 3]
 
 
+def put_first(spark, broker, topic, folder):
+    """Put the first Batch into a table of a catalog in a folder; return the table's name."""
+    job = IcebergJob(
+        name="to_lake",
+        topic=topic,
+        output=f"local:lake.{topic}",
+        catalog_options=catalog_options(folder),
+        bootstrap=broker.address,
+        range=OffsetRange(0, 0, 1),
+        manifest=f"file://{folder}/manifest.json",
+    )
+    range_to_iceberg(spark, job)
+    return job.output
+
+
 def test_names_that_other_writers_spell_otherwise(spark, broker, make_topic, tmp_path):
     """A column such as `user-id` is read from Spark's own files, and never as nulls from others."""
     catalog = catalog_options(tmp_path)
@@ -163,17 +178,7 @@ def test_names_that_other_writers_spell_otherwise(spark, broker, make_topic, tmp
         for n in range(2):
             producer.write_table(pa.table({"n": [n], "user-id": [f"u{n}"]}, schema=schema))
             producer.flush(timeout=60)
-    table = f"local:lake.{topic}"
-    job = IcebergJob(
-        name="to_lake",
-        topic=topic,
-        output=table,
-        catalog_options=catalog,
-        bootstrap=broker.address,
-        range=OffsetRange(0, 0, 1),
-        manifest=f"file://{tmp_path}/manifest.json",
-    )
-    range_to_iceberg(spark, job)
+    table = put_first(spark, broker, topic, tmp_path)
     opened = open_table(table, catalog)
     given = {"bootstrap": broker.address, "topic": topic, "table": opened}
     expected = [(0, "u0"), (1, "u1")]
@@ -207,17 +212,7 @@ def test_all_types_that_a_table_takes(spark, broker, make_topic, tmp_path):
         with Producer(broker.address, topic=topic, acks="all") as producer:
             producer.write_table(pa.Table.from_pylist([typed_row(n), {"n": n + 2}], schema=TYPED))
             producer.flush(timeout=60)
-    table = f"local:lake.{topic}"
-    job = IcebergJob(
-        name="to_lake",
-        topic=topic,
-        output=table,
-        catalog_options=catalog,
-        bootstrap=broker.address,
-        range=OffsetRange(0, 0, 1),
-        manifest=f"file://{tmp_path}/manifest.json",
-    )
-    range_to_iceberg(spark, job)
+    table = put_first(spark, broker, topic, tmp_path)
 
     plain = spark.read.format("memq").options(bootstrap=broker.address, topic=topic).load()
     for _ in range(2):
