@@ -220,6 +220,7 @@ class WatchedStorage:
         self.requests = inner.requests
 
     def put(self, key, buffers, *, timeout_s):
+        self._run.begun.setdefault(key, self._run.now_us)
         self._inner.put(key, buffers, timeout_s=timeout_s)
         if self._run.store is None:  # which says so itself, at the moment when it is true
             self._run.written.setdefault(key, self._run.now_us)

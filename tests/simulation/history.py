@@ -342,7 +342,8 @@ class Removal(NamedTuple):
         what: "notification" or "object".
         published_us: when it had been published, by the true clock; None for an object that no
             notification ever named.
-        written_us: when it had been written, likewise.
+        begun_us: when its put was first asked for, likewise: it was sealed just before. Retention
+            counts from there, however much later the put takes effect.
     """
 
     time_us: int
@@ -352,7 +353,7 @@ class Removal(NamedTuple):
     partition: int
     offset: int
     published_us: int | None
-    written_us: int = 0
+    begun_us: int = 0
 
 
 class Left(NamedTuple):

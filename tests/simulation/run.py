@@ -120,6 +120,7 @@ class Run:
         self.publications: dict[tuple[str, str, int, int], h.Durable] = {}
         self.batches: dict[str, tuple[h.Durable, Notification]] = {}
         self.forgotten: set[tuple[str, str, int, int]] = set()
+        self.begun: dict[str, int] = {}
         self.written: dict[str, int] = {}
         self.violations: list[str] = []
         self.notes: list[str] = []
@@ -168,12 +169,12 @@ class Run:
     def deleted(self, key: str) -> None:
         """An object was deleted by the broker."""
         parsed = parse_object_key(key)
-        if key not in self.written or parsed is None:
+        if key not in self.begun or parsed is None:
             return
         durable, _ = self.batches.get(parsed.batch_id, (None, None))
         at = (parsed.topic, parsed.incarnation)
         place = (-1, -1, None) if durable is None else (*durable[3:], durable.time_us)
-        self.history.add(h.Removal(self.now_us, "object", *at, *place, self.written[key]))
+        self.history.add(h.Removal(self.now_us, "object", *at, *place, self.begun[key]))
 
     def audited(
         self, process: Process, start_us: int, incarnation: str, result: AuditResult

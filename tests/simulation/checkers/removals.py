@@ -26,7 +26,7 @@ def early_removals(log: Log) -> Iterator[Violation]:
         where = f"{each.what} {each.topic}/{each.partition} ({each.incarnation}) {each.offset}"
         if log.deleted.get(name, each.time_us + 1) <= each.time_us:
             continue
-        since_us = each.written_us if each.published_us is None else each.published_us
+        since_us = each.begun_us if each.published_us is None else each.published_us
         age_us = each.time_us - since_us + log.history.clock_error_us
         retention_us = _least_retention_us(changes[name], each.time_us)
         if retention_us is not None and age_us < retention_us:

@@ -128,9 +128,9 @@ def topic(action, *, at, end=None, outcome=h.OK, retention=None, **fields):
     return h.TopicChange("admin", at, end, outcome, action, **(T | fields), retention_us=retention)
 
 
-def removal(at, published, *, what="notification", offset=0, written=0):
+def removal(at, published, *, what="notification", offset=0, begun=0):
     return h.Removal(at, what, **T, partition=0, offset=offset, published_us=published,
-                     written_us=written)  # fmt: skip
+                     begun_us=begun)  # fmt: skip
 
 
 def left(name, *, named, written=0, incarnation="i"):
@@ -417,7 +417,7 @@ ILLEGAL = {
         {"removed early"},
     ),
     "an orphan removed before its time": (
-        [topic(h.CREATE, at=0, retention=100), removal(90, None, what="object", written=5)],
+        [topic(h.CREATE, at=0, retention=100), removal(90, None, what="object", begun=5)],
         {"removed early"},
     ),
     "an object removed before its notification": (
