@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 
 LATE_PUT = 7_004_993
-"""A put takes effect five seconds after it was asked for, and is an orphan that retention removes."""
+"""A put takes effect five seconds after it was asked for: an orphan that retention removes."""
 
 
 @pytest.mark.parametrize("seed", [*range(200, 216), LATE_PUT])
