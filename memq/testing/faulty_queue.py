@@ -29,6 +29,7 @@ _APPLICABLE = {
     "release": _WRITE,
     "wait_released": _NONE,
     "publish": _WRITE | {"uncertain", "partial"},
+    "see_published": _NONE,
     "fetch": _NONE,
     "wait": _NONE,
     "offsets": _NONE,

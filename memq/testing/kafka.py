@@ -98,6 +98,9 @@ class InMemoryKafka:
     Attributes:
         latency_s: how long a request takes, least and most.
         marker_s: how long after a commit its markers are written, least and most.
+        told_s: how long after that who follows is told, least and most; of the marker itself as
+            long again. None for never.
+        cuts: how likely a page of records ends before it is full.
         away: nobody is answered; "refuse" at once, "silent" not at all.
         loses: how likely a commit takes effect, and its answer is lost.
         drops: how likely a commit is lost on its way.
@@ -112,6 +115,8 @@ class InMemoryKafka:
         on_truncated: Callable[[Place, int], None] = lambda _place, _offset: None,
     ) -> None:
         self.latency_s = self.marker_s = (0.0, 0.0)
+        self.told_s: tuple[float, float] | None = (0.0, 0.0)
+        self.cuts = 0.0
         self.away = ""
         self.loses = self.drops = self.refuses = 0.0
         self.rng = rng or random.Random(0)  # noqa: S311 - it is to come again
@@ -311,7 +316,8 @@ class InMemoryClient:
         found: list[Record] = []
         for record in log.committed(start, min(end, log.stable)):
             max_bytes -= len(record.value or b"")
-            if len(found) == max_records or (found and max_bytes < 0):
+            full = len(found) == max_records or max_bytes < 0
+            if found and (full or self._kafka.rng.random() < self._kafka.cuts):
                 break
             found.append(record)
         return found
@@ -351,12 +357,14 @@ class InMemoryClient:
 
     def news(self, place: Place) -> None:
         """There may be something to tell, a little later."""
-        if place in self._following:
-            latency_s = self._kafka.latency_s
-            if latency_s[1] == 0:
-                self._tell(place)
-            else:
-                self._schedule(self._kafka.rng.uniform(*latency_s), lambda: self._tell(place))
+        told_s, latency_s = self._kafka.told_s, self._kafka.latency_s
+        if place not in self._following or told_s is None:
+            return
+        if latency_s[1] == told_s[1] == 0:
+            self._tell(place)
+        else:
+            delay_s = self._kafka.rng.uniform(*latency_s) + self._kafka.rng.uniform(*told_s)
+            self._schedule(delay_s, lambda: self._tell(place))
 
     def lost(self, topic: str) -> None:
         """A topic is gone."""
@@ -379,8 +387,12 @@ class InMemoryClient:
             del self._following[place]
             reader.failed(OffsetOutOfRangeError(f"offset {offset} of {place} is not there"))
             return
-        reached = log.stable
-        records = log.committed(offset, reached)
+        records, reached = log.committed(offset, log.stable), log.stable
+        if records and self._kafka.told_s != (0.0, 0.0):  # the rest comes with another answer
+            if self._kafka.rng.random() < self._kafka.cuts:
+                records = records[: self._kafka.rng.randint(1, len(records))]
+            reached = records[-1].offset + 1
+            self.news(place)
         self._following[place] = reader, max(offset, reached)
         reader.read(records, reached)
 

@@ -107,6 +107,27 @@ async def test_a_publication_to_several_partitions(queue, topic):
     assert await payloads(queue, topic, partition=1) == []
 
 
+@pytest.mark.parametrize(
+    "refused",
+    [
+        Publication(3, b"", 1),
+        Publication(2, b"x" * (MAX_PAYLOAD_BYTES + 1), 1),
+        Publication(2, b"", -1),
+        Publication(2, b"", 1, -1),
+    ],
+    ids=["no such partition", "too large", "before 1970", "negative running time"],
+)
+async def test_a_publication_of_which_a_part_is_refused_is_nowhere(queue, topic, refused):
+    """One partition's refusal is that of all, in any order, and costs the owner nothing."""
+    good = Publication(0, b"a", 1)
+    for publications in ([good, refused], [refused, good]):
+        with pytest.raises((InvalidRequestError, MessageTooLargeError)):
+            await queue.publish(topic, 0, publications)
+    assert [await queue.offsets(topic, each) for each in range(3)] == [(0, 0)] * 3
+    await publish(queue, topic, b"b")
+    assert await payloads(queue, topic) == [b"b"]
+
+
 async def test_publishing_nothing_is_fine(queue, topic):
     """An empty publication has no offsets and no effect."""
     assert await queue.publish(topic, 0, []) == []
@@ -368,6 +389,23 @@ async def test_fencing_one_write_partition_leaves_the_others(queue, topic, next_
     assert await payloads(successor, topic) == [b"mine", b"theirs"]
     with pytest.raises(FencedError):
         await publish(successor, topic, b"not theirs", write_partition=1)
+
+
+async def test_a_fence_that_fails_owns_nothing_more_and_nothing_less(queue, topic, next_process):
+    """What was owned before it is owned after it, and what was not is not."""
+    with pytest.raises(UnknownTopicError):
+        await queue.fence("nothing", 0)
+    assert not queue.owns("nothing", 0)
+    successor = await next_process()
+    await successor.fence(topic, 0)
+    for lost in ((1, 0), (0, 1)):
+        with pytest.raises((FencedError, ClosedError)):
+            await queue.fence(topic, *lost, 2, again=True)
+    if not await is_closed(queue):
+        assert [queue.owns(topic, each) for each in (0, 1, 2)] == [False, True, False]
+        await publish(queue, topic, b"mine", write_partition=1)
+    assert [successor.owns(topic, each) for each in (0, 1, 2)] == [True, False, False]
+    await publish(successor, topic, b"a")
 
 
 async def test_a_publish_made_before_a_fence_is_seen_after_it(queue, topic):

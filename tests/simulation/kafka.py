@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 OF_KAFKA_USUALLY = {
     "latency_s": (0.0002, 0.01),
     "marker_s": (0.0002, 0.02),
+    "told_s": (0.0, 0.1),
+    "cuts": 0.05,
     "away": "",
     "loses": 0.0,
     "drops": 0.0,

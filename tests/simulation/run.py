@@ -451,29 +451,32 @@ class Run:
         self.world.timeline.after(int(seconds * 1e6), setattr, self.store, name, usual)
 
     def _kafka_slow(self, deed: Deed) -> None:
-        self._kafka_has(deed, "latency_s", (0.05, 1.0))
+        self._kafka_has(deed, latency_s=(0.05, 1.0))
 
     def _kafka_away(self, deed: Deed) -> None:
-        self._kafka_has(deed, "away", "silent" if int(deed.amount * 10) % 2 else "refuse")
+        self._kafka_has(deed, away="silent" if int(deed.amount * 10) % 2 else "refuse")
 
     def _kafka_loses(self, deed: Deed) -> None:
-        self._kafka_has(deed, "loses", 0.3)
+        self._kafka_has(deed, loses=0.3)
 
     def _kafka_drops(self, deed: Deed) -> None:
-        self._kafka_has(deed, "drops", 0.3)
+        self._kafka_has(deed, drops=0.3)
 
     def _kafka_refuses(self, deed: Deed) -> None:
-        self._kafka_has(deed, "refuses", 0.5)
+        self._kafka_has(deed, refuses=0.5)
 
     def _kafka_marks_late(self, deed: Deed) -> None:
-        self._kafka_has(deed, "marker_s", (0.0, 3.0))
+        """And who follows hears of it later still, or never."""
+        told_s = None if int(deed.amount * 10) % 2 else (0.0, 3.0)
+        self._kafka_has(deed, marker_s=(0.0, 3.0), told_s=told_s)
 
-    def _kafka_has(self, deed: Deed, name: str, value: Any) -> None:
+    def _kafka_has(self, deed: Deed, **values: Any) -> None:
         """Let Kafka be so for a while."""
         self.world.happened(deed.what)
-        setattr(self.kafka, name, value)
-        after_us, usual = int(deed.amount * 1e6), OF_KAFKA_USUALLY[name]
-        self.world.timeline.after(after_us, setattr, self.kafka, name, usual)
+        for name, value in values.items():
+            setattr(self.kafka, name, value)
+            after_us, usual = int(deed.amount * 1e6), OF_KAFKA_USUALLY[name]
+            self.world.timeline.after(after_us, setattr, self.kafka, name, usual)
 
     def _step_clock(self, deed: Deed) -> None:
         self.world.happened("step_clock")

@@ -10,12 +10,16 @@ from memq.testing import InMemoryKafka
 from tests.contracts.queue import *  # noqa: F403 - the suite is the module
 
 
-@pytest.fixture(params=["at once", "after a while"])
+@pytest.fixture(params=["at once", "after a while", "told late"])
 def kafka(request):
-    """A Kafka that has nothing; one that takes no time, and one of which requests cross."""
+    """A Kafka that has nothing: one that takes no time, one of which requests cross, and one that
+    tells late, a few records at a time.
+    """
     found = InMemoryKafka(rng=random.Random(request.param))
-    if request.param == "after a while":
+    if request.param != "at once":
         found.latency_s, found.marker_s = (0.0001, 0.003), (0.0001, 0.01)
+    if request.param == "told late":
+        found.told_s, found.cuts = (0.01, 0.1), 0.1
     return found
 
 

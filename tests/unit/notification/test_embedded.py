@@ -163,6 +163,46 @@ async def test_a_publication_that_took_effect_in_part_is_uncertain(queue, tmp_pa
     assert await payloads(queue, partition=1) == [b"x"]
 
 
+async def test_a_publication_of_which_one_partition_takes_nothing_is_uncertain(queue, tmp_path):
+    """What another partition has taken is there: it may not be told that nothing was published."""
+    (tmp_path / "queue/topics/t/1").rename(tmp_path / "away")
+    for publications in (
+        [Publication(0, b"a", 1), Publication(1, b"x", 1)],
+        [Publication(1, b"x", 1), Publication(0, b"b", 1)],
+    ):
+        with pytest.raises(PublishUncertainError, match="fence it, then fetch"):
+            await queue.publish("t", 0, publications)
+        with pytest.raises(FencedError):
+            await publish(queue, b"c")
+        await queue.fence("t", 0)
+    with pytest.raises(CorruptDataError):
+        await publish(queue, b"x", partition=1)
+    (tmp_path / "away").rename(tmp_path / "queue/topics/t/1")
+    assert await payloads(queue) == [b"a", b"b"]
+    assert await payloads(queue, partition=1) == []
+    assert await publish(queue, b"c") == [2], "a refusal of all is certain, and the owner stays"
+
+
+async def test_a_fence_that_cannot_settle_changes_no_owner(queue, tmp_path):
+    """What was in doubt stays refused, and what was wanted with it is not owned."""
+    await publish(queue, b"a")
+    with FailedDisk(tmp_path), pytest.raises(PublishUncertainError):
+        await publish(queue, b"b")
+    (tmp_path / "queue/topics/t/0").rename(tmp_path / "away")
+    with pytest.raises(CorruptDataError):
+        await queue.fence("t", 0, 5)
+    assert [queue.owns("t", each) for each in (0, 1, 5)] == [True, True, False]
+    for each in (0, 5):
+        with pytest.raises(FencedError):
+            await publish(queue, b"c", partition=1, write_partition=each)
+    await publish(queue, b"d", partition=1, write_partition=1)
+    (tmp_path / "away").rename(tmp_path / "queue/topics/t/0")
+    await queue.fence("t", 0, 5)
+    assert queue.owns("t", 5)
+    await publish(queue, b"e", write_partition=5)
+    assert (await payloads(queue))[-1] == b"e"
+
+
 async def test_entries_survive_a_failed_flush_and_a_restart(queue, tmp_path):
     """What was acked before a failed flush is there in the next process."""
     await publish(queue, b"a", b"b")

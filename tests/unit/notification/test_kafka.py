@@ -14,8 +14,9 @@ from memq.core.notification.kafka import queue as queue_module
 from memq.core.notification.kafka import state_topic as state_topic_module
 from memq.core.notification.kafka.client import NewRecord, Place, Record
 from memq.core.notification.kafka.queue import KafkaQueue
+from memq.core.notification.kafka.reached import AT_ONCE, AT_ONCE_BYTES
 from memq.core.notification.kafka.state import KafkaState, held_record, offset_records, topic_record
-from memq.core.notification.queue import Holding, Publication
+from memq.core.notification.queue import MAX_PAYLOAD_BYTES, Holding, Publication
 from memq.core.retry import Backoff
 from memq.errors import (
     ClosedError,
@@ -83,6 +84,39 @@ async def test_doubt_of_one_transaction_leaves_other_write_partitions_alone(queu
     kafka.mend()
     await publish(queue, b"b", write_partition=1)
     assert await payloads(queue) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("fault", ["loses", "drops"])
+async def test_doubt_of_a_commit_stops_no_publication(queue, kafka, fault):
+    """A group's offsets in doubt are committed again; Batches of the coordinator's are not held."""
+    doubtful = [
+        queue.commit("g", "t", {0: 1}),
+        queue.hold("g", "t", {"m": Holding(1_000, [0])}),
+        queue.save_times(SavedTimes(7, 7)),
+    ]
+    for number, call in enumerate(doubtful):
+        setattr(kafka, fault, 1.0)
+        with pytest.raises(PublishUncertainError):
+            await call
+        kafka.mend()
+        for write_partition in (0, 1):
+            assert queue.owns("t", write_partition)
+            await publish(queue, b"%d" % number, write_partition=write_partition)
+    await queue.commit("g", "t", {0: 2})
+    assert await payloads(queue) == [b"0", b"0", b"1", b"1", b"2", b"2"]
+    assert await queue.committed("g", "t") == {0: 2}
+
+
+async def test_a_commit_is_made_while_a_publication_is_in_doubt(queue, kafka):
+    """Doubt stops the publications of its write partition; its groups go on."""
+    kafka.loses = 1.0
+    with pytest.raises(PublishUncertainError):
+        await publish(queue, b"a")
+    kafka.mend()
+    await queue.commit("g", "t", {0: 1})
+    assert await queue.committed("g", "t") == {0: 1}
+    with pytest.raises(FencedError):
+        await publish(queue, b"b")
 
 
 async def test_an_aborted_transaction_is_no_doubt(queue, kafka):
@@ -173,6 +207,36 @@ async def test_a_fence_that_failed_half_way_can_be_released(process, queue, monk
     assert not await queue.wait_released("t", [0], lambda _: True, 0)
     await other.release("t", 0)
     assert await queue.wait_released("t", [0], lambda _: True, 0)
+
+
+async def test_a_fence_that_fails_anywhere_changes_no_owner(process, queue, kafka):
+    """Whichever of its requests Kafka refuses, what was owned is owned, and nothing more."""
+    wanted = range(2, 20)
+    other = await process("other")
+    request, left, failures = queue._client.request, [], 0
+
+    async def refused_once():
+        if left and left.pop() == "refused":
+            raise QueueError("refused")
+        await request()
+
+    queue._client.request = refused_once
+    for number in wanted:
+        await other.fence("t", number)
+        left[:] = ["refused", *["fine"] * (number - wanted.start)]
+        with contextlib.suppress(QueueError):
+            await queue.fence("t", 0, number)
+            left.clear()
+            assert queue.owns("t", number)
+            continue
+        failures += 1
+        assert [queue.owns("t", each) for each in (0, 1, number)] == [True, True, False]
+        await publish(queue, b"%d" % number)
+        with pytest.raises(FencedError):
+            await publish(queue, b"early", write_partition=number)
+        await queue.fence("t", 0, number)
+        await publish(queue, b"%d" % number, write_partition=number)
+    assert 5 < failures < len(wanted)
 
 
 async def test_a_claim_that_was_not_seen_can_be_released(process, queue, monkeypatch):
@@ -378,6 +442,57 @@ async def test_more_is_read_than_fits_a_page(process, queue):
         found += [entry.payload for entry in page]
         start = page[-1].offset + 1
     assert found == large
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        [MAX_PAYLOAD_BYTES, AT_ONCE_BYTES - MAX_PAYLOAD_BYTES, 1, 1],
+        [AT_ONCE_BYTES - MAX_PAYLOAD_BYTES - 1, 1, MAX_PAYLOAD_BYTES, 1],
+        [AT_ONCE_BYTES - MAX_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES - 1, 1, 1],
+        [1] * AT_ONCE,
+        [1] * (AT_ONCE + 1),
+        [1] * (2 * AT_ONCE),
+    ],
+    ids=["full to the byte", "half", "half and full", "one page", "one record more", "two pages"],
+)
+@pytest.mark.parametrize("cuts", [0.0, 0.3])
+async def test_a_page_that_is_full_is_not_the_last(kafka, process, queue, sizes, cuts):
+    """Who was told of nothing reads all there is, wherever its pages end."""
+    kafka.cuts = cuts
+    other = await process("other")
+    assert await other.offsets("t", 0) == (0, 0)
+    kafka.told_s = None
+    for start in range(0, len(sizes), 500):
+        await publish(queue, *(b"x" * size for size in sizes[start : start + 500]))
+    _, end = await other.offsets("t", 0)
+    found = []
+    while (at := found[-1].offset + 1 if found else 0) < end:
+        found += await other.fetch("t", 0, at, max_entries=1_000, max_bytes=1 << 21)
+    assert [len(entry.payload) for entry in found] == sizes
+
+
+async def test_who_is_told_of_nothing_sees_what_there_is(kafka, process, queue, monkeypatch):
+    """Kafka may stop to tell those who follow: whoever asks looks, and whoever waits may ask."""
+    monkeypatch.setattr(queue_module, "SETTLED_S", 0.01)
+    other = await process("other")
+    assert await other.offsets("t", 0) == (0, 0)
+    kafka.told_s = None
+    (offset,) = await publish(queue, b"a")
+    async with asyncio.timeout(5):
+        await queue.see_published("t")
+        assert await payloads(queue) == [b"a"]
+        assert await payloads(other) == [b"a"]
+        await queue.commit("g", "t", {0: 1})
+        assert await other.committed("g", "t") == {0: 1}
+        await other.fence("t", 0)
+        await publish(other, b"b")
+        with pytest.raises(FencedError):
+            await publish(queue, b"late")
+        monkeypatch.setattr(queue_module, "START_S", -1.0)
+        assert not await queue.wait("t", {0: offset + 1}, 0.01)
+        found = await queue.fetch("t", 0, offset + 1, max_entries=9, max_bytes=1 << 20)
+        assert [entry.payload for entry in found] == [b"b"]
 
 
 async def test_what_an_earlier_life_left_open_holds_the_next_one_up_for_nothing(

@@ -7,11 +7,12 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from inspect import iscoroutinefunction, signature
 from pathlib import Path
 
 import pytest
 
-from memq.core.notification.queue import Publication
+from memq.core.notification.queue import NotificationQueue, Publication
 from memq.errors import (
     ConfigError,
     FencedError,
@@ -310,6 +311,22 @@ async def test_a_commit_whose_answer_is_lost():
     with pytest.raises(QueueError):
         await queue.commit("g", "t", {0: 3})
     assert await inner.committed("g", "t") == {0: 3}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name for name, each in vars(NotificationQueue).items() if iscoroutinefunction(each)],
+)
+async def test_every_call_of_a_queue_can_fail(name):
+    """A plan for all operations leaves none out."""
+    queue = FaultyQueue(InMemoryQueue(), [Fault("*", "fail")])
+    if name != "close":
+        arguments = list(signature(getattr(queue, name)).parameters.values())
+        needed = [None for each in arguments if each.default is each.empty and each.kind < 2]
+        named = {each.name: 1 for each in arguments if each.kind == each.KEYWORD_ONLY}
+        with pytest.raises(QueueError, match=f"injected fault in call 1 of {name}"):
+            await getattr(queue, name)(*needed, **named)
+    await queue.close()
 
 
 async def test_a_failed_fence_does_not_make_an_owner():

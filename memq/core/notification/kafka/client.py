@@ -73,7 +73,10 @@ class Bounds(NamedTuple):
 
 
 class Reader(Protocol):
-    """Who follows a partition; called on the event loop, in the order of the offsets."""
+    """Who follows a partition; called on the event loop, in the order of the offsets.
+
+    It may be told late, and of a marker at the end never: whoever must know reads by himself.
+    """
 
     def read(self, records: Sequence[Record], reached: int) -> None:
         """These are the next, and everything before the offset `reached` has been read."""
@@ -135,7 +138,8 @@ class KafkaClient(Protocol):
     ) -> list[Record]:
         """Committed records between two offsets, from the first on; none when there are none.
 
-        At least one, if there is one, whatever `max_bytes` says. `end` is not after `stable`.
+        At least one, if there is one, whatever `max_bytes` says; a page may end before any limit.
+        `end` is not after `stable`.
 
         Raises:
             OffsetOutOfRangeError: `start` is not retained.

@@ -67,7 +67,7 @@ from memq.core.clock import SavedTimes
 from memq.core.group import check_group_name
 from memq.core.notification.kafka.client import NewRecord, Place, log_failure
 from memq.core.notification.kafka.publisher import ROUND_RECORDS, Publisher
-from memq.core.notification.kafka.reached import SEEN_S, lost, see
+from memq.core.notification.kafka.reached import SEEN_S, lost, pages, see
 from memq.core.notification.kafka.state import held_record, offset_records, topic_record
 from memq.core.notification.kafka.state_topic import StateTopic
 from memq.core.notification.kafka.tail import Tail, entries_of
@@ -574,9 +574,9 @@ class KafkaQueue:
         """Wait until what was written here is seen: a little later, unless Kafka has lost it."""
         try:
             await tail.reached.wait_for(written, SETTLED_S, place)
-        except QueueError:
-            await self._bounds([place])
-            await tail.reached.wait_for(written, SEEN_S, place)
+        except QueueError:  # who follows may be told late, or never
+            bounds = (await self._bounds([place]))[0]
+            await see(self._client, place, tail, bounds._replace(written=written), SEEN_S)
 
     async def _bounds(self, places: Sequence[Place]) -> list[Bounds]:
         """What these partitions have now.
@@ -628,18 +628,15 @@ class KafkaQueue:
     async def _last_entries(self, place: Place, bounds: Bounds) -> list[QueueEntry]:
         """The last entries of a partition; those before them may be markers, or not committed."""
         begin, width = bounds.stable, TAIL_RECORDS
+        found: list[QueueEntry] = []
         while begin > bounds.start:
             begin = max(bounds.start, begin - width)
             width *= 8
-            try:
-                records = await self._client.read(
-                    place, begin, bounds.stable, max_records=width, max_bytes=1 << 30
-                )
-            except OffsetOutOfRangeError as exc:
-                raise QueueError(f"{place} was truncated while it was opened; try again") from exc
-            if records:
-                return entries_of(records)
-        return []
+            async for records in pages(self._client, place, begin, bounds.stable):
+                found += entries_of(records)
+            if found:
+                break
+        return found
 
     def _let_idle_go(self) -> None:
         """Follow no more what nobody asks about."""

@@ -6,11 +6,12 @@ import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 from memq.core.notification.kafka.client import Reader
-from memq.core.notification.queue import MAX_PAYLOAD_BYTES
 from memq.errors import DataLossError, OffsetOutOfRangeError, QueueError
 
 if TYPE_CHECKING:
-    from memq.core.notification.kafka.client import Bounds, KafkaClient, Place
+    from collections.abc import AsyncIterator
+
+    from memq.core.notification.kafka.client import Bounds, KafkaClient, Place, Record
     from memq.errors import MemqError
 
 SEEN_S = 30.0  # for what was written to be seen; an open transaction of the dead takes up to 20
@@ -103,16 +104,31 @@ async def see(
         MemqError: it cannot be read.
     """
     reached = followed.reached
-    while reached.error is None and reached.offset < bounds.stable:
+    if reached.error is None and reached.offset < bounds.stable:
         start = max(reached.offset, bounds.start)
+        async for records in pages(client, place, start, bounds.stable):
+            followed.read(records, records[-1].offset + 1)
+        followed.read((), bounds.stable)
+    await reached.wait_for(bounds.written, timeout_s, place)
+
+
+async def pages(
+    client: KafkaClient, place: Place, start: int, end: int
+) -> AsyncIterator[list[Record]]:
+    """What is committed between two offsets, page by page: any may end early, but the empty one.
+
+    Raises:
+        QueueError: it was truncated meanwhile.
+        MemqError: it cannot be read.
+    """
+    while start < end:
         try:
             records = await client.read(
-                place, start, bounds.stable, max_records=AT_ONCE, max_bytes=AT_ONCE_BYTES
+                place, start, end, max_records=AT_ONCE, max_bytes=AT_ONCE_BYTES
             )
         except OffsetOutOfRangeError as exc:
             raise QueueError(f"{place} was truncated while it was read; try again") from exc
-        # A page that is full ends before the largest record that there can be, half of it.
-        size_bytes = sum(len(each.value or b"") for each in records)
-        whole = len(records) < AT_ONCE and size_bytes < AT_ONCE_BYTES - MAX_PAYLOAD_BYTES
-        followed.read(records, bounds.stable if whole else records[-1].offset + 1)
-    await reached.wait_for(bounds.written, timeout_s, place)
+        if not records:
+            return
+        start = records[-1].offset + 1
+        yield records
