@@ -52,12 +52,13 @@ class OrphanReport(NamedTuple):
     Attributes:
         found: objects that no notification names.
         found_bytes: their size.
-        deleted: how many of them were older than the topic's retention, and are gone.
+        expired: keys of those that are older than the topic's retention, and are to go. It may be
+            that they were named a moment ago: see `delete_expired`.
     """
 
     found: int
     found_bytes: int
-    deleted: int
+    expired: list[str]
 
 
 async def expire(hosted: HostedTopic, context: BrokerContext) -> int:
@@ -160,9 +161,8 @@ async def scan_orphans(hosted: HostedTopic, context: BrokerContext) -> OrphanRep
     expired = [
         each.key for each in orphans if each.sealed_running_ms < now_ms - config.retention_ms
     ]
-    await _delete(expired, context)
     size_bytes = sum(each.size_bytes for each in orphans)
-    report = OrphanReport(len(orphans), size_bytes, len(expired))
+    report = OrphanReport(len(orphans), size_bytes, expired)
     if report.found:
         log.warning(
             "%s: %s (%d bytes) that no notification names: never acked, unless the "
@@ -170,7 +170,7 @@ async def scan_orphans(hosted: HostedTopic, context: BrokerContext) -> OrphanRep
             config.name,
             counted(report.found, "object"),
             report.found_bytes,
-            report.deleted,
+            len(expired),
         )
     return report
 

@@ -386,10 +386,10 @@ class Broker:
     async def _tidy_topic(self, hosted: HostedTopic, *, scan: bool) -> list[str]:
         """Forget what has expired of a topic; returns the objects to delete."""
         expired: list[str] = []
-        if self._retains(hosted):
-            expired = await forget_expired(hosted, self.context)
         if scan and self._retains(hosted):
-            await scan_orphans(hosted, self.context)
+            expired += (await scan_orphans(hosted, self.context)).expired
+        if self._retains(hosted):
+            expired += await forget_expired(hosted, self.context)
         for partition in hosted.partitions.values():
             partition.processor.window.expire(self.context.now().mono_ms)
         return expired

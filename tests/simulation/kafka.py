@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memq.core.notification.kafka.queue import KafkaQueue
+from memq.core.notification.kafka.client import Place
+from memq.core.notification.kafka.queue import START_S, KafkaQueue
 from memq.core.notification.notification import decode_notification
 from memq.testing import InMemoryKafka
 from tests.simulation.history import Durable, Removal, split
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from memq.broker.config import BrokerConfig
-    from memq.core.notification.kafka.client import Place, Record
+    from memq.core.notification.kafka.client import Record
     from tests.simulation.run import Run
     from tests.simulation.world import Process
 
@@ -62,6 +63,14 @@ def kafka_of(run: Run) -> InMemoryKafka:
     for name, usual in OF_KAFKA_USUALLY.items():
         setattr(kafka, name, usual)
     return kafka
+
+
+def serves(queue: KafkaQueue, at: tuple[str, str, int, int]) -> bool:
+    """Whether a broker's queue gives a notification by what it knows, without a look at Kafka."""
+    topic, incarnation, partition, offset = at
+    tail = queue._tails.get(Place(f"{CLUSTER}{topic}.{incarnation}", partition))
+    fresh = tail is not None and queue._runtime.mono_s() - tail.looked_s <= START_S
+    return fresh and tail.start <= offset < tail.end
 
 
 async def open_kafka(run: Run, process: Process, config: BrokerConfig) -> KafkaQueue:

@@ -27,7 +27,7 @@ from tests.simulation.broker import PORT, serve
 from tests.simulation.checkers import check
 from tests.simulation.cluster import SimCluster
 from tests.simulation.disk import PowerCut
-from tests.simulation.kafka import CLUSTER, OF_KAFKA_USUALLY, STATE, kafka_of
+from tests.simulation.kafka import CLUSTER, OF_KAFKA_USUALLY, STATE, kafka_of, serves
 from tests.simulation.object_store import ObjectStoreModel
 from tests.simulation.plan import FAULTS, OF_CLUSTER, OF_KAFKA, Reader
 from tests.simulation.world import BEGIN_NS, MAX_DRIFT, World
@@ -174,6 +174,10 @@ class Run:
         durable, _ = self.batches.get(parsed.batch_id, (None, None))
         at = (parsed.topic, parsed.incarnation)
         place = (-1, -1, None) if durable is None else (*durable[3:], durable.time_us)
+        for name, broker in self.brokers.items() if durable is not None and self.kafka else ():
+            queue = getattr(broker.context.queue, "_inner", broker.context.queue)
+            if self._machines[name].up and serves(queue, durable[1:]):
+                self.wrong(f"{name} serves a notification whose object was deleted: {durable}")
         self.history.add(h.Removal(self.now_us, "object", *at, *place, self.begun[key]))
 
     def audited(

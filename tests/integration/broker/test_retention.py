@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 import pytest
 
-from memq.broker.retention import expire, scan_orphans
+from memq.broker.retention import delete_expired, expire, scan_orphans
 from memq.core.clock import ClockReading
 from memq.core.notification.kafka.queue import KafkaQueue
 from memq.core.wire import messages as m
@@ -99,10 +99,11 @@ async def test_orphan_is_reported_and_kept_until_it_is_as_old_as_retention(tmp_p
         await queue.create_topic(topic, 1)
         later(b, 9)
         report = await scan_orphans(b.topics.get("t"), b.context)
-        assert (report.found, report.deleted) == (1, 0)
+        assert (report.found, report.expired) == (1, [])
         later(b, 2)
         report = await scan_orphans(b.topics.get("t"), b.context)
-        assert (report.found, report.deleted) == (1, 1)
+        assert (report.found, len(report.expired)) == (1, 1)
+        await delete_expired(report.expired, b.context)
         assert list(storage.list("")) == []
 
 

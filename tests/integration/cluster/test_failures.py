@@ -6,12 +6,15 @@ import asyncio
 
 import pytest
 
+from memq import AsyncAdminClient
 from memq.broker import cluster_topics
 from memq.broker.hosted_topic import NOT_OWNED
+from memq.broker.retention import forget_expired
 from memq.core.clock import ClockReading
 from memq.core.governor.nodes import BROKERS, DOOMED, TOPICS
 from memq.core.notification.kafka import queue as queue_module
 from memq.core.notification.kafka.queue import KafkaQueue
+from memq.core.retry import Backoff
 from memq.core.wire import messages as m
 from memq.errors import (
     MemqError,
@@ -170,6 +173,91 @@ async def test_an_owner_that_slept_deletes_nothing_that_another_one_keeps(cluste
     assert await old._tidy_topic(hosted, scan=True) == []
     assert await new.context.queue.offsets(hosted.topic.queue_topic, 0) == (0, 1)
     cluster.zookeeper.thaw(old.sessions[-1])
+
+
+@pytest.mark.parametrize("forgotten", ["now", "in a life before"])
+async def test_nobody_serves_a_notification_whose_object_is_deleted(cluster, forgotten):
+    """Another broker may not have heard yet how far retention has gone, nor the scan of orphans."""
+    one, two = await cluster.start("one", "two")
+    c = await cluster.connect(one)
+    await c.create("t", batch_age="1ms", upload_deadline="1s", dedup_window="10s", retention="10s")
+    (owner,) = await cluster.all_owned("t")
+    at, other = (one, two) if owner == "one" else (two, one)
+    writer = await cluster.connect(at)
+    writer.schema_id = c.schema_id
+    await writer.write(0)
+    hosted, now = at.topics.get("t"), at.context.now
+    queue_topic = hosted.topic.queue_topic
+
+    async def served() -> int:
+        return len(await other.context.queue.fetch(queue_topic, 0, 0, max_entries=9, max_bytes=99))
+
+    assert await served() == 1
+    at.context.now = lambda: ClockReading(*(each + 3_600_000 for each in now()))
+    if forgotten != "now":  # and the broker ended before it had deleted the objects
+        await forget_expired(hosted, at.context)
+    expired = await at._tidy_topic(hosted, scan=True)
+    assert await served() == 1
+    assert len(list(cluster.storage.list(""))) == 1, "its object is there"
+    if forgotten == "now":
+        expired += await at._tidy_topic(hosted, scan=True)
+    assert len(set(expired)) == 1
+    assert at.context.forgotten_after_s > queue_module.START_S
+
+
+async def test_a_release_that_was_refused_in_a_drain_is_tried_again(cluster, monkeypatch):
+    """What was closed and not released goes to the other broker once Kafka takes the release, and
+    every write partition takes Messages again, also where they are wanted back meanwhile.
+    """
+    monkeypatch.setattr(cluster_topics, "AGAIN", Backoff(0.01, 0.05))
+    one, two = await cluster.start("one", "two")
+    c = await cluster.connect(one)
+    await c.create("t", write_partitions=4, batch_age="1ms")
+    await cluster.all_owned("t")
+    release, refused = one.context.queue.release, []
+
+    async def refuse(topic, *write_partitions):
+        if write_partitions and one.topics.get("t").partitions.keys() & {*write_partitions}:
+            refused.append(write_partitions)
+            raise QueueError("refused")
+        await release(topic, *write_partitions)
+
+    async def write_all(sequence: int) -> None:
+        for broker in (one, two):
+            clients[broker].schema_id = c.schema_id
+        for number, owner in enumerate(cluster.owners("t")):
+            await clients[cluster.brokers[owner]].write(sequence, write_partition=number)
+
+    clients = {broker: await cluster.connect(broker) for broker in (one, two)}
+    await write_all(0)
+    bootstrap = ",".join(broker.address for broker in cluster.brokers.values())
+    async with AsyncAdminClient(bootstrap) as admin:
+        for back in (False, True):
+            one.context.queue.release = refuse
+            refused.clear()
+            await admin.drain_broker("one")
+            await until(lambda: len(refused) > 2)
+            assert any(each.closing for each in one.topics.get("t").partitions.values())
+            if back:
+                await admin.drain_broker("one", withdraw=True)
+                await admin.rebalance_cluster()
+            one.context.queue.release = release
+            wanted = ["one", "one", "two", "two"] if back else ["two"] * 4
+            await until(lambda wanted=wanted: sorted(cluster.owners("t")) == wanted)
+            await until(
+                lambda: (
+                    not any(
+                        partition.closing
+                        for broker in (one, two)
+                        for partition in broker.topics.get("t").partitions.values()
+                    )
+                )
+            )
+            await write_all(1 + back)
+            if not back:
+                await admin.drain_broker("one", withdraw=True)
+                await admin.rebalance_cluster()
+                await until(lambda: len(set(cluster.owners("t"))) == 2)
 
 
 async def test_what_was_closed_amid_a_publication_tells_no_watermark(cluster):
