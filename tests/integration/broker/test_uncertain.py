@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from memq.core.write_partition_effects import BatchState
-from memq.errors import PublishUncertainError, QueueError
+from memq.errors import PublishUncertainError, QueueError, QueueFailedError
 from memq.testing.queue import InMemoryQueue
 from memq.testing.storage import InMemoryStorage
 from tests.integration.broker.support import broker, client, until
@@ -89,3 +89,27 @@ async def test_every_batch_of_an_uncertain_publish_is_found_again(tmp_path) -> N
         queue.down = False
         assert [answer.offset for answer in await asyncio.gather(*writing)] == [0, 1]
         assert len(await notifications(c)) == 2
+
+
+class Refusing(InMemoryQueue):
+    """Takes nothing of the topic, for a reason that stays; counts how often it is asked."""
+
+    refused = 0
+
+    async def publish(self, topic, write_partition, publications):
+        if topic.startswith("t."):
+            self.refused += 1
+            raise QueueFailedError("not authorised")
+        return await super().publish(topic, write_partition, publications)
+
+
+async def test_what_will_not_pass_is_answered_at_once(tmp_path) -> None:
+    """A refusal that stays is told when it comes, not when the Batch's deadline does."""
+    machine, queue = Machine(), Refusing()
+    async with broker(tmp_path, queue=queue, runtime=machine.runtime) as b, client(b) as c:
+        await c.create(upload_deadline="10m", batch_age="1ms")
+        for number in (1, 2):
+            with pytest.raises(QueueFailedError, match="not authorised"):
+                await c.write(0)
+            assert queue.refused == number
+        assert b.topics.get("t").partitions[0].processor.idle

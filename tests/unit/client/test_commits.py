@@ -141,3 +141,24 @@ async def test_a_commit_that_comes_first_is_not_undone(member):
         await asyncio.sleep(0)
         broker.answers.set()
     assert broker.stored == [{0: 4}]
+
+
+async def test_what_was_committed_is_forgotten_with_the_partition(member):
+    """Another member may have moved the group meanwhile: the same offset is committed again, and
+    what was handed out before the partition was given up is not.
+    """
+    broker = Broker()
+    commits = Commits(broker, "g", membership=lambda: member, auto_interval_s=None)
+    for partition in (0, 1):
+        commits.moved(partition, 5)
+    await commits.commit(commits.pending())
+    assert commits.pending() == {}
+    commits.moved(0, 6)
+    commits.forget([0])
+    assert commits.pending() == {}, "it is the other member's business how far partition 0 is"
+    commits.moved(0, 5)
+    assert commits.pending() == {0: 5}
+    await commits.commit(commits.pending())
+    commits.forget([0])
+    await commits.begin({0: 5, 1: 3})
+    assert broker.stored == [{0: 5, 1: 5}, {0: 5}, {0: 5}], "partition 1 was never given up"
