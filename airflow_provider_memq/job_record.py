@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from airflow_provider_memq.ranges import RangeContents
+from memq.core.decoding import UNDECODABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,7 +71,7 @@ def recall(store: Any, what: str | None) -> JobRecord | None:
         return None
     try:
         record = msgspec.json.decode(kept, type=JobRecord)
-    except (msgspec.DecodeError, TypeError) as exc:  # of another version of this package
+    except (*UNDECODABLE, TypeError) as exc:  # of another version of this package
         log.warning("what an earlier try noted of its job is passed over: %s", exc)
         return None
     return record if what in (None, record.what) else None

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from memq.core.decoding import UNDECODABLE
 from memq.core.notification.notification import decode_notification
 from memq.core.storage.keys import KEY_PARTS, key_of_uri
 from memq.core.units import counted
@@ -99,7 +100,7 @@ class ObjectRoot:
         try:
             fields = _decode_fields(payload)
             key = key_of_uri(_decode_text(fields["uri"]))
-        except (msgspec.MsgspecError, KeyError, InvalidRequestError):
+        except (*UNDECODABLE, KeyError, InvalidRequestError):
             return payload
         fields["uri"] = msgspec.Raw(_encode(self.uri + key))
         return _encode(fields)

@@ -34,6 +34,7 @@ import msgspec
 
 from memq.cli.export_formats import SUFFIXES, Format, open_sink
 from memq.client.read_plan import EventTimes, Piece, ReadPlan
+from memq.core.decoding import UNDECODABLE
 from memq.core.files import explain, lock_exclusively, make_folders, replace_durably, sync_folder
 from memq.core.ranges import OffsetRange
 from memq.core.units import counted, iso_ms
@@ -398,7 +399,7 @@ def _read_manifest(folder: Path, request: Request) -> Manifest | None:
             return None
     try:
         manifest = msgspec.json.decode(content, type=Manifest)
-    except msgspec.MsgspecError as exc:
+    except UNDECODABLE as exc:
         raise CorruptDataError(
             f"{path} is no manifest of an export that this version knows ({exc}); name another "
             "folder"

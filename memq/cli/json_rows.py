@@ -29,6 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pat
 
+from memq.core.decoding import UNDECODABLE
 from memq.core.format.envelope import ARROW_ERRORS
 from memq.core.format.message import TIMESTAMP_COLUMN, encode_records
 from memq.core.format.schema import DEFAULT_SCHEMA
@@ -50,7 +51,6 @@ ORIGIN_FIELDS = (
 
 _CONSUMED_FIELDS = {"key", "value", "headers", TIMESTAMP_COLUMN, *ORIGIN_FIELDS}
 _BEYOND_CALENDAR = " microseconds since 1970"  # as `iso_us` ends where no calendar reaches
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 # What a value that does not fit raises.
 _REFUSED = (
     *ARROW_ERRORS,
@@ -114,7 +114,7 @@ def _rows_of(
     for number, line in numbered:
         try:
             decoded.append(shape.decode(line))
-        except _UNREADABLE as exc:
+        except UNDECODABLE as exc:
             failure = _refusal(number, line, f"{exc}{shape.hint(str(exc))}")
             break
     now = now_us()
@@ -212,7 +212,7 @@ def _hint(reason: str) -> str:
 def _fields_of(line: bytes) -> set[str]:
     try:
         return set(msgspec.json.decode(line, type=dict[str, msgspec.Raw]))
-    except _UNREADABLE:
+    except UNDECODABLE:
         return set()  # the decoder of rows says what is wrong
 
 
@@ -373,7 +373,7 @@ def json_cells(texts: list[str | None], kind: pa.DataType) -> pa.Array:
     decode = msgspec.json.Decoder(_json_type(kind)).decode
     try:
         return _array([None if text is None else decode(text) for text in texts], kind)
-    except (*_UNREADABLE, *_REFUSED) as exc:
+    except (*UNDECODABLE, *_REFUSED) as exc:
         raise ValueError(str(exc)) from exc
 
 
@@ -387,7 +387,7 @@ def bytes_of_text(text: bytes | None) -> bytes | None:
         return text
     try:
         return _bytes(_base64_decoder.decode(text))
-    except _UNREADABLE:
+    except UNDECODABLE:
         return text
 
 

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.types as pat
 from pyarrow import parquet
 
+from memq.core.decoding import UNDECODABLE
 from memq.core.format.envelope import ARROW_ERRORS
 from memq.core.format.schema import MAX_NESTING, serialize_schema
 from memq.errors import ConfigError
@@ -137,7 +138,7 @@ def read_schema(given: str) -> bytes:
     try:
         with path.open("rb") as file:
             schema = _schema_in(file)
-    except (*ARROW_ERRORS, msgspec.MsgspecError, ConfigError) as exc:
+    except (*ARROW_ERRORS, *UNDECODABLE, ConfigError) as exc:
         raise ConfigError(
             f"{path} gives no schema; a Parquet, Arrow IPC or JSON file is expected: {exc}"
         ) from exc
@@ -334,7 +335,7 @@ class _Parser:
             return self._match(_NAME)
         try:
             return msgspec.json.decode(quoted, type=str)
-        except msgspec.MsgspecError as exc:
+        except UNDECODABLE as exc:
             raise self._error(f"{quoted} is no name: {exc}") from exc
 
     def _in_brackets(self, pattern: re.Pattern[str], what: str) -> str:

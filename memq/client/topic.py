@@ -31,6 +31,7 @@ import msgspec
 from memq.client.cluster import Cluster
 from memq.client.lag import lag_of
 from memq.client.sync import EventLoopThread, SyncClient, sync, sync_close, sync_iter
+from memq.core.decoding import UNDECODABLE
 from memq.core.named_values import NO_VALUES
 from memq.core.notification.notification import PublishedBatch, decode_notification
 from memq.core.ranges import OffsetRange, offsets_in_words, retained_in_words
@@ -206,7 +207,7 @@ class TopicClient:
         answer, body = await self.read(request, timeout_s=timeout_s, wait_s=max_wait_ms / 1000)
         try:
             entries = _entries.decode(body)
-        except msgspec.MsgspecError as exc:
+        except UNDECODABLE as exc:
             raise ProtocolError(f"the broker answered no list of notifications: {exc}") from exc
         return Page(entries, {end.partition: end.offset for end in answer.ends})
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import msgspec
 
 from memq.core.audit.reports import CRC_MODULUS
+from memq.core.decoding import UNDECODABLE
 from memq.core.ranges import offsets_in_words
 from memq.core.units import counted
 from memq.errors import CorruptDataError, DataLossError, TopicRecreatedError
@@ -171,7 +172,7 @@ def decode_manifest(payload: bytes) -> Manifest:
     """
     try:
         manifest = _decoder.decode(payload)
-    except msgspec.MsgspecError as exc:
+    except UNDECODABLE as exc:
         raise CorruptDataError(f"not a manifest: {exc}: {payload[:80]!r}") from exc
     if manifest.version != MANIFEST_VERSION:
         raise CorruptDataError(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
+from memq.core.decoding import UNDECODABLE
 from memq.core.defaults import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, GLUE_ARGUMENTS
 from memq.core.java import check_java
 from memq.core.log_format import LOG_FORMAT, configure, is_json
@@ -223,7 +224,7 @@ def own_arguments(given: Sequence[str]) -> list[str]:
     texts = [text for name, text in pairwise(given) if name == GLUE_ARGUMENTS]
     try:
         return msgspec.json.decode(texts[-1], type=list[str]) if texts else list(given)
-    except msgspec.DecodeError as exc:
+    except UNDECODABLE as exc:
         raise click.UsageError(f"{GLUE_ARGUMENTS}: must be a JSON list of texts: {exc}") from exc
 
 

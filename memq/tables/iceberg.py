@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
+from memq.core.decoding import UNDECODABLE
 from memq.core.named_values import NO_VALUES, parse_catalog_options
 from memq.errors import (
     ConfigError,
@@ -493,7 +494,7 @@ def _committed(snapshot: Snapshot) -> CommittedRange:
     summary = _of(snapshot)
     try:
         added = msgspec.json.decode(summary[RANGE], type=TopicRange)
-    except msgspec.MsgspecError as exc:
+    except UNDECODABLE as exc:
         raise CorruptDataError(f"not the range of a snapshot: {exc}: {summary[RANGE]!r}") from exc
     return CommittedRange(
         snapshot.snapshot_id,

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from memq.core.audit.reports import CRC_MODULUS
+from memq.core.decoding import UNDECODABLE
 from memq.core.ranges import Interval, OffsetRange, difference, intersection, union
 from memq.core.units import counted
 from memq.errors import CorruptDataError, LimitReachedError, RangeConflictError
@@ -186,7 +187,7 @@ def decode_ledger(text: str) -> Ledger:
     """
     try:
         ledger = _decoder.decode(text)
-    except msgspec.MsgspecError as exc:
+    except UNDECODABLE as exc:
         raise CorruptDataError(f"not the ledger of a table: {exc}: {text[:80]!r}") from exc
     if ledger.version != LEDGER_VERSION:
         raise CorruptDataError(

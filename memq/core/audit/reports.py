@@ -49,6 +49,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from memq.core.decoding import UNDECODABLE
 from memq.core.ranges import Interval, union
 from memq.errors import CorruptDataError, InvalidRequestError
 
@@ -326,7 +327,7 @@ def decode_report(value: bytes) -> Report | None:
             return None
         produced = kind == "produced"
         report: Report = _decode_produced(value) if produced else _decode_consumed(value)
-    except msgspec.MsgspecError as exc:
+    except UNDECODABLE as exc:
         raise CorruptDataError(f"not an audit report: {exc}: {value[:80]!r}") from exc
     if report.version != REPORT_VERSION:
         raise CorruptDataError(

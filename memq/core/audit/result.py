@@ -12,6 +12,7 @@ import msgspec
 from msgspec import field
 
 from memq.core.audit.reports import ProducerName, SequenceRun
+from memq.core.decoding import UNDECODABLE
 from memq.errors import CorruptDataError
 
 if TYPE_CHECKING:
@@ -248,5 +249,5 @@ def decode_result(payload: bytes) -> AuditResult:
     """
     try:
         return msgspec.json.decode(payload, type=AuditResult)
-    except msgspec.MsgspecError as exc:
+    except UNDECODABLE as exc:
         raise CorruptDataError(f"not the result of an audit: {exc}: {payload[:80]!r}") from exc

@@ -160,7 +160,7 @@ def load_layout(path: Path, page_bytes: int | None, index_page_items: int | None
         ) from exc
     except OSError as exc:
         raise failure("read", file, exc) from exc
-    except (ValueError, TypeError, KeyError) as exc:
+    except (ValueError, TypeError, KeyError, RecursionError) as exc:
         raise CorruptDataError(f"{file} is damaged ({exc!r}); restore it from a copy") from exc
     if version != FORMAT_VERSION:
         raise ConfigError(f"{file} has format {version}, but this version reads {FORMAT_VERSION}")

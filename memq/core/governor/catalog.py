@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from memq.core.decoding import UNDECODABLE
 from memq.core.files import explain, make_folders, replace_durably, sync_folder
 from memq.core.governor.topics import Topic, altered_topic, new_topic, unknown_topic
 from memq.errors import CorruptDataError, QueueError
@@ -251,7 +252,7 @@ def _errors(doing: str, topic: Topic, path: Path) -> Iterator[None]:
 def _load(path: Path) -> Topic:
     try:
         topic = msgspec.json.decode(path.read_bytes(), type=Topic)
-    except (msgspec.MsgspecError, OSError) as exc:
+    except (*UNDECODABLE, OSError) as exc:
         raise CorruptDataError(
             f"{path} does not hold a topic ({exc}): restore it from a copy, or move it away and "
             "run `memq recover DATA_DIR`"

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from memq.core.decoding import UNDECODABLE
 from memq.core.governor.assignment import BrokerResources
 from memq.core.governor.topics import Topic
 from memq.errors import (
@@ -170,7 +171,7 @@ class Folder(NamedTuple, Generic[T]):
         """
         try:
             value = msgspec.json.decode(data, type=self.holds)
-        except (msgspec.MsgspecError, UnicodeDecodeError, InvalidRequestError) as exc:
+        except (*UNDECODABLE, InvalidRequestError) as exc:
             raise self._corrupt(name, f"{data[:100]!r} ({exc})") from exc
         meant = _name_of(value)
         if meant not in ("", name):

@@ -31,6 +31,7 @@ import msgspec
 
 from memq.core.checksum import crc32c
 from memq.core.clock import SavedTimes
+from memq.core.decoding import UNDECODABLE
 from memq.core.files import explain, replace_durably, sync_folder
 from memq.core.notification.queue import Holding, check_group_count
 from memq.core.notification.read_partition import make_partition
@@ -226,7 +227,7 @@ class TopicFolders:
             if found.crc32c == _crc_of(times):
                 return times
             cause = "its checksum does not match"
-        except msgspec.MsgspecError as exc:
+        except UNDECODABLE as exc:
             cause = str(exc)
         except QueueError as exc:
             if isinstance(exc.__cause__, FileNotFoundError):
@@ -290,7 +291,7 @@ class TopicFolders:
             with _errors("read", file):
                 self._settle(file.parent)
                 return msgspec.json.decode(file.read_bytes(), type=kind)
-        except msgspec.MsgspecError as exc:
+        except UNDECODABLE as exc:
             raise CorruptDataError(
                 f"{file} is damaged ({exc}): restore it, or delete the group "
                 "(`memq group delete GROUP TOPIC`) and set its offsets (`memq group reset-offsets`)"
@@ -319,7 +320,7 @@ def _load(folder: Path) -> TopicFile | CorruptDataError:
     way_out = "restore it from a copy, or run `memq recover DATA_DIR`"
     try:
         file = msgspec.json.decode(path.read_bytes(), type=TopicFile)
-    except (msgspec.MsgspecError, OSError) as exc:
+    except (*UNDECODABLE, OSError) as exc:
         return CorruptDataError(f"{path} is damaged ({exc}); {way_out}")
     if file.format != FORMAT_VERSION:
         raise ConfigError(f"{path} has format {file.format}; this version reads {FORMAT_VERSION}")

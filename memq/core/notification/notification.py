@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from memq.core.decoding import UNDECODABLE
 from memq.core.format.batch import ProducerRun
 from memq.errors import CorruptDataError
 
@@ -125,7 +126,7 @@ def decode_counts(payload: bytes) -> BatchCounts:
 def _decode(decoder: msgspec.json.Decoder[_Decoded], payload: bytes) -> _Decoded:
     try:
         found = decoder.decode(payload)
-    except msgspec.MsgspecError as exc:
+    except UNDECODABLE as exc:
         raise CorruptDataError(f"not a notification: {exc}: {payload[:80]!r}") from exc
     if found.version != NOTIFICATION_VERSION:
         raise CorruptDataError(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from memq.core.decoding import UNDECODABLE
 from memq.core.wire.connection import (
-    BAD_HEADER,
     CLIENT_MOVES,
     GOODBYE,
     HANDSHAKE_CODE,
@@ -164,7 +164,7 @@ class ClientConnection:
             raise ProtocolError(f"type, flags and correlation id {place} do not answer a handshake")
         try:
             answer = _decode_welcome(frame.header)
-        except BAD_HEADER as exc:
+        except UNDECODABLE as exc:
             raise ProtocolError(f"the answer to Handshake does not fit: {exc}") from exc
         if answer.version not in self._handshake.versions:
             raise UnsupportedVersionError(
@@ -187,7 +187,7 @@ class ClientConnection:
             return Failure(correlation_id, _error_of(frame))
         try:
             header = route.decode_answer(frame.header)
-        except BAD_HEADER as exc:
+        except UNDECODABLE as exc:
             return Failure(
                 correlation_id, ProtocolError(f"the answer to {route.name} does not fit: {exc}")
             )
@@ -208,5 +208,5 @@ class ClientConnection:
 def _error_of(frame: Frame) -> MemqError:
     try:
         return decode_error(frame.header)
-    except BAD_HEADER as exc:
+    except UNDECODABLE as exc:
         raise ProtocolError(f"an error answer does not fit: {exc}") from exc

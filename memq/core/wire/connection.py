@@ -150,10 +150,6 @@ class Route:
 ROUTES = {code: Route(code, *pair) for code, pair in REQUESTS.items() if code != HANDSHAKE_CODE}
 """The requests of an open connection, by type code."""
 
-BAD_HEADER = (ValueError, RecursionError)
-"""All that a decoder raises on hostile bytes: its own errors and those of text that is no UTF-8 are
-`ValueError`s, and nesting too deep is a `RecursionError`."""
-
 _encode = msgspec.msgpack.Encoder().encode
 _decode_error = msgspec.msgpack.Decoder(ErrorAnswer).decode
 
@@ -193,7 +189,7 @@ def decode_error(header: bytes) -> MemqError:
     that it is retriable.
 
     Raises:
-        one of BAD_HEADER: it is not an `ErrorAnswer`.
+        one of UNDECODABLE: it is not an `ErrorAnswer`.
     """
     answer = _decode_error(header)
     error = from_code(answer.code, answer.message, answer.address)

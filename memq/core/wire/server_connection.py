@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from memq.core.decoding import UNDECODABLE
 from memq.core.wire.connection import (
-    BAD_HEADER,
     CLIENT_MAX_BODY_BYTES,
     CLIENT_MAX_HEADER_BYTES,
     GOODBYE,
@@ -173,7 +173,7 @@ class ServerConnection:
             raise _misnumbered(frame)
         try:
             asked = _decode_handshake(frame.header)
-        except BAD_HEADER as exc:
+        except UNDECODABLE as exc:
             raise ProtocolError(f"header of Handshake does not fit: {exc}") from exc
         if PROTOCOL_VERSION not in asked.versions:
             raise UnsupportedVersionError(
@@ -205,7 +205,7 @@ class ServerConnection:
             )
         try:
             header = route.decode_request(frame.header)
-        except BAD_HEADER as exc:
+        except UNDECODABLE as exc:
             return _refuse(
                 frame, InvalidRequestError(f"header of {route.name} does not fit: {exc}")
             )

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from docs.generate import protocol as spec
+from memq.core.decoding import UNDECODABLE
 from memq.core.wire import connection
-from memq.core.wire.connection import BAD_HEADER
 from memq.core.wire.messages import REQUESTS, Handshake, Write
 from memq.errors import NotHostedError
 from tests.unit.wire.builders import server_reader
@@ -95,4 +95,4 @@ def test_examples_are_frames(page):
 
 def test_decoder_errors_are_covered():
     """The errors of msgspec are among those that count as a bad header."""
-    assert issubclass(msgspec.DecodeError, BAD_HEADER)
+    assert issubclass(msgspec.DecodeError, UNDECODABLE)

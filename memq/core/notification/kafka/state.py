@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from memq.core.clock import SavedTimes
+from memq.core.decoding import UNDECODABLE
 from memq.core.notification.queue import Holding
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ class KafkaState:
             apply(self, *names, record.value)
             if kind == "topic" and record.value is None:
                 return str(names[0])
-        except (msgspec.MsgspecError, KeyError, TypeError, ValueError) as exc:
+        except (*UNDECODABLE, KeyError, TypeError, ValueError) as exc:
             log.error(  # noqa: TRY400 - where it stands is what matters
                 "the record at offset %d of the state topic is not of this version of memq, and "
                 "changes nothing: %r (%s)",
