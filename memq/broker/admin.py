@@ -70,7 +70,7 @@ class AdminServer:
         config = self._context.config
         try:
             await web.TCPSite(self._runner, config.host, config.admin_port).start()
-        except OSError as exc:
+        except (OSError, ValueError) as exc:
             raise UnavailableError(
                 f"cannot listen on {config.host}:{config.admin_port}: {exc}; set another admin_port"
             ) from exc

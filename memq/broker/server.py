@@ -301,7 +301,7 @@ class Broker:
                 backlog=LISTEN_BACKLOG,
                 start_serving=False,
             )
-        except OSError as exc:
+        except (OSError, ValueError) as exc:  # of a host that can be no name
             raise UnavailableError(
                 f"cannot listen on {self.config.host}:{self.config.port}: {exc}; set another port"
             ) from exc

@@ -69,7 +69,12 @@ def parse_address(address: str) -> tuple[str, int]:
     """
     host, colon, port = address.strip().rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+    try:
+        host.encode("idna")  # as the event loop does, whose error is no OSError
+    except UnicodeError:
+        host = ""
+    is_port = port.isdecimal() and len(port) < 6 and 0 < int(port) < 1 << 16
+    if not colon or not host or "\0" in host or not is_port:
         raise ConfigError(f"{address!r} is not an address; write it like 'broker-1:6367'")
     return host, int(port)
 

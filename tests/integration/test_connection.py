@@ -20,6 +20,7 @@ from memq.errors import (
     UnavailableError,
     UnknownTopicError,
 )
+from tests.integration.broker.support import broker as broker_of
 from tests.integration.tiny_broker import TinyBroker
 
 
@@ -252,3 +253,20 @@ async def unused_port():
     server.close()
     await server.wait_closed()
     return port
+
+
+@pytest.mark.parametrize("host", ["a" * 64, "a..b", "ä" * 70, ".", "a\0b"])
+async def test_a_host_that_can_be_no_name_is_refused(tmp_path, host):
+    """Resolvers raise for it what is no error of a connection; so do servers that are to listen."""
+    with pytest.raises(ConfigError, match="is not an address"):
+        parse_address(f"{host}:6367")
+    with pytest.raises(UnavailableError, match="cannot listen on"):
+        async with broker_of(tmp_path, host=host):
+            pass
+
+
+@pytest.mark.parametrize("port", ["", "0", "65536", "1" * 5_000, "²", "-1", "6367 "])
+def test_a_port_that_is_none_is_refused(port):
+    """A number of any length is no reason to fail otherwise."""
+    with pytest.raises(ConfigError, match="is not an address"):
+        parse_address(f"h:{port}x" if port.endswith(" ") else f"h:{port}")
