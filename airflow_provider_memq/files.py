@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import io
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import ObjectStoragePath
 
 from airflow_provider_memq.aws import s3_hook
+from memq.core.files import make_folders, replace_durably
 from memq.errors import ConfigError, StorageError
 
 if TYPE_CHECKING:
@@ -118,6 +120,11 @@ def write(uri: str, data: bytes, aws_conn_id: str | None = DEFAULT_AWS_CONN_ID) 
             _client(aws_conn_id).put_object(Bucket=bucket, Key=key, Body=data)
             return
         path = ObjectStoragePath(uri)
+        if scheme_of(uri) in ("", "file"):  # where a file is there before it is whole
+            local = Path(path.path)
+            make_folders(local.parent)
+            replace_durably(local, data)
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
 

@@ -16,6 +16,7 @@ import click
 import memq
 from memq.cli.command import Group, ParamType, option, output_option
 from memq.cli.output import show_rows
+from memq.core.files import sync_folder, write_durably
 from memq.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -166,9 +167,11 @@ def _is_same(source: Path, path: Path) -> bool:
 def replace_file(path: Path, content: bytes) -> None:
     """Write a file whole or not at all; a link in its place goes, what it points at stays."""
     passing = path.with_name(f".{path.name}.{os.getpid()}")
+    passing.unlink(missing_ok=True)  # of a process that was killed
     try:
-        passing.write_bytes(content)
+        write_durably(passing, [memoryview(content)])
         passing.replace(path)
+        sync_folder(path.parent)
     finally:
         passing.unlink(missing_ok=True)
 

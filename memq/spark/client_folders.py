@@ -9,12 +9,13 @@ file systems; object stores copy each file, as Hadoop does there.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from pyarrow import ArrowInvalid, ArrowNotImplementedError
 from pyarrow import fs as arrow_fs
 
+from memq.core.files import make_folders, replace_durably
 from memq.errors import ConfigError, StorageError
 from memq.spark.folders import Folders, is_remote
 
@@ -75,6 +76,10 @@ class ClientFolders(Folders):
         """Write a small file: it is there whole, or not at all."""
         with _explained(f"write {path}"):
             files, target = _open(path)
+            if files.type_name == "local":
+                make_folders(Path(target).parent)
+                replace_durably(Path(target), data)
+                return
             place = PurePosixPath(target)
             direct = files.type_name in _OBJECT_STORES  # where an object appears when it is whole
             hidden = target if direct else str(place.with_name(f".{place.name}.tmp"))
