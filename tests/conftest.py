@@ -13,6 +13,7 @@ from hypothesis import settings
 
 from memq.testing.broker import BrokerProcess
 from tests.harness import spark_classes
+from tests.harness.lopsided import lopsided as lopsided_topic
 
 pytest_plugins = ["tests.harness.services.fixtures"]
 
@@ -43,3 +44,10 @@ def broker(tmp_path_factory):
     """One broker for all tests of a module."""
     with BrokerProcess(tmp_path_factory.mktemp("broker")) as process:
         yield process
+
+
+@pytest.fixture(scope="module", params=["memory", "kafka"])
+def lopsided(request, tmp_path_factory):
+    """A topic whose read partitions differ in all that they can; nobody changes it."""
+    with lopsided_topic(tmp_path_factory.mktemp("lopsided"), request.param) as topic:
+        yield topic
