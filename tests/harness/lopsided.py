@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 TOPIC = "t"
 GROUP = "g"
-BATCHES = 12
+BATCHES = 13  # so that one partition has one more
 REMOVED = 2  # Batches of partition 1
 EPOCHS = {0: 3, 1: 5}  # of their producers, by read partition
 
