@@ -13,6 +13,9 @@ and which retention may have removed, and what of the window is not retained or 
 What consumers reported is compared with the Batches that were published in the window; their
 reports are read up to now, since they consume later.
 
+All is read once, and for most producers that is enough (`memq.core.audit.sieve`). For the others it
+is read again: only their reports, and the Batches that these name.
+
 (`memq.core.audit.reports` explains the findings, `memq.core.audit.produced` compares; for what was
 consumed `memq.core.audit.consumed` does both.)
 """
@@ -22,16 +25,18 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
-from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from contextlib import aclosing, suppress
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memq.client.audit.stored import BatchInspector, Damage, ReportReader
 from memq.client.cluster import Cluster
 from memq.client.topic import TopicClient, published_batch
 from memq.core.audit.consumed import ConsumedReconciliation
 from memq.core.audit.produced import ProducedReconciliation
-from memq.core.audit.reports import ReaderName
+from memq.core.audit.reports import ConsumedReport, ProducedReport, ReaderName
 from memq.core.audit.result import AuditResult
+from memq.core.audit.sieve import ProducerSieve
 from memq.core.named_values import NO_VALUES
 from memq.core.ranges import ranges_without
 from memq.core.topic import AUDIT_TOPIC
@@ -39,18 +44,22 @@ from memq.core.units import iso_ms
 from memq.errors import CorruptDataError, InvalidRequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Container, Iterable, Mapping, Sequence
 
     from memq.client.audit.stored import InspectBatches
     from memq.client.topic import RetainedSince
-    from memq.core.audit.reports import ConsumedReport, ProducedReport, R, StoredReport
-    from memq.core.audit.result import ConsumerAudit
+    from memq.core.audit.reports import ProducerName, R, StoredReport
+    from memq.core.audit.result import ConsumerAudit, ProducerAudit
     from memq.core.named_values import GivenValues
+    from memq.core.ranges import OffsetRange
     from memq.core.wire.messages import TopicInfo, WatermarkAnswer
 
 THREADS = 16  # as many as reads of indexes at a time
 SLACK_MS = 600_000  # how far clocks may be apart, and how late a report may be, beyond retries
 EXPIRY_SLACK_MS = 600_000  # how far clocks may be apart where retention has come by
+HOUR_MS = 3_600_000  # longer than an audit takes in which retention goes on
+MAX_APART = 100_000  # reports of suspects before they are joined, about 1 KB each
+MAX_REPORTS = 1_000_000  # of consumers, or of suspects when they are joined
 GRACE_MS = 60_000  # six rounds of reports; jobs that run side by side need as long as one runs
 CLOSING_S = 5.0  # a window up to now is over as soon as the Batches are stored that are open now
 LOOK_S = 0.1
@@ -139,31 +148,24 @@ async def audit_topic(
         committed, unread = await _committed(audited, consumers)
         watermarks = await _watermarks(audited, audit_topic, end_ms)
         everything = await audited.ranges_between(None, None)  # all that the watermarks promise
+        wide = window.widened(slack_ms)
+        told = await audit_topic.ranges_between(wide.start_ms, None)
         reader = ReportReader(audit_topic, topic, executor, report_damage)
-        reports = await reader.read(*window.widened(slack_ms))
+        reports = _Reports(info, window, watermarks, consumers, only_consumed=only_consumed)
+        await reports.read(reader.read(told, wide.end_ms))
         found_consumers = await _audit_consumed(
             audited,
             window,
-            [stored for stored in reports.consumed if _is_about(info, stored)],
+            reports.consumed,
             named=consumers,
             committed=committed,
             due_ms=watermarks.reports.stored_through_ms - grace_ms,
         )
-        produced = [stored for stored in reports.produced if _is_about(info, stored)]
-        if only_consumed:
-            produced = []
-        judged: list[StoredReport[ProducedReport]] = []
-        others: list[StoredReport[ProducedReport]] = []
-        for stored in produced:
-            closed = stored.stored_ms <= watermarks.of_reports_about(stored.report)
-            (judged if window.holds(stored.stored_ms) and closed else others).append(stored)
-        check = ProducedReconciliation(
-            topic, [each.report for each in judged], others=[each.report for each in others]
-        )
+        sieve, check = reports.sieve, ProducedReconciliation(topic, ())
+        producers: list[ProducerAudit] = []
         if not only_consumed:
             inspector = BatchInspector(
                 audited,
-                check,
                 executor,
                 damage,
                 in_window=window.holds,
@@ -171,19 +173,35 @@ async def audit_topic(
                 progress=progress,
                 inspect_batches=inspect_batches,
             )
-            times_ms = _times_ms(judged)
-            near = await audited.ranges_between(*window.widened(slack_ms, times_ms))
-            await inspector.look(near)
+            near = await audited.ranges_between(*window.widened(slack_ms, reports.times_ms))
+            await inspector.look(near, sieve)
+            producers += sieve.producers()
+        if sieve.suspects:
+            since_ms = max(each.since_ms for each in await audited.retained_since())
+            suspects = _Suspects(info, sieve.suspects, since_ms)
+            async with aclosing(reader.read(await _still(audit_topic, told), wide.end_ms)) as again:
+                async for stored in again:
+                    if isinstance(stored.report, ProducedReport) and _is_about(info, stored):
+                        suspects.add(stored, judged=reports.is_judged(stored))
+            check = ProducedReconciliation(
+                topic,
+                [each.report for each in suspects.reports if each.judged],
+                others=[each.report for each in suspects.reports if not each.judged],
+                only=sieve.suspects,
+            )
+            await inspector.look(await _still(audited, near), check)
             if check.any_unseen():
-                await inspector.look(ranges_without(everything, near))
+                await inspector.look(await _still(audited, ranges_without(everything, near)), check)
         # Asked last: what retention has removed while all this was read counts as removed.
         since, reports_since = await audited.retained_since(), await audit_topic.retained_since()
-        check.expire(_old(produced, max(each.since_ms for each in since), info))
+        if sieve.suspects:
+            check.expire(suspects.old(max(each.since_ms for each in since)))
+            producers = sorted([*producers, *check.producers()], key=attrgetter("name"))
         return AuditResult(
             topic,
-            check.producers(),
+            producers,
             damage=[*damage.lines(), *report_damage.lines()],
-            open_reports=sum(window.holds(each.stored_ms) for each in others),
+            open_reports=reports.open,
             expired_reports=check.expired_reports(),
             consumers=found_consumers,
             beyond=[
@@ -283,16 +301,158 @@ def _not_retained(topic: str, since: Iterable[RetainedSince], start_ms: int | No
 # -- reports of producers -------------------------------------------------------------------
 
 
-def _old(
-    reports: Iterable[StoredReport[ProducedReport]], since_ms: float, info: TopicInfo
-) -> list[ProducedReport]:
-    """Reports about Messages that may have been published before all was retained."""
-    slack_ms = min(EXPIRY_SLACK_MS, info.config.retention_ms // 10)
-    return [
-        stored.report
-        for stored in reports
-        if _began_ms(stored, info.config.dedup_window_ms) < since_ms + slack_ms
-    ]
+class _Reports:
+    """The reports about a topic, as they are read.
+
+    Attributes:
+        sieve: told what producers reported.
+        consumed: what consumers did.
+        open: how many of producers belong to the window and are not judged yet.
+        times_ms: between which times the Messages of the judged ones were stored, but for clocks
+            that differ; empty when there are none.
+    """
+
+    def __init__(
+        self,
+        info: TopicInfo,
+        window: Window,
+        watermarks: _Watermarks,
+        consumers: Sequence[str],
+        *,
+        only_consumed: bool,
+    ) -> None:
+        self.sieve = ProducerSieve()
+        self.consumed: list[StoredReport[ConsumedReport]] = []
+        self.open = 0
+        self.times_ms: list[int] = []
+        self._info, self._window, self._watermarks = info, window, watermarks
+        self._consumers, self._only_consumed = consumers, only_consumed
+
+    def is_judged(self, stored: StoredReport[ProducedReport]) -> bool:
+        """Whether a report of a producer belongs to the window, and is closed."""
+        closed_ms = self._watermarks.of_reports_about(stored.report)
+        return self._window.holds(stored.stored_ms) and stored.stored_ms <= closed_ms
+
+    async def read(self, found: AsyncGenerator[StoredReport[Any], None]) -> None:
+        """Take in all of them.
+
+        Raises:
+            InvalidRequestError: those of consumers are more than `MAX_REPORTS`.
+            MemqError: as `ReportReader.read`.
+        """
+        async with aclosing(found):
+            async for stored in found:
+                report, stored_ms = stored
+                if not _is_about(self._info, stored):
+                    continue
+                if isinstance(report, ConsumedReport):
+                    if not self._consumers or report.consumer in self._consumers:
+                        self.consumed.append(stored)
+                        _check_count(len(self.consumed), report.topic)
+                elif not self._only_consumed:
+                    judged = self.is_judged(stored)
+                    self.sieve.report(report, judged=judged)
+                    if judged:
+                        times_ms = [*self.times_ms, report.window_start_ms, stored_ms]
+                        self.times_ms = [min(times_ms), max(times_ms)]
+                    else:
+                        self.open += self._window.holds(stored_ms)
+
+
+def _check_count(count: int, topic: str) -> None:
+    if count > MAX_REPORTS:
+        raise InvalidRequestError(
+            f"there are more than {MAX_REPORTS} reports about {topic!r} in this window that must "
+            "be compared one by one; choose a shorter one"
+        )
+
+
+class _Told(NamedTuple):
+    """A report of a suspect, or several that were joined.
+
+    Attributes:
+        name: whose it is.
+        judged: it belongs to the window, and is closed.
+        age: 0 when retention may have removed its Messages, 1 when it soon may have, else 2.
+        first, last: its sequences.
+        began_ms: when the first of its Messages may have been published.
+        report: the report.
+    """
+
+    name: ProducerName
+    judged: bool
+    age: int
+    first: int
+    last: int
+    began_ms: int
+    report: ProducedReport
+
+
+class _Suspects:
+    """The reports of suspects. While they are few each is kept; else those that follow are joined.
+
+    Joined are only those that are judged, or expire, alike. So what is lost stays exact; only what
+    is `changed` is named in wider runs.
+
+    Args:
+        info: of the topic.
+        names: of the suspects.
+        since_ms: since when the topic is retained in full, so far.
+    """
+
+    def __init__(self, info: TopicInfo, names: Container[ProducerName], since_ms: float) -> None:
+        self.reports: list[_Told] = []
+        self._info = info
+        self._names = names
+        self._old_ms = min(EXPIRY_SLACK_MS, info.config.retention_ms // 10)
+        self._since_ms = since_ms
+        self._most = MAX_APART
+
+    def add(self, stored: StoredReport[ProducedReport], *, judged: bool) -> None:
+        """Keep a report, if it is a suspect's.
+
+        Raises:
+            InvalidRequestError: they are more than `MAX_REPORTS`.
+        """
+        report = stored.report
+        if report.name not in self._names:
+            return
+        began_ms = _began_ms(stored, self._info.config.dedup_window_ms)
+        after_ms = began_ms - self._since_ms - self._old_ms
+        age = (after_ms >= 0) + (after_ms >= HOUR_MS)
+        told = _Told(report.name, judged, age, report.first, report.last, began_ms, report)
+        self.reports.append(told)
+        if len(self.reports) > self._most:
+            self.reports = _joined(self.reports)
+            self._most = max(MAX_APART, 2 * len(self.reports))
+            _check_count(len(self.reports), report.topic)
+
+    def old(self, since_ms: float) -> list[ProducedReport]:
+        """Those about Messages that may have been published before all was retained."""
+        old_ms = since_ms + self._old_ms
+        return [each.report for each in self.reports if each.began_ms < old_ms]
+
+
+def _joined(reports: list[_Told]) -> list[_Told]:
+    """Reports with those joined that follow each other and are alike."""
+    reports.sort(key=lambda each: each[:5])
+    result: list[_Told] = []
+    for each in reports:
+        before = result[-1] if result else each
+        joined = before.report.joined(each.report) if before[:3] == each[:3] else None
+        if joined is None:
+            result.append(each)
+        else:
+            began_ms = min(before.began_ms, each.began_ms)
+            result[-1] = before._replace(last=each.last, began_ms=began_ms, report=joined)
+    return result
+
+
+async def _still(topic: TopicClient, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """What is still retained of some ranges."""
+    starts = await topic.starts()
+    found = [each._replace(start=max(each.start, starts[each.partition])) for each in ranges]
+    return [each for each in found if each.size > 0]
 
 
 def _began_ms(stored: StoredReport[ProducedReport], dedup_window_ms: int) -> int:
@@ -315,13 +475,6 @@ def _is_about(info: TopicInfo, stored: StoredReport[R]) -> bool:
     if incarnation:
         return incarnation == info.incarnation
     return stored.stored_ms >= info.created_ms
-
-
-def _times_ms(reports: Iterable[StoredReport[ProducedReport]]) -> Iterator[int]:
-    """Between which times the Messages of some reports were stored, but for clocks that differ."""
-    for report, stored_ms in reports:
-        yield report.window_start_ms
-        yield stored_ms
 
 
 # -- reports of consumers -------------------------------------------------------------------

@@ -29,7 +29,7 @@ from memq.core.ranges import Interval, contains, difference, intersection, union
 from memq.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
     from memq.core.format.batch import ProducerRun
 
@@ -231,6 +231,7 @@ class ProducedReconciliation:
         topic: the topic.
         reports: those that are judged.
         others: those that are not; what they name is not unreported.
+        only: producers that are compared; None for all.
 
     Raises:
         InvalidRequestError: they name more than `MAX_MESSAGES`.
@@ -242,8 +243,10 @@ class ProducedReconciliation:
         reports: Iterable[ProducedReport],
         *,
         others: Iterable[ProducedReport] = (),
+        only: Container[ProducerName] | None = None,
     ) -> None:
         self._topic = topic
+        self._only = only
         judged = _by_name(reports)
         covered = {name: _covered(group) for name, group in judged.items()}
         messages = sum(end - start for intervals in covered.values() for start, end in intervals)
@@ -279,6 +282,8 @@ class ProducedReconciliation:
                 unreported.
         """
         name, sequences = _name(write_partition, run), Interval(run.first, run.last + 1)
+        if self._only is not None and name not in self._only:
+            return False
         return bool(self._overlapping(name, sequences)) or (
             in_window and not self._is_reported(name, sequences)
         )
@@ -297,6 +302,8 @@ class ProducedReconciliation:
             gone: True when its object does not exist any more.
             in_window: whether the Batch is in the window.
         """
+        if not self.needs(write_partition, run, in_window=in_window):
+            return
         name, sequences = _name(write_partition, run), Interval(run.first, run.last + 1)
         for states in self._overlapping(name, sequences):
             states.unreadable(sequences, run.records, _GONE if gone else _DAMAGED)
@@ -322,6 +329,8 @@ class ProducedReconciliation:
         in_window: bool = True,
     ) -> None:
         """Count one sound stored Message."""
+        if self._only is not None and name not in self._only:
+            return
         one = Interval(sequence, sequence + 1)
         for states in self._overlapping(name, one):
             states.stored(sequence, records, crc32c)
