@@ -24,7 +24,7 @@ from __future__ import annotations
 import asyncio
 import math
 from contextlib import aclosing
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
@@ -311,16 +311,17 @@ class TopicClient:
         following = [self.entries([each], page_entries=page_entries) for each in ranges]
         heads: list[tuple[int, int, NotificationEntry]] = []
         try:
-            due = range(len(following))
-            while True:
-                for at in due:
-                    if (entry := await anext(following[at], None)) is not None:
-                        heappush(heads, (entry.timestamp_ms, at, entry))
-                if not heads:
-                    return
+            for at, each in enumerate(following):
+                async for entry in each:
+                    heads.append((entry.timestamp_ms, at, entry))
+                    break
+            heapify(heads)
+            while heads:
                 _, at, entry = heappop(heads)
-                due = range(at, at + 1)
                 yield entry
+                async for entry in following[at]:
+                    heappush(heads, (entry.timestamp_ms, at, entry))
+                    break
         finally:
             for each in following:
                 await each.aclose()

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from memq.core.ranges import IntervalSet
-from memq.core.units import format_duration_ms
+from memq.core.units import counted, format_duration_ms
 from memq.errors import ProducerFencedError, SequenceConflictError, UnavailableError
 
 if TYPE_CHECKING:
@@ -101,19 +101,10 @@ def _batch_and_run(recent: tuple[int, int, BatchRef]) -> tuple[str, int]:
     return recent[2].batch_id, recent[0]
 
 
-class _Packed(msgspec.Struct, array_like=True):
-    """The fields of a `_Producer`; `touched_ms` stands before them, so that bytes sort by it."""
-
-    epoch: int
-    floor: int
-    next_sequence: int | None
-    starts: list[int]
-    ends: list[int]
-    recent: list[tuple[int, int, BatchRef]]
-
-
 _pack = msgspec.msgpack.Encoder().encode
-_unpack = msgspec.msgpack.Decoder(_Packed).decode
+_unpack = msgspec.msgpack.Decoder(
+    tuple[int, int, int | None, list[int], list[int], list[tuple[int, int, BatchRef]]]
+).decode
 _TIME_BYTES = 8
 
 
@@ -122,20 +113,18 @@ def _time(time_ms: int) -> bytes:
 
 
 def _packed(producer: _Producer, recent: int) -> bytes:
-    """A producer as bytes, with so many of its last Batches."""
-    published = producer.published
-    batches = list(producer.recent)[-recent:]
-    fields = (producer.epoch, producer.floor, producer.next_sequence)
-    packed = _Packed(*fields, published.starts, published.ends, batches)
-    return _time(producer.touched_ms) + _pack(packed)
+    """A producer as bytes that sort by when it was touched, with so many of its last Batches."""
+    it, published = producer, producer.published
+    fields = (it.epoch, it.floor, it.next_sequence, published.starts, published.ends)
+    return _time(it.touched_ms) + _pack((*fields, list(it.recent)[-recent:]))
 
 
 def _unpacked(data: bytes) -> _Producer:
-    found = _unpack(memoryview(data)[_TIME_BYTES:])
-    producer = _Producer(found.epoch)
-    producer.floor, producer.next_sequence = found.floor, found.next_sequence
-    producer.published.starts, producer.published.ends = found.starts, found.ends
-    producer.recent.extend(found.recent)
+    epoch, floor, next_sequence, starts, ends, recent = _unpack(memoryview(data)[_TIME_BYTES:])
+    producer = _Producer(epoch)
+    producer.floor, producer.next_sequence = floor, next_sequence
+    producer.published.starts, producer.published.ends = starts, ends
+    producer.recent.extend(recent)
     producer.touched_ms = int.from_bytes(data[:_TIME_BYTES])
     return producer
 
@@ -187,9 +176,7 @@ class DeduplicationWindow:
         """
         producer = self._known(producer_id)
         if producer is None:
-            self._check_room(MAX_BYTES)
-            if self._left_out_ms is not None:
-                raise UnavailableError(self._full())
+            self._check_room(MAX_BYTES if self._left_out_ms is None else 0)
             return False
         if epoch < producer.epoch:
             raise ProducerFencedError(
@@ -281,15 +268,12 @@ class DeduplicationWindow:
 
     def _check_room(self, max_bytes: int) -> None:
         if self._packed_bytes >= max_bytes:
-            raise UnavailableError(self._full())
-
-    def _full(self) -> str:
-        return (
-            f"this write partition remembers {len(self)} producers of the last "
-            f"{format_duration_ms(self.window_ms)} (dedup_window) in {self._packed_bytes} bytes, "
-            f"and {MAX_BYTES} is its limit, so it takes no new one until others are older; use "
-            "fewer producer ids, more write partitions or a shorter dedup_window"
-        )
+            raise UnavailableError(
+                f"this write partition remembers {counted(len(self), 'producer')} of the last "
+                f"{format_duration_ms(self.window_ms)} (dedup_window) in {self._packed_bytes} "
+                f"bytes, and {MAX_BYTES} is its limit, so it takes no new one until others are "
+                "older; use fewer producer ids, more write partitions or a shorter dedup_window"
+            )
 
 
 def _size_bytes(producer_id: str, data: bytes) -> int:

@@ -10,7 +10,7 @@ import pytest
 from memq.client.audit.reporter import AuditReporter
 from memq.client.cluster import Cluster
 from memq.client.producer.producer import AsyncProducer
-from memq.core.audit.reports import decode_report
+from memq.core.audit.reports import decode_reports
 from memq.core.format.message import decode_message
 from memq.core.format.schema import DEFAULT_SCHEMA
 from memq.core.topic import AUDIT_TOPIC
@@ -40,7 +40,7 @@ async def cluster(broker):
 def told(broker):
     """Reports that the broker has, with the topic that each is filed under."""
     return [
-        (key, decode_report(value))
+        (key, report)
         for published in broker.published.values()
         if published.request.topic == AUDIT_TOPIC
         for key, value in zip(
@@ -50,6 +50,7 @@ def told(broker):
             ),
             strict=True,
         )
+        for report in decode_reports(value)
     ]
 
 

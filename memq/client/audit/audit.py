@@ -44,18 +44,19 @@ from memq.core.units import iso_ms
 from memq.errors import CorruptDataError, InvalidRequestError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Container, Iterable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from memq.client.audit.stored import InspectBatches
     from memq.client.topic import RetainedSince
     from memq.core.audit.reports import ProducerName, R, StoredReport
-    from memq.core.audit.result import ConsumerAudit, ProducerAudit
+    from memq.core.audit.result import ConsumerAudit
     from memq.core.named_values import GivenValues
     from memq.core.ranges import OffsetRange
     from memq.core.wire.messages import TopicInfo, WatermarkAnswer
 
 THREADS = 16  # as many as reads of indexes at a time
-SLACK_MS = 600_000  # how far clocks may be apart, and how late a report may be, beyond retries
+SLACK_MS = 1_200_000  # how far clocks may be apart, and how late a report may be, beyond retries
 EXPIRY_SLACK_MS = 600_000  # how far clocks may be apart where retention has come by
 HOUR_MS = 3_600_000  # longer than an audit takes in which retention goes on
 MAX_APART = 100_000  # reports of suspects before they are joined, about 1 KB each
@@ -151,57 +152,65 @@ async def audit_topic(
         wide = window.widened(slack_ms)
         told = await audit_topic.ranges_between(wide.start_ms, None)
         reader = ReportReader(audit_topic, topic, executor, report_damage)
-        reports = _Reports(info, window, watermarks, consumers, only_consumed=only_consumed)
-        await reports.read(reader.read(told, wide.end_ms))
+
+        def is_judged(stored: StoredReport[ProducedReport]) -> bool:
+            closed_ms = watermarks.of_reports_about(stored.report)
+            return window.holds(stored.stored_ms) and stored.stored_ms <= closed_ms
+
+        sieve = ProducerSieve()
+        reports = reader.read(told, wide.end_ms)
+        consumed, times_ms, open_reports = await _sift(
+            reports,
+            sieve,
+            is_judged,
+            info,
+            only_consumed=only_consumed,
+            named=consumers,
+            window=window,
+        )
         found_consumers = await _audit_consumed(
             audited,
             window,
-            reports.consumed,
+            consumed,
             named=consumers,
             committed=committed,
             due_ms=watermarks.reports.stored_through_ms - grace_ms,
         )
-        sieve, check = reports.sieve, ProducedReconciliation(topic, ())
-        producers: list[ProducerAudit] = []
+        inspector = BatchInspector(
+            audited,
+            executor,
+            damage,
+            in_window=window.holds,
+            deep=deep,
+            progress=progress,
+            inspect_batches=inspect_batches,
+        )
+        near = await audited.ranges_between(*window.widened(slack_ms, times_ms))
         if not only_consumed:
-            inspector = BatchInspector(
-                audited,
-                executor,
-                damage,
-                in_window=window.holds,
-                deep=deep,
-                progress=progress,
-                inspect_batches=inspect_batches,
-            )
-            near = await audited.ranges_between(*window.widened(slack_ms, reports.times_ms))
             await inspector.look(near, sieve)
-            producers += sieve.producers()
+        producers = list(sieve.producers())
+        again = reader.read(await _still(audit_topic, told), wide.end_ms)
+        since_ms = _certain_ms(await audited.retained_since(), info)
+        suspected = await _suspected(again, sieve.suspects, is_judged, info, since_ms)
+        check = ProducedReconciliation(
+            topic,
+            [each.report for each in suspected if each.alike[1]],
+            others=[each.report for each in suspected if not each.alike[1]],
+            only=sieve.suspects,
+        )
         if sieve.suspects:
-            since_ms = max(each.since_ms for each in await audited.retained_since())
-            suspects = _Suspects(info, sieve.suspects, since_ms)
-            async with aclosing(reader.read(await _still(audit_topic, told), wide.end_ms)) as again:
-                async for stored in again:
-                    if isinstance(stored.report, ProducedReport) and _is_about(info, stored):
-                        suspects.add(stored, judged=reports.is_judged(stored))
-            check = ProducedReconciliation(
-                topic,
-                [each.report for each in suspects.reports if each.judged],
-                others=[each.report for each in suspects.reports if not each.judged],
-                only=sieve.suspects,
-            )
             await inspector.look(await _still(audited, near), check)
-            if check.any_unseen():
-                await inspector.look(await _still(audited, ranges_without(everything, near)), check)
+        if check.any_unseen():
+            await inspector.look(await _still(audited, ranges_without(everything, near)), check)
         # Asked last: what retention has removed while all this was read counts as removed.
         since, reports_since = await audited.retained_since(), await audit_topic.retained_since()
-        if sieve.suspects:
-            check.expire(suspects.old(max(each.since_ms for each in since)))
-            producers = sorted([*producers, *check.producers()], key=attrgetter("name"))
+        since_ms = _certain_ms(since, info)
+        check.expire(each.report for each in suspected if each.began_ms < since_ms)
         return AuditResult(
             topic,
-            producers,
+            sorted([*producers, *check.producers()], key=attrgetter("name")),
             damage=[*damage.lines(), *report_damage.lines()],
-            open_reports=reports.open,
+            open_reports=open_reports,
             expired_reports=check.expired_reports(),
             consumers=found_consumers,
             beyond=[
@@ -301,151 +310,125 @@ def _not_retained(topic: str, since: Iterable[RetainedSince], start_ms: int | No
 # -- reports of producers -------------------------------------------------------------------
 
 
-class _Reports:
-    """The reports about a topic, as they are read.
+async def _sift(
+    found: AsyncGenerator[StoredReport[Any], None],
+    sieve: ProducerSieve,
+    is_judged: Callable[[StoredReport[ProducedReport]], bool],
+    info: TopicInfo,
+    *,
+    window: Window,
+    named: Sequence[str],
+    only_consumed: bool,
+) -> tuple[list[StoredReport[ConsumedReport]], list[int], int]:
+    """Read all reports; those of producers go through the sieve.
+
+    Returns:
+        Those of consumers; between which times the Messages of the judged ones were stored, but for
+        clocks that differ; and how many belong to the window and are not judged yet.
+
+    Raises:
+        InvalidRequestError: those of consumers are more than `MAX_REPORTS`.
+        MemqError: as `ReportReader.read`.
+    """
+    consumed: list[StoredReport[ConsumedReport]] = []
+    times_ms: list[int] = []
+    open_reports = 0
+    async with aclosing(found):
+        async for stored in found:
+            report, stored_ms = stored
+            if not _is_about(info, stored):
+                continue
+            if isinstance(report, ConsumedReport):
+                if not named or report.consumer in named:
+                    consumed.append(stored)
+                    _check_count(consumed, report.topic)
+            elif not only_consumed:
+                judged = is_judged(stored)
+                sieve.report(report, judged=judged)
+                if judged:
+                    times_ms = [*times_ms, report.window_start_ms, stored_ms]
+                    times_ms = [min(times_ms), max(times_ms)]
+                open_reports += window.holds(stored_ms) and not judged
+    return consumed, times_ms, open_reports
+
+
+class _Suspected(NamedTuple):
+    """A report of a suspect, or several that were joined.
 
     Attributes:
-        sieve: told what producers reported.
-        consumed: what consumers did.
-        open: how many of producers belong to the window and are not judged yet.
-        times_ms: between which times the Messages of the judged ones were stored, but for clocks
-            that differ; empty when there are none.
+        alike: what those have in common that are joined: whose they are; whether they are judged;
+            0 where retention may have removed their Messages, 1 where it soon may have, else 2.
+        report: the report.
+        began_ms: when the first of its Messages may have been published.
     """
 
-    def __init__(
-        self,
-        info: TopicInfo,
-        window: Window,
-        watermarks: _Watermarks,
-        consumers: Sequence[str],
-        *,
-        only_consumed: bool,
-    ) -> None:
-        self.sieve = ProducerSieve()
-        self.consumed: list[StoredReport[ConsumedReport]] = []
-        self.open = 0
-        self.times_ms: list[int] = []
-        self._info, self._window, self._watermarks = info, window, watermarks
-        self._consumers, self._only_consumed = consumers, only_consumed
-
-    def is_judged(self, stored: StoredReport[ProducedReport]) -> bool:
-        """Whether a report of a producer belongs to the window, and is closed."""
-        closed_ms = self._watermarks.of_reports_about(stored.report)
-        return self._window.holds(stored.stored_ms) and stored.stored_ms <= closed_ms
-
-    async def read(self, found: AsyncGenerator[StoredReport[Any], None]) -> None:
-        """Take in all of them.
-
-        Raises:
-            InvalidRequestError: those of consumers are more than `MAX_REPORTS`.
-            MemqError: as `ReportReader.read`.
-        """
-        async with aclosing(found):
-            async for stored in found:
-                report, stored_ms = stored
-                if not _is_about(self._info, stored):
-                    continue
-                if isinstance(report, ConsumedReport):
-                    if not self._consumers or report.consumer in self._consumers:
-                        self.consumed.append(stored)
-                        _check_count(len(self.consumed), report.topic)
-                elif not self._only_consumed:
-                    judged = self.is_judged(stored)
-                    self.sieve.report(report, judged=judged)
-                    if judged:
-                        times_ms = [*self.times_ms, report.window_start_ms, stored_ms]
-                        self.times_ms = [min(times_ms), max(times_ms)]
-                    else:
-                        self.open += self._window.holds(stored_ms)
+    alike: tuple[ProducerName, bool, int]
+    report: ProducedReport
+    began_ms: int
 
 
-def _check_count(count: int, topic: str) -> None:
-    if count > MAX_REPORTS:
+async def _suspected(
+    found: AsyncGenerator[StoredReport[Any], None],
+    suspects: AbstractSet[ProducerName],
+    is_judged: Callable[[StoredReport[ProducedReport]], bool],
+    info: TopicInfo,
+    since_ms: float,
+) -> list[_Suspected]:
+    """The reports of suspects. While they are few each is kept; else those that follow are joined.
+
+    So what is lost stays exact: only what is `changed` is named in wider runs.
+
+    Raises:
+        InvalidRequestError: they are more than `MAX_REPORTS`.
+        MemqError: as `ReportReader.read`.
+    """
+    kept: list[_Suspected] = []
+    most = MAX_APART
+    if not suspects:
+        return kept
+    async with aclosing(found):
+        async for stored in found:
+            report = stored.report
+            mine = isinstance(report, ProducedReport) and report.name in suspects
+            if not mine or not _is_about(info, stored):
+                continue
+            began_ms = _began_ms(stored, info.config.dedup_window_ms)
+            age = (began_ms >= since_ms) + (began_ms >= since_ms + HOUR_MS)
+            alike = (report.name, is_judged(stored), age)
+            kept.append(_Suspected(alike, report, began_ms))
+            if len(kept) > most:
+                kept = _joined(kept)
+                most = max(MAX_APART, 2 * len(kept))
+                _check_count(kept, info.config.name)
+    return kept
+
+
+def _joined(reports: list[_Suspected]) -> list[_Suspected]:
+    """Reports with those joined that are alike, and follow each other."""
+    reports.sort(key=lambda each: (each.alike, each.report.first, each.report.last))
+    result = reports[:1]
+    for each in reports[1:]:
+        last = result[-1]
+        joined = last.report.joined(each.report) if last.alike == each.alike else None
+        if joined is None:
+            result.append(each)
+        else:
+            result[-1] = _Suspected(last.alike, joined, min(last.began_ms, each.began_ms))
+    return result
+
+
+def _check_count(reports: Sequence[object], topic: str) -> None:
+    if len(reports) > MAX_REPORTS:
         raise InvalidRequestError(
             f"there are more than {MAX_REPORTS} reports about {topic!r} in this window that must "
             "be compared one by one; choose a shorter one"
         )
 
 
-class _Told(NamedTuple):
-    """A report of a suspect, or several that were joined.
-
-    Attributes:
-        name: whose it is.
-        judged: it belongs to the window, and is closed.
-        age: 0 when retention may have removed its Messages, 1 when it soon may have, else 2.
-        first, last: its sequences.
-        began_ms: when the first of its Messages may have been published.
-        report: the report.
-    """
-
-    name: ProducerName
-    judged: bool
-    age: int
-    first: int
-    last: int
-    began_ms: int
-    report: ProducedReport
-
-
-class _Suspects:
-    """The reports of suspects. While they are few each is kept; else those that follow are joined.
-
-    Joined are only those that are judged, or expire, alike. So what is lost stays exact; only what
-    is `changed` is named in wider runs.
-
-    Args:
-        info: of the topic.
-        names: of the suspects.
-        since_ms: since when the topic is retained in full, so far.
-    """
-
-    def __init__(self, info: TopicInfo, names: Container[ProducerName], since_ms: float) -> None:
-        self.reports: list[_Told] = []
-        self._info = info
-        self._names = names
-        self._old_ms = min(EXPIRY_SLACK_MS, info.config.retention_ms // 10)
-        self._since_ms = since_ms
-        self._most = MAX_APART
-
-    def add(self, stored: StoredReport[ProducedReport], *, judged: bool) -> None:
-        """Keep a report, if it is a suspect's.
-
-        Raises:
-            InvalidRequestError: they are more than `MAX_REPORTS`.
-        """
-        report = stored.report
-        if report.name not in self._names:
-            return
-        began_ms = _began_ms(stored, self._info.config.dedup_window_ms)
-        after_ms = began_ms - self._since_ms - self._old_ms
-        age = (after_ms >= 0) + (after_ms >= HOUR_MS)
-        told = _Told(report.name, judged, age, report.first, report.last, began_ms, report)
-        self.reports.append(told)
-        if len(self.reports) > self._most:
-            self.reports = _joined(self.reports)
-            self._most = max(MAX_APART, 2 * len(self.reports))
-            _check_count(len(self.reports), report.topic)
-
-    def old(self, since_ms: float) -> list[ProducedReport]:
-        """Those about Messages that may have been published before all was retained."""
-        old_ms = since_ms + self._old_ms
-        return [each.report for each in self.reports if each.began_ms < old_ms]
-
-
-def _joined(reports: list[_Told]) -> list[_Told]:
-    """Reports with those joined that follow each other and are alike."""
-    reports.sort(key=lambda each: each[:5])
-    result: list[_Told] = []
-    for each in reports:
-        before = result[-1] if result else each
-        joined = before.report.joined(each.report) if before[:3] == each[:3] else None
-        if joined is None:
-            result.append(each)
-        else:
-            began_ms = min(before.began_ms, each.began_ms)
-            result[-1] = before._replace(last=each.last, began_ms=began_ms, report=joined)
-    return result
+def _certain_ms(since: Iterable[RetainedSince], info: TopicInfo) -> float:
+    """From when on a Message certainly was published after all was retained."""
+    slack_ms = min(EXPIRY_SLACK_MS, info.config.retention_ms // 10)
+    return max(each.since_ms for each in since) + slack_ms
 
 
 async def _still(topic: TopicClient, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:

@@ -18,11 +18,12 @@ import pyarrow.compute as pc
 
 from memq.client.objects import FallbackReader, decode, map_ahead
 from memq.client.topic import published_batch
+from memq.core.audit.produced import ProducedReconciliation
 from memq.core.audit.reports import (
     ProducerName,
     StoredReport,
     consumed_key,
-    decode_report,
+    decode_reports,
     report_key,
 )
 from memq.core.audit.sieve import ProducerSieve
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from memq.client.topic import TopicClient
-    from memq.core.audit.produced import ProducedReconciliation
     from memq.core.audit.reports import Report
     from memq.core.format.batch import ProducerRun
     from memq.core.format.index import BatchIndex, IndexEntry
@@ -58,6 +58,7 @@ MAX_DAMAGE = 10_000  # sentences of a few hundred bytes; more is a storage that 
 IN_FLIGHT_BYTES = 32 << 20  # of objects of reports
 MESSAGES_AT_ONCE = 2_000  # a Batch of more counts for several, in what is in flight
 
+Check = ProducedReconciliation | ProducerSieve
 GetRange = Callable[[int, int], Any]
 """The bytes of an object from a start on, of a length; fewer where it ends sooner."""
 
@@ -227,11 +228,7 @@ class BatchInspector:
         self._done = self._total = 0
         self._starts: dict[int, int] = {}  # first offset that is retained, when an object was gone
 
-    async def look(
-        self,
-        ranges: Sequence[OffsetRange],
-        check: ProducedReconciliation | ProducerSieve,
-    ) -> None:
+    async def look(self, ranges: Sequence[OffsetRange], check: Check) -> None:
         """Look at the Batches of some ranges, as far as a reconciliation needs them.
 
         Raises:
@@ -247,7 +244,7 @@ class BatchInspector:
                     self._take_in(batch, inspection, check)
 
     async def _needed(
-        self, ranges: Sequence[OffsetRange], check: ProducedReconciliation | ProducerSieve
+        self, ranges: Sequence[OffsetRange], check: Check
     ) -> AsyncGenerator[PublishedBatch, None]:
         """The Batches that must be looked into."""
         async with aclosing(self._topic.entries_by_time(ranges)) as entries:
@@ -263,7 +260,7 @@ class BatchInspector:
                 if self._needs(batch, check):
                     yield batch
 
-    def _needs(self, batch: PublishedBatch, check: ProducedReconciliation | ProducerSieve) -> bool:
+    def _needs(self, batch: PublishedBatch, check: Check) -> bool:
         in_window = self._in_window(batch.timestamp_ms)
         needs = partial(check.needs, batch.notification.write_partition, in_window=in_window)
         everything = self._deep and in_window and isinstance(check, ProducerSieve)
@@ -280,12 +277,7 @@ class BatchInspector:
             self._starts = await self._topic.starts()
         return batch.offset < self._starts[batch.partition]
 
-    def _take_in(
-        self,
-        batch: PublishedBatch,
-        inspection: Inspection,
-        check: ProducedReconciliation | ProducerSieve,
-    ) -> None:
+    def _take_in(self, batch: PublishedBatch, inspection: Inspection, check: Check) -> None:
         in_window = self._in_window(batch.timestamp_ms)
         write_partition = batch.notification.write_partition
         for entry in inspection.sound:
@@ -363,7 +355,7 @@ class ReportReader:
         ):
             async for batch, values in found:
                 for key, value in values:
-                    if (report := self._decode(batch, key, value)) is not None:
+                    for report in self._decode(batch, key, value):
                         yield StoredReport(report, batch.timestamp_ms)
 
     async def _batches(self, ranges: Sequence[OffsetRange]) -> AsyncGenerator[PublishedBatch, None]:
@@ -404,15 +396,16 @@ class ReportReader:
         about = table.filter(pc.is_in(table["key"], pa.array(keys, pa.binary())))
         return zip(about["key"].to_pylist(), about["value"].to_pylist(), strict=True)
 
-    def _decode(self, batch: PublishedBatch, key: bytes, value: bytes | None) -> Report | None:
+    def _decode(self, batch: PublishedBatch, key: bytes, value: bytes | None) -> list[Report]:
         try:
-            report = decode_report(value or b"")
+            reports = decode_reports(value or b"")
         except CorruptDataError as exc:
             self._damage.add(f"{batch}: {exc}")
-            return None
-        if report is not None and report_key(report) != key:
+            return []
+        if reports and report_key(reports[0]) != key:
             self._damage.add(
-                f"{batch}: audit report about {report.topic!r} under the name of {key.decode()!r}"
+                f"{batch}: audit report about {reports[0].topic!r} under the name of "
+                f"{key.decode()!r}"
             )
-            return None
-        return report
+            return []
+        return reports

@@ -282,8 +282,6 @@ class ProducedReconciliation:
                 unreported.
         """
         name, sequences = _name(write_partition, run), Interval(run.first, run.last + 1)
-        if self._only is not None and name not in self._only:
-            return False
         return bool(self._overlapping(name, sequences)) or (
             in_window and not self._is_reported(name, sequences)
         )
@@ -329,8 +327,6 @@ class ProducedReconciliation:
         in_window: bool = True,
     ) -> None:
         """Count one sound stored Message."""
-        if self._only is not None and name not in self._only:
-            return
         one = Interval(sequence, sequence + 1)
         for states in self._overlapping(name, one):
             states.stored(sequence, records, crc32c)
@@ -378,7 +374,9 @@ class ProducedReconciliation:
         return covered[begin : bisect_left(covered, sequences.end, key=_start)]
 
     def _is_reported(self, name: ProducerName, sequences: Interval) -> bool:
-        """Whether reports name all of it."""
+        """Whether reports name all of it, or nobody asks."""
+        if self._only is not None and name not in self._only:
+            return True
         return intersection(self._reported.get(name, ()), sequences) == [sequences]
 
     def _unreported_of(self, name: ProducerName) -> ProducerAudit:

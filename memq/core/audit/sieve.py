@@ -13,19 +13,20 @@ add up to. Reports and Batches come about in the order in which they were publis
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from memq.core.audit.reports import CRC_MODULUS, MAX_NUMBER, ProducerName
+from memq.core.audit.reports import CRC_MODULUS, ProducerName
 from memq.core.audit.result import ProducerAudit
 from memq.core.ranges import IntervalSet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from memq.core.audit.reports import ProducedReport, SequenceRun
+    from memq.core.audit.reports import ProducedReport
     from memq.core.format.batch import ProducerRun
 
 MAX_GAPS = 1_000  # of a producer that are kept until something fills them; more make it suspect
+MAX_RECORDS = 2**40  # of one report; a million of them fit 64 bits
 _NUMBERS = 9  # for each row; see `_add_row`
 
 
@@ -50,28 +51,19 @@ class ProducerSieve:
 
     def report(self, report: ProducedReport, *, judged: bool) -> None:
         """Take in a report."""
-        name, first, end = report.name, report.first, report.last + 1
-        row = self._row(name)
-        numbers = self._numbers
-        reported_end = numbers[row + 3]
-        sound = not report.failed and report.records < MAX_NUMBER >> 20
-        if not sound or first != (reported_end if reported_end >= 0 else first):
-            self.suspects.add(name)
+        row, numbers, first = self._row(report.name), self._numbers, report.first
+        follows = all(numbers[row + at] in (first, -1) for at in ((1, 3) if judged else (3,)))
+        if report.failed or report.records > MAX_RECORDS or not follows:
+            self.suspects.add(report.name)
             return
-        if reported_end < 0:
-            numbers[row + 2] = first
-        numbers[row + 3] = end
+        for at in (0, 2) if judged else (2,):
+            if numbers[row + at + 1] < 0:
+                numbers[row + at] = first
+            numbers[row + at + 1] = report.last + 1
         if judged:
-            if numbers[row + 1] < 0:
-                numbers[row] = numbers[row + 4] = first
-            elif numbers[row + 1] != first:
-                self.suspects.add(name)
-                return
-            numbers[row + 1] = end
+            numbers[row + 4] = numbers[row]
             numbers[row + 5] += report.records
-            numbers[row + 6] += report.records
-            at = row // _NUMBERS
-            self._crcs[at] = (self._crcs[at] + report.crc_sum) % CRC_MODULUS
+            self._count(row, -report.records, -report.crc_sum)
 
     def needs(self, write_partition: int, run: ProducerRun, *, in_window: bool) -> bool:
         """Whether the Messages of a run must be told; see `ProducedReconciliation.needs`."""
@@ -84,11 +76,8 @@ class ProducerSieve:
             return True
         return in_window and not reported_first <= run.first <= run.last < reported_end
 
-    def unreadable(
-        self, write_partition: int, run: ProducerRun, *, gone: bool, in_window: bool
-    ) -> None:
+    def unreadable(self, write_partition: int, run: ProducerRun, **_: bool) -> None:
         """These Messages must be looked at closely: they cannot be read."""
-        del gone, in_window  # it is the same to a suspect
         self.suspects.add(ProducerName(write_partition, run.producer_id, run.epoch))
 
     def stored(
@@ -105,41 +94,42 @@ class ProducerSieve:
         found_end = numbers[row + 4]
         if sequence == found_end:
             numbers[row + 4] = sequence + 1
-            if self._ahead and row in self._ahead:
-                self._close_gap(row)
-        elif sequence < found_end or not self._is_ahead(row, sequence):
-            self.suspects.add(name)
-            return
-        numbers[row + 6] -= records
-        at = row // _NUMBERS
-        self._crcs[at] = (self._crcs[at] - crc32c) % CRC_MODULUS
+            ahead = self._ahead.get(row) if self._ahead else None
+            if ahead and ahead.starts[0] == sequence + 1:
+                numbers[row + 4] = ahead.pop_first().end
+        else:
+            ahead = self._ahead.setdefault(row, IntervalSet())
+            if sequence < found_end or sequence in ahead or len(ahead) > MAX_GAPS:
+                self.suspects.add(name)
+                return
+            ahead.add(sequence, sequence + 1)
+        self._count(row, records, crc32c)
 
     # -- findings ---------------------------------------------------------------------------
 
     def producers(self) -> Iterator[ProducerAudit]:
         """The counts of those that are no suspects; all others are suspects from now on."""
-        nothing: list[SequenceRun] = []  # one for all of them: there may be a million
+        findings = ("lost", "damaged", "recovered", "duplicated", "changed", "expired")
+        nothing: dict[str, Any] = {finding: [] for finding in findings}  # for up to a million
         for name, row in self._rows.items():
-            first, end, _, _, found_end, records, missing, unreported, unreported_records = (
-                self._numbers[row : row + _NUMBERS]
-            )
-            if end >= 0 and (found_end, missing, self._crcs[row // _NUMBERS]) != (end, 0, 0):
+            first, end, _, _, found_end, records, *counts = self._numbers[row : row + _NUMBERS]
+            excess, unreported, unreported_records = counts
+            if end >= 0 and (found_end, excess, self._crcs[row // _NUMBERS]) != (end, 0, 0):
                 self.suspects.add(name)
-            if name in self.suspects or (end < 0 and not unreported):
-                continue
-            messages = max(0, end - first)
-            yield ProducerAudit(
-                name,
-                messages,
-                records,
-                messages,
-                records,
-                *(nothing, 0, nothing, 0, nothing, nothing, nothing, nothing, 0),
-                unreported,
-                unreported_records,
-            )
+            if name not in self.suspects and (end >= 0 or unreported):
+                sound = (max(0, end - first), records) * 2  # as many stored as produced
+                audit = ProducerAudit(name, *sound, **nothing)
+                audit.unreported_messages = unreported
+                audit.unreported_records = unreported_records
+                yield audit
 
     # -- inside -----------------------------------------------------------------------------
+
+    def _count(self, row: int, records: int, crc: int) -> None:
+        """Add what was found, or with negative signs what was reported."""
+        self._numbers[row + 6] += records
+        at = row // _NUMBERS
+        self._crcs[at] = (self._crcs[at] + crc) % CRC_MODULUS
 
     def _row(self, name: ProducerName) -> int:
         """Where the numbers of a producer begin."""
@@ -147,22 +137,7 @@ class ProducerSieve:
         if row is None:
             row = self._rows[name] = len(self._numbers)
             # Judged sequences and all that are reported, each with its end; how far the judged
-            # ones are found; records of these, and those not found yet; what no report names.
+            # ones are found; their records; how many more were found; what no report names.
             self._numbers.extend((0, -1, 0, -1, 0, 0, 0, 0, 0))
             self._crcs.append(0)
         return row
-
-    def _is_ahead(self, row: int, sequence: int) -> bool:
-        """Keep a Message that was found after a gap; False when it was before, or gaps are many."""
-        ahead = self._ahead.setdefault(row, IntervalSet())
-        if sequence in ahead or len(ahead) > MAX_GAPS:
-            return False
-        ahead.add(sequence, sequence + 1)
-        return True
-
-    def _close_gap(self, row: int) -> None:
-        ahead = self._ahead[row]
-        if ahead.starts and ahead.starts[0] == self._numbers[row + 4]:
-            self._numbers[row + 4] = ahead.pop_first().end
-        if not ahead.starts:
-            del self._ahead[row]
