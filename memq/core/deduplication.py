@@ -47,9 +47,10 @@ if TYPE_CHECKING:
 
 MAX_PRODUCERS = 1 << 20  # per write partition: so many of the usual size fit into `MAX_BYTES`
 MAX_BYTES = 256 * MAX_PRODUCERS  # of packed producers; one with an id of 36 bytes takes some 230
-MAX_UNPACKED = 1_000  # producers that were used last; at most about 20 KiB each
+MAX_UNPACKED = 10_000  # producers that were used last; 2 KiB each, 10 KiB with many Batches
 MAX_INTERVALS = 1_024  # per producer; each is a Message that was given up
 MAX_RECENT = 64  # Batches per producer that are remembered, to answer duplicates in full
+MAX_PACKED_RECENT = 4  # of a packed one; others are looked for in the queue when they are asked for
 _ENTRY_BYTES = 64  # of a dict, for each packed producer, with what the allocator rounds up
 
 
@@ -112,11 +113,11 @@ def _time(time_ms: int) -> bytes:
     return max(0, time_ms).to_bytes(_TIME_BYTES)
 
 
-def _packed(producer: _Producer, recent: int) -> bytes:
-    """A producer as bytes that sort by when it was touched, with so many of its last Batches."""
+def _packed(producer: _Producer) -> bytes:
+    """A producer as bytes that sort by when it was touched."""
     it, published = producer, producer.published
     fields = (it.epoch, it.floor, it.next_sequence, published.starts, published.ends)
-    return _time(it.touched_ms) + _pack((*fields, list(it.recent)[-recent:]))
+    return _time(it.touched_ms) + _pack((*fields, list(it.recent)[-MAX_PACKED_RECENT:]))
 
 
 def _unpacked(data: bytes) -> _Producer:
@@ -257,7 +258,7 @@ class DeduplicationWindow:
         self._producers.move_to_end(producer_id)
         if len(self._producers) > MAX_UNPACKED:
             name, idle = self._producers.popitem(last=False)
-            data = _packed(idle, MAX_RECENT if 2 * self._packed_bytes < MAX_BYTES else 1)
+            data = _packed(idle)
             self._packed[name] = data
             self._packed_bytes += _size_bytes(name, data)
 

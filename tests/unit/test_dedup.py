@@ -175,6 +175,7 @@ def test_no_producer_is_forgotten_within_the_window() -> None:
 
 def test_memory_of_a_producer_is_small(monkeypatch) -> None:
     """A producer takes a fifth of a KiB, counted as what is really allocated, rebuilt or live."""
+    monkeypatch.setattr(dedup, "MAX_UNPACKED", 1_000)
     tracemalloc.start()
     window = DeduplicationWindow(86_400_000)
     fill(window, 20_000)
@@ -206,6 +207,7 @@ def test_packing_changes_nothing(events) -> None:
         for window, most in zip(windows, (1, 1_000), strict=True):
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(dedup, "MAX_UNPACKED", most)
+                patch.setattr(dedup, "MAX_PACKED_RECENT", dedup.MAX_RECENT)
                 match event:
                     case "admit":
                         window.admit(name, epoch, sequence, now_ms)

@@ -55,7 +55,7 @@ IN_FLIGHT = 16  # indexes, or objects of reports, read at a time: small, and sto
 DEEP_IN_FLIGHT = 4  # whole objects read at a time: each is in memory
 MAX_RUNS_SHOWN = 5  # of a Batch that cannot be read, in its sentence
 MAX_DAMAGE = 10_000  # sentences of a few hundred bytes; more is a storage that is gone as a whole
-IN_FLIGHT_BYTES = 32 << 20  # of objects of reports
+IN_FLIGHT_BYTES = 8 << 20  # of objects of reports; read, they take several times as much
 MESSAGES_AT_ONCE = 2_000  # a Batch of more counts for several, in what is in flight
 
 Check = ProducedReconciliation | ProducerSieve
