@@ -1,9 +1,9 @@
 """An audit of a day of many producers: `python -m benchmarks.audit --producers 50000`.
 
 The day is written down as brokers and producers leave it: Batches of up to `BATCH_MESSAGES`
-Messages for each write partition and round, and for each producer and round the report that a steady one
-makes, about all write partitions. Of the objects of Messages only the index is written, behind a
-hole; an audit that is not deep reads no more. Then `memq audit` judges the whole day.
+Messages for each write partition and round, and for each producer and round the report that a
+steady one makes, about all write partitions. Of the objects of Messages only the index is written,
+behind a hole; an audit that is not deep reads no more. Then `memq audit` judges the whole day.
 """
 
 from __future__ import annotations
@@ -58,7 +58,6 @@ BATCH_MESSAGES = 10_000
 MESSAGE_BYTES = 1_000
 MESSAGE_REPORTS = 600  # in one Message of the audit topic, of up to 512 KiB
 BATCH_REPORTS = 8  # such Messages in one Batch
-REST_S = 30.0  # so that what is written with running time 0 is older than the window
 SCHEMA = serialize_schema(DEFAULT_SCHEMA)
 
 
@@ -73,14 +72,8 @@ def run(producers: int = 5_000, every_s: int = 3_600, *, lose: bool = False) -> 
     with tempfile.TemporaryDirectory(prefix="memq-bench-") as name:
         data_dir = Path(name)
         with BrokerProcess(data_dir) as broker, AdminClient(broker.address) as admin:
-            admin.create_topic(
-                TOPIC,
-                write_partitions=WRITE_PARTITIONS,
-                dedup_window="10s",
-                upload_deadline="1s",
-            )
+            admin.create_topic(TOPIC, write_partitions=WRITE_PARTITIONS)
             topics = {each: admin.describe_topic(each) for each in (TOPIC, AUDIT_TOPIC)}
-            time.sleep(REST_S)
         begin_ms = time.time_ns() // 1_000_000 - (DAY_S + 7_200) * 1_000
         day = Day(data_dir, topics, begin_ms, producers, every_s)
         begun_s = time.perf_counter()
@@ -126,6 +119,7 @@ class Day:
     Attributes:
         batches: of Messages.
         report_bytes: JSON of the reports.
+        names: of the producers.
         last_object: of the last Batch of Messages.
     """
 
@@ -143,7 +137,7 @@ class Day:
         self._storage = LocalStorage(data_dir / "objects")
         self._data_dir = data_dir
         self._begin_ms = begin_ms
-        self._names = [f"{number:032x}" for number in range(producers)]
+        self.names = [f"{number:032x}" for number in range(producers)]
         self._every_s = every_s
         self._ids = 0
 
@@ -151,19 +145,22 @@ class Day:
         """Write all rounds."""
         queue = EmbeddedQueue(self._data_dir / "queue")
         queues = {each.partition(".")[0]: each for each in await queue.topics()}
-        for topic, many in ((TOPIC, WRITE_PARTITIONS), (AUDIT_TOPIC, 1)):
-            await queue.fence(queues[topic], *range(many))
+        write_partitions = range(self._topics[TOPIC].config.write_partitions)
+        await queue.fence(queues[TOPIC], *write_partitions)
+        await queue.fence(queues[AUDIT_TOPIC], 0)
         for number in range(DAY_S // self._every_s):
             at_ms = self._begin_ms + number * self._every_s * 1_000
-            for write_partition in range(WRITE_PARTITIONS):
+            running_ms = at_ms - self._begin_ms
+            for write_partition in write_partitions:
                 found = [
                     Publication(write_partition % len(self._partitions()), payload, at_ms)
                     for payload in self._batches_of(write_partition, number, at_ms)
                 ]
                 await queue.publish(queues[TOPIC], write_partition, found)
             reports = [
-                Publication(0, payload, at_ms + 15_000) for payload in self._reports(number, at_ms)
-            ]
+                Publication(0, payload, at_ms + 15_000, running_ms)
+                for payload in self._reports(number, at_ms)
+            ]  # the broker goes on from the latest running time: all else is older than its windows
             await queue.publish(queues[AUDIT_TOPIC], 0, reports)
         await queue.close()
 
@@ -182,8 +179,8 @@ class Day:
 
     def _batches_of(self, write_partition: int, number: int, at_ms: int) -> Iterator[bytes]:
         """The notifications of a round in one write partition; their objects are written."""
-        for first in range(0, len(self._names), BATCH_MESSAGES):
-            names = self._names[first : first + BATCH_MESSAGES]
+        for first in range(0, len(self.names), BATCH_MESSAGES):
+            names = self.names[first : first + BATCH_MESSAGES]
             key, path = self._key(TOPIC, write_partition, at_ms)
             index = _index(key, names, number)
             holes = 1_024 + len(names) * MESSAGE_BYTES
@@ -225,12 +222,12 @@ class Day:
     def _reports(self, number: int, at_ms: int) -> Iterator[bytes]:
         """The notifications of the reports of a round; their objects are written."""
         step = MESSAGE_REPORTS * BATCH_REPORTS
-        for first in range(0, len(self._names), step):
+        for first in range(0, len(self.names), step):
             key, path = self._key(AUDIT_TOPIC, 0, at_ms + 15_000)
             builder = BatchBuilder(
                 SCHEMA, batch_id=key.batch_id, topic=AUDIT_TOPIC, write_partition=0
             )
-            names = self._names[first : first + step]
+            names = self.names[first : first + step]
             for at in range(0, len(names), MESSAGE_REPORTS):
                 values = self._values(names[at : at + MESSAGE_REPORTS], number, at_ms)
                 self.report_bytes += sum(map(len, values))
@@ -272,7 +269,7 @@ class Day:
                 incarnation=self._topics[TOPIC].incarnation,
                 client="python",
             )
-            for write_partition in range(WRITE_PARTITIONS)
+            for write_partition in range(self._topics[TOPIC].config.write_partitions)
         ]
         ((_, value),) = encode_reports(reports)
         return [value.replace(b"the-producer", name.encode()) for name in names]

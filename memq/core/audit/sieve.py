@@ -51,10 +51,13 @@ class ProducerSieve:
 
     def report(self, report: ProducedReport, *, judged: bool) -> None:
         """Take in a report."""
-        row, numbers, first = self._row(report.name), self._numbers, report.first
-        follows = all(numbers[row + at] in (first, -1) for at in ((1, 3) if judged else (3,)))
+        name, first, numbers = report.name, report.first, self._numbers
+        row = self._row(name)
+        follows = numbers[row + 3] in (first, -1) and (
+            not judged or numbers[row + 1] in (first, -1)
+        )
         if report.failed or report.records > MAX_RECORDS or not follows:
-            self.suspects.add(report.name)
+            self.suspects.add(name)
             return
         for at in (0, 2) if judged else (2,):
             if numbers[row + at + 1] < 0:
