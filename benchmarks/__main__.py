@@ -38,6 +38,8 @@ NAMES = (
     "spark",
     "failover",
     "replays",
+    "audit",
+    "dedup",
 )
 
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import math
 from contextlib import aclosing
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
@@ -265,9 +266,9 @@ class TopicClient:
         check_retained(self.topic, wanted, await self.offsets())
 
     async def pages(
-        self, ranges: Iterable[OffsetRange]
+        self, ranges: Iterable[OffsetRange], *, page_entries: int = PAGE_ENTRIES
     ) -> AsyncGenerator[list[NotificationEntry], None]:
-        """The notifications of some ranges, one range after the other, up to `PAGE_ENTRIES` each.
+        """The notifications of some ranges, one range after the other, up to so many at a time.
 
         Raises:
             OffsetOutOfRangeError: retention has removed some of them.
@@ -276,7 +277,7 @@ class TopicClient:
         for partition, start, end, _ in ranges:
             offset = start
             while offset < end:
-                wanted = min(PAGE_ENTRIES, end - offset)
+                wanted = min(page_entries, end - offset)
                 page = await self.page({partition: offset}, max_entries=wanted)
                 if not page.entries:  # Kafka's offsets have gaps, at the end of a range as well
                     break
@@ -284,7 +285,7 @@ class TopicClient:
                 offset = page.entries[-1].offset + 1
 
     async def entries(
-        self, ranges: Iterable[OffsetRange]
+        self, ranges: Iterable[OffsetRange], *, page_entries: int = PAGE_ENTRIES
     ) -> AsyncGenerator[NotificationEntry, None]:
         """The notifications of some ranges, one range after the other, as they stand in the queue.
 
@@ -294,10 +295,37 @@ class TopicClient:
         Raises:
             MemqError: as `pages`.
         """
-        async with aclosing(self.pages(ranges)) as pages:
+        async with aclosing(self.pages(ranges, page_entries=page_entries)) as pages:
             async for page in pages:
                 for entry in page:
                     yield entry
+
+    async def entries_by_time(
+        self, ranges: Sequence[OffsetRange]
+    ) -> AsyncGenerator[NotificationEntry, None]:
+        """The notifications of some ranges, one for each read partition, merged by their times.
+
+        Raises:
+            MemqError: as `pages`.
+        """
+        page_entries = max(1, PAGE_ENTRIES // max(1, len(ranges)))
+        following = [self.entries([each], page_entries=page_entries) for each in ranges]
+        heads: list[tuple[int, int, NotificationEntry]] = []
+        try:
+            for at, each in enumerate(following):
+                async for entry in each:
+                    heads.append((entry.timestamp_ms, at, entry))
+                    break
+            heapify(heads)
+            while heads:
+                _, at, entry = heappop(heads)
+                yield entry
+                async for entry in following[at]:
+                    heappush(heads, (entry.timestamp_ms, at, entry))
+                    break
+        finally:
+            for each in following:
+                await each.aclose()
 
     async def batches(self, ranges: Iterable[OffsetRange]) -> AsyncGenerator[PublishedBatch, None]:
         """The Batches of some ranges, one range after the other.

@@ -354,14 +354,27 @@ async def test_notification_that_contradicts_its_batch_is_damage(tmp_path):
         assert "name different Messages" in result.damage[0]
 
 
-async def test_too_many_reports_are_refused(tmp_path, monkeypatch):
-    """The memory for reports is bounded, and the error says what to do."""
-    monkeypatch.setattr("memq.client.audit.stored.MAX_REPORTS", 1)
+async def test_reports_of_suspects_are_joined_and_bounded(tmp_path, monkeypatch):
+    """Many reports about a loss are joined where they follow each other; else they are refused."""
     async with world(tmp_path) as here:
-        await here.create()
-        await here.produce(1)
+        await here.create(audited="false")
+        await here.produce(5)
+        for first in range(5):
+            run = (await here.notifications())[first].producers[0]
+            await here.tell(
+                await here.report_of(first, first=first, records=run.records, crc_sum=run.crc_sum)
+            )
+        async with AsyncAdminClient(here.address) as admin:
+            await admin.alter_topic("t", audited="true")
         assert (await here.audit()).clean
-        await here.produce(1, producer_id="q")
+        await here.delete(2)
+        apart = await here.audit()
+        monkeypatch.setattr(audit, "MAX_APART", 1)
+        joined = await here.audit()
+        assert joined == apart
+        assert (only(joined).lost, only(joined).lost_records) == ([SequenceRun(2, 2)], 1)
+        monkeypatch.setattr(audit, "MAX_REPORTS", 1)
+        await here.tell(await here.report_of(9, first=8))
         with pytest.raises(InvalidRequestError, match="more than 1 reports"):
             await here.audit()
 

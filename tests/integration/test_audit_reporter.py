@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 
+import msgspec
 import pytest
 
 from memq.client.audit.reporter import AuditReporter
 from memq.client.cluster import Cluster
 from memq.client.producer.producer import AsyncProducer
-from memq.core.audit.reports import decode_report
+from memq.core.audit.reports import decode_reports
 from memq.core.format.message import decode_message
 from memq.core.format.schema import DEFAULT_SCHEMA
+from memq.core.runtime import Runtime
 from memq.core.topic import AUDIT_TOPIC
 from memq.errors import SequenceConflictError
 from tests.integration.broker.support import until
@@ -40,7 +42,7 @@ async def cluster(broker):
 def told(broker):
     """Reports that the broker has, with the topic that each is filed under."""
     return [
-        (key, decode_report(value))
+        (key, report)
         for published in broker.published.values()
         if published.request.topic == AUDIT_TOPIC
         for key, value in zip(
@@ -50,6 +52,7 @@ def told(broker):
             ),
             strict=True,
         )
+        for report in decode_reports(value)
     ]
 
 
@@ -119,6 +122,39 @@ async def test_reports_go_out_at_intervals(broker, cluster):
     await until(lambda: len(told(broker)) == 2)
     await reporter.close()
     assert ranges(broker) == [(0, 4), (5, 6)]
+
+
+@pytest.mark.parametrize(
+    ("age_s", "wall_s", "pause_s"),
+    [
+        (0, 3_601, 10),
+        (359, 3_601, 10),
+        (360, 3_601, 59 + 15),
+        (720, 3_690, 30 + 15),
+        (1_800, 3_601, 299 + 15),
+        (86_400, 3_601, 599 + 15),
+        (86_400, 7_199, 1 + 15),
+    ],
+)
+async def test_older_producer_reports_after_full_minutes(broker, age_s, wall_s, pause_s):
+    """Every full hour is reported by all producers soon after it, and most of the time by few."""
+    runtime = Runtime(wall_ns=lambda: wall_s * 1_000_000_000, random=lambda: 0.5)
+    cluster = Cluster(broker.address, runtime=runtime)
+    steady = AuditReporter(cluster, Reports(), steady=True)
+    assert (steady._pause_s(age_s), AuditReporter(cluster, Reports())._pause_s(age_s)) == (
+        pause_s,
+        10,
+    )
+    await cluster.close()
+
+
+async def test_write_partitions_share_a_value(broker, cluster):
+    """What a producer says of several write partitions leaves as one LogMessage."""
+    several = [msgspec.structs.replace(report(0, 4), write_partition=at) for at in range(3)]
+    assert await AuditReporter(cluster, Reports(*several)).report()
+    assert [each for _, each in told(broker)] == several
+    (published,) = broker.published.values()
+    assert published.request.records == 1
 
 
 async def test_lost_ack_does_not_report_twice(broker, cluster):

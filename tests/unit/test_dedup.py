@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -146,23 +149,132 @@ def test_rebuilt_window_does_not_depend_on_the_order(batches, data) -> None:
         rebuilt.publish(runs, place, now_ms)
     now_ms = batches[-1][2] + data.draw(st.integers(0, 2_500))
     assert state_of(rebuilt, now_ms) == state_of(live, now_ms)
-    assert list(state_of(rebuilt, now_ms)) == list(state_of(live, now_ms)) or _tied(live)
 
 
-def _tied(window: DeduplicationWindow) -> bool:
-    touched = [producer.touched_ms for producer in window._producers.values()]
-    return len(set(touched)) < len(touched)
+def fill(window: DeduplicationWindow, count: int, now_ms: int = 0, *, every_ms: int = 0) -> None:
+    """Publish a Message of each of so many producers, as a notification tells of it."""
+    for number in range(count):
+        batch = BatchRef(0, number, f"{number:032x}")
+        window.publish([run(0, 0, f"fn-{number:033x}")], batch, now_ms + number * every_ms)
 
 
-def test_too_many_active_producers_turn_a_new_one_away(monkeypatch) -> None:
-    """At the bound a new producer is refused, retriably, unless an old one is idle."""
-    monkeypatch.setattr(dedup, "MAX_PRODUCERS", 2)
-    window = window_with(run(0, 0, "a"), run(0, 0, "b"))
-    with pytest.raises(UnavailableError, match="2 active producers"):
-        window.is_published("c", 0, 0)
-    window.publish([run(1, 1, "b")], BATCH, dedup.MIN_IDLE_MS)
-    assert not window.is_published("c", 0, 0)
-    assert repr(window).startswith("<DeduplicationWindow [1 producers")
+def known(window: DeduplicationWindow, count: int) -> int:
+    return sum(window.is_published(f"fn-{number:033x}", 0, 0) for number in range(count))
+
+
+def test_no_producer_is_forgotten_within_the_window() -> None:
+    """However many others come and go, a job that is run again within the window is known."""
+    window = DeduplicationWindow(86_400_000)
+    window.publish([run(0, 9, "nightly")], BATCH, 0)
+    fill(window, 20_000, every_ms=4_000)
+    assert window.is_published("nightly", 0, 9)
+    assert not window.is_published("nightly", 0, 10)
+    assert window.batch_of("nightly", 0, 3) == BATCH
+    assert known(window, 20_000) == 20_000
+
+
+def test_memory_of_a_producer_is_small(monkeypatch) -> None:
+    """A producer takes a fifth of a KiB, counted as what is really allocated, rebuilt or live."""
+    monkeypatch.setattr(dedup, "MAX_UNPACKED", 1_000)
+    tracemalloc.start()
+    window = DeduplicationWindow(86_400_000)
+    fill(window, 20_000)
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    unpacked = dedup.MAX_UNPACKED * 2_000
+    assert taken - unpacked < window._packed_bytes < 20_000 * 256
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from("abcde"),
+            st.integers(0, 2),
+            st.integers(0, 30),
+            st.sampled_from(["admit", "publish", "rewind", "expire"]),
+            st.integers(0, 300),
+        ),
+        max_size=60,
+    )
+)
+def test_packing_changes_nothing(events) -> None:
+    """A window that packs all producers but one answers as one that packs none."""
+    windows = [DeduplicationWindow(1_000), DeduplicationWindow(1_000)]
+    now_ms = 0
+    for number, (name, epoch, sequence, event, after_ms) in enumerate(events):
+        now_ms += after_ms
+        answers = []
+        for window, most in zip(windows, (1, 1_000), strict=True):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(dedup, "MAX_UNPACKED", most)
+                patch.setattr(dedup, "MAX_PACKED_RECENT", dedup.MAX_RECENT)
+                match event:
+                    case "admit":
+                        window.admit(name, epoch, sequence, now_ms)
+                    case "publish":
+                        batch = BatchRef(0, number, f"{number:04}")
+                        window.publish([run(sequence, sequence + 2, name, epoch)], batch, now_ms)
+                    case "rewind":
+                        window.rewind(name, epoch, sequence)
+                    case "expire":
+                        window.expire(now_ms)
+                answers.append([len(window), *answers_of(window, sequence)])
+        assert answers[0] == answers[1]
+
+
+def answers_of(window: DeduplicationWindow, sequence: int) -> list[object]:
+    """All that a window says about a sequence of any producer."""
+    found: list[object] = []
+    for name, epoch in itertools.product("abcde", range(3)):
+        try:
+            found.append(window.is_published(name, epoch, sequence))
+        except (ProducerFencedError, SequenceConflictError) as exc:
+            found.append(str(exc))
+        found.append(window.batch_of(name, epoch, sequence))
+        found.append(window.next_sequence(name, epoch))
+    return found
+
+
+def test_full_window_turns_new_producers_away_until_others_are_older(monkeypatch) -> None:
+    """At the bound a new producer is refused, retriably; those that are known go on."""
+    monkeypatch.setattr(dedup, "MAX_UNPACKED", 1)
+    monkeypatch.setattr(dedup, "MAX_BYTES", 800)
+    window = DeduplicationWindow(1_000)
+    fill(window, 5, every_ms=100)
+    with pytest.raises(UnavailableError, match=r"5 producers of the last 1s .* 800 is its limit"):
+        window.is_published("new", 0, 0)
+    assert known(window, 5) == 5
+    assert not window.is_published("fn-" + "0" * 33, 0, 1)
+    assert window.expire(1_201) == 3
+    assert not window.is_published("new", 0, 0)
+    assert repr(window) == "<DeduplicationWindow [2 producers | 1000 ms]>"
+
+
+def test_gaps_of_known_producers_are_bounded_too(monkeypatch) -> None:
+    """At twice the bound known producers are refused as well, but for what is published."""
+    monkeypatch.setattr(dedup, "MAX_UNPACKED", 1)
+    window = window_with(*(run(s, s, "a") for s in range(0, 200, 2)), run(0, 0, "b"))
+    monkeypatch.setattr(dedup, "MAX_BYTES", window._packed_bytes // 2)
+    with pytest.raises(UnavailableError, match="dedup_window"):
+        window.is_published("b", 0, 1)
+    assert window.is_published("b", 0, 0)
+
+
+def test_rebuild_that_is_too_large_accepts_nothing_that_it_left_out(monkeypatch) -> None:
+    """A window made longer names more producers than fit: unknown ones wait until it has passed."""
+    monkeypatch.setattr(dedup, "MAX_UNPACKED", 1)
+    monkeypatch.setattr(dedup, "MAX_BYTES", 800)
+    window = DeduplicationWindow(1_000)
+    fill(window, 50, every_ms=10)
+    assert len(window) < 10
+    with pytest.raises(UnavailableError):
+        window.is_published(f"fn-{49:033x}", 0, 0)
+    window.expire(1_300)  # all that were kept are older now, and one that was left out is not
+    assert len(window) == 0
+    with pytest.raises(UnavailableError):
+        window.is_published(f"fn-{49:033x}", 0, 0)
+    window.expire(1_491)
+    assert not window.is_published(f"fn-{49:033x}", 0, 0)
 
 
 def test_ordered_topics_learn_which_sequence_comes_next() -> None:

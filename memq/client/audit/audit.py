@@ -13,6 +13,9 @@ and which retention may have removed, and what of the window is not retained or 
 What consumers reported is compared with the Batches that were published in the window; their
 reports are read up to now, since they consume later.
 
+All is read once, and for most producers that is enough (`memq.core.audit.sieve`). For the others it
+is read again: only their reports, and the Batches that these name.
+
 (`memq.core.audit.reports` explains the findings, `memq.core.audit.produced` compares; for what was
 consumed `memq.core.audit.consumed` does both.)
 """
@@ -22,16 +25,18 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
-from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from contextlib import aclosing, suppress
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memq.client.audit.stored import BatchInspector, Damage, ReportReader
 from memq.client.cluster import Cluster
 from memq.client.topic import TopicClient, published_batch
 from memq.core.audit.consumed import ConsumedReconciliation
 from memq.core.audit.produced import ProducedReconciliation
-from memq.core.audit.reports import ReaderName
+from memq.core.audit.reports import ConsumedReport, ProducedReport, ReaderName
 from memq.core.audit.result import AuditResult
+from memq.core.audit.sieve import ProducerSieve
 from memq.core.named_values import NO_VALUES
 from memq.core.ranges import ranges_without
 from memq.core.topic import AUDIT_TOPIC
@@ -39,18 +44,23 @@ from memq.core.units import iso_ms
 from memq.errors import CorruptDataError, InvalidRequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from memq.client.audit.stored import InspectBatches
     from memq.client.topic import RetainedSince
-    from memq.core.audit.reports import ConsumedReport, ProducedReport, R, StoredReport
+    from memq.core.audit.reports import ProducerName, R, StoredReport
     from memq.core.audit.result import ConsumerAudit
     from memq.core.named_values import GivenValues
+    from memq.core.ranges import OffsetRange
     from memq.core.wire.messages import TopicInfo, WatermarkAnswer
 
 THREADS = 16  # as many as reads of indexes at a time
-SLACK_MS = 600_000  # how far clocks may be apart, and how late a report may be, beyond retries
+SLACK_MS = 1_200_000  # how far clocks may be apart, and how late a report may be, beyond retries
 EXPIRY_SLACK_MS = 600_000  # how far clocks may be apart where retention has come by
+HOUR_MS = 3_600_000  # longer than an audit takes in which retention goes on
+MAX_APART = 50_000  # reports of suspects before they are joined, about 1 KB each
+MAX_REPORTS = 1_000_000  # of consumers, or of suspects when they are joined
 GRACE_MS = 60_000  # six rounds of reports; jobs that run side by side need as long as one runs
 CLOSING_S = 5.0  # a window up to now is over as soon as the Batches are stored that are open now
 LOOK_S = 0.1
@@ -139,51 +149,68 @@ async def audit_topic(
         committed, unread = await _committed(audited, consumers)
         watermarks = await _watermarks(audited, audit_topic, end_ms)
         everything = await audited.ranges_between(None, None)  # all that the watermarks promise
+        wide = window.widened(slack_ms)
+        told = await audit_topic.ranges_between(wide.start_ms, None)
         reader = ReportReader(audit_topic, topic, executor, report_damage)
-        reports = await reader.read(*window.widened(slack_ms))
+
+        def is_judged(stored: StoredReport[ProducedReport]) -> bool:
+            closed_ms = watermarks.of_reports_about(stored.report)
+            return window.holds(stored.stored_ms) and stored.stored_ms <= closed_ms
+
+        sieve = ProducerSieve()
+        reports = reader.read(told, wide.end_ms)
+        consumed, times_ms, open_reports = await _sift(
+            reports,
+            sieve,
+            is_judged,
+            info,
+            only_consumed=only_consumed,
+            named=consumers,
+            window=window,
+        )
         found_consumers = await _audit_consumed(
             audited,
             window,
-            [stored for stored in reports.consumed if _is_about(info, stored)],
+            consumed,
             named=consumers,
             committed=committed,
             due_ms=watermarks.reports.stored_through_ms - grace_ms,
         )
-        produced = [stored for stored in reports.produced if _is_about(info, stored)]
-        if only_consumed:
-            produced = []
-        judged: list[StoredReport[ProducedReport]] = []
-        others: list[StoredReport[ProducedReport]] = []
-        for stored in produced:
-            closed = stored.stored_ms <= watermarks.of_reports_about(stored.report)
-            (judged if window.holds(stored.stored_ms) and closed else others).append(stored)
-        check = ProducedReconciliation(
-            topic, [each.report for each in judged], others=[each.report for each in others]
+        inspector = BatchInspector(
+            audited,
+            executor,
+            damage,
+            in_window=window.holds,
+            deep=deep,
+            progress=progress,
+            inspect_batches=inspect_batches,
         )
+        near = await audited.ranges_between(*window.widened(slack_ms, times_ms))
         if not only_consumed:
-            inspector = BatchInspector(
-                audited,
-                check,
-                executor,
-                damage,
-                in_window=window.holds,
-                deep=deep,
-                progress=progress,
-                inspect_batches=inspect_batches,
-            )
-            times_ms = _times_ms(judged)
-            near = await audited.ranges_between(*window.widened(slack_ms, times_ms))
-            await inspector.look(near)
-            if check.any_unseen():
-                await inspector.look(ranges_without(everything, near))
+            await inspector.look(near, sieve)
+        producers = list(sieve.producers())
+        again = reader.read(await _still(audit_topic, told), wide.end_ms)
+        since_ms = _certain_ms(await audited.retained_since(), info)
+        suspected = await _suspected(again, sieve.suspects, is_judged, info, since_ms)
+        check = ProducedReconciliation(
+            topic,
+            [each.report for each in suspected if each.alike[1]],
+            others=[each.report for each in suspected if not each.alike[1]],
+            only=sieve.suspects,
+        )
+        if sieve.suspects:
+            await inspector.look(await _still(audited, near), check)
+        if check.any_unseen():
+            await inspector.look(await _still(audited, ranges_without(everything, near)), check)
         # Asked last: what retention has removed while all this was read counts as removed.
         since, reports_since = await audited.retained_since(), await audit_topic.retained_since()
-        check.expire(_old(produced, max(each.since_ms for each in since), info))
+        since_ms = _certain_ms(since, info)
+        check.expire(each.report for each in suspected if each.began_ms < since_ms)
         return AuditResult(
             topic,
-            check.producers(),
+            sorted([*producers, *check.producers()], key=attrgetter("name")),
             damage=[*damage.lines(), *report_damage.lines()],
-            open_reports=sum(window.holds(each.stored_ms) for each in others),
+            open_reports=open_reports,
             expired_reports=check.expired_reports(),
             consumers=found_consumers,
             beyond=[
@@ -283,16 +310,132 @@ def _not_retained(topic: str, since: Iterable[RetainedSince], start_ms: int | No
 # -- reports of producers -------------------------------------------------------------------
 
 
-def _old(
-    reports: Iterable[StoredReport[ProducedReport]], since_ms: float, info: TopicInfo
-) -> list[ProducedReport]:
-    """Reports about Messages that may have been published before all was retained."""
+async def _sift(
+    found: AsyncGenerator[StoredReport[Any], None],
+    sieve: ProducerSieve,
+    is_judged: Callable[[StoredReport[ProducedReport]], bool],
+    info: TopicInfo,
+    *,
+    window: Window,
+    named: Sequence[str],
+    only_consumed: bool,
+) -> tuple[list[StoredReport[ConsumedReport]], list[int], int]:
+    """Read all reports; those of producers go through the sieve.
+
+    Returns:
+        Those of consumers; between which times the Messages of the judged ones were stored, but for
+        clocks that differ; and how many belong to the window and are not judged yet.
+
+    Raises:
+        InvalidRequestError: those of consumers are more than `MAX_REPORTS`.
+        MemqError: as `ReportReader.read`.
+    """
+    consumed: list[StoredReport[ConsumedReport]] = []
+    times_ms: list[int] = []
+    open_reports = 0
+    async with aclosing(found):
+        async for stored in found:
+            report, stored_ms = stored
+            if not _is_about(info, stored):
+                continue
+            if isinstance(report, ConsumedReport):
+                if not named or report.consumer in named:
+                    consumed.append(stored)
+                    _check_count(consumed, report.topic)
+            elif not only_consumed:
+                judged = is_judged(stored)
+                sieve.report(report, judged=judged)
+                if judged:
+                    times_ms = [*times_ms, report.window_start_ms, stored_ms]
+                    times_ms = [min(times_ms), max(times_ms)]
+                open_reports += window.holds(stored_ms) and not judged
+    return consumed, times_ms, open_reports
+
+
+class _Suspected(NamedTuple):
+    """A report of a suspect, or several that were joined.
+
+    Attributes:
+        alike: what those have in common that are joined: whose they are; whether they are judged;
+            0 where retention may have removed their Messages, 1 where it soon may have, else 2.
+        report: the report.
+        began_ms: when the first of its Messages may have been published.
+    """
+
+    alike: tuple[ProducerName, bool, int]
+    report: ProducedReport
+    began_ms: int
+
+
+async def _suspected(
+    found: AsyncGenerator[StoredReport[Any], None],
+    suspects: AbstractSet[ProducerName],
+    is_judged: Callable[[StoredReport[ProducedReport]], bool],
+    info: TopicInfo,
+    since_ms: float,
+) -> list[_Suspected]:
+    """The reports of suspects. While they are few each is kept; else those that follow are joined.
+
+    So what is lost stays exact: only what is `changed` is named in wider runs.
+
+    Raises:
+        InvalidRequestError: they are more than `MAX_REPORTS`.
+        MemqError: as `ReportReader.read`.
+    """
+    kept: list[_Suspected] = []
+    most = MAX_APART
+    if not suspects:
+        return kept
+    async with aclosing(found):
+        async for stored in found:
+            report = stored.report
+            mine = isinstance(report, ProducedReport) and report.name in suspects
+            if not mine or not _is_about(info, stored):
+                continue
+            began_ms = _began_ms(stored, info.config.dedup_window_ms)
+            age = (began_ms >= since_ms) + (began_ms >= since_ms + HOUR_MS)
+            alike = (report.name, is_judged(stored), age)
+            kept.append(_Suspected(alike, report, began_ms))
+            if len(kept) > most:
+                kept = _joined(kept)
+                most = max(MAX_APART, 2 * len(kept))
+                _check_count(kept, info.config.name)
+    return kept
+
+
+def _joined(reports: list[_Suspected]) -> list[_Suspected]:
+    """Reports with those joined that are alike, and follow each other."""
+    reports.sort(key=lambda each: (each.alike, each.report.first, each.report.last))
+    result = reports[:1]
+    for each in reports[1:]:
+        last = result[-1]
+        joined = last.report.joined(each.report) if last.alike == each.alike else None
+        if joined is None:
+            result.append(each)
+        else:
+            result[-1] = _Suspected(last.alike, joined, min(last.began_ms, each.began_ms))
+    return result
+
+
+def _check_count(reports: Sequence[object], topic: str) -> None:
+    if len(reports) > MAX_REPORTS:
+        raise InvalidRequestError(
+            f"there are more than {MAX_REPORTS} reports about {topic!r} in this window that must "
+            "be compared one by one; choose a shorter one"
+        )
+
+
+def _certain_ms(since: Iterable[RetainedSince], info: TopicInfo) -> float:
+    """From when on a Message certainly was published after all was retained."""
     slack_ms = min(EXPIRY_SLACK_MS, info.config.retention_ms // 10)
-    return [
-        stored.report
-        for stored in reports
-        if _began_ms(stored, info.config.dedup_window_ms) < since_ms + slack_ms
-    ]
+    return max(each.since_ms for each in since) + slack_ms
+
+
+async def _still(topic: TopicClient, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """What is still retained of some ranges."""
+    starts = await topic.starts()
+    found = [each._replace(start=max(each.start, starts[each.partition])) for each in ranges]
+    return [each for each in found if each.size > 0]
 
 
 def _began_ms(stored: StoredReport[ProducedReport], dedup_window_ms: int) -> int:
@@ -315,13 +458,6 @@ def _is_about(info: TopicInfo, stored: StoredReport[R]) -> bool:
     if incarnation:
         return incarnation == info.incarnation
     return stored.stored_ms >= info.created_ms
-
-
-def _times_ms(reports: Iterable[StoredReport[ProducedReport]]) -> Iterator[int]:
-    """Between which times the Messages of some reports were stored, but for clocks that differ."""
-    for report, stored_ms in reports:
-        yield report.window_start_ms
-        yield stored_ms
 
 
 # -- reports of consumers -------------------------------------------------------------------

@@ -1,9 +1,10 @@
 """Telling the audit what a client did: what a producer sent, or what a consumer is done with.
 
-Every `interval_s`, and once more when the client closes, the reports that are final are written to
-the audit topic: as ordinary LogMessages with acks=all. The value is the JSON of the report, the key
-says what it is about (`memq.core.audit.reports.report_key`). What a consumer has to say leaves at
-once, unless its report before is younger than `interval_s`.
+Every `interval_s`, more seldom the older a producer is (`STEADY_S`), and once more when the client
+closes, the reports that are final are written to the audit topic: as ordinary LogMessages with
+acks=all. The value is the JSON of the report, or of several of one producer; the key says what it
+is about (`memq.core.audit.reports.report_key`). What a consumer has to say leaves at once, unless
+its report before is younger than `interval_s`.
 
 Reporting never fails the client's data. What cannot be delivered waits, merged, for the next
 time; the first failure in a row is logged. An ack that was lost leaves a report in the topic twice,
@@ -20,7 +21,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Generic, NamedTuple
 
 from memq.client.topic import TopicClient
-from memq.core.audit.reports import R, encode_report, report_key
+from memq.core.audit.reports import R, encode_report, encode_reports
 from memq.core.checksum import crc32c
 from memq.core.format.message import encode_message, encode_records
 from memq.core.topic import AUDIT_TOPIC
@@ -36,7 +37,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-REPORT_INTERVAL_S = 10.0  # what a client that is killed leaves unreported at most, about
+REPORT_INTERVAL_S = 10.0  # what a young client that is killed leaves unreported at most, about
+STEADY_S = (60, 120, 300, 600)  # between reports of a producer that is six times as old
+SPREAD_S = 30.0  # over which those of many producers spread after the full minute
 SEND_TIMEOUT_S = 30.0  # of one Message of reports; far less than the audit topic's dedup_window
 CLOSE_TIMEOUT_S = 3.0  # a report takes half a second; nobody should wait long for an audit
 MAX_MESSAGE_BYTES = 512 << 10  # of reports in one Message; the topic takes 4 MiB
@@ -170,12 +173,8 @@ class ReportSender:
         topic = await self._cluster.topic(AUDIT_TOPIC, timeout_s=timeout_s)
         write_partition = crc32c(self._id.encode()) % len(topic.hosts)
         now_us = self._cluster.runtime.wall_us()
-        rows = encode_records(
-            [report_key(report) for report, _ in reports],
-            [value for _, value in reports],
-            None,
-            [now_us] * len(reports),
-        )
+        keys, values = zip(*encode_reports(report for report, _ in reports), strict=True)
+        rows = encode_records(keys, values, None, [now_us] * len(keys))
         header = Write(
             topic=AUDIT_TOPIC,
             write_partition=write_partition,
@@ -185,7 +184,7 @@ class ReportSender:
             first_unsettled=self._sequence,
             acks=_ACKS_ALL,
             schema_id=topic.schema_id,
-            records=len(reports),
+            records=len(keys),
             min_timestamp_us=now_us,
             max_timestamp_us=now_us,
         )
@@ -203,6 +202,8 @@ class AuditReporter(Generic[R]):
         take_reports: hands out the reports that are final, each once.
         woken: set by others when there is something to report that should not wait.
         interval_s: time between reports.
+        steady: report more seldom after some minutes, and shortly after full ones: so whatever was
+            sent in an hour is reported soon after it, by however many producers.
     """
 
     def __init__(
@@ -212,7 +213,10 @@ class AuditReporter(Generic[R]):
         *,
         woken: asyncio.Event | None = None,
         interval_s: float = REPORT_INTERVAL_S,
+        steady: bool = False,
     ) -> None:
+        self._runtime = cluster.runtime
+        self._steps_s = STEADY_S if steady else ()
         self._take_reports: Callable[[], list[R]] = take_reports
         self._interval_s = interval_s
         self._sender = ReportSender(cluster)
@@ -289,15 +293,23 @@ class AuditReporter(Generic[R]):
 
     async def _run(self) -> None:
         clock = asyncio.get_running_loop().time
-        next_s = clock()
+        born_s = next_s = clock()
         while True:
-            await _wait(self._woken, self._interval_s)
+            await _wait(self._woken, self._pause_s(clock() - born_s))
             self._woken.clear()
             await _wait(self._closing, next_s - clock())
             if self._closing.is_set():
                 return  # the last report is that of `close`
             next_s = clock() + self._interval_s
             await self.report()
+
+    def _pause_s(self, age_s: float) -> float:
+        """How long the next report of a client of some age may wait."""
+        steps_s = [each for each in self._steps_s if each <= age_s / 6]
+        if not steps_s:
+            return self._interval_s
+        past_s = self._runtime.wall_ms() / 1_000 % steps_s[-1]
+        return steps_s[-1] - past_s + self._runtime.random() * SPREAD_S
 
     async def _report_rest(self, timeout_s: float) -> None:
         try:

@@ -11,22 +11,22 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from memq.client.objects import FallbackReader, decode, map_ahead
 from memq.client.topic import published_batch
+from memq.core.audit.produced import ProducedReconciliation
 from memq.core.audit.reports import (
-    ConsumedReport,
-    ProducedReport,
     ProducerName,
     StoredReport,
     consumed_key,
-    decode_report,
+    decode_reports,
     report_key,
 )
+from memq.core.audit.sieve import ProducerSieve
 from memq.core.format.batch import producer_runs
 from memq.core.format.index import decode_tail
 from memq.core.format.reader import check_crc32c, message_from_range, read_index, schema_from_range
@@ -35,7 +35,6 @@ from memq.core.notification.notification import PublishedBatch
 from memq.core.units import counted
 from memq.errors import (
     CorruptDataError,
-    InvalidRequestError,
     MemqError,
     ObjectNotFoundError,
     StorageError,
@@ -46,35 +45,35 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from memq.client.topic import TopicClient
-    from memq.core.audit.produced import ProducedReconciliation
     from memq.core.audit.reports import Report
     from memq.core.format.batch import ProducerRun
     from memq.core.format.index import BatchIndex, IndexEntry
     from memq.core.notification.notification import Notification
     from memq.core.ranges import OffsetRange
-    from memq.core.wire.messages import NotificationEntry
 
 IN_FLIGHT = 16  # indexes, or objects of reports, read at a time: small, and storage answers slowly
 DEEP_IN_FLIGHT = 4  # whole objects read at a time: each is in memory
 MAX_RUNS_SHOWN = 5  # of a Batch that cannot be read, in its sentence
 MAX_DAMAGE = 10_000  # sentences of a few hundred bytes; more is a storage that is gone as a whole
-MAX_REPORTS = 1_000_000  # in memory at a time, about 1 KB each
+IN_FLIGHT_BYTES = 8 << 20  # of objects of reports; read, they take several times as much
+MESSAGES_AT_ONCE = 2_000  # a Batch of more counts for several, in what is in flight
 
+Check = ProducedReconciliation | ProducerSieve
 GetRange = Callable[[int, int], Any]
 """The bytes of an object from a start on, of a length; fewer where it ends sooner."""
 
 
 class Damage:
-    """Collects what could not be read, as sentences; past `MAX_DAMAGE` it only counts."""
+    """Collects what could not be read: sentences, each once; past `MAX_DAMAGE` it only counts."""
 
     def __init__(self) -> None:
-        self._lines: list[str] = []
+        self._lines: dict[str, None] = {}
         self._more = 0
 
     def add(self, line: str) -> None:
         """Keep a sentence about a Batch."""
-        if len(self._lines) < MAX_DAMAGE:
-            self._lines.append(line)
+        if len(self._lines) < MAX_DAMAGE or line in self._lines:
+            self._lines[line] = None
         else:
             self._more += 1
 
@@ -194,7 +193,6 @@ class BatchInspector:
 
     Args:
         topic: whose Batches they are.
-        reconciliation: told what is there.
         executor: whose threads read objects.
         damage: told what cannot be read.
         in_window: whether a time is in the window; only what was published then may be unreported.
@@ -207,7 +205,6 @@ class BatchInspector:
     def __init__(
         self,
         topic: TopicClient,
-        reconciliation: ProducedReconciliation,
         executor: Executor,
         damage: Damage,
         *,
@@ -217,7 +214,6 @@ class BatchInspector:
         inspect_batches: InspectBatches | None = None,
     ) -> None:
         self._topic = topic
-        self._reconciliation = reconciliation
         self._executor = executor
         self._damage = damage
         self._in_window = in_window
@@ -226,24 +222,32 @@ class BatchInspector:
         self._loop = asyncio.get_running_loop()
         self._objects = FallbackReader(topic, self._loop)
         in_flight = DEEP_IN_FLIGHT if deep else IN_FLIGHT
-        self._inspect_batches = inspect_batches or partial(map_ahead, self._inspect, most=in_flight)
+        self._inspect_batches = inspect_batches or partial(
+            map_ahead, self._inspect, most=in_flight, weigh=_weight
+        )
         self._done = self._total = 0
         self._starts: dict[int, int] = {}  # first offset that is retained, when an object was gone
 
-    async def look(self, ranges: Sequence[OffsetRange]) -> None:
-        """Look at the Batches of some ranges."""
+    async def look(self, ranges: Sequence[OffsetRange], check: Check) -> None:
+        """Look at the Batches of some ranges, as far as a reconciliation needs them.
+
+        Raises:
+            MemqError: as `TopicClient.pages`.
+        """
         self._total += sum(each.size for each in ranges)
         async with (
-            aclosing(self._needed(ranges)) as needed,
+            aclosing(self._needed(ranges, check)) as needed,
             aclosing(self._inspect_batches(needed)) as found,
         ):
             async for batch, inspection in found:
                 if not inspection.gone or not await self._is_removed(batch):
-                    self._take_in(batch, inspection)
+                    self._take_in(batch, inspection, check)
 
-    async def _needed(self, ranges: Sequence[OffsetRange]) -> AsyncGenerator[PublishedBatch, None]:
+    async def _needed(
+        self, ranges: Sequence[OffsetRange], check: Check
+    ) -> AsyncGenerator[PublishedBatch, None]:
         """The Batches that must be looked into."""
-        async with aclosing(self._topic.entries(ranges)) as entries:
+        async with aclosing(self._topic.entries_by_time(ranges)) as entries:
             async for entry in entries:
                 self._done += 1
                 if self._progress is not None:
@@ -253,14 +257,14 @@ class BatchInspector:
                 except CorruptDataError as exc:
                     self._damage.add(str(exc))
                     continue
-                if self._needs(batch):
+                if self._needs(batch, check):
                     yield batch
 
-    def _needs(self, batch: PublishedBatch) -> bool:
+    def _needs(self, batch: PublishedBatch, check: Check) -> bool:
         in_window = self._in_window(batch.timestamp_ms)
-        write_partition = batch.notification.write_partition
-        needs = partial(self._reconciliation.needs, write_partition, in_window=in_window)
-        return (self._deep and in_window) or any(map(needs, batch.notification.producers))
+        needs = partial(check.needs, batch.notification.write_partition, in_window=in_window)
+        everything = self._deep and in_window and isinstance(check, ProducerSieve)
+        return everything or any(map(needs, batch.notification.producers))
 
     async def _inspect(self, batch: PublishedBatch) -> Inspection:
         get_range = partial(self._objects.get_range, batch.notification.uri)
@@ -273,8 +277,8 @@ class BatchInspector:
             self._starts = await self._topic.starts()
         return batch.offset < self._starts[batch.partition]
 
-    def _take_in(self, batch: PublishedBatch, inspection: Inspection) -> None:
-        check, in_window = self._reconciliation, self._in_window(batch.timestamp_ms)
+    def _take_in(self, batch: PublishedBatch, inspection: Inspection, check: Check) -> None:
+        in_window = self._in_window(batch.timestamp_ms)
         write_partition = batch.notification.write_partition
         for entry in inspection.sound:
             name = ProducerName(write_partition, entry.producer_id, entry.epoch)
@@ -285,6 +289,15 @@ class BatchInspector:
         concerns = f"; it concerns {_shown(unreadable)}" if unreadable else ""
         for finding in inspection.findings:
             self._damage.add(f"{batch}: {finding}{concerns}")
+
+
+def _weight(batch: PublishedBatch) -> int:
+    """How much of `IN_FLIGHT` a Batch counts for."""
+    return 1 + batch.notification.messages // MESSAGES_AT_ONCE
+
+
+def _size_bytes(batch: PublishedBatch) -> int:
+    return batch.notification.size_bytes
 
 
 def _shown(runs: Sequence[ProducerRun]) -> str:
@@ -301,13 +314,6 @@ def _shown_run(run: ProducerRun) -> str:
 
 
 # -- the reports about a topic --------------------------------------------------------------
-
-
-class StoredReports(NamedTuple):
-    """The reports about a topic that were read."""
-
-    produced: list[StoredReport[ProducedReport]]
-    consumed: list[StoredReport[ConsumedReport]]
 
 
 class ReportReader:
@@ -330,49 +336,43 @@ class ReportReader:
         self._executor = executor
         self._damage = damage
 
-    async def read(self, start_ms: int | None, produced_end_ms: int | None) -> StoredReports:
-        """The reports that were stored from a time on.
+    async def read(
+        self, ranges: Sequence[OffsetRange], produced_end_ms: int | None
+    ) -> AsyncGenerator[StoredReport[Any], None]:
+        """The reports in some ranges, about in the order in which they were stored.
 
         Args:
-            start_ms: milliseconds since 1970 UTC; None for all that is retained.
+            ranges: of the audit topic.
             produced_end_ms: those of producers that were stored later are left out; None for none.
 
         Raises:
-            InvalidRequestError: they are more than `MAX_REPORTS`.
             MemqError: the broker failed until the deadline.
         """
-        found = StoredReports([], [])
-        ranges = await self._audit_topic.ranges_between(start_ms, None)
         work = partial(self._read_batch, produced_end_ms)
         async with (
-            aclosing(self._audit_topic.entries(ranges)) as entries,
-            aclosing(map_ahead(work, entries, IN_FLIGHT)) as batches,
+            aclosing(self._batches(ranges)) as batches,
+            aclosing(map_ahead(work, batches, IN_FLIGHT_BYTES, _size_bytes)) as found,
         ):
-            async for entry, reports in batches:
-                for report in reports:
-                    if isinstance(report, ConsumedReport):
-                        found.consumed.append(StoredReport(report, entry.timestamp_ms))
-                    else:
-                        found.produced.append(StoredReport(report, entry.timestamp_ms))
-                if len(found.produced) + len(found.consumed) > MAX_REPORTS:
-                    raise InvalidRequestError(
-                        f"there are more than {MAX_REPORTS} reports about {self._topic!r} in this "
-                        "window; choose a shorter one"
-                    )
-        return found
+            async for batch, values in found:
+                for key, value in values:
+                    for report in self._decode(batch, key, value):
+                        yield StoredReport(report, batch.timestamp_ms)
+
+    async def _batches(self, ranges: Sequence[OffsetRange]) -> AsyncGenerator[PublishedBatch, None]:
+        async with aclosing(self._audit_topic.entries_by_time(ranges)) as entries:
+            async for entry in entries:
+                try:
+                    yield published_batch(self._audit_topic.topic, entry)
+                except CorruptDataError as exc:
+                    self._damage.add(str(exc))
 
     async def _read_batch(
-        self, produced_end_ms: int | None, entry: NotificationEntry
-    ) -> list[Report]:
-        try:
-            batch = published_batch(self._audit_topic.topic, entry)
-        except CorruptDataError as exc:
-            self._damage.add(str(exc))
-            return []
-        late = produced_end_ms is not None and entry.timestamp_ms >= produced_end_ms
+        self, produced_end_ms: int | None, batch: PublishedBatch
+    ) -> Iterable[tuple[bytes, bytes | None]]:
+        late = produced_end_ms is not None and batch.timestamp_ms >= produced_end_ms
         keys = self._keys[1:] if late else self._keys
         try:
-            values = await asyncio.get_running_loop().run_in_executor(
+            return await asyncio.get_running_loop().run_in_executor(
                 self._executor, self._values, batch, keys
             )
         except (CorruptDataError, StorageError, ObjectNotFoundError) as exc:
@@ -385,7 +385,6 @@ class ReportReader:
                     f"judged: {exc}"
                 )
             return []
-        return [report for key, value in values if (report := self._decode(batch, key, value))]
 
     def _values(
         self, batch: PublishedBatch, keys: list[bytes]
@@ -397,15 +396,16 @@ class ReportReader:
         about = table.filter(pc.is_in(table["key"], pa.array(keys, pa.binary())))
         return zip(about["key"].to_pylist(), about["value"].to_pylist(), strict=True)
 
-    def _decode(self, batch: PublishedBatch, key: bytes, value: bytes | None) -> Report | None:
+    def _decode(self, batch: PublishedBatch, key: bytes, value: bytes | None) -> list[Report]:
         try:
-            report = decode_report(value or b"")
+            reports = decode_reports(value or b"")
         except CorruptDataError as exc:
             self._damage.add(f"{batch}: {exc}")
-            return None
-        if report is not None and report_key(report) != key:
+            return []
+        if reports and report_key(reports[0]) != key:
             self._damage.add(
-                f"{batch}: audit report about {report.topic!r} under the name of {key.decode()!r}"
+                f"{batch}: audit report about {reports[0].topic!r} under the name of "
+                f"{key.decode()!r}"
             )
-            return None
-        return report
+            return []
+        return reports

@@ -190,7 +190,7 @@ class AsyncProducer:
             answer_timeout_s=answer_timeout_s(config),
         )
         self._audit = ProducedCounters(identity, options.client, now_ms=runtime.wall_ms)
-        self._reporter = AuditReporter(cluster, self._audit.take_reports)
+        self._reporter = AuditReporter(cluster, self._audit.take_reports, steady=True)
         self._state_machine = ProducerStateMachine(
             identity,
             topic.hosts if options.producer_id is None else topic.hosts[: topic.named_partitions],

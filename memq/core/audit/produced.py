@@ -29,7 +29,7 @@ from memq.core.ranges import Interval, contains, difference, intersection, union
 from memq.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
     from memq.core.format.batch import ProducerRun
 
@@ -231,6 +231,7 @@ class ProducedReconciliation:
         topic: the topic.
         reports: those that are judged.
         others: those that are not; what they name is not unreported.
+        only: producers that are compared; None for all.
 
     Raises:
         InvalidRequestError: they name more than `MAX_MESSAGES`.
@@ -242,8 +243,10 @@ class ProducedReconciliation:
         reports: Iterable[ProducedReport],
         *,
         others: Iterable[ProducedReport] = (),
+        only: Container[ProducerName] | None = None,
     ) -> None:
         self._topic = topic
+        self._only = only
         judged = _by_name(reports)
         covered = {name: _covered(group) for name, group in judged.items()}
         messages = sum(end - start for intervals in covered.values() for start, end in intervals)
@@ -297,6 +300,8 @@ class ProducedReconciliation:
             gone: True when its object does not exist any more.
             in_window: whether the Batch is in the window.
         """
+        if not self.needs(write_partition, run, in_window=in_window):
+            return
         name, sequences = _name(write_partition, run), Interval(run.first, run.last + 1)
         for states in self._overlapping(name, sequences):
             states.unreadable(sequences, run.records, _GONE if gone else _DAMAGED)
@@ -369,7 +374,9 @@ class ProducedReconciliation:
         return covered[begin : bisect_left(covered, sequences.end, key=_start)]
 
     def _is_reported(self, name: ProducerName, sequences: Interval) -> bool:
-        """Whether reports name all of it."""
+        """Whether reports name all of it, or nobody asks."""
+        if self._only is not None and name not in self._only:
+            return True
         return intersection(self._reported.get(name, ()), sequences) == [sequences]
 
     def _unreported_of(self, name: ProducerName) -> ProducerAudit:

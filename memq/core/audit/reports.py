@@ -35,7 +35,8 @@ any report says that it was delivered.
 Consumers and jobs report in the same way which offsets they are done with, and what they found
 there (`ConsumedReport`); `memq.core.audit.consumed` says how that is judged.
 
-Reports are JSON in LogMessages of the audit topic. The key says what a report is about
+Reports are JSON in LogMessages of the audit topic; what a producer says about several write
+partitions at once is one of them. The key says what a report is about
 (`report_key`), and its field `kind` says so once more. A reader takes the keys that it knows and
 leaves out kinds that it does not, so a new kind troubles no older reader.
 
@@ -45,6 +46,8 @@ them, `memq.core.audit.result` holds what they find, and `memq.core.audit.render
 
 from __future__ import annotations
 
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -54,7 +57,7 @@ from memq.core.ranges import Interval, union
 from memq.errors import CorruptDataError, InvalidRequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 REPORT_VERSION = 1
 MAX_REPORT_MESSAGES = 10_000_000  # of one report; each costs the audit one byte
@@ -113,7 +116,14 @@ def runs_of(sequences: Iterable[int]) -> list[SequenceRun]:
     return merged_runs(SequenceRun(sequence, sequence) for sequence in sorted(sequences))
 
 
-class ProducedReport(msgspec.Struct, frozen=True, kw_only=True):
+Part = tuple[int, int, int, int, int, int, list[SequenceRun], int]
+"""What `ProducedReport` says of another write partition: `write_partition`, `first`, `last`,
+`records`, `size_bytes`, `crc_sum`, `failed`, `duplicates`."""
+_COUNTS = ("records", "size_bytes", "crc_sum", "failed", "duplicates")
+_PART = ("write_partition", "first", "last", *_COUNTS)
+
+
+class ProducedReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one producer sealed for one write partition in a window of time.
 
     Attributes:
@@ -135,6 +145,7 @@ class ProducedReport(msgspec.Struct, frozen=True, kw_only=True):
             before the window, by an earlier life of the producer.
         incarnation: of the topic; empty where the producer cannot tell.
         client: how the producer names itself.
+        also: the same of other write partitions, while it is JSON.
     """
 
     version: int
@@ -153,6 +164,7 @@ class ProducedReport(msgspec.Struct, frozen=True, kw_only=True):
     duplicates: int = msgspec.field(name="repeats", default=0)
     incarnation: str = ""
     client: str = ""
+    also: list[Part] = []
 
     @property
     def name(self) -> ProducerName:
@@ -296,6 +308,8 @@ _encode = msgspec.json.Encoder().encode
 _decode_kind = msgspec.json.Decoder(_Kind).decode
 _decode_produced = msgspec.json.Decoder(ProducedReport).decode
 _decode_consumed = msgspec.json.Decoder(ConsumedReport).decode
+_part = attrgetter(*_PART)
+_common = attrgetter(*({*ProducedReport.__struct_fields__} - {*_PART, "also"}))
 
 
 def consumed_key(topic: str) -> bytes:
@@ -315,20 +329,42 @@ def encode_report(report: Report) -> bytes:
     return _encode(report)
 
 
-def decode_report(value: bytes) -> Report | None:
-    """A report from its JSON; None where it is of a kind that this reader does not know.
+def encode_reports(reports: Iterable[Report]) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and values; those of one producer about the same window are one value."""
+    for _, group in groupby(reports, _window):
+        first, *others = group
+        if others:
+            first = msgspec.structs.replace(first, also=list(map(_part, others)))
+        yield report_key(first), encode_report(first)
+
+
+def _window(report: Report) -> object:
+    return _common(report) if isinstance(report, ProducedReport) else id(report)
+
+
+def decode_reports(value: bytes) -> list[Report]:
+    """Reports from their JSON; none where it is of a kind that this reader does not know.
 
     Raises:
-        CorruptDataError: it is not a report, or of a version that this reader does not know.
+        CorruptDataError: it is no report, or of a version that this reader does not know.
     """
+    reports: list[Report] = []
     try:
         kind = _decode_kind(value).kind
-        if kind not in ("produced", "consumed"):
-            return None
-        produced = kind == "produced"
-        report: Report = _decode_produced(value) if produced else _decode_consumed(value)
+        if kind == "consumed":
+            reports = [_decode_consumed(value)]
+        elif kind == "produced":
+            first = _decode_produced(value)
+            parts = [dict(zip(_PART, part, strict=True)) for part in first.also]
+            reports = [msgspec.structs.replace(first, also=[], **part) for part in ({}, *parts)]
     except UNDECODABLE as exc:
         raise CorruptDataError(f"not an audit report: {exc}: {value[:80]!r}") from exc
+    for report in reports:
+        _check(report, value)
+    return reports
+
+
+def _check(report: Report, value: bytes) -> None:
     if report.version != REPORT_VERSION:
         raise CorruptDataError(
             f"audit report of version {report.version}; this reader knows {REPORT_VERSION}: "
@@ -340,7 +376,6 @@ def decode_report(value: bytes) -> Report | None:
         raise CorruptDataError(
             f"audit report over {report.messages} Messages; the most is {MAX_REPORT_MESSAGES}"
         )
-    return report
 
 
 def check_consumed(report: ConsumedReport) -> None:

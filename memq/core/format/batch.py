@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -247,38 +248,31 @@ def producer_runs(entries: Iterable[IndexEntry]) -> list[ProducerRun]:
     Runs are as long as they can be whatever the order of the Messages, and stand in the order of
     their sequences. A Message that is there twice begins a run of its own, so that it shows.
     """
-    order = sorted(entries, key=lambda entry: (entry.producer_id, entry.epoch, entry.sequence))
+    order = sorted(entries, key=attrgetter("producer_id", "epoch", "sequence"))
     runs: list[ProducerRun] = []
     for entry in order:
-        run = ProducerRun(
-            entry.producer_id,
-            entry.epoch,
-            entry.sequence,
-            entry.sequence,
-            entry.records,
-            entry.crc32c,
-        )
-        if runs and _follows(runs[-1], run):
-            runs[-1] = _joined(runs[-1], run)
+        if runs and _follows(runs[-1], entry):
+            runs[-1] = _joined(runs[-1], entry)
         else:
-            runs.append(run)
+            sequence = entry.sequence
+            name, counts = (entry.producer_id, entry.epoch), (entry.records, entry.crc32c)
+            runs.append(ProducerRun(*name, sequence, sequence, *counts))
     return runs
 
 
-def _follows(run: ProducerRun, other: ProducerRun) -> bool:
-    return (run.producer_id, run.epoch, run.last + 1) == (
-        other.producer_id,
-        other.epoch,
-        other.first,
+def _follows(run: ProducerRun, entry: IndexEntry) -> bool:
+    return run.last + 1 == entry.sequence and (run.producer_id, run.epoch) == (
+        entry.producer_id,
+        entry.epoch,
     )
 
 
-def _joined(run: ProducerRun, other: ProducerRun) -> ProducerRun:
+def _joined(run: ProducerRun, entry: IndexEntry) -> ProducerRun:
     return ProducerRun(
         run.producer_id,
         run.epoch,
         run.first,
-        other.last,
-        run.records + other.records,
-        (run.crc_sum + other.crc_sum) % 2**64,
+        entry.sequence,
+        run.records + entry.records,
+        (run.crc_sum + entry.crc32c) % 2**64,
     )

@@ -16,7 +16,7 @@ from memq.client.producer.accumulator import SealedMessage
 from memq.client.producer.delivery import Delivery, StoredAt
 from memq.client.producer.state_machine import NamedMessage, StateMachineOptions, WritePartition
 from memq.core.audit import reports as audit
-from memq.core.audit.reports import REPORT_VERSION, ProducedReport, SequenceRun, decode_report
+from memq.core.audit.reports import REPORT_VERSION, ProducedReport, SequenceRun, decode_reports
 from memq.errors import DeliveryTimeoutError
 
 OPTIONS = StateMachineOptions(
@@ -106,7 +106,7 @@ def test_delivered_reports_cover_each_sequence_once(steps, room):
             if outcome == "failed":
                 backlog.put_back(taken)
                 return
-            delivered.extend(decode_report(value) for _, value in taken)
+            delivered.extend(report for _, value in taken for report in decode_reports(value))
 
     for step, argument in steps:
         if step == "seal":
@@ -146,7 +146,7 @@ def test_waiting_reports_are_joined():
     backlog = ReportBacklog()
     backlog.add([report(0, 4, failed=[(1, 1), (4, 4)]), report(5, 9, failed=[(5, 6)])])
     (taken,) = backlog.take(ROOM)
-    joined = decode_report(taken.value)
+    (joined,) = decode_reports(taken.value)
     assert joined == report(
         0,
         9,

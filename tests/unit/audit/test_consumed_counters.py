@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from memq.client.audit import counters as audit_counters
 from memq.client.audit.counters import ConsumedCounters
 from memq.client.audit.reporter import ReportBacklog
-from memq.core.audit.reports import CRC_MODULUS, decode_report
+from memq.core.audit.reports import CRC_MODULUS, decode_reports
 
 
 class Entry(NamedTuple):
@@ -235,7 +235,7 @@ def test_reports_are_what_was_committed(steps):
             member.counters.took_up(0, committed)
     member.counters.gave_up([0])
     backlog.add(member.reports())
-    reports = [decode_report(value) for _, value in backlog.take(1 << 20)]
+    reports = [each for _, value in backlog.take(1 << 20) for each in decode_reports(value)]
     told = [offset for report in reports for offset in range(report.start, report.end)]
     assert told == expected
     for report in reports:

@@ -16,8 +16,9 @@ from memq.core.audit.reports import (
     SequenceRun,
     check_consumed,
     consumed_key,
-    decode_report,
+    decode_reports,
     encode_report,
+    encode_reports,
     merged_runs,
     report_key,
     runs_of,
@@ -44,20 +45,42 @@ REPORT = ProducedReport(
 
 def test_report_survives_its_json() -> None:
     """A report is read back as it was written."""
-    assert decode_report(encode_report(REPORT)) == REPORT
+    assert decode_reports(encode_report(REPORT)) == [REPORT]
+
+
+def test_reports_of_one_window_are_one_value() -> None:
+    """What a producer says of several write partitions takes one value, and far fewer bytes."""
+    several = [msgspec.structs.replace(REPORT, write_partition=number) for number in range(8)]
+    later = msgspec.structs.replace(REPORT, window_end_ms=11)
+    other = msgspec.structs.replace(REPORT, producer_id="q")
+    found = list(encode_reports([*several, later, other, CONSUMED]))
+    keys, values = zip(*found, strict=True)
+    assert keys == (b"t", b"t", b"t", consumed_key("t"))
+    assert [decode_reports(value) for value in values] == [several, [later], [other], [CONSUMED]]
+    assert values[1:] == tuple(map(encode_report, (later, other, CONSUMED)))
+    assert len(values[0]) < sum(len(encode_report(each)) for each in several) / 2
+
+
+@pytest.mark.parametrize("fields", [{"last": -1}, {"records": -1}, {"version": 9}])
+def test_reports_of_one_window_are_checked_one_by_one(fields) -> None:
+    """One that makes no sense is refused with all that stand beside it."""
+    wrong = [msgspec.structs.replace(REPORT, write_partition=at, **fields) for at in range(2)]
+    ((_, value),) = encode_reports(wrong)
+    with pytest.raises(CorruptDataError, match="audit report"):
+        decode_reports(value)
 
 
 @pytest.mark.parametrize("value", [b"", b"{}", b"[1]", b"\xff", b'{"version": 1}'])
 def test_what_is_no_report_is_refused(value) -> None:
     """Anything that is not a report is refused by name."""
     with pytest.raises(CorruptDataError, match="not an audit report"):
-        decode_report(value)
+        decode_reports(value)
 
 
 def test_report_of_another_version_is_refused() -> None:
     """A version that this reader does not know is refused with the way out."""
     with pytest.raises(CorruptDataError, match=r"version 9.*upgrade memq"):
-        decode_report(encode_report(msgspec.structs.replace(REPORT, version=9)))
+        decode_reports(encode_report(msgspec.structs.replace(REPORT, version=9)))
 
 
 @pytest.mark.parametrize(
@@ -85,7 +108,7 @@ def test_report_of_another_version_is_refused() -> None:
 def test_report_with_impossible_ranges_is_refused(fields) -> None:
     """A report that lies about its ranges cannot make the audit fail or run out of memory."""
     with pytest.raises(CorruptDataError, match="audit report"):
-        decode_report(encode_report(msgspec.structs.replace(REPORT, **fields)))
+        decode_reports(encode_report(msgspec.structs.replace(REPORT, **fields)))
 
 
 @given(sequences=st.sets(st.integers(0, 50)))
@@ -129,7 +152,7 @@ CONSUMED = ConsumedReport(
 
 def test_consumed_report_survives_its_json() -> None:
     """It is read back as it was written, and names its kind for other readers."""
-    assert decode_report(encode_report(CONSUMED)) == CONSUMED
+    assert decode_reports(encode_report(CONSUMED)) == [CONSUMED]
     assert msgspec.json.decode(encode_report(CONSUMED))["kind"] == "consumed"
     assert CONSUMED.version == REPORT_VERSION
 
@@ -141,7 +164,7 @@ def test_reports_of_the_first_readers_have_no_kind() -> None:
 
 def test_kind_that_is_not_known_is_left_out() -> None:
     """A report of a later kind is no report for this reader, whatever its fields are."""
-    assert decode_report(b'{"kind": "forgotten", "version": "x"}') is None
+    assert decode_reports(b'{"kind": "forgotten", "version": "x"}') == []
 
 
 def test_kinds_have_keys_of_their_own() -> None:
@@ -170,7 +193,7 @@ def test_consumed_report_with_numbers_that_make_no_sense_is_refused(fields) -> N
     """Such a report is neither sent nor read."""
     wrong = msgspec.structs.replace(CONSUMED, **fields)
     with pytest.raises(CorruptDataError, match="make no sense"):
-        decode_report(encode_report(wrong))
+        decode_reports(encode_report(wrong))
     with pytest.raises(InvalidRequestError, match="numbers must be 0 or more"):
         check_consumed(wrong)
 
