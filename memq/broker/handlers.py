@@ -25,6 +25,7 @@ from memq.errors import (
     MessageTooLargeError,
     NotHostedError,
     OffsetOutOfRangeError,
+    QueueError,
     SchemaMismatchError,
     TopicExistsError,
     TopicRecreatedError,
@@ -217,6 +218,8 @@ class Handlers:
     async def _guarded(self, request: m.Struct, work: Awaitable[T]) -> T:
         try:
             return await work
+        except UnknownTopicError as exc:
+            raise await self._known(getattr(request, "topic", None), exc) from exc
         except MemqError:
             raise
         except Exception as exc:
@@ -224,6 +227,15 @@ class Handlers:
                 raise
             log.exception("unexpected error serving %s", type(request).__name__)
             raise MemqError(f"{type(exc).__name__}: {exc}") from exc
+
+    async def _known(self, name: str | None, error: UnknownTopicError) -> MemqError:
+        """The error; or another one where the topic is there, and only the queue has lost it."""
+        if name is not None:
+            with contextlib.suppress(MemqError):
+                await self._topics.look(name)
+                self._topics.get(name)
+                return QueueError(f"the notification queue has lost topic {name!r}: {error}")
+        return error
 
     async def _wait(self, request: m.FetchNotifications) -> None:
         topic, positions = await self._positions(request)
@@ -484,7 +496,10 @@ class Handlers:
 
     async def _in(self, topic: Topic, live: Mapping[str, Collection[str]]) -> list[str]:
         """Groups of a topic that have stored offsets or live members, sorted."""
-        stored = await self._context.queue.groups(topic.queue_topic)
+        try:
+            stored = await self._context.queue.groups(topic.queue_topic)
+        except UnknownTopicError as exc:
+            raise await self._known(topic.name, exc) from exc
         return sorted({*stored, *live.get(topic.name, ())})
 
     async def _group(self, group: str, topic: Topic) -> m.GroupInfo:
