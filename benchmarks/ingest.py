@@ -13,7 +13,7 @@ import time
 
 from benchmarks.broker import broker_process, scratch_directory
 from memq.core.checksum import crc32c
-from memq.core.format.message import check_message, encode_message, encode_records
+from memq.core.format.message import encode_message, encode_records, open_message
 from memq.core.format.schema import DEFAULT_SCHEMA
 from memq.core.topic import TopicConfig
 from memq.core.wire.client_connection import ClientConnection
@@ -76,7 +76,7 @@ class Loader:
     ) -> float:
         """Send `count` Messages, so many in flight; seconds until the last is acked."""
         crc = crc32c(body)
-        records = check_message(body, DEFAULT_SCHEMA, max_decoded_bytes=1 << 26)
+        records = open_message(body, DEFAULT_SCHEMA, max_decoded_bytes=1 << 26).num_rows
         start = time.perf_counter()
         producer = os.urandom(4).hex()
         acked = 0

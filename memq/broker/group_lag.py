@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from memq.broker.metrics import GroupLag
 from memq.core.wire.messages import PartitionOffset
-from memq.errors import CorruptDataError, MemqError, UnknownTopicError
+from memq.errors import CorruptDataError, MemqError
 
 if TYPE_CHECKING:
     from memq.broker.context import BrokerContext
@@ -69,10 +69,9 @@ class GroupLags:
                     continue  # another broker shows them
                 try:
                     left_out += await self._look_at(hosted.topic, rows)
-                except UnknownTopicError:
-                    continue  # deleted meanwhile
                 except MemqError as exc:
-                    self._context.warn("lag", f"{hosted.topic.name}: lag is not known: {exc}")
+                    if hosted in self._topics.hosted():  # else it was deleted meanwhile
+                        self._context.warn("lag", f"{hosted.topic.name}: lag is not known: {exc}")
             shown = self._context.metrics.lag
             shown.rows, shown.left_out = rows, left_out
         except Exception:  # it only reads: a bug here costs these metrics and no more

@@ -12,7 +12,7 @@ import msgspec
 
 from memq.broker.lag import MAX_POSITIONS
 from memq.broker.stored_groups import StoredGroups
-from memq.core.format.message import check_message
+from memq.core.format.message import TIMESTAMP_COLUMN, open_message, timestamp_range_us
 from memq.core.ranges import retained_in_words
 from memq.core.storage.keys import key_of_uri, parse_object_key
 from memq.core.topic import TopicConfig
@@ -25,6 +25,7 @@ from memq.errors import (
     MessageTooLargeError,
     NotHostedError,
     OffsetOutOfRangeError,
+    QueueError,
     SchemaMismatchError,
     TopicExistsError,
     TopicRecreatedError,
@@ -165,7 +166,7 @@ class Handlers:
                 f"topic {request.topic!r} has no schema {request.schema_id!r}; it has "
                 f"{', '.join(hosted.schemas)}: fetch its metadata again"
             )
-        _check_write(request, write.body, hosted.topic.config.message_bytes, schema)
+        _check_write(request, write.body, hosted.topic.config, schema)
         hosted.messages_received += 1
         hosted.bytes_received += len(write.body)
         partition.write(write)
@@ -217,6 +218,8 @@ class Handlers:
     async def _guarded(self, request: m.Struct, work: Awaitable[T]) -> T:
         try:
             return await work
+        except UnknownTopicError as exc:
+            raise await self._known(getattr(request, "topic", None), exc) from exc
         except MemqError:
             raise
         except Exception as exc:
@@ -224,6 +227,15 @@ class Handlers:
                 raise
             log.exception("unexpected error serving %s", type(request).__name__)
             raise MemqError(f"{type(exc).__name__}: {exc}") from exc
+
+    async def _known(self, name: str | None, error: UnknownTopicError) -> MemqError:
+        """The error; or another one where the topic is there, and only the queue has lost it."""
+        if name is not None:
+            with contextlib.suppress(MemqError):
+                await self._topics.look(name)
+                self._topics.get(name)
+                return QueueError(f"the notification queue has lost topic {name!r}: {error}")
+        return error
 
     async def _wait(self, request: m.FetchNotifications) -> None:
         topic, positions = await self._positions(request)
@@ -484,7 +496,10 @@ class Handlers:
 
     async def _in(self, topic: Topic, live: Mapping[str, Collection[str]]) -> list[str]:
         """Groups of a topic that have stored offsets or live members, sorted."""
-        stored = await self._context.queue.groups(topic.queue_topic)
+        try:
+            stored = await self._context.queue.groups(topic.queue_topic)
+        except UnknownTopicError as exc:
+            raise await self._known(topic.name, exc) from exc
         return sorted({*stored, *live.get(topic.name, ())})
 
     async def _group(self, group: str, topic: Topic) -> m.GroupInfo:
@@ -524,7 +539,8 @@ class Handlers:
         return self._membership.governing
 
 
-def _check_write(request: m.Write, body: Any, message_bytes: int, schema: pa.Schema) -> None:
+def _check_write(request: m.Write, body: Any, config: TopicConfig, schema: pa.Schema) -> None:
+    message_bytes = config.message_bytes
     if len(body) > message_bytes:
         raise MessageTooLargeError(
             f"Message of {len(body)} bytes; topic {request.topic!r} takes up to {message_bytes}: "
@@ -544,11 +560,14 @@ def _check_write(request: m.Write, body: Any, message_bytes: int, schema: pa.Sch
             f"{MAX_PRODUCER_ID} printable ASCII characters, epoch and sequence are not negative, "
             "acks is -1, 0 or 1"
         )
-    records = check_message(body, schema, max_decoded_bytes=message_bytes)
-    if records != request.records:
+    rows = open_message(body, schema, max_decoded_bytes=message_bytes)
+    if len(rows) != request.records:
         raise InvalidRequestError(
-            f"the header says {counted(request.records, 'record')}, the body has {records}"
+            f"the header says {counted(request.records, 'record')}, the body has {len(rows)}"
         )
+    if config.time_column != TIMESTAMP_COLUMN:  # which producers know nothing of
+        times = timestamp_range_us(rows, config.time_column)
+        request.min_timestamp_us, request.max_timestamp_us = times
 
 
 def _only_reads(request: m.Struct) -> bool:

@@ -56,6 +56,7 @@ from memq.broker.recover_scan import (
 from memq.core.files import explain, lock_exclusively, make_folders, sync_folder
 from memq.core.format.batch import BatchBuilder
 from memq.core.format.index import BatchIndex
+from memq.core.format.message import TIMESTAMP_COLUMN
 from memq.core.format.schema import DEFAULT_SCHEMA, schema_id, serialize_schema
 from memq.core.governor.catalog import Catalog
 from memq.core.governor.topics import Topic
@@ -463,11 +464,12 @@ class _Recovery:
         infos = self.objects.get((name, incarnation), [])
         damaged: list[str] = []
         schemas: dict[str, bytes] = {}
-        write_partitions, created_ms = 1, 0
+        write_partitions, created_ms, time_column = 1, 0, TIMESTAMP_COLUMN
         for stored in readable(self._storage, infos, self._schemas, damaged):
             schemas.setdefault(schema_id(stored.schema), stored.schema)
             write_partitions = max(write_partitions, stored.parsed.write_partition + 1)
             created_ms = created_ms or stored.parsed.sealed_ms
+            time_column = stored.about.metadata.time_column
         default = serialize_schema(DEFAULT_SCHEMA)
         file = self.in_queue.get(f"{name}.{incarnation}")
         # Until somebody says how long it is to be retained, nothing of it expires.
@@ -476,6 +478,7 @@ class _Recovery:
             name,
             **options,
             write_partitions=write_partitions,
+            time_column=time_column,
             read_partitions=file.partitions if isinstance(file, TopicFile) else 1,
         )
         if schemas and schema_id(default) not in schemas:

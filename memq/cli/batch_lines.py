@@ -62,7 +62,7 @@ def _rows_as_json(batch: Batch) -> Iterator[dict[str, Any]]:
     written = _Written("jsonl", batch.schema)
     for section in batch.sections:
         origins = zip(
-            timestamps_us(section.rows),
+            timestamps_us(section.rows, batch.time_column),
             repeat(batch.topic),
             repeat(batch.partition),
             repeat(batch.offset),

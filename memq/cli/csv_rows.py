@@ -9,11 +9,12 @@ text are `{"base64": "…"}`, as in the JSON that `memq consume` prints.
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections import Counter
 from csv import Error as CsvError
 from csv import reader
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,8 +23,11 @@ from pyarrow import csv
 
 from memq.cli.json_rows import (
     BASE64_BEGINS,
+    BYTE_ORDER_MARK,
+    EXACT_WHOLES,
     Rows,
     bytes_of_text,
+    is_another,
     is_binary,
     is_time,
     json_cells,
@@ -41,6 +45,7 @@ if TYPE_CHECKING:
 
 _CELL = re.compile(r"In CSV column #(\d+): Row #(\d+): (?:CSV conversion error to )?")
 _ROW = re.compile(r"CSV parse error: Row #(\d+): ")
+_HEXADECIMAL = re.compile(rb"[+-]?0[xX]")
 
 
 class Dialect(NamedTuple):
@@ -77,85 +82,41 @@ def csv_rows(
         MessageTooLargeError: a row is larger than a block.
     """
     names = _read_names(stream, schema, dialect.delimiter, block_bytes)
-    number = 2
-    try:
-        if not stream.peek(1):
-            return
-        source = _Tail(stream)
-        for batch, last in _with_last(_open(source, names, schema, dialect, block_bytes)):
-            if last:
-                _check_end(batch, source.tail, number)
-            table = _with_times(_typed(batch, schema, number), schema, now_us())
-            yield Rows(table, range(number, number + batch.num_rows))
-            number += batch.num_rows
-    except ARROW_ERRORS as exc:
-        raise _refusal(str(exc), names, number, block_bytes) from exc
-
-
-def _with_last(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, bool]]:
-    """Each RecordBatch, and whether it is the last; an error comes after those before it."""
-    batch = next(batches, None)
-    while batch is not None:
-        try:
-            following = next(batches, None)
-        except ARROW_ERRORS:
-            yield batch, False
-            raise
-        yield batch, following is None
-        batch = following
-
-
-class _Tail(io.RawIOBase):
-    """A stream that knows the last two blocks that were read of it, of which all but the last one
-    are whole.
-
-    Args:
-        stream: to read.
-    """
-
-    def __init__(self, stream: BufferedReader) -> None:
-        super().__init__()
-        self._stream = stream
-        self._blocks = (b"", b"")
-
-    @property
-    def tail(self) -> bytes:
-        """The bytes of these."""
-        return b"".join(self._blocks)
-
-    def readable(self) -> bool:
-        """Yes."""
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        """As the stream does."""
-        data = self._stream.read(size)
-        if data:
-            self._blocks = (self._blocks[1], data)
-        return data
-
-
-def _check_end(batch: pa.RecordBatch, tail: bytes, number: int) -> None:
-    """Refuse a file that ends within a quoted cell: Arrow takes the rest of the file for the cell.
-
-    Args:
-        batch: the last rows.
-        tail: the last bytes of the file, as many as a row may have.
-        number: of the first of the rows.
-
-    Raises:
-        InvalidRequestError: the last cell has no quote at its end.
-    """
-    last = batch.column(batch.num_columns - 1)[-1].as_py() if batch.num_rows else None
-    if isinstance(last, str):
-        last = last.encode()
-    if isinstance(last, bytes):
-        quoted = b'"' + last.replace(b'"', b'""')
-        if tail.endswith(quoted) and not tail.endswith(quoted + b'"'):
+    whole_rows, last_row = _row_patterns(dialect.delimiter)
+    rest, number = b"", 2
+    while True:
+        more = stream.read(block_bytes - len(rest))
+        block = rest + more
+        match = whole_rows.match(block) if more else last_row.fullmatch(block)
+        if match is None:
             raise InvalidRequestError(
-                f"row {number + batch.num_rows - 1}: a quote is left open, up to the end of the "
-                "input"
+                f"row {number}: a quote is left open, up to the end of the input"
             )
+        if not match.end() and len(block) == block_bytes:
+            raise MessageTooLargeError(
+                f"row {number} has more than {block_bytes} bytes, which fit into no Message of "
+                "this topic; is a quote left open?"
+            )
+        rest = block[match.end() :]
+        if match.end():
+            table = _table(block[: match.end()], names, schema, dialect, number)
+            yield Rows(_with_times(table, schema, now_us()), range(number, number + len(table)))
+            number += len(table)
+        if not more:
+            return
+
+
+def _row_patterns(delimiter: str) -> tuple[re.Pattern[bytes], re.Pattern[bytes]]:
+    """What matches as many whole rows as there are, and what matches one that ends the file.
+
+    A quote opens a cell only at its beginning. A carriage return that ends a block may be half of
+    a newline.
+    """
+    between = re.escape(delimiter.encode())
+    plain = rb"[^%b\r\n]*+" % between
+    cell = rb'(?:"[^"]*+(?:""[^"]*+)*+"%b|(?!")%b)' % (plain, plain)
+    row = rb"(?:%b%b)*+%b" % (cell, between, cell)
+    return re.compile(rb"(?>%b(?:\r?\n|\r(?!\Z)))*+" % row), re.compile(row + rb"\r?\n?")
 
 
 def _read_names(
@@ -172,7 +133,7 @@ def _read_names(
         while line.count(b'"') % 2 and (more := stream.readline(most_bytes - len(line))):
             line += more  # a name with a newline in it
         text = line.decode("utf-8-sig").removesuffix("\n").removesuffix("\r")
-        names = _names_in(text, delimiter)
+        names = _names_in(text if len(line) < most_bytes else "", delimiter)
     except (ValueError, CsvError) as exc:
         raise InvalidRequestError(
             f"the first line names no columns; the topic has {columns}: {exc}"
@@ -201,33 +162,87 @@ def _read_names(
 
 def _names_in(text: str, delimiter: str) -> list[str]:
     if not text:
-        raise ValueError("it is empty")
-    if "\r" in text and '"' not in text:
+        raise ValueError("it is empty, or as long as a block")
+    names, *more = reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    if more:
         raise ValueError("lines must end with a newline, not with a carriage return alone")
-    return next(reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True))
+    return names
 
 
-def _open(
-    stream: _Tail,
-    names: list[str],
-    schema: pa.Schema,
-    dialect: Dialect,
-    block_bytes: int,
-) -> Any:
-    # On this thread alone: then rows are numbered from the beginning of the file in every error.
-    read = csv.ReadOptions(column_names=names, block_size=block_bytes, use_threads=False)
+def _table(
+    data: bytes, names: list[str], schema: pa.Schema, dialect: Dialect, number: int
+) -> pa.Table:
+    """Some whole rows, of which the first has a number. Where Arrow cuts, it may lose a byte.
+
+    Raises:
+        InvalidRequestError: a row does not fit.
+    """
+    if data.startswith(BYTE_ORDER_MARK):  # Arrow drops one, and it is none: a row begins with it
+        data = BYTE_ORDER_MARK + data
     parse = csv.ParseOptions(
         delimiter=dialect.delimiter,
         newlines_in_values=True,
         ignore_empty_lines=len(names) > 1,  # of one column: a null
     )
-    convert = csv.ConvertOptions(
-        column_types={name: _cell_type(schema.field(name)) for name in names},
-        null_values=[dialect.null],
-        strings_can_be_null=True,
-        quoted_strings_can_be_null=False,
-    )
-    return csv.open_csv(stream, read_options=read, parse_options=parse, convert_options=convert)
+    # On this thread alone: else errors number no rows.
+    options = csv.ReadOptions(column_names=names, block_size=len(data), use_threads=False)
+
+    def read(kinds: dict[str, pa.DataType], *, quoted_null: bool) -> pa.Table:
+        convert = csv.ConvertOptions(
+            column_types=kinds,
+            include_columns=list(kinds),
+            null_values=[dialect.null],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=quoted_null,
+        )
+        return csv.read_csv(pa.BufferReader(data), options, parse, convert)
+
+    kinds = {name: _cell_type(schema.field(name)) for name in names}
+    texts = {name: kind for name, kind in kinds.items() if _is_text(schema.field(name).type)}
+    others = {name: kind for name, kind in kinds.items() if name not in texts}
+    try:
+        if texts and others and b'"%b"' % dialect.null.encode() in data:
+            read_texts, rows = read(texts, quoted_null=False), read(others, quoted_null=True)
+            rows = pa.table({each: (read_texts if each in texts else rows)[each] for each in names})
+        else:
+            rows = read(kinds, quoted_null=not texts)
+        table = _typed(rows, schema, number)
+        for name in _doubtful(table, schema, data):
+            written = read({name: pa.utf8()}, quoted_null=True)[name].to_pylist()
+            values = table[name].to_pylist()
+            for row, (text, value) in enumerate(zip(written, values, strict=True), number):
+                if value is not None and not _is_as_written(text.strip(), value):
+                    raise InvalidRequestError(
+                        f"row {row}, column {name!r}: {text} does not fit; it would be {value}"
+                    )
+    except ARROW_ERRORS as exc:
+        raise _refusal(str(exc), names, number) from exc
+    return table
+
+
+def _doubtful(table: pa.Table, schema: pa.Schema, data: bytes) -> Iterator[str]:
+    """The columns of numbers that may be others than were written."""
+    hexadecimal = _HEXADECIMAL.search(data)
+    for name in table.column_names:
+        kind = schema.field(name).type
+        if pat.is_integer(kind):
+            if hexadecimal:
+                yield name
+        elif pat.is_floating(kind):
+            large = pc.greater_equal(pc.abs(table[name].cast(pa.float64())), EXACT_WHOLES)
+            if pc.any(large).as_py():
+                yield name
+
+
+def _is_as_written(text: str, value: float) -> bool:
+    """Whether a number is what its cell says: Arrow takes 0xFF for the bits of an int8."""
+    if _HEXADECIMAL.match(text.encode()):
+        return False
+    if isinstance(value, int):
+        return True
+    if text.lstrip("+-").isdecimal():
+        return not is_another(int(text), value)
+    return math.isfinite(value) or "n" in text.lower()  # as in inf and nan
 
 
 def _cell_type(field: pa.Field) -> pa.DataType:
@@ -242,14 +257,19 @@ def _cell_type(field: pa.Field) -> pa.DataType:
     return pa.utf8() if pat.is_nested(kind) or pat.is_duration(kind) else kind
 
 
-def _typed(batch: pa.RecordBatch, schema: pa.Schema, number: int) -> pa.Table:
+def _is_text(kind: pa.DataType) -> bool:
+    """Whether cells of a type are values as they stand, an empty one too."""
+    return bool(pat.is_string(kind) or pat.is_large_string(kind) or is_binary(kind))
+
+
+def _typed(table: pa.Table, schema: pa.Schema, number: int) -> pa.Table:
     """The rows, with what Arrow has no cells for.
 
     Raises:
         InvalidRequestError: a cell does not fit.
     """
     columns = []
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+    for name, column in zip(table.column_names, table.columns, strict=True):
         kind = schema.field(name).type
         convert = _conversion(kind)
         if convert is None:
@@ -266,7 +286,7 @@ def _typed(batch: pa.RecordBatch, schema: pa.Schema, number: int) -> pa.Table:
                         f"row {number + row}, column {name!r}: {exc}"
                     ) from exc
             raise
-    return pa.table(columns, batch.schema.names)
+    return pa.table(columns, table.column_names)
 
 
 def _conversion(kind: pa.DataType) -> Callable[[pa.Array], pa.Array] | None:
@@ -315,19 +335,12 @@ def _with_times(table: pa.Table, schema: pa.Schema, now_us: int) -> pa.Table:
     return table.set_column(position, field, table.column(position).fill_null(now))
 
 
-def _refusal(
-    reason: str, names: list[str], number: int, block_bytes: int
-) -> InvalidRequestError | MessageTooLargeError:
-    """What Arrow says of a file without its first line."""
+def _refusal(reason: str, names: list[str], number: int) -> InvalidRequestError:
+    """What Arrow says of rows, the first of which has this number."""
     reason = without_advice(reason)
-    if "straddling" in reason:
-        return MessageTooLargeError(
-            f"a row from row {number} on has more than {block_bytes} bytes, which fit into no "
-            "Message of this topic; is a quote left open?"
-        )
     if (cell := _CELL.match(reason)) is not None:
-        name, row = names[int(cell[1])], int(cell[2]) + 1
+        name, row = names[int(cell[1])], int(cell[2]) + number - 1
         return InvalidRequestError(f"row {row}, column {name!r}: {reason[cell.end() :]}")
     if (bad := _ROW.match(reason)) is not None:
-        return InvalidRequestError(f"row {int(bad[1]) + 1}: {reason[bad.end() :]}")
-    return InvalidRequestError(f"the input is no CSV: {reason}")
+        return InvalidRequestError(f"row {int(bad[1]) + number - 1}: {reason[bad.end() :]}")
+    return InvalidRequestError(f"row {number} or a later one is no CSV: {reason}")

@@ -18,7 +18,9 @@ from __future__ import annotations
 import base64
 import binascii
 import datetime as dt
+import json
 import re
+from collections import Counter
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import chain
@@ -70,6 +72,15 @@ _HINTS = {
 }
 
 
+BYTE_ORDER_MARK = "\ufeff".encode()
+EXACT_WHOLES = 2_048
+"""Up to here each floating point type has all whole numbers."""
+
+_KEYS = re.compile(rb'"([^"]*)"\s*+(:?)')  # texts of JSON without escapes, and which are keys
+_PAIRS = re.compile(rb"\\\\|\\u[dD][89abAB]..\\u[dD][c-fC-F]..")  # of surrogates, and no escapes
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]..")
+
+
 class Rows(NamedTuple):
     """Some rows, and where they come from.
 
@@ -98,7 +109,8 @@ def json_rows(
     shape: _Shape | None = None
     number = 0
     for block in blocks:
-        numbered = [(at, line) for at, line in enumerate(block, number + 1) if line.strip()]
+        lines = block if number else [block[0].removeprefix(BYTE_ORDER_MARK), *block[1:]]
+        numbered = [(at, line) for at, line in enumerate(lines, number + 1) if line.strip()]
         number += len(block)
         if not numbered:
             continue
@@ -115,7 +127,7 @@ def _rows_of(
         try:
             decoded.append(shape.decode(line))
         except UNDECODABLE as exc:
-            failure = _refusal(number, line, f"{exc}{shape.hint(str(exc))}")
+            failure = _refusal(number, line, f"{_why(exc, line)}{shape.hint(str(exc))}")
             break
     now = now_us()
     try:
@@ -135,6 +147,14 @@ def _rows_of(
         yield Rows(table, [number for number, _ in numbered[: len(decoded)]])
     if failure is not None:
         raise failure
+
+
+def _why(exc: Exception, line: bytes) -> str:
+    """What is wrong with a line that is no JSON."""
+    lone = _SURROGATE.search(_PAIRS.sub(b"", line))
+    if lone is None or not isinstance(exc, msgspec.DecodeError):
+        return str(exc)
+    return f"{lone[0].decode(errors='replace')} is half of a character, which no text can hold"
 
 
 def good_prefix(
@@ -158,6 +178,7 @@ def good_prefix(
 
 def _refusal(number: int, line: bytes, reason: str) -> InvalidRequestError:
     shown = line[:_SHOWN].decode(errors="backslashreplace") + "…" * (len(line) > _SHOWN)
+    shown = shown.replace("\ufeff", r"\ufeff")  # a byte order mark shows nothing
     return InvalidRequestError(f"line {number}: {reason}: {shown}")
 
 
@@ -187,7 +208,7 @@ class _Shape:
 def _shape_of(schema: pa.Schema, first: bytes) -> _Shape:
     if schema.equals(DEFAULT_SCHEMA):
         return _Shape(
-            msgspec.json.Decoder(_consumed(_Bytes | None)).decode,
+            _decoder(_consumed(_Bytes | None)),
             _log_messages,
             _hint,
         )
@@ -196,11 +217,34 @@ def _shape_of(schema: pa.Schema, first: bytes) -> _Shape:
         _fields_of(first) - {_EXPORTED_FIELD} != _CONSUMED_FIELDS
         or set(schema.names) >= _CONSUMED_FIELDS
     ):
-        return _Shape(msgspec.json.Decoder(row).decode, lambda rows, now: _table(rows, schema, now))
+        return _Shape(_decoder(row), lambda rows, now: _table(rows, schema, now))
     return _Shape(
-        msgspec.json.Decoder(_consumed(row)).decode,
+        _decoder(_consumed(row)),
         lambda rows, now: _table([each.value for each in rows], schema, now),
     )
+
+
+def _decoder(kind: Any) -> Callable[[bytes], Any]:
+    """What decodes JSON of a type, and refuses an object that names a field twice.
+
+    The decoder would take the last one without a word.
+    """
+    decode = msgspec.json.Decoder(kind).decode
+
+    def decode_once(line: bytes) -> Any:
+        found = decode(line)
+        keys = [key for key, colon in _KEYS.findall(line) if colon]
+        if b"\\" in line or len(set(keys)) < len(keys):
+            json.loads(line, object_pairs_hook=_check_keys, parse_int=str, parse_float=str)
+        return found
+
+    return decode_once
+
+
+def _check_keys(pairs: list[tuple[str, Any]]) -> None:
+    for key, count in Counter(key for key, _ in pairs).items():
+        if count > 1:
+            raise msgspec.ValidationError(f"Object contains field `{key}` {count} times")
 
 
 def _hint(reason: str) -> str:
@@ -357,9 +401,8 @@ _JSON_TYPES: tuple[tuple[Callable[[pa.DataType], bool], Any], ...] = (
     (pat.is_null, None),
     (pat.is_boolean, bool),
     (pat.is_integer, int),
-    (pat.is_floating, float | _NotFinite),
+    (pat.is_floating, int | float | _NotFinite),
     (pat.is_decimal, Decimal),
-    (pat.is_duration, dt.timedelta),
     (is_binary, _Bytes),
 )
 
@@ -370,9 +413,9 @@ def json_cells(texts: list[str | None], kind: pa.DataType) -> pa.Array:
     Raises:
         ValueError: one does not fit, or is no JSON.
     """
-    decode = msgspec.json.Decoder(_json_type(kind)).decode
+    decode = _decoder(_json_type(kind))
     try:
-        return _array([None if text is None else decode(text) for text in texts], kind)
+        return _array([None if text is None else decode(text.encode()) for text in texts], kind)
     except (*UNDECODABLE, *_REFUSED) as exc:
         raise ValueError(str(exc)) from exc
 
@@ -421,14 +464,33 @@ def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
         return _nested_array(values, kind)
     if pat.is_floating(kind):
         floats = [None if value is None else float(value) for value in values]
-        return narrowed(pa.array(floats, pa.float64()), kind)
+        found = narrowed(pa.array(floats, pa.float64()), kind)
+        if any(type(value) is int and abs(value) > EXACT_WHOLES for value in values):
+            for value, is_now in zip(values, found.cast(pa.float64()).to_pylist(), strict=True):
+                if type(value) is int and is_another(value, is_now):
+                    raise ValueError(f"{value} does not fit into {kind}; it would be {is_now:.0f}")
+        return found
     if is_binary(kind):
         return pa.array(map(_bytes, values), kind)
     if pat.is_duration(kind):
-        return pa.array(values, pa.duration("us")).cast(kind)
+        return pa.array(map(_duration, values), pa.duration("us")).cast(kind)
     if pat.is_temporal(kind):
         return _times(values, kind)
     return pa.array(values, kind)
+
+
+def is_another(whole: int, is_now: float) -> bool:
+    """Whether a whole number has become another one as a number of floating point.
+
+    The shortest digits that stand for a float are that float, as other programs write them.
+    """
+    return is_now != whole and Decimal(repr(is_now)) != whole
+
+
+def _duration(text: str | None) -> dt.timedelta | None:
+    if text is not None and _FINER.search(text):
+        raise ValueError(f"{text!r} is finer than a microsecond")
+    return msgspec.convert(text, dt.timedelta | None)
 
 
 def narrowed(floats: pa.Array, kind: pa.DataType) -> pa.Array:

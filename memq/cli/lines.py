@@ -116,7 +116,9 @@ def object_records(reader: BatchReader) -> Iterator[dict[str, Any]]:
     )
     for position, entry in enumerate(entries):
         sections = arrange([(entry, reader.read(position))], reader.schema, "none")
-        for message in Batch(unknown, -1, -1, reader.schema, sections):
+        batch = Batch(unknown, -1, -1, reader.schema, sections)
+        batch.time_column = metadata.time_column
+        for message in batch:
             found = json_object(message)
             del found["partition"], found["offset"]
             yield found

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from memq.client.producer.options import ProducerArguments
 
 BLOCK_BYTES = 1 << 20  # splitting much less costs more per line; much more only waits in memory
+_IN_CSV = b'\0\r\n"'  # what no delimiter can be
 _JSON_NAMES_BYTES = 64 << 10  # of a line, beside its values
 
 _SHAPING = ("acks", "linger", "message_bytes", "compression", "max_in_flight")
@@ -203,8 +204,10 @@ def _check_usage(
         raise click.UsageError("--key-separator is for --format lines, and without --key")
     if form != "csv" and not (delimiter is None and null is None):
         raise click.UsageError("--delimiter and --null are for --format csv")
-    if delimiter is not None and not (len(delimiter) == 1 and delimiter.isascii()):
-        raise click.UsageError("--delimiter must be one ASCII character")
+    if delimiter is not None and (
+        len(delimiter) > 1 or not delimiter.isascii() or delimiter in _IN_CSV
+    ):
+        raise click.UsageError("--delimiter must be one ASCII character, and no quote or newline")
 
 
 class Same(NamedTuple):

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.types as pat
 from pyarrow import parquet
 
+from memq.cli.json_rows import BYTE_ORDER_MARK
 from memq.core.decoding import UNDECODABLE
 from memq.core.format.envelope import ARROW_ERRORS
 from memq.core.format.schema import MAX_NESTING, serialize_schema
@@ -157,8 +158,8 @@ def _schema_in(file: IO[bytes]) -> pa.Schema:
     file.seek(0)
     if magic.startswith(b"PAR1"):
         return parquet.read_schema(file)
-    if magic.lstrip()[:1] in (b"[", b"{"):
-        return _from_json(file.read(_MAX_FILE_BYTES))
+    if magic.removeprefix(BYTE_ORDER_MARK).lstrip()[:1] in (b"[", b"{"):
+        return _from_json(file.read(_MAX_FILE_BYTES).removeprefix(BYTE_ORDER_MARK))
     reader = pa.ipc.open_file if magic == b"ARROW1" else pa.ipc.open_stream
     return reader(file).schema
 

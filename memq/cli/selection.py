@@ -88,7 +88,8 @@ def select(client: SyncTopicClient, topic: str, asked: Asked) -> Selection:
     """Find out where that begins and ends.
 
     Raises:
-        InvalidRequestError: there is no such partition, or the times are none.
+        InvalidRequestError: there is no such partition, the times are none, or LogMessages of the
+            topic have no time.
         OffsetOutOfRangeError: the range is not retained.
         MemqError: the brokers failed.
     """
@@ -106,6 +107,7 @@ def select(client: SyncTopicClient, topic: str, asked: Asked) -> Selection:
     if asked.by_time:
         times = EventTimes.between(asked.since, asked.until)
         assert times is not None  # noqa: S101 - some are given
+        times = times.of_topic(client.info())
         return Selection(ends | _first_at(client, chosen, times), stop, times=times)
     if asked.partitions:
         begin = {each.partition: each.start for each in chosen}

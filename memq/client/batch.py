@@ -27,10 +27,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.types as pat
 
 from memq.core.format.envelope import ARROW_ERRORS
-from memq.core.format.message import TIMESTAMP_COLUMN
+from memq.core.format.message import TIMESTAMP_COLUMN, time_position
 from memq.core.format.schema import DEFAULT_SCHEMA
 from memq.errors import (
     ConfigError,
@@ -68,7 +67,7 @@ class LogMessage(NamedTuple):
         value: its value; None is a tombstone. A LogMessage of a typed topic has a dict here, its
             row by column name, and neither key nor headers.
         headers: its headers as pairs of name and value, or None.
-        timestamp_us: microseconds since 1970 UTC; 0 in a typed topic without a column `timestamp`.
+        timestamp_us: microseconds since 1970 UTC; 0 in a typed topic without its `time_column`.
         topic: the topic.
         partition: read partition of its Batch.
         offset: of its Batch.
@@ -129,6 +128,7 @@ class Batch:
         offset: of the notification in it.
         schema: of the rows.
         sections: the rows with their origins, in the order that the consumer was asked for.
+        time_column: that has the time of a row.
     """
 
     def __init__(
@@ -145,6 +145,7 @@ class Batch:
         self.offset = offset
         self.schema = schema
         self.sections = sections
+        self.time_column = TIMESTAMP_COLUMN
         self._records = sum(section.rows.num_rows for section in sections)
 
     def __repr__(self) -> str:
@@ -194,22 +195,25 @@ class Batch:
                 parts.append(_part(section, start, end))
                 length -= end - start
             start = max(0, start - count)
-        return self._of(parts)
+        return self.of(parts)
 
     def where(self, wanted: Callable[[pa.RecordBatch], pa.BooleanArray]) -> Batch:
         """Those of its LogMessages whose rows are wanted: a function says so for many at a time."""
-        return self._of([_chosen(section, wanted(section.rows)) for section in self.sections])
+        return self.of([_chosen(section, wanted(section.rows)) for section in self.sections])
 
-    def _of(self, sections: list[Section]) -> Batch:
-        return Batch(self.notification, self.partition, self.offset, self.schema, sections)
+    def of(self, sections: list[Section]) -> Batch:
+        """This Batch with other rows of it."""
+        batch = Batch(self.notification, self.partition, self.offset, self.schema, sections)
+        batch.time_column = self.time_column
+        return batch
 
     def _rows(
-        self, section: Section, columns: Callable[[pa.RecordBatch], _Columns]
+        self, section: Section, columns: Callable[[pa.RecordBatch, str], _Columns]
     ) -> Iterator[LogMessage]:
         return map(
             _log_message,
             zip(
-                *columns(section.rows),
+                *columns(section.rows, self.time_column),
                 repeat(self.topic),
                 repeat(self.partition),
                 repeat(self.offset),
@@ -245,7 +249,7 @@ def _chosen(section: Section, wanted: pa.BooleanArray) -> Section:
     return Section(rows, part(producer_ids), part(epochs), part(sequences), part(positions))
 
 
-def _default_columns(rows: pa.RecordBatch) -> _Columns:
+def _default_columns(rows: pa.RecordBatch, _: str) -> _Columns:
     keys, values, headers, timestamps = rows.columns
     return (
         repeat(None) if keys.null_count == len(keys) else keys.to_pylist(),
@@ -255,20 +259,20 @@ def _default_columns(rows: pa.RecordBatch) -> _Columns:
     )
 
 
-def _typed_columns(rows: pa.RecordBatch) -> _Columns:
+def _typed_columns(rows: pa.RecordBatch, time_column: str) -> _Columns:
     try:
         values = rows.to_pylist()
     except (*ARROW_ERRORS, OverflowError) as exc:
         raise InvalidRequestError(
             f"some value has no Python object of its type, use to_arrow(): {exc}"
         ) from exc
-    return repeat(None), values, repeat(None), timestamps_us(rows)
+    return repeat(None), values, repeat(None), timestamps_us(rows, time_column)
 
 
-def timestamps_us(rows: pa.RecordBatch) -> Iterable[int]:
+def timestamps_us(rows: pa.RecordBatch, time_column: str) -> Iterable[int]:
     """Times of rows in microseconds since 1970 UTC; 0 where they have none."""
-    position = rows.schema.get_field_index(TIMESTAMP_COLUMN)
-    if position < 0 or not pat.is_timestamp(rows.schema.types[position]):
+    position = time_position(rows.schema, time_column)
+    if position < 0:
         return repeat(0)
     column = rows.column(position)
     per_second = _TICKS_PER_SECOND[column.type.unit]

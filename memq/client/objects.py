@@ -292,8 +292,7 @@ class BatchSource:
         messages = enumerate(zip(fetched.entries, fetched.rows, strict=True))
         kept = [message for position, message in messages if position not in left_out]
         batch = fetched.batch
-        sections = arrange(kept, batch.schema, self._order)
-        return Batch(batch.notification, batch.partition, batch.offset, batch.schema, sections)
+        return batch.of(arrange(kept, batch.schema, self._order))
 
     async def _read(self, published: PublishedBatch, left_s: float) -> FetchedBatch:
         run = asyncio.get_running_loop().run_in_executor
@@ -383,6 +382,7 @@ def decode(data: Any, published: PublishedBatch, order: Order) -> FetchedBatch:
         raise _damaged(published, f"the object holds Batch {reader.metadata.batch_id}")
     sections = arrange(list(zip(reader.entries, rows, strict=True)), reader.schema, order)
     batch = Batch(notification, published.partition, published.offset, reader.schema, sections)
+    batch.time_column = reader.metadata.time_column
     # Compressed rows take more than their bytes did, all others refer to these.
     decoded_bytes = sum(message.get_total_buffer_size() for message in rows)
     return FetchedBatch(batch, reader.entries, rows, max(decoded_bytes, notification.size_bytes))

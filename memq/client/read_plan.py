@@ -13,7 +13,7 @@ read, and the duplicates; it takes no memory for the Batches between them, whose
 fetched once more as the read goes on. So it is small whatever the topic holds, what is published
 later does not change it, and retention that passes its first Batch ends the read with an error.
 
-The time of a record is the column `timestamp` of its row. Rows that have none, and rows of Batches
+The time of a record is in the topic's `time_column`. Rows that have none, and rows of Batches
 from before a typed topic got the column, have no time and are in no range of times.
 
 Duplicates are found as in a plan of Spark: the names of all Messages are in the notifications, and
@@ -32,13 +32,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.types as pat
 
 from memq.client.duplicates import MAX_INTERVALS, DuplicateWindow, MessageNames
 from memq.client.objects import map_ahead
 from memq.client.start import time_us
 from memq.client.topic import check_retained
-from memq.core.format.message import TIMESTAMP_COLUMN
+from memq.core.format.message import TIMESTAMP_COLUMN, time_position
+from memq.core.format.schema import deserialize_schema
 from memq.core.ranges import OffsetRange
 from memq.core.units import counted, iso_ms
 from memq.errors import InvalidRequestError, OffsetOutOfRangeError
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from memq.client.objects import BatchSource
     from memq.client.topic import TopicClient
     from memq.core.notification.notification import Notification, PublishedBatch
-    from memq.core.wire.messages import PartitionOffsets
+    from memq.core.wire.messages import PartitionOffsets, TopicInfo
 
 log = logging.getLogger("memq.client.read")
 
@@ -68,10 +68,12 @@ class EventTimes(NamedTuple):
     Attributes:
         start_us: microseconds since 1970 UTC; None for no beginning.
         end_us: likewise; None for no end.
+        column: that has the time of a row.
     """
 
     start_us: int | None
     end_us: int | None
+    column: str = TIMESTAMP_COLUMN
 
     @classmethod
     def between(cls, start: datetime | None, end: datetime | None) -> EventTimes | None:
@@ -91,6 +93,21 @@ class EventTimes(NamedTuple):
                 f"the times end at {end.isoformat()}, before they start at {start.isoformat()}"
             )
         return times
+
+    def of_topic(self, info: TopicInfo) -> EventTimes:
+        """These times in a topic.
+
+        Raises:
+            InvalidRequestError: its rows have no time.
+        """
+        name, column = info.config.name, info.config.time_column
+        if time_position(deserialize_schema(info.schemas[info.schema_id]), column) < 0:
+            raise InvalidRequestError(
+                f"records of topic {name!r} have no time: it has no column {column!r} of an Arrow "
+                "timestamp type. Read it by offsets; those of what was published at a time are in "
+                f"AdminClient.offsets(topic, at=time), and `memq offsets {name} --at 1h`"
+            )
+        return self._replace(column=column)
 
     def includes(self, timestamp_us: int) -> bool:
         """Whether this is one of the times."""
@@ -116,8 +133,8 @@ class EventTimes(NamedTuple):
 
     def wanted(self, rows: pa.RecordBatch) -> pa.BooleanArray:
         """Which rows have one of the times."""
-        position = rows.schema.get_field_index(TIMESTAMP_COLUMN)
-        if position < 0 or not pat.is_timestamp(rows.schema.types[position]):
+        position = time_position(rows.schema, self.column)
+        if position < 0:
             return pa.repeat(pa.scalar(False), len(rows))
         column = rows.column(position)
         ticks, per_second = column.view(pa.int64()), _TICKS_PER_SECOND[column.type.unit]
@@ -285,7 +302,8 @@ async def plan_read(
 
     Raises:
         ConfigError: a time has no time zone.
-        InvalidRequestError: there is no such partition, or the offsets or times are no range.
+        InvalidRequestError: there is no such partition, the offsets or times are no range, or
+            records of the topic have no time.
         OffsetOutOfRangeError: some of the offsets asked for are not retained, or not published.
         CorruptDataError: a notification, or an object that must be compared, is damaged.
         DataLossError: an object that must be compared is gone.
@@ -309,7 +327,8 @@ async def _plan(
 ) -> ReadPlan:
     retained = await topic.offsets()
     ranges = selection.ranges(topic.topic, retained, topic.incarnation)
-    plan = ReadPlan(times=selection.times, pieces=[], duplicates={})
+    times = selection.times and selection.times.of_topic(await topic.info())
+    plan = ReadPlan(times=times, pieces=[], duplicates={})
     open_pieces: dict[int, Piece] = {}
     names, known = MessageNames(MAX_INTERVALS), MessageNames()
     async with aclosing(batches_in_order(topic, ranges)) as batches:

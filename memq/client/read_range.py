@@ -14,7 +14,6 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar
 
 import pyarrow as pa
-import pyarrow.types as pat
 
 from memq.client.cluster import Cluster
 from memq.client.objects import BatchSource, map_ahead
@@ -22,7 +21,6 @@ from memq.client.read_plan import Selection, plan_read
 from memq.client.sync import EventLoopThread, SyncClient, sync, sync_close, sync_iter
 from memq.client.topic import TopicClient, check_retained
 from memq.core.defaults import READ_TIMEOUT_S
-from memq.core.format.message import TIMESTAMP_COLUMN
 from memq.core.format.schema import ORIGIN_COLUMNS, deserialize_schema
 from memq.core.named_values import NO_VALUES
 from memq.errors import ConfigError, InvalidRequestError, RequestTimeoutError, SchemaMismatchError
@@ -199,10 +197,9 @@ class AsyncTopicReader:
 
     async def __aenter__(self) -> Self:
         try:
-            info = await self._topic.info()
-            self.schema_id = self.schema_id or info.schema_id
-            self._topic_schema = deserialize_schema(info.schemas[self.schema_id])
-            self.schema = self._choose(self._topic_schema)
+            self._info = await self._topic.info()
+            self.schema_id = self.schema_id or self._info.schema_id
+            self.schema = self._choose(deserialize_schema(self._info.schemas[self.schema_id]))
         except BaseException:
             await self.close()
             raise
@@ -243,8 +240,6 @@ class AsyncTopicReader:
             OffsetOutOfRangeError: some of the offsets are not retained, or not published yet.
             MemqError: brokers or storage failed.
         """
-        if selection.times is not None:
-            self._check_timed()
         return await plan_read(self._topic, self._source, selection, piece_bytes=piece_bytes)
 
     async def check_retained(self, pieces: Sequence[Piece]) -> None:
@@ -277,25 +272,17 @@ class AsyncTopicReader:
             SchemaMismatchError: a Batch has other types than the topic.
             MemqError: brokers or storage failed.
         """
+        # A plan that was written down says nothing of the column.
+        times = plan.times and plan.times.of_topic(self._info)
 
         def rows_of(found: BatchOfRange) -> list[pa.RecordBatch]:
-            return self._rows(found, plan.times)
+            return self._rows(found, times)
 
         wanted = plan.pieces if pieces is None else pieces
         reading = read_batches(self._topic, self._source, plan, wanted, rows_of)
         async with aclosing(reading) as batches:
             async for batch, rows in batches:
                 yield RowsOfBatch(batch, rows or [])
-
-    def _check_timed(self) -> None:
-        schema = self._topic_schema
-        position = schema.get_field_index(TIMESTAMP_COLUMN)
-        if position < 0 or not pat.is_timestamp(schema.types[position]):
-            raise InvalidRequestError(
-                f"records of topic {self._topic.topic!r} have no time: it has no column "
-                f"{TIMESTAMP_COLUMN!r} of an Arrow timestamp type. Read it by offsets; those of "
-                "what was published at a time are in AdminClient.offsets(topic, at=time)"
-            )
 
     def _choose(self, schema: pa.Schema) -> pa.Schema:
         """The schema of the rows for the topic's schema."""
@@ -364,7 +351,7 @@ class ReadArguments(TypedDict, total=False):
         partition: read partition; None for all.
         start: first offset, with a partition; None for the first that is retained.
         end: one past the last offset, with a partition; None for what is published by now.
-        start_time: records of this time or later, by their column `timestamp`; a datetime with a
+        start_time: records of this time or later, by the topic's `time_column`; a datetime with a
             time zone.
         end_time: records from before this time; likewise.
         incarnation: of the topic, from `AdminClient.describe_topic`; empty for whichever there is.

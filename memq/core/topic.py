@@ -58,6 +58,8 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
             published twice; producers must give up sooner than this.
         audited: Producers report what they sent, and groups what they read, to the audit topic, so
             that `memq audit` can name losses.
+        time_column: Column that is the time of the rows, for reads by time: timestamp, or, in a
+            typed topic, another timestamp with a zone. Fixed at creation.
         schema: serialized Arrow schema of a typed topic; None for the default schema.
     """
 
@@ -74,6 +76,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     upload_deadline_ms: Annotated[int, Option("duration", "30s", 100, 10 * MINUTE_MS)]
     dedup_window_ms: Annotated[int, Option("duration", "1h", 10 * SECOND_MS, 30 * DAY_MS)]
     audited: Annotated[bool, Option("flag", default=True)]
+    time_column: Annotated[str, Option("text", "timestamp")] = "timestamp"
     schema: bytes | None = None
 
     @classmethod
@@ -104,8 +107,9 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
                 f"write_partitions of {self.name!r} cannot shrink from {self.write_partitions} "
                 f"to {new.write_partitions}: producers belong to them for life"
             )
-        if new.ordering != self.ordering:
-            raise ConfigError(f"ordering of {self.name!r} is fixed at {self.ordering!r}")
+        for fixed in ("ordering", "time_column"):
+            if (old := getattr(self, fixed)) != getattr(new, fixed):
+                raise ConfigError(f"{fixed} of {self.name!r} is fixed at {old!r}")
         return new
 
     def checked(self) -> TopicConfig:

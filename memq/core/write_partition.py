@@ -453,6 +453,7 @@ class TopicProcessor:
             batch_id=batch_id,
             topic=self.config.name,
             write_partition=self.write_partition,
+            time_column=self.config.time_column,
         )
         return RingBatch(batch_id=batch_id, schema_id=schema_id, opened=now, builder=builder)
 

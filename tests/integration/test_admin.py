@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import aiohttp
 import pyarrow as pa
 import pytest
 
@@ -16,12 +17,14 @@ from memq.errors import (
     ConfigError,
     InvalidRequestError,
     OffsetOutOfRangeError,
+    QueueError,
     SchemaMismatchError,
     TopicExistsError,
     UnavailableError,
     UnknownGroupError,
     UnknownTopicError,
 )
+from memq.testing.queue import InMemoryQueue
 from tests.advice import follows
 from tests.integration.reading import take, world
 
@@ -255,3 +258,39 @@ def test_sync_client_without_broker():
         admin.list_topics()
     with pytest.raises(ConfigError):
         AdminClient("nonsense")
+
+
+class Forgetful(InMemoryQueue):
+    """A queue that knows no offsets any more, as Kafka where somebody has deleted its topic."""
+
+    forgets = False
+
+    async def offsets(self, topic, partition):
+        """Start and end, unless they are forgotten."""
+        if self.forgets:
+            raise UnknownTopicError("cannot look up offsets")
+        return await super().offsets(topic, partition)
+
+
+@pytest.mark.parametrize("groups_too", [False, True])
+async def test_lag_of_a_topic_that_the_queue_has_lost(groups_too, tmp_path, caplog):
+    """It is an error that names the topic, and no topic without groups; metrics warn of it."""
+    queue = Forgetful()
+    async with world(tmp_path, queue=queue) as w:
+        async with AsyncAdminClient(w.address, request_timeout_s=0.5) as admin:
+            await w.write(b"a")
+            await admin.reset_offsets("g", "t", "latest")
+            if groups_too:
+                await queue.delete_topic(w.queue_topic)
+            queue.forgets = True
+            for topic in (None, "t"):
+                with pytest.raises(QueueError, match="queue has lost topic 't': "):
+                    await admin.lag(topic)
+            with pytest.raises(UnknownTopicError, match="no topic 'u'"):
+                await admin.lag("u")
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://127.0.0.1:{w.broker.admin_port}/metrics"),
+        ):
+            pass
+    assert "t: lag is not known: " in caplog.text

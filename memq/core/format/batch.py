@@ -25,7 +25,7 @@ from memq.core.format.index import (
     encode_footer,
     encode_index,
 )
-from memq.core.format.message import UNKNOWN_RANGE
+from memq.core.format.message import TIMESTAMP_COLUMN, UNKNOWN_RANGE
 from memq.core.units import counted
 from memq.errors import ClosedError, InvalidRequestError, MemqError
 
@@ -116,12 +116,21 @@ class BatchBuilder:
         batch_id: unique name of the Batch.
         topic: the topic.
         write_partition: the write partition that builds it.
+        time_column: of the topic.
     """
 
     def __init__(
-        self, schema_bytes: bytes, *, batch_id: str, topic: str, write_partition: int
+        self,
+        schema_bytes: bytes,
+        *,
+        batch_id: str,
+        topic: str,
+        write_partition: int,
+        time_column: str = TIMESTAMP_COLUMN,
     ) -> None:
-        self._metadata = BatchMetadata(batch_id, topic, write_partition, crc32c(schema_bytes))
+        self._metadata = BatchMetadata(
+            batch_id, topic, write_partition, crc32c(schema_bytes), time_column
+        )
         self._buffers: list[BytesLike] = [schema_bytes]
         self._entries: list[IndexEntry] = []
         self._sealed = False
@@ -151,7 +160,7 @@ class BatchBuilder:
         max_timestamp_us: int,
         crc32c: int,
     ) -> None:
-        """Append a Message that `check_message` has passed. `body` must not change from now on.
+        """Append a Message that `open_message` has passed. `body` must not change from now on.
 
         The CRC32C is taken as given: it was checked when the Message was received, and computing it
         anew here would bless whatever happened to the bytes since.

@@ -27,7 +27,7 @@ from memq.core.format.envelope import (
     read_envelope,
     view_bytes,
 )
-from memq.core.format.message import open_message
+from memq.core.format.message import TIMESTAMP_COLUMN, open_message
 from memq.errors import CorruptDataError
 
 if TYPE_CHECKING:
@@ -98,12 +98,14 @@ class BatchMetadata(msgspec.Struct, frozen=True):
         topic: the topic.
         write_partition: the write partition that sealed it.
         schema_crc32c: CRC32C of the schema message that opens the object.
+        time_column: of the topic: the times of Messages are those of this column.
     """
 
     batch_id: str
     topic: str
     write_partition: int
     schema_crc32c: int
+    time_column: str = TIMESTAMP_COLUMN
 
 
 class BatchIndex(msgspec.Struct, frozen=True):
@@ -150,6 +152,7 @@ def encode_index(entries: Sequence[IndexEntry], metadata: BatchMetadata) -> byte
         *(_array(pa.int64(), array("q", column)) for column in numbers),
         _array(pa.uint32(), array("I", crcs)),
     ]
+    column = metadata.time_column
     schema = INDEX_SCHEMA.with_metadata(
         {
             _PREFIX + "format_version": str(FORMAT_VERSION),
@@ -158,6 +161,7 @@ def encode_index(entries: Sequence[IndexEntry], metadata: BatchMetadata) -> byte
             _PREFIX + "write_partition": str(metadata.write_partition),
             _PREFIX + "schema_crc32c": f"{metadata.schema_crc32c:08x}",
         }
+        | ({} if column == TIMESTAMP_COLUMN else {_PREFIX + "time_column": column})
     )
     batch = pa.record_batch(arrays, schema=schema)
     return b"".join((schema.serialize(), batch.serialize(), END_OF_STREAM))
@@ -259,6 +263,7 @@ def _decode_metadata(raw: dict[bytes, bytes]) -> BatchMetadata:
             topic=texts[_PREFIX + "topic"],
             write_partition=int(texts[_PREFIX + "write_partition"]),
             schema_crc32c=int(texts[_PREFIX + "schema_crc32c"], 16),
+            time_column=texts.get(_PREFIX + "time_column", TIMESTAMP_COLUMN),
         )
     except (KeyError, ValueError) as exc:
         raise CorruptDataError(f"the metadata of the index is incomplete: {exc!r}") from exc

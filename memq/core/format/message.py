@@ -5,7 +5,7 @@ them once, and then they travel, rest and are read unchanged: wire, broker, stor
 the same bytes under the same CRC32C.
 
 Two ways lead from bytes to rows. `open_message` trusts nothing: whatever it is given, it returns
-rows on which no later read can crash, or raises. The broker runs it (as `check_message`) on all it
+rows on which no later read can crash, or raises. The broker runs it on all it
 receives, and readers on all they fetch, as it costs about 2 ns a record. `decode_message` only maps
 the bytes; it is for bytes that were checked before in the same place.
 """
@@ -13,7 +13,6 @@ the bytes; it is for bytes that were checked before in the same place.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -107,11 +106,6 @@ def encode_message(batch: pa.RecordBatch, compression: str | None = None) -> pa.
     return _compressed(batch, compression)
 
 
-def check_message(body: BytesLike, schema: pa.Schema, *, max_decoded_bytes: int) -> int:
-    """Check a received Message as `open_message` does, and return how many records it has."""
-    return cast("int", open_message(body, schema, max_decoded_bytes=max_decoded_bytes).num_rows)
-
-
 def open_message(
     body: BytesLike, schema: pa.Schema, *, max_decoded_bytes: int = MAX_DECODED_BYTES
 ) -> pa.RecordBatch:
@@ -151,15 +145,25 @@ def decode_message(body: BytesLike, schema: pa.Schema) -> pa.RecordBatch:
         raise CorruptDataError(f"Arrow cannot decode the RecordBatch: {exc}") from exc
 
 
-def timestamp_range_us(batch: pa.RecordBatch) -> tuple[int, int]:
-    """Least and greatest timestamp, in microseconds since 1970 UTC.
+def time_position(schema: pa.Schema, time_column: str) -> int:
+    """Where the column stands that is the time of rows; -1 where there is none.
 
-    They are those of the column `timestamp`, if there is one and it is an Arrow timestamp of any
-    unit (one without time zone is taken as UTC); finer units are rounded down. Nulls do not count.
-    Without such a column, or with nothing but nulls in it, the range is `UNKNOWN_RANGE`.
+    It must be an Arrow timestamp, of any unit; one without time zone is taken as UTC.
     """
-    position = batch.schema.get_field_index(TIMESTAMP_COLUMN)
-    if position < 0 or not pat.is_timestamp(batch.schema.types[position]):
+    position = schema.get_field_index(time_column)
+    return position if position >= 0 and pat.is_timestamp(schema.types[position]) else -1
+
+
+def timestamp_range_us(
+    batch: pa.RecordBatch, time_column: str = TIMESTAMP_COLUMN
+) -> tuple[int, int]:
+    """Least and greatest time of rows, in microseconds since 1970 UTC.
+
+    Finer units are rounded down. Nulls do not count. Without a column of times, or with nothing but
+    nulls in it, the range is `UNKNOWN_RANGE`.
+    """
+    position = time_position(batch.schema, time_column)
+    if position < 0:
         return UNKNOWN_RANGE
     column = batch.column(position)
     least, greatest = pc.min_max(column).values()

@@ -78,17 +78,19 @@ def _findings(view: memoryview, index: BatchIndex) -> Iterator[str]:
     for entry in index.entries:
         data = view[max(entry.offset, 0) : max(entry.offset + entry.length, 0)]
         try:
-            _check_message(data, entry, schema)
+            _check_message(data, entry, schema, index.metadata.time_column)
         except MemqError as exc:
             yield str(exc)
     yield from _duplicates(index.entries)
 
 
-def _check_message(data: memoryview, entry: IndexEntry, schema: pa.Schema | None) -> None:
+def _check_message(
+    data: memoryview, entry: IndexEntry, schema: pa.Schema | None, time_column: str
+) -> None:
     if schema is None:  # nothing to decode with
         check_crc32c(data, entry)
         return
-    least, greatest = timestamp_range_us(message_from_range(data, entry, schema))
+    least, greatest = timestamp_range_us(message_from_range(data, entry, schema), time_column)
     if not entry.min_timestamp_us <= least <= greatest <= entry.max_timestamp_us:
         raise CorruptDataError(
             f"Message at byte {entry.offset}: its timestamps reach from {least} to {greatest} us; "

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from memq.core.format.message import TIMESTAMP_COLUMN, time_position
 from memq.core.format.schema import (
     DEFAULT_SCHEMA,
     ORIGIN_COLUMNS,
@@ -32,6 +33,8 @@ from memq.errors import (
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+
+    import pyarrow as pa
 
 MAX_TOPICS = 10_000  # each has a TopicProcessor for each write partition, and files or nodes
 MAX_COMPARED = 200  # topics, for one that may have been meant; comparing takes about 20 us each
@@ -107,6 +110,7 @@ def new_topic(
         raise ConfigError(f"there are {MAX_TOPICS} topics, which is the limit; delete some")
     schema = DEFAULT_SCHEMA if config.schema is None else deserialize_schema(config.schema)
     check_topic_schema(schema)
+    _check_time_column(config.time_column, schema)
     serialized = serialize_schema(schema)
     return Topic(
         config=config,
@@ -116,6 +120,15 @@ def new_topic(
         named_partitions=config.write_partitions,
         request_id=request_id,
     )
+
+
+def _check_time_column(name: str, schema: pa.Schema) -> None:
+    position = time_position(schema, name)
+    if name != TIMESTAMP_COLUMN and (position < 0 or schema.types[position].tz is None):
+        raise ConfigError(
+            f"time_column = {name!r}: must be a column of a timestamp with a zone, such as "
+            f"timestamp[us, tz=UTC]; the topic's columns are {', '.join(schema.names)}"
+        )
 
 
 def altered_topic(

@@ -29,10 +29,10 @@ from memq.core.format.index import (
     encode_index,
 )
 from memq.core.format.message import (
-    check_message,
     decode_message,
     encode_message,
     encode_records,
+    open_message,
     timestamp_range_us,
 )
 from memq.core.format.schema import DEFAULT_SCHEMA, deserialize_schema, serialize_schema
@@ -131,7 +131,7 @@ def read_fully(batch: pa.RecordBatch) -> None:
 
 def attack_message(rng: random.Random, sound: bytes, schema: pa.Schema) -> None:
     data = damaged(rng, sound)
-    records = check_message(data, schema, max_decoded_bytes=MAX_DECODED_BYTES)
+    records = open_message(data, schema, max_decoded_bytes=MAX_DECODED_BYTES).num_rows
     batch = decode_message(data, schema)
     assert batch.num_rows == records > 0
     # Some values Arrow can hold and Python cannot, such as a time in the year 290000.

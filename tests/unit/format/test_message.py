@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from memq.core.format.message import (
     UNKNOWN_RANGE,
-    check_message,
     decode_message,
     encode_message,
     encode_records,
@@ -29,7 +28,7 @@ MAX = 64 << 20
 
 
 def check(body, schema=DEFAULT_SCHEMA) -> int:
-    return check_message(body, schema, max_decoded_bytes=MAX)
+    return open_message(body, schema, max_decoded_bytes=MAX).num_rows
 
 
 # -- encoding -------------------------------------------------------------------------------
@@ -147,9 +146,9 @@ def test_the_size_limit_is_that_of_the_decoded_rows() -> None:
     batch = encode_records(None, [b"x" * 100_000], None, [0])
     for compression in (None, "zstd", "lz4"):
         body = encode_message(batch, compression)
-        assert check_message(body, DEFAULT_SCHEMA, max_decoded_bytes=100_100) == 1
+        assert open_message(body, DEFAULT_SCHEMA, max_decoded_bytes=100_100).num_rows == 1
         with pytest.raises(MessageTooLargeError, match="the limit is 100000"):
-            check_message(body, DEFAULT_SCHEMA, max_decoded_bytes=100_000)
+            open_message(body, DEFAULT_SCHEMA, max_decoded_bytes=100_000)
 
 
 def test_a_message_without_records_is_refused() -> None:

@@ -1,0 +1,324 @@
+"""CSV and JSON lines, cut into blocks anywhere: read as Python reads them, or refused."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from decimal import Decimal
+
+import hypothesis
+import pyarrow as pa
+import pytest
+from hypothesis import strategies as st
+
+from memq.cli.csv_rows import Dialect, csv_rows
+from memq.cli.json_rows import json_rows
+from memq.cli.produce import read_lines
+from memq.errors import InvalidRequestError, MessageTooLargeError
+from tests.unit.cli.test_produce import Trickle
+
+WORDS = [
+    "",
+    "a",
+    '"',
+    '""',
+    ",",
+    ";",
+    "\n",
+    "\r",
+    "\r\n",
+    "\n\n",
+    "\0",
+    " ",
+    "\ufeff",
+    "é",
+    "\u2028",
+]
+NUMBERS = [
+    *("0", "-1", "7", "255", "256", "0xFF", "1e400", "-1e400", "1e300", "0.1", "inf", "nan", "1e2"),
+    *("9007199254740992", "9007199254740993", "1152921504606847000", "16777217", "2049", "-0"),
+    *("9223372036854775807", "9223372036854775808", "18446744073709551616"),
+]
+TEXTS = st.lists(st.sampled_from(WORDS), max_size=5).map("".join)
+BLOCKS = st.sampled_from([1 << 20, 16, 17, 18, 19, 23, 29, 31, 37, 64])
+
+# -- CSV ------------------------------------------------------------------------------------
+
+
+@st.composite
+def files(draw, cells):
+    """Files as programs write them, and then some bytes that no program would."""
+    text = io.StringIO(newline="")
+    quoting = draw(st.sampled_from([csv.QUOTE_ALL, csv.QUOTE_MINIMAL]))
+    end = draw(st.sampled_from(["\n", "\r\n", "\r"]))
+    writer = csv.writer(text, lineterminator=end, quoting=quoting, delimiter=";")
+    width = draw(st.integers(1, 3))
+    for _ in range(draw(st.integers(0, 6))):
+        writer.writerow([draw(cells) for _ in range(width)])
+    written = text.getvalue()
+    if draw(st.booleans()):
+        at = draw(st.integers(0, len(written)))
+        written = written[:at] + draw(TEXTS) + written[at:]
+    return width, written[: len(written) - draw(st.integers(0, 2))]
+
+
+def rows_of(text, kinds, block_bytes):
+    """The cells of a file, whose columns have these types; or why it is refused."""
+    names = [f"c{number}" for number in range(len(kinds))]
+    data = (";".join(names) + "\r\n" + text).encode("utf-8", "surrogatepass")
+    parts = csv_rows(
+        io.BufferedReader(io.BytesIO(data)),
+        pa.schema(list(zip(names, kinds, strict=True))),
+        dialect=Dialect(";"),
+        block_bytes=block_bytes,
+        now_us=lambda: 0,
+    )
+    found = []
+    try:
+        for table, numbers in parts:
+            assert list(numbers) == list(range(2 + len(found), 2 + len(found) + len(table)))
+            found += [list(row.values()) for row in table.to_pylist()]
+    except (InvalidRequestError, MessageTooLargeError) as exc:
+        return found, exc
+    return found, None
+
+
+def expected(text, width):
+    """Its rows as Python reads them; of one column, a blank line is one."""
+    read = csv.reader(io.StringIO(text, newline=""), delimiter=";")
+    return [row or [""] for row in read if row or width == 1]
+
+
+def is_closed(text):
+    """Whether no quote is left open."""
+    *_, last = csv.reader(io.StringIO(text + "\nend", newline=""), delimiter=";")
+    return last == ["end"]
+
+
+@hypothesis.given(files(TEXTS), BLOCKS)
+@hypothesis.example((1, '"' + "\r\n" * 20 + '"\n'), 16)
+@hypothesis.example((1, '"x' + "\r\n" * 8 + '"\n'), 17)
+@hypothesis.example((2, '"\ufeffa"; b\n\ufeffc;d\n'), 16)
+@hypothesis.example((1, "a\rb\r\rc\r"), 3)
+def test_any_csv(file, block_bytes):
+    """Each cell is what Python reads, wherever blocks end; or a row is refused, by its number."""
+    width, text = file
+    wanted = expected(text, width)
+    found, error = rows_of(text, [pa.utf8()] * width, max(16, block_bytes, 3 * width + 2))
+
+    assert [[cell or "" for cell in row] for row in found] == wanted[: len(found)]
+    if error is None:
+        assert len(found) == len(wanted)
+        assert is_closed(text)
+        return
+    ragged = [number for number, row in enumerate(wanted, 2) if len(row) != width]
+    if "Expected" in str(error):
+        assert str(error).startswith(f"row {ragged[0]}: ")
+    elif isinstance(error, MessageTooLargeError):
+        assert block_bytes < 1 << 20
+        assert str(error).startswith(f"row {2 + len(found)} has more")
+    else:
+        assert str(error).startswith(f"row {len(wanted) + 1}: a quote is left open")
+        assert not is_closed(text)
+
+
+def number_of(cell, kind):
+    """What a cell says as a number, exactly; None for none."""
+    if pa.types.is_integer(kind):
+        return int(cell)
+    value = float(cell)
+    if cell.lstrip("-").isdecimal() and int(cell) != value:
+        assert repr(value).replace(".", "").startswith(cell.rstrip("0"))
+    return value
+
+
+@hypothesis.given(
+    st.lists(st.sampled_from(NUMBERS), min_size=1, max_size=4),
+    st.sampled_from(
+        [pa.int8(), pa.uint8(), pa.int64(), pa.uint64(), pa.float16(), pa.float32(), pa.float64()]
+    ),
+    st.booleans(),
+)
+def test_any_number_in_csv(cells, kind, quoted):
+    """A number is stored as it is written, to the digits that its type has, or refused by cell."""
+    text = "".join(f'"{cell}"\n' if quoted else f"{cell}\n" for cell in cells)
+    found, error = rows_of(text, [kind], 1 << 20)
+    if error is not None:
+        assert "column 'c0'" in str(error)
+        return
+    for cell, [value] in zip(cells, found, strict=True):
+        wanted = number_of(cell, kind)
+        if cell.lstrip("-").isdecimal():
+            assert value == wanted
+        elif math.isfinite(wanted) and "inf" not in cell:
+            assert value == pytest.approx(wanted, rel=1e-2)
+        else:
+            assert repr(value) == repr(wanted)
+            assert "n" in cell
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.int8(),
+        pa.float64(),
+        pa.date32(),
+        pa.bool_(),
+        pa.decimal128(5),
+        pa.timestamp("us", "UTC"),
+        pa.time32("s"),
+        pa.list_(pa.int8()),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("null", ["", "NA"])
+def test_a_quoted_null(kind, null):
+    """Where all cells are quoted, a null is one in each column that has no texts."""
+    schema = pa.schema([("text", pa.utf8()), ("c", kind)])
+    data = f'text,c\n"{null}","{null}"\n{null},{null}\n'.encode()
+    [(table, _)] = csv_rows(
+        io.BufferedReader(io.BytesIO(data)),
+        schema,
+        dialect=Dialect(",", null),
+        block_bytes=1 << 20,
+        now_us=lambda: 0,
+    )
+
+    assert table.to_pydict() == {"text": [null, None], "c": [None, None]}
+
+
+# -- JSON lines -----------------------------------------------------------------------------
+
+KEYS = st.sampled_from(["a", "A", "b", "ä", ",", "c", ":", '"', "\\", "a\n"])
+CHARACTERS = st.text(st.characters(exclude_characters="\0"), max_size=4) | TEXTS
+VALUES = st.none() | st.booleans() | st.integers() | st.floats() | CHARACTERS
+SCHEMA = pa.schema(
+    [
+        pa.field("a", pa.utf8()),
+        pa.field("A", pa.int64()),
+        pa.field("b", pa.float64()),
+        pa.field("ä", pa.map_(pa.utf8(), pa.utf8())),
+        pa.field(",", pa.struct({"a": pa.utf8(), ":": pa.float32()})),
+        pa.field("c", pa.list_(pa.int8())),
+    ]
+)
+
+
+def objects(values):
+    """Texts of objects, in which a key may stand twice."""
+    pair = st.tuples(KEYS, values, st.booleans(), st.sampled_from([":", " : "]))
+    return st.lists(pair, max_size=4).map(
+        lambda pairs: (
+            "{"
+            + ", ".join(
+                json.dumps(key, ensure_ascii=ascii_) + colon + value
+                for key, value, ascii_, colon in pairs
+            )
+            + "}"
+        )
+    )
+
+
+PLAIN = (
+    st.builds(json.dumps, VALUES, ensure_ascii=st.booleans())
+    | st.sampled_from(NUMBERS)
+    | st.sampled_from(['"\\ud800"', '"\\ud83d\\ude00"', '"\\u0061"', '"\u2028"', '"\r"'])
+)
+ITEMS = st.recursive(
+    PLAIN,
+    lambda inner: (
+        objects(inner) | st.lists(inner, max_size=3).map(lambda each: f"[{', '.join(each)}]")
+    ),
+    max_leaves=4,
+)
+LINES = (
+    objects(ITEMS) | objects(PLAIN) | st.sampled_from(["", " ", "\r", "\ufeff", "{}", "[]", "{"])
+)
+
+
+def once(pairs):
+    """An object, whose keys stand once."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key stands twice")
+    return found
+
+
+def same(given, found):
+    """Whether a value of JSON is what was stored; objects and pairs are maps."""
+    if isinstance(given, dict) and isinstance(found, list):
+        return same([list(each) for each in given.items()], [list(each) for each in found])
+    if isinstance(given, dict):
+        return (
+            isinstance(found, dict)
+            and all(same(given.get(key), found[key]) for key in found)
+            and given.keys() <= found.keys()
+        )
+    if isinstance(given, list):
+        return (
+            isinstance(found, list | tuple)
+            and len(given) == len(found)
+            and all(map(same, given, found))
+        )
+    if isinstance(found, float) and isinstance(given, str):
+        return repr(found) == {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}.get(given)
+    if isinstance(found, float) and not isinstance(given, bool):
+        close = math.isclose(given, found, rel_tol=1e-6, abs_tol=1e-40)
+        return close and (
+            not isinstance(given, int) or found == given or Decimal(repr(found)) == given
+        )
+    return type(given) is type(found) and given == found
+
+
+@hypothesis.given(
+    st.lists(LINES, max_size=5),
+    st.sampled_from(["\n", "\r\n"]),
+    st.booleans(),
+    st.booleans(),
+    st.none() | st.lists(st.integers(1, 9)),
+)
+@hypothesis.example(['{"b": 9007199254740993}'], "\n", True, False, [])
+@hypothesis.example(['{"a": "x", "\\u0061": "y"}'], "\n", False, True, [3, 1])
+@hypothesis.example(['{"a": "x", ":": "a", "a": "y"}'], "\n", False, True, None)
+def test_any_json_lines(lines, end, ends, mark, sizes):
+    """Each row is what Python reads, however bytes arrive; or a line is refused, by its number."""
+    text = "\ufeff" * mark + end.join(lines) + end * ends
+    stream = io.BufferedReader(Trickle(text.encode("utf-8", "surrogatepass"), sizes or ()))
+    found, error = {}, None
+    try:
+        for table, numbers in json_rows(
+            read_lines(stream, max_line_bytes=1 << 20, whole=sizes is None), SCHEMA, lambda: 0
+        ):
+            found |= dict(zip(numbers, table.to_pylist(), strict=True))
+    except InvalidRequestError as exc:
+        error = exc
+    texts = [line.strip() for line in text.removeprefix("\ufeff").split("\n")]
+    wanted = {number for number, line in enumerate(texts, 1) if line}
+    if error is not None:
+        at = int(str(error).removeprefix("line ").partition(":")[0])
+        wanted = {number for number in wanted if number < at}
+    assert found.keys() == wanted
+    for number, row in found.items():
+        assert same(json.loads(texts[number - 1], object_pairs_hook=once), row)
+
+
+def test_json_that_says_what_is_wrong():
+    """A half of a character, and a byte order mark within the input, are named."""
+    for line, said in (
+        (b'{"a": "\\ud800"}', r"line 2: \ud800 is half of a character"),
+        (b'{"a": "\\ud83d\\ude00\\udc00"}', r"line 2: \udc00 is half of a character"),
+        (b'{"a": "\\ud83d\\ude00', "line 2: Input data was truncated"),
+        ("\ufeff{}".encode(), r"line 2: JSON is malformed: invalid character (byte 0): \ufeff{}"),
+    ):
+        with pytest.raises(InvalidRequestError) as refused:
+            list(json_rows([[b"\xef\xbb\xbf{}", line]], SCHEMA, lambda: 0))
+        assert said in str(refused.value)
+
+
+def test_durations_are_not_cut():
+    """What is finer than a duration can be is refused, as times are."""
+    schema = pa.schema([("d", pa.duration("us"))])
+    with pytest.raises(InvalidRequestError, match=r"line 1: column 'd': 'PT1.0000001S' is finer"):
+        list(json_rows([[b'{"d": "PT1.0000001S"}']], schema, lambda: 0))
