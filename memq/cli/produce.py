@@ -414,7 +414,7 @@ def _check_rows(producer: Producer, part: Rows, unit: str) -> tuple[int, MemqErr
             table.num_rows, lambda count: producer.conformed(table.slice(0, count)), refusals
         )
         try:
-            producer.conformed(table.slice(good, 1))
+            producer.conformed(table.slice(good, 1), first_row=None)
         except refusals as exc:
             return good, type(exc)(f"{unit} {numbers[good]}: {exc}")
         raise

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.types as pat
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from memq.client.cluster import Cluster
 from memq.client.producer.keyed import check_key_column
-from memq.client.producer.tables import conform
+from memq.client.producer.tables import conform, lacks_timestamp
 from memq.core.format.message import TIMESTAMP_COLUMN
 from memq.core.format.schema import DEFAULT_SCHEMA, deserialize_schema
 from memq.errors import ConfigError, InvalidRequestError, SchemaMismatchError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql.types import StructType
 
     from memq.client.producer.options import ProducerArguments
@@ -96,6 +95,9 @@ def plan_write(
 def check_rows(rows: pa.Schema, topic_schema: pa.Schema, topic: str) -> None:
     """Refuse columns that the topic cannot take.
 
+    A `timestamp_ntz` does not become an instant here: the time zone would be that of the session,
+    which no task of a write can know. A cast in the query is Spark's own.
+
     Raises:
         SchemaMismatchError: naming the column, what the topic expects and what was given.
     """
@@ -105,7 +107,6 @@ def check_rows(rows: pa.Schema, topic_schema: pa.Schema, topic: str) -> None:
             f"'headers' and 'timestamp'; the rows have {', '.join(rows.names) or 'no columns'}"
         )
     conform(rows.empty_table(), topic_schema, topic, now_us=0)
-    _check_times(rows, topic_schema, topic)
 
 
 def _check_key(column: str, names: list[str], topic_schema: pa.Schema, topic: str) -> None:
@@ -124,93 +125,9 @@ def _check_key(column: str, names: list[str], topic_schema: pa.Schema, topic: st
         )
 
 
-def lacks_timestamp(names: list[str], topic_schema: pa.Schema) -> bool:
-    """Whether the topic's rows have a time that rows with these columns do not have."""
-    at = topic_schema.get_field_index(TIMESTAMP_COLUMN)
-    return at >= 0 and pat.is_timestamp(topic_schema.types[at]) and TIMESTAMP_COLUMN not in names
-
-
 async def _find(bootstrap: str, topic: str, token: str) -> TopicInfo:
     cluster = Cluster(bootstrap, client="spark", token=token)
     try:
         return await cluster.topic(topic, create=True)
     finally:
         await cluster.close()
-
-
-# -- times ----------------------------------------------------------------------------------
-#
-# Arrow casts any time to any other, and a number or a text as well, and takes what has no time zone
-# for UTC. Spark takes it for the time zone of the session, which no task of a write can know for
-# sure. So 12:00 in New York would be stored as 12:00 UTC, four hours off, without a word. A cast in
-# the query is Spark's own and right in every session, also where clocks are put forward or back.
-
-
-class _TimeKind(NamedTuple):
-    """A kind of time: what Spark calls it, and what it is."""
-
-    spark: str
-    means: str
-
-
-_TIME_KINDS = (
-    (lambda t: pat.is_timestamp(t) and t.tz is not None, _TimeKind("timestamp", "an instant")),
-    (pat.is_timestamp, _TimeKind("timestamp_ntz", "a time without a zone")),
-    (pat.is_date, _TimeKind("date", "a day")),
-    (pat.is_time, _TimeKind("time", "a time of day")),
-    (pat.is_duration, _TimeKind("interval day to second", "a duration")),
-)
-
-
-def _check_times(rows: pa.Schema, topic_schema: pa.Schema, topic: str) -> None:
-    """Refuse rows that have another kind of time than the topic, at any depth; see above."""
-    for field in topic_schema:
-        at = rows.get_field_index(field.name)
-        if at >= 0:
-            _check_time(rows.types[at], field.type, field.name, topic)
-
-
-def _check_time(given: pa.DataType, expected: pa.DataType, name: str, topic: str) -> None:
-    if pat.is_null(given):
-        return
-    for part, wanted, label in _parts(given, expected, name):
-        _check_time(part, wanted, label, topic)
-    has, needs = _time_kind(given), _time_kind(expected)
-    if has == needs:
-        return
-    hint = f"cast it to a {needs.spark}" if needs else "cast it"
-    raise SchemaMismatchError(
-        f"topic {topic!r} expects column {name!r} as {expected}"
-        f"{f', {needs.means}' if needs else ''}, but got {given}"
-        f"{f', {has.means}' if has else ''}; {hint} in the query, where Spark does it in the "
-        "time zone of the session"
-    )
-
-
-def _time_kind(kind: pa.DataType) -> _TimeKind | None:
-    return next((each for test, each in _TIME_KINDS if test(kind)), None)
-
-
-def _parts(
-    given: pa.DataType, expected: pa.DataType, name: str
-) -> list[tuple[pa.DataType, pa.DataType, str]]:
-    """What both types have inside, in pairs; where they differ in shape Arrow refuses the cast."""
-    if pat.is_struct(given) and pat.is_struct(expected):
-        known = {field.name: field.type for field in given}
-        return [
-            (known[field.name], field.type, f"{name}.{field.name}")
-            for field in expected
-            if field.name in known
-        ]
-    if pat.is_map(given) and pat.is_map(expected):
-        return [
-            (given.key_type, expected.key_type, f"{name}.key"),
-            (given.item_type, expected.item_type, f"{name}.value"),
-        ]
-    if _is_list(given) and _is_list(expected):
-        return [(given.value_type, expected.value_type, f"{name}.element")]
-    return []
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(pat.is_list(kind) or pat.is_large_list(kind) or pat.is_fixed_size_list(kind))

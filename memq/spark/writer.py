@@ -42,7 +42,6 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -51,7 +50,6 @@ from pyspark.sql.datasource import (
 )
 
 from memq.client.producer.producer import Producer
-from memq.core.format.message import TIMESTAMP_COLUMN
 from memq.core.units import counted
 from memq.errors import (
     ConfigError,
@@ -66,6 +64,7 @@ from memq.spark.write_plan import plan_write
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    import pyarrow as pa
     from pyspark.sql.types import StructType
 
     from memq.client.producer.delivery import Delivery
@@ -217,8 +216,10 @@ def write_rows(
     try:
         with Producer(plan.bootstrap, topic=plan.topic, **options) as producer, Spool() as spool:
             _check_topic(plan, producer)
+            checked = 0
             for batch in batches:
-                spool.add(producer.conformed(timed(batch, plan)))
+                spool.add(producer.conformed(batch, first_row=checked, now_us=plan.timestamp_us))
+                checked += batch.num_rows
             deliveries: deque[Delivery] = deque()
             for batch in spool.batches():
                 deliveries.extend(producer.write_table(batch))
@@ -235,16 +236,6 @@ def write_rows(
             f"nothing in them depend on chance or the clock; {exc}"
         ) from exc
     return written
-
-
-def timed(batch: pa.RecordBatch, plan: WritePlan) -> pa.Table:
-    """The rows with the time of the write, where they have none."""
-    table = pa.Table.from_batches([batch])
-    if plan.timestamp_us is None:
-        return table
-    field = plan.schema.field(TIMESTAMP_COLUMN)
-    moment = pa.scalar(plan.timestamp_us, pa.timestamp("us", "UTC")).cast(field.type, safe=False)
-    return table.append_column(field, pa.repeat(moment, table.num_rows))
 
 
 def _check_topic(plan: WritePlan, producer: Producer) -> None:

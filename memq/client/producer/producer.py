@@ -42,6 +42,7 @@ from memq.client.producer.delivery import Outcomes
 from memq.client.producer.keyed import KeyedAccumulator, check_key_column, open_message_bytes
 from memq.client.producer.memory import ByteBudget, MemoryWait
 from memq.client.producer.options import ProducerOptions, answer_timeout_s
+from memq.client.producer.rows import to_table
 from memq.client.producer.state_machine import (
     REFRESH_INTERVAL_S,
     ConnectToBroker,
@@ -70,7 +71,7 @@ from memq.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
     from datetime import datetime
     from types import TracebackType
     from typing import Concatenate, ParamSpec, Self, Unpack
@@ -353,35 +354,62 @@ class AsyncProducer:
 
         Args:
             rows: a pyarrow Table or RecordBatch, a pandas or polars DataFrame, or anything that
-                speaks the Arrow PyCapsule interface. Columns are cast to the topic's schema;
-                missing nullable ones become nulls, a missing `timestamp` becomes now.
+                speaks the Arrow PyCapsule interface. Columns are cast to the topic's schema
+                where each value comes back the same; missing nullable ones become nulls, a
+                missing `timestamp` becomes now.
 
         Raises:
             InvalidRequestError: this is no table.
-            SchemaMismatchError: a column does not fit the topic's schema.
+            SchemaMismatchError: a column or a value does not fit the topic's schema.
             MessageTooLargeError: a row fits no Message.
             BufferFullError: there was no memory within `max_block`; earlier rows are written.
             ClosedError: the producer is closed.
             MemqError: what ended the producer.
         """
         deliveries = []
-        for batch in self.conformed(rows):
+        for batch in self._conformed(rows):
             write = partial(self._accumulator.write_batch, batch, self._schema_id)
             if (delivery := write()) is None:
                 delivery = await self._memory_wait().until(write)
             deliveries.append(delivery)
         return deliveries
 
-    def conformed(self, rows: Any) -> list[pa.RecordBatch]:
+    async def write_rows(self, rows: Iterable[Mapping[str, Any]]) -> list[Delivery]:
+        """Write rows of Python objects, in order; as `write_table`.
+
+        Args:
+            rows: mappings of column names to values. A column that a row lacks is null there; one
+                that all rows lack is as in `write_table`.
+
+        Raises:
+            InvalidRequestError: a row is no mapping.
+            MemqError: as `write_table`.
+        """
+        self._check_started()
+        return await self.write_table(to_table(rows, self._schema, self._options.topic))
+
+    def conformed(
+        self, rows: Any, *, first_row: int | None = 0, now_us: int | None = None
+    ) -> list[pa.RecordBatch]:
         """The rows of a table as `write_table` would send them, a batch for each Message: checked,
         cast and cut. Nothing is written.
 
         Each of them given to `write_table` is one Message. So whoever has to know that all rows are
         good before the first one can be read conforms all of them first.
 
+        Args:
+            rows: as in `write_table`.
+            first_row: number of the first row in errors; None to leave numbers out.
+            now_us: time of rows that have none, microseconds since 1970 UTC; None for now.
+
         Raises:
             InvalidRequestError, SchemaMismatchError, MessageTooLargeError: as `write_table`.
         """
+        return list(self._conformed(rows, first_row, now_us))
+
+    def _conformed(
+        self, rows: Any, first_row: int | None = 0, now_us: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
         self._check_started()
         accumulator = self._accumulator
         message_bytes, max_message_bytes = accumulator.limits_bytes
@@ -389,9 +417,10 @@ class AsyncProducer:
             rows,
             self._schema,
             self._options.topic,
-            now_us=self._runtime.wall_us(),
+            now_us=self._runtime.wall_us() if now_us is None else now_us,
             message_bytes=message_bytes,
             max_message_bytes=max_message_bytes,
+            first_row=first_row,
             spread=None if isinstance(accumulator, Accumulator) else accumulator.spread,
         )
 
@@ -763,14 +792,20 @@ class Producer(SyncClient[AsyncProducer]):
     @documented_by(AsyncProducer.write_table)
     def write_table(self, rows: Any) -> list[Delivery]:
         deliveries = []
-        for batch in self._client.conformed(rows):
+        for batch in self._client._conformed(rows):
             write = partial(self._accumulator.write_batch, batch, self._client._schema_id)
             deliveries.append(write() or self._when_free(write))
         return deliveries
 
+    @documented_by(AsyncProducer.write_rows)
+    def write_rows(self, rows: Iterable[Mapping[str, Any]]) -> list[Delivery]:
+        return self.write_table(to_table(rows, self.schema, self._client._options.topic))
+
     @documented_by(AsyncProducer.conformed)
-    def conformed(self, rows: Any) -> list[pa.RecordBatch]:
-        return self._client.conformed(rows)
+    def conformed(
+        self, rows: Any, *, first_row: int | None = 0, now_us: int | None = None
+    ) -> list[pa.RecordBatch]:
+        return self._client.conformed(rows, first_row=first_row, now_us=now_us)
 
     @documented_by(AsyncProducer.flush)
     def flush(self, timeout: float | None = None) -> None:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.types as pat
 
+from memq.client.producer.fitting import Misfit, fit_struct, shown
+from memq.client.producer.rows import first_changed
 from memq.core.format.envelope import ARROW_ERRORS
 from memq.core.format.message import TIMESTAMP_COLUMN
-from memq.core.format.schema import decode_dictionaries
-from memq.core.units import counted
 from memq.errors import InvalidRequestError, MessageTooLargeError, SchemaMismatchError
 
 if TYPE_CHECKING:
@@ -32,9 +32,13 @@ def to_batches(
     now_us: int,
     message_bytes: int,
     max_message_bytes: int,
+    first_row: int | None = 0,
     spread: Callable[[pa.Table], list[pa.Table]] | None = None,
-) -> list[pa.RecordBatch]:
-    """RecordBatches of the rows, in order, each fit for a Message of the topic.
+) -> Iterator[pa.RecordBatch]:
+    """Yield RecordBatches of the rows, in order, each fit for a Message of the topic.
+
+    Nothing is yielded before all rows are checked. A table of more than `PIECE_BYTES` is so in a
+    first pass, and what is cast of it is never in memory as a whole.
 
     Args:
         rows: what `to_arrow` takes.
@@ -43,6 +47,7 @@ def to_batches(
         now_us: time of rows that have none, in microseconds since 1970 UTC.
         message_bytes: size to cut to.
         max_message_bytes: size that a single row may have at most.
+        first_row: number of the first row in errors; None where the caller says which it is.
         spread: puts rows together that go to one place; None where all do.
 
     Raises:
@@ -52,21 +57,27 @@ def to_batches(
     """
     table = to_arrow(rows)
     step = max(1, table.num_rows * PIECE_BYTES // max(1, table.nbytes))
-    batches: list[pa.RecordBatch] = []
+
+    def fitted(start: int) -> list[pa.RecordBatch]:
+        row = None if first_row is None else first_row + start
+        piece = conform(table.slice(start, step), schema, topic, now_us, row)
+        parts = [piece] if spread is None else spread(piece)
+        return [each for part in parts for each in cut(part, message_bytes, max_message_bytes)]
+
+    if step < table.num_rows:
+        for start in range(0, table.num_rows, step):
+            fitted(start)
     for start in range(0, table.num_rows, step):
-        piece = conform(table.slice(start, step), schema, topic, now_us)
-        for part in [piece] if spread is None else spread(piece):
-            batches += cut(part, message_bytes, max_message_bytes)
-    return batches
+        yield from fitted(start)
 
 
 def to_arrow(rows: Any) -> pa.Table:
     """An Arrow table of a `pyarrow` Table or RecordBatch, a pandas or polars DataFrame, or anything
-    else that speaks the Arrow PyCapsule interface. An index of pandas is left out.
+    else that speaks the Arrow PyCapsule interface. An index of pandas is a column if it has a name.
 
     Raises:
         InvalidRequestError: it is none of these.
-        SchemaMismatchError: Arrow has no type for one of the columns.
+        SchemaMismatchError: Arrow has no type for one of the columns, or would change a value.
     """
     try:
         if isinstance(rows, pa.Table):
@@ -74,7 +85,7 @@ def to_arrow(rows: Any) -> pa.Table:
         if isinstance(rows, pa.RecordBatch):
             return pa.Table.from_batches([rows])
         if type(rows).__module__.partition(".")[0] == "pandas" and hasattr(rows, "columns"):
-            return pa.Table.from_pandas(rows, preserve_index=False).replace_schema_metadata(None)
+            return _of_pandas(rows)
         if hasattr(rows, "__arrow_c_stream__") or hasattr(rows, "__arrow_c_array__"):
             return pa.table(rows)
     except ARROW_ERRORS as exc:
@@ -85,24 +96,60 @@ def to_arrow(rows: Any) -> pa.Table:
     )
 
 
-def conform(table: pa.Table, schema: pa.Schema, topic: str, now_us: int) -> pa.Table:
+def _of_pandas(frame: Any) -> pa.Table:
+    if any(name is not None for name in frame.index.names):
+        frame = frame.reset_index()
+    table = pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
+    for position, column in enumerate(table.columns):
+        # Arrow takes objects for what the first one is, and so makes a time a day.
+        if str(frame.dtypes.iloc[position]) == "object" and not pat.is_string(column.type):
+            objects = frame.iloc[:, position]
+            objects = objects.where(objects.notna(), None).tolist()
+            if (at := first_changed(objects, column.type)) is not None:
+                raise SchemaMismatchError(
+                    f"column {table.column_names[position]!r} has objects of several kinds, which "
+                    f"become {column.type}; row {at} has {shown(objects[at])}"
+                )
+    return table
+
+
+def conform(
+    table: pa.Table, schema: pa.Schema, topic: str, now_us: int, first_row: int | None = 0
+) -> pa.Table:
     """The table with the columns of the topic's schema, in its order and types.
 
-    Columns are cast where that loses nothing. A missing nullable column becomes nulls; a missing
-    `timestamp` becomes `now_us` (microseconds since 1970 UTC).
+    Columns are cast where that loses nothing (`memq.client.producer.fitting`). A missing nullable
+    column becomes nulls; a missing `timestamp` becomes `now_us` (microseconds since 1970 UTC).
 
     Raises:
-        SchemaMismatchError: naming the column, what the topic expects and what was given.
+        SchemaMismatchError: naming column, row and value, and what the topic expects.
     """
-    extra = sorted(set(table.column_names) - set(schema.names))
-    if extra:
+    if lacks_timestamp(table.column_names, schema):
+        now = pa.scalar(now_us, pa.timestamp("us", "UTC"))
+        now = now.cast(schema.field(TIMESTAMP_COLUMN).type, safe=False)
+        table = table.append_column(TIMESTAMP_COLUMN, pa.repeat(now, table.num_rows))
+    empty = [pa.nulls(0, kind) for kind in table.schema.types]
+    batches, row = [], first_row
+    try:
+        for batch in table.to_batches() or [pa.RecordBatch.from_arrays(empty, schema=table.schema)]:
+            batch.validate()  # what the rest relies on: buffers are as long as they must be
+            rows = pa.StructArray.from_arrays(batch.columns, fields=list(batch.schema))
+            fitted = fit_struct(rows, pa.struct(schema)).flatten()
+            batches.append(pa.RecordBatch.from_arrays(fitted, schema=schema))
+            row = None if row is None else row + len(rows)
+    except Misfit as wrong:
+        raise SchemaMismatchError(wrong.text(topic, row)) from wrong
+    except ARROW_ERRORS as exc:
         raise SchemaMismatchError(
-            f"column {extra[0]!r} is not in the schema of topic {topic!r}, which has "
-            f"{', '.join(schema.names)}"
-        )
-    table = decode_dictionaries(_without_views_in_dictionaries(table))
-    columns = [_column(table, field, topic, now_us) for field in schema]
-    return pa.table(columns, schema=schema)
+            f"the rows do not become those of topic {topic!r}: {exc}"
+        ) from exc
+    return pa.Table.from_batches(batches, schema)
+
+
+def lacks_timestamp(names: list[str], schema: pa.Schema) -> bool:
+    """Whether a topic's rows have a time that rows with these columns do not have."""
+    at = schema.get_field_index(TIMESTAMP_COLUMN)
+    return at >= 0 and pat.is_timestamp(schema.types[at]) and TIMESTAMP_COLUMN not in names
 
 
 def cut(table: pa.Table, message_bytes: int, max_message_bytes: int) -> list[pa.RecordBatch]:
@@ -121,47 +168,6 @@ def cut(table: pa.Table, message_bytes: int, max_message_bytes: int) -> list[pa.
     if len(batches) > 1 and table.nbytes < len(batches) * message_bytes / 2:
         batches = table.combine_chunks().to_batches()
     return [part for batch in batches for part in _parts(batch, message_bytes, max_message_bytes)]
-
-
-def _without_views_in_dictionaries(table: pa.Table) -> pa.Table:
-    """Categoricals of polars are dictionaries of string views, which Arrow cannot decode."""
-    for position, field in enumerate(table.schema):
-        if pat.is_dictionary(field.type) and pat.is_string_view(field.type.value_type):
-            chunks = [
-                pa.DictionaryArray.from_arrays(
-                    chunk.indices, chunk.dictionary.cast(pa.large_utf8())
-                )
-                for chunk in table.column(position).chunks
-            ]
-            kind = pa.dictionary(field.type.index_type, pa.large_utf8())
-            table = table.set_column(position, field.name, pa.chunked_array(chunks, kind))
-    return table
-
-
-def _column(table: pa.Table, field: pa.Field, topic: str, now_us: int) -> Any:
-    rows = table.num_rows
-    expected = f"topic {topic!r} expects column {field.name!r} as {field.type}"
-    position = table.schema.get_field_index(field.name)
-    if position < 0:
-        if field.name == TIMESTAMP_COLUMN and pat.is_timestamp(field.type):
-            now = pa.scalar(now_us, pa.timestamp("us", "UTC")).cast(field.type, safe=False)
-            return pa.repeat(now, rows)
-        if not field.nullable:
-            raise SchemaMismatchError(f"{expected}, not null, but the table has no such column")
-        # Not `pa.nulls`: below lists and maps it makes children that no slice gets rid of.
-        return pa.array([], field.type).take(pa.nulls(rows, pa.int32()))
-    column = table.column(position)
-    if not field.nullable and column.null_count:
-        nulls = counted(column.null_count, "row is", "rows are")
-        raise SchemaMismatchError(f"{expected}, not null, but {nulls} null")
-    try:
-        if column.type.equals(field.type):
-            if pat.is_decimal(field.type):
-                column.validate(full=True)  # Arrow makes decimals with more digits than their type
-            return column
-        return column.cast(field.type)
-    except ARROW_ERRORS as exc:
-        raise SchemaMismatchError(f"{expected}, but got {column.type}: {exc}") from exc
 
 
 def _parts(batch: pa.RecordBatch, target: int, limit: int) -> Iterator[pa.RecordBatch]:

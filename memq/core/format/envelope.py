@@ -51,6 +51,7 @@ ARROW_ERRORS = (
     NotImplementedError,
     OSError,
     EOFError,
+    OverflowError,
     pa.lib.ArrowCapacityError,
     pa.lib.ArrowSerializationError,
 )

@@ -181,7 +181,7 @@ def _microseconds(ticks: int, per_second: int) -> int:
 def _array(name: str, values: Sequence[object], kind: pa.DataType) -> pa.Array:
     try:
         array = pa.array(values, kind)
-    except (*ARROW_ERRORS, OverflowError) as exc:
+    except ARROW_ERRORS as exc:
         raise SchemaMismatchError(f"a {name} is not of type {kind}: {exc}") from exc
     if isinstance(array, pa.ChunkedArray):
         raise MessageTooLargeError(f"the {name} column exceeds 2 GiB; send fewer records at once")

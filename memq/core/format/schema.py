@@ -113,21 +113,6 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema([_plain_field(field) for field in schema])
 
 
-def decode_dictionaries(rows: pa.Table | pa.RecordBatch) -> pa.Table | pa.RecordBatch:
-    """The same rows under `plain_schema`; rows that have it already are returned as they are.
-
-    Raises:
-        SchemaMismatchError: Arrow cannot decode one of the types.
-    """
-    plain = plain_schema(rows.schema)
-    if rows.schema.equals(plain, check_metadata=True):
-        return rows
-    try:
-        return rows.cast(plain)
-    except ARROW_ERRORS as exc:
-        raise SchemaMismatchError(f"a dictionary column cannot be decoded: {exc}") from exc
-
-
 def check_topic_schema(schema: pa.Schema) -> None:
     """Refuse a schema that cannot be stored.
 

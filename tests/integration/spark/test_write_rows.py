@@ -60,7 +60,7 @@ def test_a_bad_row_at_the_end_leaves_nothing(plan, last):
 
 def test_the_next_attempt_writes_all_rows_once(plan):
     """What a failed task only checked is neither written by the next attempt nor a duplicate."""
-    with pytest.raises(SchemaMismatchError, match="not null, but 100 rows are null"):
+    with pytest.raises(SchemaMismatchError, match="not null, but row 100 is null"):
         write_rows(plan, batches(("a", 1), ("b", None)), "task")
 
     for again in (False, True):

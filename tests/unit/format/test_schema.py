@@ -11,7 +11,6 @@ from memq.core.format.schema import (
     MAX_NESTING,
     MAX_SCHEMA_BYTES,
     check_topic_schema,
-    decode_dictionaries,
     deserialize_schema,
     plain_schema,
     schema_id,
@@ -89,30 +88,6 @@ def test_the_id_of_a_schema_is_16_hex_digits_of_its_sha256() -> None:
 def test_plain_schema_replaces_other_encodings_at_any_depth(kind, plain) -> None:
     """Dictionaries become their values, views become large; the rest stays."""
     assert plain_schema(pa.schema([("c", kind)])) == pa.schema([("c", plain)])
-
-
-def test_decode_dictionaries_keeps_the_values() -> None:
-    """Tables and RecordBatches, flat and nested columns."""
-    words = pa.array(["a", None, "b", "a"]).dictionary_encode()
-    columns = {
-        "flat": words,
-        "list": pa.ListArray.from_arrays(pa.array([0, 2, 2, 3, 4], pa.int32()), words),
-        "struct": pa.StructArray.from_arrays([words], ["x"]),
-        "view": pa.array(["a", None, "b", "a"], pa.string_view()),
-    }
-    for rows in (pa.table(columns), pa.record_batch(columns)):
-        decoded = decode_dictionaries(rows)
-        assert type(decoded) is type(rows)
-        assert decoded.schema == plain_schema(rows.schema)
-        assert decoded.to_pylist() == rows.to_pylist()
-        assert decode_dictionaries(decoded) is decoded
-
-
-def test_a_dictionary_that_arrow_cannot_decode_is_an_error() -> None:
-    """The error is ours and names the reason."""
-    structs = pa.DictionaryArray.from_arrays(pa.array([0]), pa.array([{"x": 1}]))
-    with pytest.raises(SchemaMismatchError, match="cannot be decoded"):
-        decode_dictionaries(pa.table({"a": structs}))
 
 
 @pytest.mark.parametrize(

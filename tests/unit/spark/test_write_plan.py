@@ -5,11 +5,11 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from memq.client.producer.tables import lacks_timestamp
 from memq.core.format.schema import DEFAULT_SCHEMA
 from memq.errors import ConfigError, SchemaMismatchError
 from memq.spark.options import parse_write_options
-from memq.spark.write_plan import WritePlan, check_rows, lacks_timestamp
-from memq.spark.writer import timed
+from memq.spark.write_plan import check_rows
 
 
 def test_options_have_any_case_and_those_of_spark_are_left_out():
@@ -40,8 +40,8 @@ def test_wrong_options_are_named(options, message):
     [
         ({"key": pa.utf8()}, "takes a column 'value'"),
         ({"value": pa.int64()}, "expects column 'value'"),
-        ({"value": pa.utf8(), "timestamp": pa.int64()}, "cast it to a timestamp"),
-        ({"value": pa.utf8(), "timestamp": pa.utf8()}, "cast it to a timestamp"),
+        ({"value": pa.utf8(), "timestamp": pa.int64()}, "an instant, but got .*; cast it first"),
+        ({"value": pa.utf8(), "timestamp": pa.utf8()}, "an instant, but got .*; cast it first"),
     ],
 )
 def test_rows_that_do_not_fit_are_refused(columns, message):
@@ -58,17 +58,6 @@ def test_texts_and_times_of_spark_fit():
     assert not lacks_timestamp(rows.names, DEFAULT_SCHEMA)
     assert lacks_timestamp(["value"], DEFAULT_SCHEMA)
     assert not lacks_timestamp(["value"], pa.schema([("value", pa.utf8())]))
-
-
-def test_rows_without_a_time_get_the_one_of_the_plan():
-    """The time of a plan is the same for all rows and all attempts; without one rows stay."""
-    batch = pa.record_batch([["a", "b"]], ["value"])
-    plan = WritePlan(None, "t", "", DEFAULT_SCHEMA, 7, {})
-    times = timed(batch, plan)["timestamp"].cast(pa.int64()).to_pylist()
-    assert times == [7, 7]
-    assert timed(batch, WritePlan(None, "t", "", DEFAULT_SCHEMA, None, {})).column_names == [
-        "value"
-    ]
 
 
 def test_a_missing_job_id_is_no_error():

@@ -1,0 +1,309 @@
+"""What a table may have for a topic's columns, and how what it may not have is named."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from memq.client.producer.tables import conform, to_arrow, to_batches
+from memq.core.format.schema import DEFAULT_SCHEMA
+from memq.errors import SchemaMismatchError
+from tests.advice import follows
+
+NOON = dt.datetime(2026, 7, 1, 12)  # noqa: DTZ001 - a time without a zone
+INSTANT = pa.timestamp("us", "UTC")
+SKU = pa.struct([("sku", pa.int64())])
+PRICED = pa.struct([("sku", pa.int64()), ("price", pa.float64())])
+ITEM = {"sku": 1, "price": 9.5}
+REQUIRED = pa.struct([pa.field("sku", pa.int64(), nullable=False)])
+BAD_TEXT = pa.array([b"a", b"\xff\xfe"]).view(pa.utf8())
+
+
+def fitted(rows, schema):
+    """The rows as those of a topic."""
+    return conform(to_arrow(rows), schema, "t", 7)
+
+
+def column(array, kind):
+    """One column, written to a topic that has it as another type."""
+    field = kind if isinstance(kind, pa.Field) else pa.field("v", kind)
+    return fitted(pa.table([array], ["v"]), pa.schema([field])).column("v")
+
+
+@pytest.mark.parametrize(
+    ("array", "kind"),
+    [
+        (pa.array([1, None], pa.int32()), pa.int64()),
+        (pa.array([127], pa.int64()), pa.int8()),
+        (pa.array([1, 2**53]), pa.float64()),
+        (pa.array([1.0, None]), pa.int64()),
+        (pa.array([1.5, float("inf"), -0.0], pa.float64()), pa.float32()),
+        (pa.array([9.5, 0.1]), pa.decimal128(10, 2)),
+        (pa.array([Decimal("1.50")]), pa.decimal64(12, 4)),
+        (pa.array(["a", None]), pa.large_utf8()),
+        (pa.array(["a"]), pa.binary()),
+        (pa.array([b"a"]), pa.utf8()),
+        (pa.array(["a", None, "no longer kept inline"], pa.string_view()), pa.utf8()),
+        (pa.array([b"a"], pa.binary_view()), pa.binary()),
+        (pa.array(["a", None, "a"]).dictionary_encode(), pa.utf8()),
+        (pa.array([[1], None, []], pa.list_(pa.int32())), pa.large_list(pa.int64())),
+        (pa.array([[1, 2], None]), pa.list_(pa.int64(), 2)),
+        (pa.array([[1, 2], None], pa.list_(pa.int8(), 2)), pa.list_(pa.int64())),
+        (
+            pa.array([[("a", 1)], None], pa.map_(pa.utf8(), pa.int8())),
+            pa.map_(pa.binary(), pa.int64()),
+        ),
+        (pa.array([{"sku": 1}, None], pa.struct([("sku", pa.int8())])), REQUIRED),
+        (pa.array([{"b": 1, "a": 2}]), pa.struct([("a", pa.int64()), ("b", pa.int64())])),
+        (pa.array([{"sku": 1}]), PRICED),
+        (pa.nulls(2), pa.list_(pa.int64())),
+        (pa.array([5], pa.timestamp("s", "UTC")), INSTANT),
+        (pa.array([5], pa.timestamp("us", "America/New_York")), INSTANT),
+        (pa.array([5_000_000], INSTANT), pa.timestamp("s", "+02:00")),
+        (pa.array([5], pa.date32()), pa.date64()),
+        (pa.array([5], pa.time32("s")), pa.time64("ns")),
+        (pa.array([5], pa.duration("s")), pa.duration("ns")),
+        (
+            pa.ExtensionArray.from_storage(pa.uuid(), pa.array([b"u" * 16], pa.binary(16))),
+            pa.binary(16),
+        ),
+    ],
+)
+def test_what_comes_back_the_same_is_taken(array, kind):
+    """Wider and narrower types of one kind, other encodings, zones and orders of fields."""
+    found = column(array, kind)
+    assert found.type == kind
+    assert found.null_count == (2 if pa.types.is_null(array.type) else array.null_count)
+    found.validate(full=True)
+
+
+@pytest.mark.parametrize(
+    ("array", "kind", "said"),
+    [
+        (
+            pa.array([1.5, None, 1e300]),
+            pa.float32(),
+            r"'v' as float, but got double; row 2 has 1e\+300",
+        ),
+        (pa.array([0.5, 70000.0]), pa.float16(), "row 1 has 70000.0"),
+        (pa.array([16777217.0]), pa.float32(), "row 0 has 16777217.0"),
+        (pa.array([-0.0]), pa.int64(), "row 0 has -0.0"),
+        (pa.array([2**53 + 1]), pa.float64(), f"row 0 has {2**53 + 1}"),
+        (pa.array([16777217]), pa.float32(), "row 0 has 16777217"),
+        (pa.array([0, 2**63], pa.uint64()), pa.int64(), f"row 1 has {2**63}"),
+        (pa.array([1.005]), pa.decimal128(10, 2), "row 0 has 1.005"),
+        (pa.array([Decimal("1.50"), Decimal("1.05")]), pa.decimal128(10, 1), r"row 1 has .*1\.05"),
+        (pa.array([b"a", b"\xff"]), pa.utf8(), r"row 1 has b'\\xff'"),
+        (BAD_TEXT, pa.utf8(), r"row 1 has b'\\xff\\xfe', which that cannot hold"),
+        (BAD_TEXT, pa.binary(), r"row 1 has b'\\xff\\xfe'"),
+        (pa.array([86_400_001]).view(pa.date64()), pa.date64(), "row 0 has 86400001"),
+        (pa.array([90_000], pa.int32()).view(pa.time32("s")), pa.time32("s"), "row 0 has .*90000"),
+        (pa.array([1], pa.timestamp("us", "UTC")), pa.timestamp("ms", "UTC"), "row 0 has 1970"),
+        (pa.array([2**60], pa.timestamp("s")), pa.timestamp("us"), "row 0 has"),
+        (
+            pa.array([NOON]),
+            INSTANT,
+            "an instant, but got .*a time without a zone; row 0 has 2026-07",
+        ),
+        (
+            pa.array([NOON], INSTANT),
+            pa.timestamp("us"),
+            "a time without a zone, but got .*an instant",
+        ),
+        (pa.array([NOON]), pa.date32(), "a day, but got .*; row 0 has 2026-07-01 12:00:00"),
+        (pa.array([NOON]), pa.time64("us"), "a time of day"),
+        (pa.array([5]), pa.time64("us"), "a time of day, but got int64, a number; row 0 has 5"),
+        (pa.array([5]), INSTANT, "an instant, but got int64, a number"),
+        (pa.array([5]), pa.duration("s"), "duration, but got int64"),
+        (
+            pa.array([None, "5"]),
+            pa.int64(),
+            "a number, but got string, a text or bytes; row 1 has '5'",
+        ),
+        (pa.array([5]), pa.utf8(), "a text or bytes, but got int64"),
+        (pa.array([True]), pa.int64(), "but got bool"),
+        (pa.array([1]), pa.bool_(), "as bool, bool, but got int64"),
+        (
+            pa.array([ITEM]),
+            SKU,
+            r"'v\.price' is not in the schema of topic 't', which has sku; row 0 has 9\.5",
+        ),
+        (pa.array([[ITEM]]), pa.list_(SKU), r"'v\[\]\.price' is not in"),
+        (
+            pa.array([[], [ITEM]], pa.large_list(PRICED)),
+            pa.large_list(SKU),
+            r"'v\[\]\.price'.*; row 1 has 9\.5",
+        ),
+        (pa.array([[ITEM]], pa.list_(PRICED, 1)), pa.list_(SKU, 1), r"'v\[\]\.price'"),
+        (
+            pa.array([[("a", ITEM)]], pa.map_(pa.utf8(), PRICED)),
+            pa.map_(pa.utf8(), SKU),
+            r"'v\[\]\.value\.price'",
+        ),
+        (
+            pa.array([{"SKU": 7}]),
+            SKU,
+            r"'v\.SKU' .* row 0 has 7; names differ by case: rename it to 'sku'",
+        ),
+        (
+            pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["sku", "sku"]),
+            SKU,
+            r"'v\.sku' as one, but it is there more than once",
+        ),
+        (pa.array([{"x": 1}], pa.struct([("x", pa.int64())])), REQUIRED, r"'v\.x' is not in"),
+        (
+            pa.array([{}], pa.struct([])),
+            REQUIRED,
+            r"'v\.sku' as int64, not null, but the rows have no such",
+        ),
+        (
+            pa.array([{"sku": 1}, None, {"sku": None}]),
+            REQUIRED,
+            r"'v\.sku' as int64, not null, but row 2 is null",
+        ),
+        (
+            pa.array([[1], None, [2, None]]),
+            pa.list_(pa.field("item", pa.int64(), nullable=False)),
+            r"'v\[\]' as int64, not null, but row 2 is null",
+        ),
+        (pa.array([[1, 2], [3]]), pa.list_(pa.int64(), 2), r"row 1 has \[3\], not of length 2"),
+        (
+            pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), BAD_TEXT),
+            pa.list_(pa.utf8()),
+            r"'v\[\]' as string, but got string; row 1 has b'\\xff\\xfe'",
+        ),
+        (
+            pa.StructArray.from_arrays([BAD_TEXT], ["x"]),
+            pa.struct([("x", pa.utf8())]),
+            r"'v\.x'.* row 1 has",
+        ),
+        (pa.DictionaryArray.from_arrays(pa.array([0, 1]), BAD_TEXT), pa.utf8(), "row 1 has"),
+    ],
+)
+def test_what_would_change_is_refused_by_column_row_and_value(array, kind, said):
+    """At any depth, with the path to it; and the error is final."""
+    with pytest.raises(SchemaMismatchError, match=said) as refused:
+        column(array, kind)
+    assert not refused.value.retriable
+
+
+def test_lists_that_do_not_hold_are_refused():
+    """What Arrow would read beyond its memory for is found before that, by any depth."""
+    unsound = pa.ListArray.from_arrays(pa.array([0, 9, 1], pa.int32()), pa.array([1]))
+    nested = pa.StructArray.from_arrays([unsound], ["x"])
+    for array, kind in ((unsound, pa.list_(pa.int8())), (nested, nested.type)):
+        with pytest.raises(SchemaMismatchError, match="the rows do not become those of topic 't'"):
+            column(array, kind)
+
+
+def test_what_is_hidden_by_a_null_or_a_slice_is_no_value():
+    """Only the rows that are given count, whatever lies below their nulls or beside them."""
+    hidden = pa.StructArray.from_arrays(
+        [pa.array([1e300, 1.5])], ["x"], mask=pa.array([True, False])
+    )
+    assert column(hidden, pa.struct([("x", pa.float32())])).to_pylist() == [None, {"x": 1.5}]
+    lists = pa.ListArray.from_arrays(
+        pa.array([0, 1, 2], pa.int32()), pa.array([1e300, 1.5]), mask=pa.array([True, False])
+    )
+    assert column(lists, pa.list_(pa.float32())).to_pylist() == [None, [1.5]]
+    whole = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), BAD_TEXT)
+    assert column(whole.slice(0, 1), pa.list_(pa.utf8())).to_pylist() == [["a"]]
+
+
+@follows("rename or drop one", "cast it first", "names differ by case: rename it to …")
+def test_columns_are_looked_up_by_their_exact_names():
+    """One that stands twice or differs by case is refused, not null or now; the advice helps."""
+    schema = pa.schema([("city", pa.utf8()), ("timestamp", INSTANT)])
+    times = pa.array([NOON])
+    rows = pa.table([["Oslo"], ["Oslo"], times], ["city", "City", "timestamp"])
+    with pytest.raises(
+        SchemaMismatchError, match=r"'City' .*; row 0 has 'Oslo'; names differ by case"
+    ):
+        fitted(rows, schema)
+    rows = rows.rename_columns(["city", "city", "timestamp"])
+    with pytest.raises(SchemaMismatchError, match="'city' as one, but it is there more than once"):
+        fitted(rows, schema)
+    rows = rows.remove_column(1)
+    with pytest.raises(SchemaMismatchError, match="cast it first"):
+        fitted(rows, schema)
+    rows = rows.set_column(1, "timestamp", pa.compute.assume_timezone(times, "UTC"))
+    assert fitted(rows, schema).num_rows == 1
+
+
+def test_an_index_with_a_name_is_a_column():
+    """A named index of pandas is neither dropped nor filled in; one without a name is left out."""
+    schema = pa.schema([("city", pa.utf8()), ("fare", pa.float64()), ("timestamp", INSTANT)])
+    times = pd.DatetimeIndex([NOON], tz="UTC", name="timestamp")
+    frame = pd.DataFrame({"city": ["Oslo"], "fare": [1.5]}, index=times)
+    assert fitted(frame, schema)["timestamp"].to_pylist() == [NOON.replace(tzinfo=dt.UTC)]
+    both = frame.set_index("city", append=True)
+    assert fitted(both, schema)["city"].to_pylist() == ["Oslo"]
+    with pytest.raises(SchemaMismatchError, match="'station' is not in the schema"):
+        fitted(frame.rename_axis("station"), schema)
+
+
+@pytest.mark.parametrize(
+    ("objects", "row"),
+    [
+        ([dt.date(2026, 7, 1), NOON], 1),
+        ([NOON, NOON.replace(tzinfo=dt.UTC)], 1),
+        ([NOON, 5], 1),
+        ([NOON, pd.Timestamp(1)], 1),
+        ([None, [NOON], [NOON.replace(tzinfo=dt.UTC)]], 2),
+        ([2**70], None),
+    ],
+)
+def test_objects_of_pandas_are_what_they_were(objects, row):
+    """A column of objects that Arrow would take for others is refused by the first of these."""
+    frame = pd.DataFrame({"v": pd.Series(objects, dtype=object)})
+    with pytest.raises(
+        SchemaMismatchError, match="Overflow|too large" if row is None else f"'v'.* row {row} has"
+    ):
+        to_arrow(frame)
+
+
+def test_objects_of_pandas_that_are_of_one_kind_are_taken():
+    """Whole numbers beside fractions, and what is missing in any way."""
+    frame = pd.DataFrame(
+        {
+            "day": pd.Series([dt.date(2026, 7, 1), None, pd.NaT], dtype=object),
+            "number": pd.Series([1, 2.5, pd.NA], dtype=object),
+            "item": pd.Series([{"a": 1}, {"b": [1, 2]}, None], dtype=object),
+        }
+    )
+    assert to_arrow(frame)["item"].to_pylist() == [
+        {"a": 1, "b": None},
+        {"a": None, "b": [1, 2]},
+        None,
+    ]
+
+
+def test_polars_is_checked_as_well():
+    """Nested fields, categories and times of polars."""
+    schema = pa.schema([("item", SKU), ("kind", pa.utf8())])
+    frame = pl.DataFrame({"item": [{"sku": 1}], "kind": pl.Series(["a"], dtype=pl.Categorical)})
+    assert fitted(frame, schema).to_pylist() == [{"item": {"sku": 1}, "kind": "a"}]
+    with pytest.raises(SchemaMismatchError, match=r"'item\.price' .* row 0 has 9\.5"):
+        fitted(pl.DataFrame({"item": [ITEM]}), schema)
+    with pytest.raises(SchemaMismatchError, match="a time without a zone; row 0 has 2026-07-01"):
+        fitted(pl.DataFrame({"value": ["a"], "timestamp": [NOON]}), DEFAULT_SCHEMA)
+
+
+def test_rows_of_later_chunks_and_pieces_are_counted_from_the_first(monkeypatch):
+    """The row in an error is that of the table; of a table in pieces nothing comes before all are
+    checked.
+    """
+    monkeypatch.setattr("memq.client.producer.tables.PIECE_BYTES", 64)
+    values = [float(number) for number in range(100)]
+    rows = pa.concat_tables([pa.table({"v": values}), pa.table({"v": [0.0, 1e300]})])
+    cuts = {"now_us": 0, "message_bytes": 1 << 20, "max_message_bytes": 1 << 20}
+    batches = to_batches(rows, pa.schema([("v", pa.float32())]), "t", **cuts)
+    with pytest.raises(SchemaMismatchError, match=r"row 101 has 1e\+300"):
+        next(batches)
+    good = to_batches(rows.slice(0, 101), pa.schema([("v", pa.float32())]), "t", **cuts)
+    assert [row for batch in good for row in batch["v"].to_pylist()] == [*values, 0.0]
