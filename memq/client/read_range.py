@@ -78,10 +78,12 @@ class RowsOfBatch(NamedTuple):
     Attributes:
         batch: the Batch.
         rows: of the wanted times and columns, without duplicates.
+        duplicates: the Messages that were left out.
     """
 
     batch: PublishedBatch
     rows: list[pa.RecordBatch]
+    duplicates: list[IndexEntry]
 
 
 async def read_batches(
@@ -278,14 +280,15 @@ class AsyncTopicReader:
             MemqError: brokers or storage failed.
         """
 
-        def rows_of(found: BatchOfRange) -> list[pa.RecordBatch]:
-            return self._rows(found, plan.times)
+        def rows_of(found: BatchOfRange) -> tuple[list[pa.RecordBatch], list[IndexEntry]]:
+            left_out = [found.fetched.entries[at] for at in sorted(found.duplicates)]
+            return self._rows(found, plan.times), left_out
 
         wanted = plan.pieces if pieces is None else pieces
         reading = read_batches(self._topic, self._source, plan, wanted, rows_of)
         async with aclosing(reading) as batches:
             async for batch, rows in batches:
-                yield RowsOfBatch(batch, rows or [])
+                yield RowsOfBatch(batch, *(rows or ([], [])))
 
     def _check_timed(self) -> None:
         schema = self._topic_schema
