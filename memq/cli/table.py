@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
-from memq.cli.command import Group, option, output_option
+from memq.cli.command import (
+    Group,
+    connection_options,
+    option,
+    output_option,
+    read_through_option,
+    storage_options_option,
+)
+from memq.cli.completion import TopicType
 from memq.cli.output import show_json, show_rows
 from memq.core.named_values import parse_catalog_options
 from memq.core.units import counted, iso_ms
@@ -26,7 +35,7 @@ catalog_option = option(
 
 @click.group(cls=Group)
 def table() -> None:
-    """Look into Iceberg tables that ranges of topics are put into.
+    """Fill Iceberg tables with ranges of topics, and look into them.
 
     TABLE is namespace.table, or catalog:namespace.table.
     """
@@ -86,6 +95,33 @@ def check(*, name: str, catalog_options: str, output: str) -> None:
         sys.exit(1)
 
 
+@table.command(
+    "put",
+    epilog="""
+memq table put clicks lake.clicks
+memq table put clicks prod:lake.clicks -o json
+""",
+)
+@click.argument("topic", type=TopicType())
+@click.argument("name", metavar="TABLE")
+@read_through_option
+@storage_options_option
+@connection_options
+@catalog_option
+@output_option
+def put(*, topic: str, name: str, catalog_options: str, output: str, **reading: Any) -> None:
+    """Put all of TOPIC into TABLE that is published now and not in it.
+
+    It shows the ranges that it has put in, each with a commit of its own. The same command goes on
+    after an interruption: nothing is put in twice.
+    """
+    from memq.cli.table_put import put_topic  # noqa: PLC0415 - slow to load
+
+    done = put_topic(_open(name, catalog_options), topic, **reading)
+    rows = list(map(msgspec.structs.asdict, done))
+    show_rows(rows, [*_LEDGER_COLUMNS, "records"], output)
+
+
 _LEDGER_COLUMNS = ("topic", "incarnation", "partition", "start", "end")
 _RANGE_COLUMNS = (*_LEDGER_COLUMNS, "records", "job", "committed", "snapshot")
 
@@ -98,29 +134,15 @@ def _open(name: str, catalog_options: str) -> IcebergTable:
 
 def _ledger_rows(opened: IcebergTable) -> list[Row]:
     return [
-        {
-            "topic": topic,
-            "incarnation": incarnation,
-            "partition": partition,
-            "start": start,
-            "end": end,
-        }
-        for topic, incarnation, partition, held in opened.look().ledger.partitions()
-        for start, end in held.intervals
+        dict(zip(_LEDGER_COLUMNS, (*key, *interval), strict=True))
+        for *key, held in opened.look().ledger.partitions()
+        for interval in held.intervals
     ]
 
 
 def _range_row(each: CommittedRange) -> Row:
-    added = each.range
-    return {
-        "topic": added.topic,
-        "incarnation": added.incarnation,
-        "partition": added.partition,
-        "start": added.start,
-        "end": added.end,
-        "batches": added.batches,
-        "messages": added.messages,
-        "records": added.records,
+    counts = ("batches", "messages", "records")
+    return {name: getattr(each.range, name) for name in (*_LEDGER_COLUMNS, *counts)} | {
         "job": each.job,
         "committed": iso_ms(each.committed_ms),
         "snapshot": each.snapshot_id,

@@ -76,10 +76,12 @@ class RowsOfBatch(NamedTuple):
     Attributes:
         batch: the Batch.
         rows: of the wanted times and columns, without duplicates.
+        duplicates: the Messages that were left out.
     """
 
     batch: PublishedBatch
     rows: list[pa.RecordBatch]
+    duplicates: list[IndexEntry]
 
 
 async def read_batches(
@@ -275,14 +277,15 @@ class AsyncTopicReader:
         # A plan that was written down says nothing of the column.
         times = plan.times and plan.times.of_topic(self._info)
 
-        def rows_of(found: BatchOfRange) -> list[pa.RecordBatch]:
-            return self._rows(found, times)
+        def rows_of(found: BatchOfRange) -> tuple[list[pa.RecordBatch], list[IndexEntry]]:
+            left_out = [found.fetched.entries[at] for at in sorted(found.duplicates)]
+            return self._rows(found, times), left_out
 
         wanted = plan.pieces if pieces is None else pieces
         reading = read_batches(self._topic, self._source, plan, wanted, rows_of)
         async with aclosing(reading) as batches:
             async for batch, rows in batches:
-                yield RowsOfBatch(batch, rows or [])
+                yield RowsOfBatch(batch, *(rows or ([], [])))
 
     def _choose(self, schema: pa.Schema) -> pa.Schema:
         """The schema of the rows for the topic's schema."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from pyarrow import ArrowInvalid, ArrowNotImplementedError
 from pyarrow import fs as arrow_fs
@@ -110,13 +111,15 @@ def _copy(files: FileSystem, source: str, target: str) -> None:
 def _open(path: str) -> tuple[FileSystem, str]:
     """The file system of a path or URI, and its name there."""
     scheme, separator, rest = path.partition(":")
-    if separator and "/" not in scheme:
-        uri = f"{_AS_ARROW.get(scheme, scheme)}:{rest}"
-        if scheme == "file":  # Hadoop writes file:/a, pyarrow reads file:///a
-            uri = f"file:///{rest.lstrip('/')}"
-        files, name = arrow_fs.FileSystem.from_uri(uri)
-        return files, str(name)
-    return arrow_fs.LocalFileSystem(), path
+    if not separator or "/" in scheme:
+        return arrow_fs.LocalFileSystem(), path
+    if scheme == "file":  # Hadoop writes file:/a or file:///a
+        return arrow_fs.LocalFileSystem(), f"/{rest.lstrip('/')}"
+    place, slash, name = rest.removeprefix("//").partition("/")
+    name, mark, options = name.partition("?")  # Hadoop takes a name as it is, pyarrow decodes it
+    uri = f"{_AS_ARROW.get(scheme, scheme)}://{place}{slash}{quote(name)}{mark}{options}"
+    files, name = arrow_fs.FileSystem.from_uri(uri)
+    return files, str(name)
 
 
 @contextmanager

@@ -16,26 +16,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.types as pat
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import (
-    ArrayType,
     DataType,
     IntegerType,
     LongType,
-    MapType,
     StringType,
     StructField,
     StructType,
     TimestampType,
 )
 
-from memq.core.format.envelope import ARROW_ERRORS
 from memq.core.format.message import UNKNOWN_RANGE
 from memq.core.format.schema import DEFAULT_SCHEMA
 from memq.core.units import counted
 from memq.errors import ConfigError, SchemaMismatchError
+from memq.tables.fitting import check_names, fitted, has_equal_keys, widened, with_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -84,18 +81,6 @@ is gone."""
 
 _DEFAULT_ORDER = ("key", "value", "headers", "topic", "partition", "offset", "timestamp")
 
-_WIDENED = {
-    pa.uint8(): pa.int16(),
-    pa.uint16(): pa.int32(),
-    pa.uint32(): pa.int64(),
-    pa.uint64(): pa.decimal128(20, 0),
-    pa.float16(): pa.float32(),
-    pa.date64(): pa.date32(),
-    pa.time32("s"): pa.time64("us"),
-    pa.time32("ms"): pa.time64("us"),
-}
-"""Types that Spark does not have, and the smallest ones with room for their values."""
-
 _MAX_POSITIONS = 1 << 16
 _POSITIONS = pa.array(range(_MAX_POSITIONS), pa.int64())
 
@@ -117,7 +102,11 @@ class Shape(NamedTuple):
 
 
 def shape_of(
-    topic: str, schema: pa.Schema, chosen: Sequence[str] | None, wanted: StructType | None
+    topic: str,
+    schema: pa.Schema,
+    chosen: Sequence[str] | None,
+    wanted: StructType | None,
+    maps: str | None = None,
 ) -> Shape:
     """The columns of a read.
 
@@ -126,20 +115,18 @@ def shape_of(
         schema: its newest.
         chosen: names of the columns, when there is a choice.
         wanted: the schema that the user gave to Spark, if any; a choice as well.
+        maps: the option.
 
     Raises:
-        ConfigError: there is no such column, it has another type, or a column of the topic has the
-            name of an origin.
-        SchemaMismatchError: Spark has no type for a column.
+        ConfigError: there is no such column, or it has another type.
+        SchemaMismatchError: Spark has no type for a column, or takes two columns for one.
     """
-    own = {field.name: spark_type(field) for field in schema}
-    taken = sorted(set(own) & set(ORIGINS))
-    if taken and chosen is None and wanted is None:
-        raise ConfigError(
-            f"topic {topic!r} has a column {taken[0]!r} of its own, which is also the name of an "
-            "origin column: choose columns by the option 'columns' or by .schema(); that name is "
-            "then the topic's column"
-        )
+    own = {field.name: _own_type(field, wanted, maps) for field in schema}
+    names = wanted.names if wanted is not None else chosen or [*schema.names, *ORIGINS]
+    known = {name: pa.field(name, pa.null()) for name in names} | {
+        each.name: each for each in schema
+    }
+    check_names([known[name] for name in names], topic)
     offered = {name: (ORIGINS | own)[name] for name in _all_names(schema)}
     never_null = {name for name in offered if name not in own or not schema.field(name).nullable}
     return Shape(choose(offered, chosen, wanted, never_null), frozenset(own))
@@ -175,7 +162,7 @@ def choose(
                 f"column {field.name!r} is {offered[field.name].simpleString()}, not "
                 f"{field.dataType.simpleString()}; read it as it is and cast it in the query"
             )
-        if field.dataType != _allows_nulls(field.dataType) or not (
+        if field.dataType != offered[field.name] or not (
             field.nullable or field.name in never_null
         ):
             raise ConfigError(
@@ -192,6 +179,7 @@ def project(
     own: frozenset[str],
     rows: pa.RecordBatch,
     origin: Mapping[str, object],
+    maps: str | None = None,
 ) -> pa.RecordBatch:
     """The rows of a Message with the columns of a read.
 
@@ -200,10 +188,11 @@ def project(
         own: those of them that are the topic's.
         rows: of the Message, with the schema of its Batch.
         origin: what is the same for all rows of the Message, by origin column.
+        maps: the option; unless it asks for maps, none may have a key twice.
 
     Raises:
-        SchemaMismatchError: a column has another type than the topic's newest schema says, or is
-            null where that says that it is not.
+        SchemaMismatchError: a column has another type than the topic's newest schema says, is null
+            where that says that it is not, or would lose a key that a map has twice.
     """
     count = rows.num_rows
     columns = []
@@ -211,7 +200,12 @@ def project(
         if field.name not in own:
             columns.append(_origin(field, origin, count))
         elif (at := rows.schema.get_field_index(field.name)) >= 0:
-            columns.append(_cast(rows.column(at), field))
+            columns.append(fitted(rows.column(at), field))
+            if maps != "map" and has_equal_keys(columns[-1]):
+                raise SchemaMismatchError(
+                    f"column {field.name!r} has a key twice, of which a map shows one in Spark: "
+                    "read it with the option 'maps' = 'pairs', as an array of all; 'map' keeps both"
+                )
         else:  # the column was added later
             columns.append(pa.nulls(count, field.type))
     return exactly(columns, target)
@@ -243,68 +237,28 @@ def _all_names(schema: pa.Schema) -> list[str]:
 def spark_type(field: pa.Field) -> DataType:
     """The type of Spark that holds all values of a column, with nulls allowed in all of its parts.
 
+    A schema of Arrow may exclude them, but nobody checks each row for that, and Spark would take a
+    null for a value.
+
     Raises:
         SchemaMismatchError: Spark has none.
     """
     try:
-        return _allows_nulls(from_arrow_type(_widened(field.type)))
+        return from_arrow_type(widened(field.type))
     except (PySparkException, TypeError) as exc:
         raise SchemaMismatchError(
             f"column {field.name!r} is {field.type}, for which Spark has no type: {exc}"
         ) from exc
 
 
-def _allows_nulls(kind: DataType) -> DataType:
-    """The type with nulls allowed in all of its parts, as the columns of a topic are offered.
-
-    A schema of Arrow may exclude them, but nobody checks each row for that, and Spark would take a
-    null for a value.
-    """
-    if isinstance(kind, StructType):
-        return StructType(
-            [StructField(f.name, _allows_nulls(f.dataType), metadata=f.metadata) for f in kind]
-        )
-    if isinstance(kind, ArrayType):
-        return ArrayType(_allows_nulls(kind.elementType))
-    if isinstance(kind, MapType):
-        return MapType(_allows_nulls(kind.keyType), _allows_nulls(kind.valueType))
-    return kind
-
-
-def _widened(kind: pa.DataType) -> pa.DataType:
-    """The type with all parts replaced that Spark does not have, at any depth."""
-    if kind in _WIDENED:
-        return _WIDENED[kind]
-    if pat.is_decimal(kind):
-        return pa.decimal128(kind.precision, kind.scale)
-    if pat.is_struct(kind):
-        return pa.struct([field.with_type(_widened(field.type)) for field in kind])
-    if pat.is_map(kind):
-        item = kind.item_field
-        return pa.map_(_widened(kind.key_type), item.with_type(_widened(item.type)))
-    if pat.is_list(kind) or pat.is_large_list(kind) or pat.is_fixed_size_list(kind):
-        item = kind.value_field
-        return pa.list_(item.with_type(_widened(item.type)))
-    return kind
-
-
-def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
-    if column.type.equals(field.type):
-        return column
-    try:
-        # Not safe: times finer than a microsecond, which Spark does not have, are cut.
-        return column.cast(field.type, safe=not _may_be_finer(column.type))
-    except ARROW_ERRORS as exc:
-        raise SchemaMismatchError(
-            f"column {field.name!r} is {column.type} in this Batch, which does not become "
-            f"{field.type}: {exc}"
-        ) from exc
-
-
-def _may_be_finer(kind: pa.DataType) -> bool:
-    if pat.is_nested(kind):
-        return True
-    return bool(pat.is_timestamp(kind) or pat.is_duration(kind)) and kind.unit == "ns"
+def _own_type(field: pa.Field, wanted: StructType | None, maps: str | None) -> DataType:
+    """The type of a column of the topic: one of two where it has maps, as they may be pairs."""
+    kinds = [spark_type(field), spark_type(field.with_type(with_pairs(field.type)))]
+    if maps == "pairs" or (maps is None and field.equals(DEFAULT_SCHEMA.field("headers"))):
+        kinds.reverse()
+    given = wanted[field.name] if wanted is not None and field.name in wanted.names else None
+    asked = given and given.dataType.simpleString()
+    return next((kind for kind in kinds if kind.simpleString() == asked), kinds[0])
 
 
 def origin_of(batch: PublishedBatch, entry: IndexEntry) -> dict[str, object]:

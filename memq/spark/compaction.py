@@ -36,7 +36,7 @@ from memq.errors import (
 )
 from memq.spark.client_folders import folders_of
 from memq.spark.options import parse_read_options
-from memq.spark.parquet import ParquetJob, RangeJob, range_to_parquet
+from memq.spark.parquet import ParquetJob, RangeJob, range_to_parquet, settled
 from memq.spark.topic import SparkTopic
 
 if TYPE_CHECKING:
@@ -105,8 +105,10 @@ def check_topic(job: Compaction) -> None:
 
     Raises:
         OffsetOutOfRangeError: there is no such read partition.
+        SchemaMismatchError: files cannot hold the topic's columns.
         MemqError: there is no such topic, or the brokers cannot be asked.
     """
+    settled(job.range_job(OffsetRange(0, 0, 0)))
     with _connected(job) as topic:
         _chosen(job, topic.offsets())
 
@@ -121,6 +123,7 @@ def compact(spark: SparkSession, job: Compaction) -> list[Manifest]:
         CorruptDataError: the record is damaged, or has a gap or an overlap.
         MemqError: as `range_to_parquet`.
     """
+    settled(job.range_job(OffsetRange(0, 0, 0)))
     folders = folders_of(spark)
     done: list[Manifest] = []
     with _connected(job) as topic:

@@ -14,6 +14,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documentation has it
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -24,14 +25,16 @@ from memq.spark.client_folders import folders_of
 from memq.spark.examine import examine
 from memq.spark.parquet import (
     RangeJob,
+    allow_times,
     check_count,
     finish,
     manifest_of,
     parquet_files,
     settled,
 )
-from memq.tables.check import NAMING_COLUMNS, count_rows
+from memq.tables.check import count_rows
 from memq.tables.commit import Written, commit_range
+from memq.tables.fitting import NAMING_COLUMNS, widened
 from memq.tables.iceberg import open_table
 from memq.tables.ledger import TopicRange
 
@@ -83,14 +86,16 @@ def range_to_iceberg(spark: SparkSession, job: IcebergJob) -> Manifest:
     account = examine(spark, job.read_options())
     reading = spark.read.format("memq").options(**job.read_options(), columns=",".join(columns))
     rows = reading.load().withColumn(INCARNATION_COLUMN, F.lit(job.range.incarnation))
-    table.create(to_arrow_schema(rows.schema, timezone="UTC"))
+    made = to_arrow_schema(rows.schema, timezone="UTC")
+    table.create(pa.schema([each.with_type(widened(each.type)) for each in made]))
     attempt = uuid.uuid4().hex
     location = table.location
 
-    def write() -> Written:
-        return _write(spark, job, account, rows, f"{location}/data/{_folder(job, attempt)}")
-
     wanted = _counts(job, account)
+
+    def write() -> Written:
+        return _write(spark, job, account, rows, wanted.folder(location, attempt))
+
     outcome = commit_range(table, wanted, write, attempt=attempt, job=job.name)
     files: Sequence[str] = ()
     if outcome.committed and outcome.written is not None:
@@ -111,6 +116,7 @@ def _write(
     counts = _counts(job, account)
     if not counts.records:
         return Written(counts, [])
+    allow_times(spark)
     spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     path = for_spark(folder)
     rows.write.option("compression", "zstd").parquet(path)
@@ -127,13 +133,6 @@ def _counts(job: IcebergJob, account: RangeAccount) -> TopicRange:
         messages=account.read.messages,
         records=account.read.records,
         crc_sum=account.read.crc_sum,
-    )
-
-
-def _folder(job: IcebergJob, attempt: str) -> str:
-    topic, incarnation, partition = job.topic, job.range.incarnation, job.range.partition
-    return (
-        f"{topic}/{incarnation}/{partition}/{job.range.start:012d}-{job.range.end:012d}/{attempt}"
     )
 
 

@@ -54,6 +54,7 @@ MAX_JOB_ID_BYTES = 128  # a producer id has up to 200, with the words around it
 
 Mode = Literal["failfast", "permissive"]
 View = Literal["records", "messages"]
+Maps = Literal["map", "pairs"]
 Compression = Literal["none", "zstd", "lz4"]
 
 
@@ -68,10 +69,10 @@ def _option(
     return Option(kind, default, choices=choices, read=read, shown=shown)
 
 
-def _chosen(words: Any, default: str) -> Option:
+def _chosen(words: Any, default: str | None = None, shown: str = "") -> Option:
     """One of the words of a `Literal`."""
     choices = get_args(words)
-    return _option(choice_of(*choices), default, choices=choices)
+    return _option(choice_of(*choices), default, choices=choices, shown=shown)
 
 
 def _of_producer(name: str, read: Callable[[str], Any] = str) -> Option:
@@ -123,6 +124,8 @@ class ReadOptions(_TopicOptions):
         ending_offsets_by_timestamp: Likewise for the end.
         columns: Names of the columns to read, separated by commas; the others are not moved.
             `.schema(...)` does the same.
+        maps: `pairs` reads each map as an array of all its `key` and `value`; `map` as a map that
+            may have a key twice, of which Spark mostly shows one.
         view: `messages` gives one row for each Message in place of its records.
         mode: `permissive` skips what is damaged or gone, counts it in the log, and reads on.
         fail_on_data_loss: `false` reads on, and logs it, when offsets asked for were removed by
@@ -160,6 +163,7 @@ class ReadOptions(_TopicOptions):
         Bound | None, _option(parse_timestamps, shown="not given")
     ]
     columns: Annotated[tuple[str, ...] | None, _option(parse_columns, shown="all")]
+    maps: Annotated[Maps | None, _chosen(Maps, shown="`headers` as pairs; a key twice is an error")]
     view: Annotated[View, _chosen(View, "records")]
     mode: Annotated[Mode, _chosen(Mode, "failfast")]
     fail_on_data_loss: Annotated[bool, _option(parse_flag, "true", kind="flag")]

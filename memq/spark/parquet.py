@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
@@ -38,13 +39,14 @@ from memq.core.audit.reports import CRC_MODULUS, ConsumedReport
 from memq.core.format.schema import RANGE_COLUMNS, deserialize_schema
 from memq.core.manifest import Manifest, describe_left_out, encode_manifest
 from memq.core.units import counted
-from memq.errors import DataLossError, SchemaMismatchError
+from memq.errors import DataLossError
 from memq.spark.client_folders import folders_of
 from memq.spark.columns import ORIGINS
 from memq.spark.examine import examine
 from memq.spark.options import parse_read_options
 from memq.spark.plan import resolve
 from memq.spark.topic import SparkTopic
+from memq.tables.fitting import NAMING_COLUMNS, check_columns, folded
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -56,6 +58,8 @@ if TYPE_CHECKING:
     from memq.spark.folders import Folders
 
 log = logging.getLogger("memq.spark")
+
+_PATTERN = re.compile(r"[]{}[*?\\]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +90,7 @@ class ParquetJob:
     def read_options(self) -> dict[str, str]:
         """Options of a read."""
         options = {"bootstrap": self.bootstrap, "topic": self.topic, "mode": self.mode}
+        options["maps"] = "map"  # files keep a key that is there twice
         if self.file_bytes is not None:  # else small ranges are cut finer, to use every processor
             options |= {"maxBytesPerPartition": str(self.file_bytes), "minPartitions": "1"}
         return options | ({"token": self.token} if self.token else {})
@@ -165,6 +170,7 @@ def range_to_parquet(spark: SparkSession, job: RangeJob) -> Manifest:
         counted(account.read.records, "record"),
         counted(account.published.batches, "Batch"),
     )
+    allow_times(spark)
     folders = folders_of(spark)
     mark = f".{job.folder_name}-"
     hidden = f"{job.parent}/{mark}{uuid4().hex}"
@@ -269,23 +275,27 @@ def settled(job: Job, reserved: Collection[str] = RANGE_COLUMNS) -> tuple[Job, l
         reserved: names of columns that the output has beside those of the topic.
 
     Raises:
-        SchemaMismatchError: the topic has one of these as well.
+        SchemaMismatchError: the topic has a column of a reserved name, two that Spark takes for
+            one, or one that files cannot hold.
         MemqError: as `check_retained`.
     """
     with SparkTopic(parse_read_options(job.read_options())) as topic:
         info = topic.info()
-    own = deserialize_schema(info.schemas[info.schema_id]).names
-    taken = {name.lower() for name in own}  # as Spark compares names
-    clash = sorted(taken & set(reserved))
-    if clash:
-        raise SchemaMismatchError(
-            f"topic {job.topic!r} has a column {clash[0]!r}, which is also the name of a folder or "
-            "column that the output has beside the topic's: readers would take the one for the "
-            'other. Read the topic with spark.read.format("memq"), and write it with that column '
-            "renamed"
-        )
-    columns = [*own, *(name for name in ORIGINS if name not in taken)]
+    own = deserialize_schema(info.schemas[info.schema_id])
+    check_columns(own, job.topic, reserved, table=reserved is NAMING_COLUMNS)
+    taken = set(map(folded, own.names))
+    columns = [*own.names, *(name for name in ORIGINS if name not in taken)]
     return replace(job, range=job.range._replace(incarnation=info.incarnation)), columns
+
+
+def literal(path: str) -> str:
+    """The path as Spark reads it, which takes a name for a pattern."""
+    return _PATTERN.sub(r"\\\g<0>", path)
+
+
+def allow_times(spark: SparkSession) -> None:
+    """Let Spark write and read times of day in Parquet, which it can do and has switched off."""
+    spark.conf.set("spark.sql.timeType.enabled", "true")
 
 
 def check_count(spark: SparkSession, job: RangeJob, folder: str, records: int) -> None:
@@ -294,7 +304,7 @@ def check_count(spark: SparkSession, job: RangeJob, folder: str, records: int) -
     Raises:
         DataLossError: they are not as many as they must be.
     """
-    written = spark.read.parquet(folder).count()
+    written = spark.read.parquet(literal(folder)).count()
     if written != records:
         raise DataLossError(
             f"topic {job.topic!r} {job.range} must give {counted(records, 'record')}, but {folder} "

@@ -138,7 +138,7 @@ def _task_reader(
         columns = choose(MESSAGE_COLUMNS, options.columns, wanted, MESSAGE_NEVER_NULL)
         shape = Shape(columns, frozenset())
     else:
-        shape = shape_of(next(iter(infos)), schema, options.columns, wanted)
+        shape = shape_of(next(iter(infos)), schema, options.columns, wanted, options.maps)
     schemas = {
         crc: data for each in infos.values() for crc, data in schemas_by_crc(each.schemas).items()
     }

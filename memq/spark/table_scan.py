@@ -27,10 +27,11 @@ from memq.errors import ConfigError, LimitReachedError, SchemaMismatchError, Sto
 from memq.spark.columns import spark_type
 from memq.spark.iceberg import for_spark
 from memq.spark.options import parse_read_options
+from memq.spark.parquet import allow_times, literal
 from memq.spark.topic import SparkTopic
-from memq.tables.check import NAMING_COLUMNS
 from memq.tables.columns import column_now, columns_of
 from memq.tables.files import plain_files
+from memq.tables.fitting import NAMING_COLUMNS, with_pairs
 from memq.tables.iceberg import open_table
 from memq.tables.scan import settle
 
@@ -176,7 +177,8 @@ def _from_table(
     reading = spark.read.schema(StructType(list(fields.values())))
     # Iceberg knows no other calendar; without a word in the file Spark may take it for an old one.
     reading = reading.option("datetimeRebaseMode", "CORRECTED")
-    rows = reading.parquet(*map(for_spark, files))
+    allow_times(spark)
+    rows = reading.parquet(*(literal(for_spark(each)) for each in files))
     if len(set(rows.inputFiles())) != len(set(files)):
         raise StorageError(
             f"table {table.identifier} has {counted(len(set(files)), 'file')}, of which Spark sees "
@@ -186,7 +188,7 @@ def _from_table(
     for name, value in naming.items():
         rows = rows.filter(F.col(name) == value)
     return rows.filter(_within(seam.stored)).select(
-        [_column(field, field.name in fields) for field in schema]
+        [_column(field, fields.get(field.name)) for field in schema]
     )
 
 
@@ -206,7 +208,11 @@ def _stored_fields(
         if column.name not in wanted:
             continue
         found, kind = spark_type(column), wanted[column.name].dataType
-        if found.simpleString() != _SMALLER.sub("int", kind.simpleString()):
+        as_pairs = spark_type(column.with_type(with_pairs(column.type)))
+        if _SMALLER.sub("int", kind.simpleString()) not in {
+            found.simpleString(),
+            as_pairs.simpleString(),
+        }:
             raise SchemaMismatchError(
                 f"column {column.name!r} is {found.simpleString()} in table "
                 f"{settled.table.identifier}, and {kind.simpleString()} in the topic; name others "
@@ -229,7 +235,9 @@ def _within(stored: Mapping[int, Sequence[Interval]]) -> Column:
     )
 
 
-def _column(field: StructField, there: bool) -> Column:
+def _column(field: StructField, stored: StructField | None) -> Column:
     quoted = field.name.replace("`", "``")
-    column = F.col(f"`{quoted}`") if there else F.lit(None)
+    column = F.lit(None) if stored is None else F.col(f"`{quoted}`")
+    if stored and (stored.dataType.typeName(), field.dataType.typeName()) == ("map", "array"):
+        column = F.map_entries(column)
     return column.cast(field.dataType).alias(field.name)

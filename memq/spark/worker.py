@@ -103,7 +103,8 @@ class TaskReader:
                 self._skip(1, rows)
                 continue
             with naming(batch):
-                projected = project(target, self.shape.own, rows, origin_of(batch, entry))
+                origin = origin_of(batch, entry)
+                projected = project(target, self.shape.own, rows, origin, self.options.maps)
             yield projected
 
     def _statuses(

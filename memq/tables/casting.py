@@ -7,13 +7,16 @@ null; then each struct is built anew, with something below its nulls, as Arrow's
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pat
 
 from memq.core.units import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -22,25 +25,30 @@ def cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
     Raises:
         pa.ArrowException: one does not become such, or is null and may not be.
     """
-    loose = _loose(kind)
+    loose = rebuilt(kind)
     return column.cast(kind) if loose.equals(kind) else _strict(column.cast(loose), kind)
 
 
-def _loose(kind: pa.DataType) -> pa.DataType:
-    """A type in which all may be null, but for the keys of maps."""
+def rebuilt(
+    kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType] = lambda kind: kind
+) -> pa.DataType:
+    """Return the type after a change of all its parts, from the innermost on; all may be null, but
+    for the keys of maps.
+    """
+
+    def part(field: pa.Field) -> pa.Field:
+        return pa.field(field.name, rebuilt(field.type, change))
+
     if pat.is_struct(kind):
-        return pa.struct([_loose_field(each) for each in kind])
-    if pat.is_list(kind):
-        return pa.list_(_loose_field(kind.value_field))
-    if pat.is_large_list(kind):
-        return pa.large_list(_loose_field(kind.value_field))
-    if pat.is_map(kind):
-        return pa.map_(kind.key_field, _loose_field(kind.item_field), kind.keys_sorted)
-    return kind
-
-
-def _loose_field(field: pa.Field) -> pa.Field:
-    return field.with_type(_loose(field.type)).with_nullable(True)
+        kind = pa.struct([part(each) for each in kind])
+    elif pat.is_map(kind):
+        key = kind.key_field.with_type(rebuilt(kind.key_type, change))
+        kind = pa.map_(key, part(kind.item_field), kind.keys_sorted)
+    elif pat.is_fixed_size_list(kind):
+        kind = pa.list_(part(kind.value_field), kind.list_size)
+    elif pat.is_nested(kind):
+        kind = (pa.list_ if pat.is_list(kind) else pa.large_list)(part(kind.value_field))
+    return change(kind)
 
 
 def _strict(column: pa.Array, kind: pa.DataType) -> pa.Array:

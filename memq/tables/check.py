@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from memq.core.ranges import Interval, OffsetRange, difference
 from memq.core.units import counted
 from memq.errors import ConfigError
+from memq.tables.fitting import NAMING_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 
     from memq.tables.iceberg import CommittedRange, IcebergTable
     from memq.tables.ledger import PartitionLedger, TopicRange
-
-NAMING_COLUMNS = ("topic", "memq_incarnation", "partition", "offset")
-"""Columns that say which offset of which topic a row is of."""
 
 Key = tuple[str, str, int]
 """Topic, incarnation, read partition."""

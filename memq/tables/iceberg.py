@@ -55,9 +55,10 @@ try:
         ValidationError,
     )
     from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, LessThan
-    from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
+    from pyiceberg.io.pyarrow import PyArrowFileIO, UnsupportedPyArrowTypeException
     from pyiceberg.table import Table, Transaction
     from pyiceberg.table.refs import MAIN_BRANCH
+    from pyiceberg.typedef import EMPTY_DICT
     from pyiceberg.utils.concurrent import ExecutorFactory
 
     from memq.tables.columns import DROPPED, column_now, columns_of, misfits
@@ -167,6 +168,19 @@ class IcebergTable:
     def location(self) -> str:
         """Where its files lie, without a slash at the end."""
         return str(self.load().location()).rstrip("/")
+
+    @contextmanager
+    def new_file(self, path: str) -> Iterator[Any]:
+        """Open a file to write, of a name that nothing has.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        with (
+            _explained("write", self.identifier),
+            self.load().io.new_output(path).create() as file,
+        ):
+            yield file
 
     def load(self) -> Table:
         """The table as it is now.
@@ -368,7 +382,20 @@ def open_table(name: str, options: GivenValues = NO_VALUES) -> IcebergTable:
         ) from exc
     except Exception as exc:  # each catalog has errors of its own
         raise StorageError(f"cannot open catalog {catalog!r}: {_in_words(exc)}") from exc
+    if set("#?") & set(loaded.properties.get("warehouse", "")):
+        loaded.properties.setdefault("py-io-impl", f"{__name__}.{PlainFileIO.__name__}")
     return IcebergTable(loaded, identifier)
+
+
+class PlainFileIO(PyArrowFileIO):
+    """Takes `#` and `?` in a location for what they are in the names of folders, as Spark does."""
+
+    @staticmethod
+    def parse_location(location: str, properties: Mapping[str, str] = EMPTY_DICT) -> Any:
+        """Give scheme, place and path of a location."""
+        hidden = location.replace("#", "\0").replace("?", "\1")
+        scheme, place, path = PyArrowFileIO.parse_location(hidden, dict(properties))
+        return scheme, place, path.replace("\0", "#").replace("\1", "?")
 
 
 def _open_catalog(name: str | None, options: Mapping[str, str]) -> Catalog:

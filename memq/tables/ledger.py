@@ -75,6 +75,11 @@ class TopicRange(msgspec.Struct, frozen=True, kw_only=True):
         """Its offsets."""
         return OffsetRange(self.partition, self.start, self.end, self.incarnation)
 
+    def folder(self, location: str, attempt: str) -> str:
+        """The folder, in that of the table, of the files of an attempt to put it in."""
+        place = f"{self.topic}/{self.incarnation}/{self.partition}"
+        return f"{location}/data/{place}/{self.start:012d}-{self.end:012d}/{attempt}"
+
 
 class PartitionLedger(msgspec.Struct, frozen=True, kw_only=True):
     """What a table has of a read partition.

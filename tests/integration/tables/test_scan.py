@@ -14,6 +14,7 @@ import pytest
 from pyiceberg.types import DoubleType, StringType
 
 from memq import AdminClient, read_range, scan
+from memq.cli.table_put import put_topic
 from memq.errors import ConfigError, DataLossError, InvalidRequestError
 from memq.tables.commit import Written, commit_range
 from memq.tables.ledger import TopicRange
@@ -77,6 +78,8 @@ def test_what_retention_removed_is_in_the_table(tmp_path):
 
         with pytest.raises(DataLossError, match="partition 0, offset 2: neither in the table nor"):
             lake.scan()
+        with pytest.raises(DataLossError, match="partition 0, offset 2: neither in the table nor"):
+            put_topic(lake.table, lake.topic, lake.address)
         assert lake.numbers(until={0: 2}) == list(range(2 * ROWS))
 
 

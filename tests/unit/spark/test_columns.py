@@ -1,13 +1,24 @@
-"""What a user says of nulls in `.schema()` is checked: Spark believes it."""
+"""What Spark is told of the columns of a topic, and what it could not tell apart or would lose."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
 
+from memq.core.format.schema import DEFAULT_SCHEMA
 from memq.errors import ConfigError, SchemaMismatchError
-from memq.spark.columns import project, shape_of
+from memq.spark.columns import project, shape_of, spark_type
+from memq.tables.fitting import fitted, widened
+from tests.advice import follows
 
 TOPIC = pa.schema(
     [
@@ -73,3 +84,149 @@ def test_columns_are_offered_with_nulls_everywhere():
     assert shape.spark["tags"].dataType.containsNull
     assert shape.spark["spot"].dataType["x"].nullable
     read(shape.spark)
+
+
+def frame_of(schema, rows, *, columns=None, wanted=None, maps=None):
+    """The rows of a Message as Spark gets them."""
+    shape = shape_of("t", schema, columns, wanted, maps)
+    return project(shape.arrow(), shape.own, rows, {}, maps).to_pylist()
+
+
+LATE = 2**62
+"""In seconds or milliseconds a time that microseconds have no room for."""
+DEEP = {
+    "top": (lambda time: time, LATE),
+    "struct": (lambda time: pa.struct([("at", time)]), {"at": LATE}),
+    "list": (pa.list_, [0, LATE]),
+    "large": (pa.large_list, [LATE]),
+    "fixed": (lambda time: pa.list_(time, 1), [LATE]),
+    "value": (lambda time: pa.map_(pa.utf8(), time), [("k", LATE)]),
+    "key": (lambda time: pa.map_(time, pa.utf8()), [(LATE, "v")]),
+    "deep": (lambda time: pa.list_(pa.struct([("at", pa.list_(time))])), [{"at": [LATE]}]),
+    "beside": (
+        lambda time: pa.struct([("n", pa.timestamp("ns")), ("at", time)]),
+        {"n": 1001, "at": LATE},
+    ),
+}
+
+
+@pytest.mark.parametrize(("build", "value"), DEEP.values(), ids=DEEP)
+@pytest.mark.parametrize(
+    "time",
+    [pa.timestamp("s"), pa.timestamp("ms", "UTC"), pa.duration("s"), pa.duration("ms")],
+    ids=str,
+)
+def test_a_time_beyond_microseconds_is_refused_wherever_it_stands(build, value, time):
+    """It is an error that names the column; without the check it would be read as 1970."""
+    schema = pa.schema([("e", build(time))])
+    rows = pa.RecordBatch.from_pylist([{"e": None}, {"e": value}], schema)
+
+    with pytest.raises(SchemaMismatchError, match=r"column 'e' is .* which does not become"):
+        frame_of(schema, rows, columns=["e"])
+
+
+def test_times_finer_than_microseconds_are_cut_wherever_they_stand():
+    """So it is said of columns, and so it is of their parts; all else stays what it is."""
+    kind = pa.struct(
+        [("at", pa.list_(pa.timestamp("ns"))), ("n", pa.uint64()), ("h", pa.float16())]
+    )
+    schema = pa.schema([("e", kind)])
+    rows = pa.RecordBatch.from_pylist(
+        [{"e": {"at": [1_999, None], "n": 2**64 - 1, "h": 0.5}}], schema
+    )
+
+    (row,) = frame_of(schema, rows, columns=["e"])
+
+    assert [each and each.microsecond for each in row["e"]["at"]] == [1, None]
+    assert (int(row["e"]["n"]), row["e"]["h"]) == (2**64 - 1, 0.5)
+
+
+ALIKE = {
+    "case": ([("id", pa.int64()), ("ID", pa.int64())], "'id' and 'ID'"),
+    "origin": ([("n", pa.int64()), ("Offset", pa.int64())], "'Offset' and 'offset'"),
+    "same as an origin": ([("n", pa.int64()), ("topic", pa.utf8())], "'topic' and 'topic'"),
+    "other letters": ([("straße", pa.int64()), ("STRAßE", pa.int64())], "'straße' and 'STRAßE'"),
+    "long s": ([("s", pa.int64()), ("\u017f", pa.int64())], "'s' and '\u017f'"),
+    "field": (
+        [("n", pa.int64()), ("e", pa.list_(pa.struct([("a", pa.int8()), ("A", pa.int8())])))],
+        "'e.item.a' and 'e.item.A'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("fields", "names"), ALIKE.values(), ids=ALIKE)
+@follows("Choose columns by the option 'columns' or by .schema() so that at most one of them")
+def test_names_that_spark_takes_for_one(fields, names):
+    """They are refused by name before the read, at any depth; a choice of columns reads on."""
+    schema = pa.schema(fields)
+    rows = pa.RecordBatch.from_pylist([], schema)
+
+    with pytest.raises(SchemaMismatchError, match=f"with the columns {names}: Spark"):
+        shape_of("t", schema, None, None)
+    every = StructType([StructField(each.name, spark_type(each)) for each in schema])
+    if "offset" not in names and "topic" not in names:
+        with pytest.raises(SchemaMismatchError, match=names):
+            shape_of("t", schema, None, every)
+        with pytest.raises(SchemaMismatchError, match=names):
+            shape_of("t", schema, schema.names, None)
+
+    assert frame_of(schema, rows, columns=schema.names[:1]) == []
+
+
+MAPS = {
+    "top": (pa.map_(pa.utf8(), pa.int8()), [("a", 1), ("a", 2)]),
+    "value": (pa.map_(pa.int8(), pa.map_(pa.utf8(), pa.int8())), [(1, [("a", 1), ("a", 2)])]),
+    "list": (pa.list_(pa.map_(pa.utf8(), pa.int8())), [[], [("b", 1), ("b", 2)]]),
+    "struct": (pa.struct([("m", pa.map_(pa.int8(), pa.int8()))]), {"m": [(0, 1), (0, 2)]}),
+    "finer": (pa.map_(pa.timestamp("ns"), pa.int8()), [(1_001, 1), (1_002, 2)]),
+    "keys": (pa.map_(pa.struct([("k", pa.int8())]), pa.int8()), [({"k": 1}, 1), ({"k": 1}, 2)]),
+}
+
+
+@pytest.mark.parametrize(("kind", "value"), MAPS.values(), ids=MAPS)
+@follows("read it with the option 'maps' = 'pairs', as an array of all; 'map' keeps both")
+def test_a_map_with_a_key_twice(kind, value):
+    """Spark would show one of the two: it is refused, or read as pairs, or as it is when asked."""
+    schema = pa.schema([("m", kind)])
+    rows = pa.RecordBatch.from_pylist([{"m": None}, {"m": value}], schema)
+
+    with pytest.raises(SchemaMismatchError, match="column 'm' has a key twice"):
+        frame_of(schema, rows, columns=["m"])
+
+    pairs = frame_of(schema, rows, columns=["m"], maps="pairs")
+    assert pairs[1]["m"] == as_pairs(
+        fitted(pa.array([value], kind), pa.field("m", widened(kind)))[0].as_py()
+    )
+    kept = frame_of(schema, rows, columns=["m"], maps="map")
+    assert as_pairs(kept[1]["m"]) == pairs[1]["m"]
+
+
+def as_pairs(value):
+    """A value with lists of `key` and `value` in place of maps, which are lists of tuples."""
+    if isinstance(value, dict):
+        return {name: as_pairs(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [as_pairs(each) for each in value]
+    if isinstance(value, tuple):
+        return {"key": as_pairs(value[0]), "value": as_pairs(value[1])}
+    return value
+
+
+def test_headers_are_pairs():
+    """As of records read with Kafka's source; who asks for a map gets one, if no name is lost."""
+    rows = pa.RecordBatch.from_pylist(
+        [{"headers": [("a", b"1"), ("a", b"2")], "timestamp": 0}], DEFAULT_SCHEMA
+    )
+    shape = shape_of("t", DEFAULT_SCHEMA, None, None)
+    assert (
+        shape.spark["headers"].dataType.simpleString() == "array<struct<key:string,value:binary>>"
+    )
+    (row,) = frame_of(DEFAULT_SCHEMA, rows, columns=["headers"])
+    assert row["headers"] == [{"key": "a", "value": b"1"}, {"key": "a", "value": b"2"}]
+
+    asked = StructType([StructField("headers", MapType(StringType(), BinaryType()))])
+    with pytest.raises(SchemaMismatchError, match="column 'headers' has a key twice"):
+        frame_of(DEFAULT_SCHEMA, rows, wanted=asked)
+    other = rows.set_column(2, "headers", pa.array([[("a", b"1")]], rows.column(2).type))
+    assert frame_of(DEFAULT_SCHEMA, other, wanted=asked) == [{"headers": [("a", b"1")]}]
+    assert shape_of("t", DEFAULT_SCHEMA, ["headers"], StructType([shape.spark["headers"]])).spark
