@@ -25,14 +25,15 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
-from airflow.sdk import BaseOperator
+from airflow.sdk import Asset
 
 from airflow_provider_memq import files
 from airflow_provider_memq.hooks.memq import MemqHook
-from airflow_provider_memq.ledger import mark_events
+from airflow_provider_memq.ledger import is_planned, mark_events
 from airflow_provider_memq.lineage import range_lineage
 from airflow_provider_memq.links import MemqManifestLink, MemqTopicLink
-from airflow_provider_memq.operators.base import RANGE_OF_RUN, check_range_key
+from airflow_provider_memq.operators.base import RANGE_OF_RUN, FailsAtOnce, check_range_key
+from airflow_provider_memq.range_assets import plan_asset
 from airflow_provider_memq.ranges import RangeContents, parse_key
 from airflow_provider_memq.settings import DEFAULT_CONN_ID
 from airflow_provider_memq.submitting import program_arguments
@@ -66,7 +67,7 @@ class RangeRun(NamedTuple):
     earlier: str | None
 
 
-class RangeJobMixin(BaseOperator):
+class RangeJobMixin(FailsAtOnce):
     """Makes an operator that launches Spark process exactly one range, and check what was done.
 
     It stands before the operator that launches::
@@ -142,6 +143,31 @@ class RangeJobMixin(BaseOperator):
         self.aws_conn_id = aws_conn_id
         self.manifest_url = ""
         self._done: dict[str, Any] | None = None
+
+    def pre_execute(self, context: Any) -> None:
+        """Refuse the range of a run that nobody planned, before Airflow runs the task.
+
+        Raises:
+            ConfigError: the run's partition key is none of those planned.
+        """
+        super().pre_execute(context)
+        run = context["dag_run"]
+        condition = getattr(context["dag"].timetable, "asset_condition", None)
+        if condition is None or self.range_key != getattr(run, "partition_key", None):
+            return  # the range is one that a backfill or a window has listed
+        from airflow.sdk.execution_time.context import InletEventsAccessors  # noqa: PLC0415
+
+        scheduled = getattr(condition, "objects", [condition])
+        plans = [plan_asset(each) for each in scheduled if isinstance(each, Asset)]
+        wanted, events = parse_key(self.range_key), InletEventsAccessors(plans)
+        known = [is_planned(events, each, wanted) for each in plans]
+        # What Airflow may have forgotten is believed where an event has made the run.
+        if not (any(known) or (None in known and run.run_type == "asset_triggered")):
+            raise ConfigError(
+                f"{self.range_key} of {self.topic!r} was not planned: its rows would stand beside "
+                "those of the ranges that were, twice. Run a backfill of these offsets, which "
+                "takes whole ranges; what is done it runs with again set to true"
+            )
 
     def begin(self) -> RangeRun:
         """Look at everything that can be wrong before anything is launched.
@@ -234,8 +260,7 @@ class RangeJobMixin(BaseOperator):
         return self.get_openlineage_facets_on_start()
 
 
-MANIFEST_NAME = re.compile(r"(?P<start>\d{12,})-(?P<end>\d{12,})\.json")
-"""Name of the file of a manifest."""
+_MANIFEST_NAME = re.compile(r"(\d{12,})-(\d{12,})\.json")
 
 
 def manifest_path(manifest_dir: str | None, output: str, topic: str, planned: OffsetRange) -> str:
@@ -262,6 +287,32 @@ def manifest_path(manifest_dir: str | None, output: str, topic: str, planned: Of
         folder = f"{manifest_dir.rstrip('/')}/output={_as_name(output)}"
     of_topic = f"{folder}/topic={topic}/incarnation={incarnation}"
     return f"{of_topic}/partition={partition}/{start:012d}-{end:012d}.json"
+
+
+def written_ranges(
+    manifest_dir: str | None,
+    output: str,
+    topic: str,
+    since: OffsetRange,
+    aws_conn_id: str | None = files.DEFAULT_AWS_CONN_ID,
+) -> list[OffsetRange]:
+    """The ranges that have manifests, whatever these say, sorted.
+
+    Args:
+        manifest_dir: as in `manifest_path`.
+        output: likewise.
+        topic: likewise.
+        since: a range of the same read partition and incarnation; none that begins before it.
+        aws_conn_id: connection for S3.
+
+    Raises:
+        StorageError: they cannot be listed.
+        ConfigError: nothing here can list such a URI.
+    """
+    folder = manifest_path(manifest_dir, output, topic, since).rpartition("/")[0]
+    names = files.names_in(folder, aws_conn_id, after=f"{since.start:012d}")
+    found = filter(None, map(_MANIFEST_NAME.fullmatch, names))
+    return [since._replace(start=int(each[1]), end=int(each[2])) for each in found]
 
 
 def _as_name(output: str) -> str:

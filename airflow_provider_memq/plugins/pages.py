@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.utils.session import create_session
 from fastapi import HTTPException, status
 
+from airflow_provider_memq.ledger import processed_ahead
 from airflow_provider_memq.plugins import outside, sources, stored
 from airflow_provider_memq.plugins.access import RESULTS
 from airflow_provider_memq.plugins.addresses import to_dag, to_range, to_run, to_task, to_topic
@@ -153,6 +154,8 @@ def _progress(
             f"the topic was deleted and recreated: it is of incarnation "
             f"{brokers.state.incarnation}, and {planned.ledger.incarnation} is planned"
         )
+    if brokers and (ahead := processed_ahead(planned.ledger, brokers.stored, ())):
+        notes.append(f"more is processed than Airflow knows to be planned: {ahead}")
     progress = Progress(
         planned,
         [each.value for each in answers[1:] if each.value is not None],

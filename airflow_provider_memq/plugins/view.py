@@ -50,10 +50,12 @@ class RangeView:
         end: one past the last.
         planned: when; empty where that is not known.
         state: "waiting" for a run, "no run", the state of its last run, "processed", "in table";
+            "not confirmed" where its run succeeded, and no task has said that it processed it;
             "passed" by the group, where nothing else is known of it; "unknown" of what Airflow's
             database was cleaned; or, of a range in none of the plans, "not planned" or "of another
             incarnation" of the topic.
-        runs: the oldest first; a replay adds one.
+        runs: of the DAG that processes, the oldest first.
+        others: runs of other DAGs.
         snapshots: one for each table that has it, as far as they have not expired.
         href: its page.
     """
@@ -65,6 +67,7 @@ class RangeView:
     planned: str
     state: str
     runs: list[RunView]
+    others: list[RunView]
     snapshots: list[SnapshotView]
     href: str
 
