@@ -257,7 +257,7 @@ def processed_ahead(
         if each.end > reached.get(each.partition, (0,))[0]:
             reached[each.partition] = each.end, f"a manifest is there for {range_key(each)}"
     return "; ".join(
-        f"read partition {p} is planned up to {ledger.ends[p]}, and {words}"
+        f"partition {p} is planned up to {ledger.ends[p]}, and {words}"
         for p, (end, words) in sorted(reached.items())
         if end > ledger.ends.get(p, end)
     )

@@ -210,17 +210,9 @@ class MemqBackfillOperator(MemqTopicOperator):
                 )
             stretches = uncut(wanted, known, last.origins)
             if stretches:  # also by a backfill whose event Airflow has no longer
-                written = [
-                    each
-                    for partition in sorted({each.partition for each in stretches})
-                    for each in written_ranges(
-                        self.manifest_dir,
-                        self.output_dir,
-                        self.topic,
-                        OffsetRange(partition, 0, 1, incarnation),
-                        self.aws_conn_id,
-                    )
-                ]
+                of = self.manifest_dir, self.output_dir, self.topic
+                starts = {each.partition: 0 for each in stretches}
+                written = written_ranges(of, incarnation, starts, self.aws_conn_id)
                 known |= {*written} & {*uncut(written, known, last.origins)}
                 stretches = uncut(wanted, known, last.origins)
             for stretch in stretches:

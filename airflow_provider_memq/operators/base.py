@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from functools import cache, wraps
+from functools import wraps
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
@@ -13,16 +13,7 @@ from airflow_provider_memq.lineage import lineage, topic_read
 from airflow_provider_memq.links import MemqTopicLink
 from airflow_provider_memq.settings import DEFAULT_CONN_ID
 from airflow_provider_memq.versions import PLANNING, AirflowFailException, require_airflow
-from memq.errors import (
-    ConfigError,
-    InvalidRequestError,
-    MemqError,
-    OffsetOutOfRangeError,
-    SchemaMismatchError,
-    TopicRecreatedError,
-    UnauthorizedError,
-    UnknownTopicError,
-)
+from memq.errors import MemqError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,24 +32,18 @@ class FailsAtOnce(BaseOperator):
     that Airflow does not find is tried again: it says the same of a secrets backend that is away.
 
     Attributes:
-        permanent: classes of errors that no retry mends.
+        permanent: codes of errors that no retry mends.
     """
 
-    permanent: ClassVar[tuple[type[MemqError], ...]] = (
-        ConfigError,
-        InvalidRequestError,
-        OffsetOutOfRangeError,
-        SchemaMismatchError,
-        TopicRecreatedError,
-        UnauthorizedError,
-        UnknownTopicError,
+    permanent = frozenset(("config", "invalid_request", "schema_mismatch", "unauthorized")).union(
+        ("offset_out_of_range", "topic_recreated", "unknown_topic")
     )
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for name in ("pre_execute", "execute", "execute_complete", "resume_execution"):
-            if name in vars(cls):
-                setattr(cls, name, _failing_at_once(vars(cls)[name]))
+        names = {"pre_execute", "execute", "execute_complete", "resume_execution"} & {*vars(cls)}
+        for name in names:
+            setattr(cls, name, _failing_at_once(vars(cls)[name]))
 
 
 def _failing_at_once(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -66,18 +51,14 @@ def _failing_at_once(method: Callable[..., Any]) -> Callable[..., Any]:
     def failing(self: FailsAtOnce, *args: Any, **kwargs: Any) -> Any:
         try:
             return method(self, *args, **kwargs)
-        except AirflowFailException:
-            raise
-        except self.permanent as exc:
-            raise _final(type(exc))(*exc.args) from exc
+        except MemqError as exc:
+            if exc.code not in self.permanent or isinstance(exc, AirflowFailException):
+                raise
+            kind = type(exc)  # and one that Airflow does not try again
+            final = type(kind.__name__, (AirflowFailException, kind), {"__module__": __name__})
+            raise final(*exc.args) from exc
 
     return failing
-
-
-@cache
-def _final(kind: type[MemqError]) -> type[Exception]:
-    """The class of errors that are of a kind, and that Airflow does not try again."""
-    return type(kind.__name__, (AirflowFailException, kind), {"__module__": kind.__module__})
 
 
 class MemqTopicOperator(FailsAtOnce):

@@ -34,7 +34,7 @@ from airflow_provider_memq.values import (
     skips_removed,
 )
 from airflow_provider_memq.versions import PLANNING, AirflowSkipException, conf
-from memq.core.ranges import OffsetRange, offsets_in_words
+from memq.core.ranges import offsets_in_words
 from memq.core.units import counted
 from memq.errors import ConfigError, DataLossError
 
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from airflow_provider_memq.ranges import Plan
     from airflow_provider_memq.topics import TopicState
     from airflow_provider_memq.values import Offsets
+    from memq.core.ranges import OffsetRange
 
 DEFAULT_RANGES = 100  # per read partition and plan; each becomes a DAG run
 LONGEST_WAIT = 4  # of the retention, a part: long before `MemqRetentionOperator` warns
@@ -137,7 +138,7 @@ class MemqPlanRangesOperator(MemqTopicOperator):
     """
 
     needs_airflow = PLANNING
-    permanent = (*FailsAtOnce.permanent, DataLossError)
+    permanent = FailsAtOnce.permanent | {DataLossError.code}
     template_fields: Sequence[str] = (
         *MemqTopicOperator.template_fields,
         "start",
@@ -252,12 +253,12 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         result = _result(last, ledger, plan, dry_run=dry_run)
         self._tell(result)
         is_new = last is None or (ledger.life, ledger.ends) != (last.life, last.ends)
-        is_new = is_new or (take_over and ledger.planner != last.planner)
+        is_new = is_new or (take_over and last is not None and last.planner != self._name)
         if dry_run or not (is_new or again):
             context["ti"].xcom_push("return_value", result)
             raise AirflowSkipException("a preview emits nothing" if dry_run else "nothing is due")
-        if last is None:
-            self._check_claim(context)
+        if last is None:  # another planner may have made a first plan at the same time
+            self._check_planner(context, last, take_over=False, dry_run=False)
         context["outlet_events"][plan_asset(self.ranges)].extra = ledger.to_extra()
         keys = [range_key(each.range) for each in plan.ranges]
         context["outlet_events"][self.ranges].add_partitions([*again, *keys])
@@ -281,38 +282,22 @@ class MemqPlanRangesOperator(MemqTopicOperator):
     ) -> None:
         """Refuse to plan beside another planner; before the first plan, claim to be the one."""
         store = context["asset_state_store"][plan_asset(self.ranges)]
-        owner = last.planner if last else store.get(PLANNER)
+        owner = str(last.planner if last else store.get(PLANNER) or "")
         if owner and owner != self._name and not (take_over and _is_over(context, owner)):
             raise ConfigError(
-                f"{self.ranges.name} is planned by {owner}, and two planners would plan the same "
-                "offsets twice. To go on with this one, pause or delete that DAG, and run this "
-                "planner once with take_over set to true"
+                f"{self.ranges.name} is planned by {owner}, and two would plan offsets twice. To "
+                "go on with this planner, pause or delete that DAG, and run it with take_over=true"
             )
         if last is None and owner != self._name and not dry_run:
             store.set(PLANNER, self._name)
             time.sleep(CLAIM_S)
 
-    def _check_claim(self, context: Context) -> None:
-        """Make sure, before a first plan is emitted, that no other planner makes one as well."""
-        store = context["asset_state_store"][plan_asset(self.ranges)]
-        if (owner := store.get(PLANNER)) != self._name:
-            raise ConfigError(f"{self.ranges.name} is planned by {owner} since a moment ago")
-
     def _written(self, begin: Ledger, starts: Mapping[int, int]) -> list[OffsetRange]:
         """The ranges that have manifests, and begin at some offsets or after them."""
         if not self.output_dir:
             return []
-        return [
-            found
-            for partition, start in sorted(starts.items())
-            for found in written_ranges(
-                self.manifest_dir,
-                self.output_dir,
-                self.topic,
-                OffsetRange(partition, start, start + 1, begin.incarnation),
-                self.aws_conn_id,
-            )
-        ]
+        of = self.manifest_dir, self.output_dir, self.topic
+        return written_ranges(of, begin.incarnation, starts, self.aws_conn_id)
 
     def _check_ahead(self, begin: Ledger, stored: Mapping[int, int], plan: Plan) -> None:
         """Refuse to plan what is processed already, though Airflow knows of no plan of it."""
@@ -320,10 +305,9 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         written = self._written(begin, {p: begin.ends[p] for p in new})
         if ahead := processed_ahead(begin, stored, written):
             raise ConfigError(
-                f"{self.topic!r}: {ahead}. Airflow has forgotten plans, as when its database is "
-                "restored from an older dump, and would process those offsets twice. Let the jobs "
-                "end that ran before, then run this planner once with take_over set to true: it "
-                f"goes on after what group {self.group!r} has committed, and runs ranges beyond "
+                f"{self.topic!r}: {ahead}. Airflow has forgotten plans, as after a restore of its "
+                "database. Let earlier jobs end, then run this planner once with take_over=true: "
+                f"it goes on after what group {self.group!r} has committed, and runs ranges beyond "
                 "that again as their manifests have them"
             )
 

@@ -180,7 +180,7 @@ class MemqRetentionOperator(MemqTopicOperator):
     """
 
     needs_airflow = PLANNING
-    permanent = (*FailsAtOnce.permanent, DataLossError)
+    permanent = FailsAtOnce.permanent | {DataLossError.code}
     template_fields: Sequence[str] = (*MemqTopicOperator.template_fields, "group", "warn_before")
 
     def __init__(

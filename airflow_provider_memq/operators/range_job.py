@@ -39,16 +39,16 @@ from airflow_provider_memq.settings import DEFAULT_CONN_ID
 from airflow_provider_memq.submitting import program_arguments
 from airflow_provider_memq.topics import contents_of
 from airflow_provider_memq.versions import AirflowFailException
+from memq.core.ranges import OffsetRange
 from memq.core.units import counted
 from memq.errors import ConfigError, CorruptDataError, DataLossError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from airflow.sdk import BaseOperatorLink, Context
 
     from memq.core.manifest import Manifest
-    from memq.core.ranges import OffsetRange
 
 MODES = ("failfast", "permissive")
 
@@ -164,9 +164,8 @@ class RangeJobMixin(FailsAtOnce):
         # What Airflow may have forgotten is believed where an event has made the run.
         if not (any(known) or (None in known and run.run_type == "asset_triggered")):
             raise ConfigError(
-                f"{self.range_key} of {self.topic!r} was not planned: its rows would stand beside "
-                "those of the ranges that were, twice. Run a backfill of these offsets, which "
-                "takes whole ranges; what is done it runs with again set to true"
+                f"{self.range_key} of {self.topic!r} was not planned: its rows would be there "
+                "twice. Run a backfill of these offsets, with `again` where they are done"
             )
 
     def begin(self) -> RangeRun:
@@ -290,29 +289,31 @@ def manifest_path(manifest_dir: str | None, output: str, topic: str, planned: Of
 
 
 def written_ranges(
-    manifest_dir: str | None,
-    output: str,
-    topic: str,
-    since: OffsetRange,
-    aws_conn_id: str | None = files.DEFAULT_AWS_CONN_ID,
+    of: tuple[str | None, str, str],
+    incarnation: str,
+    starts: Mapping[int, int],
+    aws_conn_id: str | None,
 ) -> list[OffsetRange]:
     """The ranges that have manifests, whatever these say, sorted.
 
     Args:
-        manifest_dir: as in `manifest_path`.
-        output: likewise.
-        topic: likewise.
-        since: a range of the same read partition and incarnation; none that begins before it.
+        of: folder of manifests, output and topic, as in `manifest_path`.
+        incarnation: of the topic.
+        starts: by read partition, the first offset at which a range may begin.
         aws_conn_id: connection for S3.
 
     Raises:
         StorageError: they cannot be listed.
         ConfigError: nothing here can list such a URI.
     """
-    folder = manifest_path(manifest_dir, output, topic, since).rpartition("/")[0]
-    names = files.names_in(folder, aws_conn_id, after=f"{since.start:012d}")
-    found = filter(None, map(_MANIFEST_NAME.fullmatch, names))
-    return [since._replace(start=int(each[1]), end=int(each[2])) for each in found]
+    found = []
+    for partition, start in sorted(starts.items()):
+        any_range = OffsetRange(partition, 0, 1, incarnation)
+        folder = manifest_path(*of, any_range).rpartition("/")[0]
+        names = files.names_in(folder, aws_conn_id, after=f"{start:012d}")
+        bounds = filter(None, map(_MANIFEST_NAME.fullmatch, names))
+        found += [any_range._replace(start=int(each[1]), end=int(each[2])) for each in bounds]
+    return found
 
 
 def _as_name(output: str) -> str:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from airflow_provider_memq.plugins.facts import Run, Snapshot
-    from airflow_provider_memq.plugins.hours import AuditView
+    from airflow_provider_memq.plugins.hours import AuditView, VerdictView
     from memq.core.ranges import Interval
 
 MAX_STRETCHES = 5  # of offsets in a table, in a cell
@@ -131,6 +131,7 @@ class TopicView:
         dags: addresses of the DAGs that plan and process, by id.
         tables: that ranges are put into.
         notes: what could not be seen, a line each.
+        lost: what the audit has found, and what retention removed before it was planned.
         stored_through: everything received before this time and acked is published; empty where
             the brokers did not say.
         partitions: how far each is; none on a page of older ranges.
@@ -150,6 +151,7 @@ class TopicView:
     dags: dict[str, str] = field(default_factory=dict)
     tables: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    lost: list[VerdictView] = field(default_factory=list)
     stored_through: str = ""
     partitions: list[PartitionView] = field(default_factory=list)
     missing: list[MissingView] = field(default_factory=list)

@@ -79,13 +79,14 @@ async def test_of_two_first_plans_at_a_time_one_is_refused(here):
     """Whoever claims last plans; the other one sees it before it emits."""
     await here.publish(2)
     late = planner("late")
-    take = late._check_claim
+    state = here.store.state(PLAN)
+    begin = late._begin
 
-    def overtaken(context):
-        here.store.state(PLAN).set(PLANNER, "other.plan")
-        take(context)
+    def overtaken(*given):
+        state.set(PLANNER, "other.plan")
+        return begin(*given)
 
-    late._check_claim = overtaken
+    late._begin = overtaken
     with pytest.raises(ConfigError, match=r"is planned by other\.plan"):
         await here.run(late)
     assert offsets(here) == []
@@ -95,7 +96,7 @@ async def test_of_two_first_plans_at_a_time_one_is_refused(here):
     assert offsets(here) == [(0, 2)]
 
 
-@follows("pause or delete that DAG, and run this planner once with take_over set to true")
+@follows("pause or delete that DAG, and run it with take_over=true")
 @pytest.mark.parametrize("gone", [True, False])
 async def test_a_planner_takes_over_from_one_that_is_paused(here, gone):
     """Not from one that may still plan; from then on the old one is refused."""
@@ -138,7 +139,7 @@ def restored(here, plans):
     here.store.events[RANGES.name].clear()
 
 
-@follows("run this planner once with take_over set to true: it goes on after what group")
+@follows("then run this planner once with take_over=true: it goes on after what group")
 async def test_a_planner_whose_airflow_was_restored_is_refused(here):
     """With both figures; who takes over goes on after what is processed, and none of it twice."""
     watching = {"group": "g", "output_dir": here.output}
@@ -243,7 +244,7 @@ def events(here, monkeypatch):
     )
 
 
-@follows("Run a backfill of these offsets, which takes whole ranges")
+@follows("Run a backfill of these offsets, with `again` where they are done")
 async def test_a_run_with_a_key_that_was_not_planned_is_refused(here, events):
     """Cut otherwise, not planned yet, of another incarnation: nothing is run; planned keys are."""
     await here.publish(4)

@@ -175,7 +175,7 @@ def test_what_is_processed_beyond_the_plans_is_told(monkeypatch):
         monkeypatch.setattr(pages, "_looks", SimpleNamespace(wait=lambda _, it=answer: it))
         pages._progress(Pipeline("clicks", "r", "plan"), plans(0, 2), told, NOW, "")
         assert len(told) == notes
-    assert "read partition 0 is planned up to 2, and offset 7 is committed" in told[0]
+    assert "partition 0 is planned up to 2, and offset 7 is committed" in told[0]
 
 
 def test_a_range_that_failed_and_was_passed_over_is_missing():
@@ -505,6 +505,61 @@ def test_a_window_is_clean_until_something_is_found_in_it():
 
     assert view.hours[1].stored.verdict == "not clean"
     assert view.last_clean_run == "/audit 5"
+
+
+@pytest.mark.parametrize("verdict", ["partly judged", "not clean"])
+def test_an_audit_on_demand_does_not_repaint_a_clean_hour(verdict):
+    """Its window is wider or narrower: where in it the fault is, or what it lacks, is not said."""
+    late = NOW + timedelta(minutes=1)
+    wide = audit_run(3, verdict, hours=2.5, name="demand")._replace(at=late)
+    view = audited(audit_run(3, "clean"), audit_run(2, "clean"), wide)
+
+    assert [each.stored.verdict for each in view.hours[:3]] == [
+        f"{verdict} (part of the hour)", "clean", "clean",
+    ]  # fmt: skip
+    assert [each.run for each in view.lost] == (["/demand 3"] if verdict == "not clean" else [])
+
+
+def test_a_part_of_an_hour_that_was_not_judged_repaints_nothing_and_a_fault_in_it_does():
+    """A fault within an hour is the hour's own."""
+    late = NOW + timedelta(minutes=1)
+    for verdict, shown in (("partly judged", "clean"), ("not clean", "not clean")):
+        part = audit_run(2, verdict, hours=0.5, name="demand")._replace(at=late)
+        assert audited(audit_run(2, "clean"), part).hours[1].stored.verdict == shown
+
+
+def test_an_hour_that_was_not_clean_is_clean_after_an_audit_of_it():
+    """By its own window or a wider one; then it is named as lost no more."""
+    late = NOW + timedelta(minutes=1)
+    for hours in (1, 3):
+        again = audit_run(2 + (hours > 1), "clean", hours=hours, name="again")._replace(at=late)
+        view = audited(audit_run(2, "not clean"), again)
+        assert (view.hours[1].stored.verdict, view.lost) == ("clean", [])
+
+
+def test_what_is_lost_stands_at_the_top():
+    """Before the progress: windows that are not clean, and what retention removed unplanned."""
+    view = audited(
+        audit_run(2, "not clean"), audit_run(50, "not clean"), consumed=[audit_run(3, "not clean")]
+    )
+    planned = plans(5, 6, skipped=[{"partition": 0, "start": 1, "end": 5}])
+    lost = [*view.lost, *pages._removed(planned)]
+    page = TopicView(
+        topic="clicks",
+        at="",
+        lost=lost,
+        audit=view,
+        partitions=progress(planned).partitions(),
+    )
+
+    text = routes._html("topic.html", 200, page=page, json="index.json").body.decode()
+
+    assert [each.verdict.partition(" 20")[0] for each in lost] == [
+        "consumed: not clean",
+        "stored: not clean",
+        "4 offsets: removed by retention before being planned",
+    ]
+    assert text.index("/2.csv") < text.index("4 offsets") < text.index("Progress")
 
 
 def test_windows_in_part_and_made_up():
