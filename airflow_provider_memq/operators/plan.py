@@ -283,7 +283,7 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         """Refuse to plan beside another planner; before the first plan, claim to be the one."""
         store = context["asset_state_store"][plan_asset(self.ranges)]
         owner = str(last.planner if last else store.get(PLANNER) or "")
-        if owner and owner != self._name and not (take_over and _is_over(context, owner)):
+        if owner and owner != self._name and not (take_over and self._is_over(context, owner)):
             raise ConfigError(
                 f"{self.ranges.name} is planned by {owner}, and two would plan offsets twice. To "
                 "go on with this planner, pause or delete that DAG, and run it with take_over=true"
@@ -291,6 +291,17 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         if last is None and owner != self._name and not dry_run:
             store.set(PLANNER, self._name)
             time.sleep(CLAIM_S)
+
+    def _is_over(self, context: Context, planner: str) -> bool:
+        """Whether another planner is deleted, or paused, and plans no more."""
+        ti: Any = context["ti"]
+        dag_id, _, task_id = planner.rpartition(".")
+        try:
+            over = dag_id == self.dag_id or is_paused(ti, dag_id)
+        except ConfigError:  # there is no such DAG
+            return True
+        runs = ti.get_task_states(dag_id, task_ids=[task_id]).values()
+        return over and not any({"queued", "running"} & {*run.values()} for run in runs)
 
     def _written(self, begin: Ledger, starts: Mapping[int, int]) -> list[OffsetRange]:
         """The ranges that have manifests, and begin at some offsets or after them."""
@@ -411,18 +422,6 @@ class MemqPlanRangesOperator(MemqTopicOperator):
                 offsets_in_words(gap["start"], gap["end"]),
             )
         self.log.info("%s of topic %s", counted(len(result["ranges"]), "range"), self.topic)
-
-
-def _is_over(context: Context, planner: str) -> bool:
-    """Whether a planner's DAG is deleted, or paused with no task that still plans."""
-    ti: Any = context["ti"]
-    dag_id, _, task_id = planner.rpartition(".")
-    try:
-        paused = is_paused(ti, dag_id)
-    except ConfigError:  # there is no such DAG
-        return True
-    runs = ti.get_task_states(dag_id, task_ids=[task_id]).values()
-    return paused and not any({"queued", "running"} & set(states.values()) for states in runs)
 
 
 def start_of(value: Offsets) -> str | dict[int, int]:

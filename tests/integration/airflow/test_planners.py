@@ -33,9 +33,9 @@ async def here(tmp_path, monkeypatch):
 
 
 def planner(dag_id, **options):
-    given = {"topic": TOPIC, "ranges": RANGES, "max_offsets": 2} | options
+    given = {"task_id": "plan", "topic": TOPIC, "ranges": RANGES, "max_offsets": 2} | options
     with DAG(dag_id, schedule=None):
-        return MemqPlanRangesOperator(task_id="plan", **given)
+        return MemqPlanRangesOperator(**given)
 
 
 def offsets(here):
@@ -116,6 +116,21 @@ async def test_a_planner_takes_over_from_one_that_is_paused(here, gone):
     await here.publish(2)
     await here.run(planner("new"))
     assert offsets(here) == [(0, 2), (2, 4), (4, 6)]
+
+
+async def test_a_planner_that_was_renamed_in_its_dag_takes_over(here):
+    """Its own DAG need not be paused, which would keep it from running."""
+    await here.publish(2)
+    await here.run(planner("plan"))
+    here.store.consumer = Consumer("other", RANGES)
+    await here.publish(2)
+    renamed = planner("plan", task_id="renamed")
+
+    with pytest.raises(ConfigError, match=r"is planned by plan\.plan"):
+        await here.run(renamed)
+    renamed.take_over = True
+    await here.run(renamed)
+    assert offsets(here) == [(0, 2), (2, 4)]
 
 
 async def test_who_takes_over_with_nothing_new_has_the_plan(here):
