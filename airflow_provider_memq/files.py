@@ -58,13 +58,16 @@ def read_if_any(uri: str, aws_conn_id: str | None = DEFAULT_AWS_CONN_ID) -> byte
         return data
 
 
-def names_in(folder: str, aws_conn_id: str | None = DEFAULT_AWS_CONN_ID) -> list[str]:
+def names_in(
+    folder: str, aws_conn_id: str | None = DEFAULT_AWS_CONN_ID, *, after: str = ""
+) -> list[str]:
     """Names of the files in a folder, sorted; none where it is not there. Where storage has folders
     as S3 has none, their names are among them.
 
     Args:
         folder: path or URI.
         aws_conn_id: connection for S3; None for what boto3 finds by itself.
+        after: only names that sort after this text.
 
     Raises:
         StorageError: it cannot be listed: no permission, no such bucket, no answer.
@@ -74,11 +77,13 @@ def names_in(folder: str, aws_conn_id: str | None = DEFAULT_AWS_CONN_ID) -> list
         if scheme_of(folder) in S3_SCHEMES:
             bucket, prefix = _parts(f"{folder}/")
             pages = _client(aws_conn_id).get_paginator("list_objects_v2")
-            found = pages.paginate(Bucket=bucket, Prefix=prefix, Delimiter="/")
+            asked = {"Bucket": bucket, "Prefix": prefix, "Delimiter": "/"}
+            found = pages.paginate(**asked, StartAfter=prefix + after)
             keys = (each["Key"] for page in found for each in page.get("Contents", ()))
             return sorted(key.removeprefix(prefix) for key in keys)
         try:
-            return sorted(each.name for each in ObjectStoragePath(folder).iterdir())
+            names = (each.name for each in ObjectStoragePath(folder).iterdir())
+            return sorted(each for each in names if each > after)
         except FileNotFoundError:
             return []
 

@@ -13,11 +13,14 @@ truth:
 So no offset is planned twice, and none is left out, whatever the order of wake-ups, crashes and
 retries.
 
-Two things are refused rather than guessed at. Retention may have removed offsets before they were
-planned: that is lost data, unless the caller chooses to skip it, and then the ledger says so. And a
+Four things are refused rather than guessed at. Retention may have removed offsets before they were
+planned: that is lost data, unless the caller chooses to skip it, and then the ledger says so. A
 topic may have been deleted and recreated: it is of another incarnation, and its offsets begin again
 at 0 and name other data. Whoever chooses to begin anew with it gets a ledger of another *life*, and
-those of earlier lives no longer count.
+those of earlier lives no longer count. The ledger may be of another planner, and two would plan the
+same. And Airflow may have forgotten plans, as when its database was restored: then what is outside
+of it, a group's offsets and manifests, is ahead of the ledger. Whoever takes over goes on after
+those offsets; manifests beyond them tell how ranges were cut, so that each replaces its own output.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ import msgspec
 from airflow.sdk import Asset
 
 from airflow_provider_memq.backfill import cuts_of
-from airflow_provider_memq.ranges import RangeRow, contiguous_end, parse_key, to_row
+from airflow_provider_memq.ranges import RangeRow, contiguous_end, parse_key, range_key, to_row
 from memq.core.ranges import OffsetRange, retained_in_words
 from memq.errors import ConfigError, CorruptDataError, DataLossError, TopicRecreatedError
 
@@ -64,6 +67,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
             this one.
         skipped: what was left out because retention had removed it before it was planned; the
             newest `MAX_GAPS` of each read partition.
+        planner: DAG and task that planned; empty in a plan of an earlier version.
         version: of this format.
     """
 
@@ -75,6 +79,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     cuts: dict[int, list[int]] = {}
     again: list[str] = []
     skipped: list[RangeRow] = []
+    planner: str = ""
     version: int = LEDGER_VERSION
 
     def to_extra(self) -> dict[str, Any]:
@@ -237,6 +242,47 @@ def carried_on(last: Ledger, topic: TopicState, *, skip_removed: bool) -> Ledger
     return msgspec.structs.replace(last, ends=ends, origins=origins, skipped=skipped)
 
 
+def processed_ahead(
+    ledger: Ledger, stored: Mapping[int, int], written: Iterable[OffsetRange]
+) -> str:
+    """What is processed of offsets that are not planned, in words; empty for nothing.
+
+    Args:
+        ledger: how far is planned.
+        stored: next offsets of the group that follows.
+        written: ranges that have manifests.
+    """
+    reached = {p: (end, f"offset {end} is committed") for p, end in stored.items()}
+    for each in written:
+        if each.end > reached.get(each.partition, (0,))[0]:
+            reached[each.partition] = each.end, f"a manifest is there for {range_key(each)}"
+    return "; ".join(
+        f"partition {p} is planned up to {ledger.ends[p]}, and {words}"
+        for p, (end, words) in sorted(reached.items())
+        if end > ledger.ends.get(p, end)
+    )
+
+
+def taken_over(
+    ledger: Ledger, stored: Mapping[int, int], written: Iterable[OffsetRange]
+) -> tuple[Ledger, list[OffsetRange]]:
+    """The ledger that goes on after what a group has committed, and what is written beyond that.
+
+    Args:
+        ledger: how far is planned.
+        stored: next offsets of the group that follows.
+        written: ranges that have manifests.
+    """
+    ends = {p: max(end, stored.get(p, 0)) for p, end in ledger.ends.items()}
+    beyond = []
+    for each in sorted(written):
+        if each.start >= ends[each.partition]:
+            beyond.append(each)
+        else:  # its first rows cannot be told from the others of its output
+            ends[each.partition] = max(ends[each.partition], each.end)
+    return msgspec.structs.replace(ledger, ends=ends), beyond
+
+
 def _newest_gaps(gaps: list[RangeRow]) -> list[RangeRow]:
     left = Counter(each["partition"] for each in gaps)
     kept = []
@@ -297,6 +343,23 @@ def planned_ranges(inlet_events: Any, plan: Asset) -> set[OffsetRange]:
         if last is not None and ledger.incarnation == last.incarnation
         for found in ledger.ranges
     }
+
+
+def is_planned(inlet_events: Any, plan: Asset, wanted: OffsetRange) -> bool | None:
+    """Whether a range was planned, or cut by a backfill; None where Airflow may have forgotten."""
+    oldest = None
+    for page in _pages(inlet_events, plan, PLAN_EVENTS):
+        for event in page:
+            found = ledger_of(event.extra) or cuts_of(event.extra)
+            if found is None or wanted.incarnation not in ("", found.incarnation):
+                continue
+            if wanted._replace(incarnation=found.incarnation) in found.ranges:
+                return True
+            oldest = found if isinstance(found, Ledger) else oldest
+        # Plans before one that ended there cannot have it; those of one page may be out of order.
+        if oldest and oldest.ends.get(wanted.partition, 0) <= wanted.start:
+            return False
+    return None
 
 
 def backfilled_ranges(inlet_events: Any, plan: Asset, incarnation: str) -> set[OffsetRange]:

@@ -171,15 +171,18 @@ class RangeCutter:
     Args:
         unplanned: what is not planned yet.
         limits: of each range.
+        ranges: before it, which are cut already.
 
     Attributes:
         ranges: that are cut.
     """
 
-    def __init__(self, unplanned: OffsetRange, limits: Limits) -> None:
+    def __init__(
+        self, unplanned: OffsetRange, limits: Limits, ranges: Iterable[RangeContents] = ()
+    ) -> None:
         self._limits = limits
         self._open = self._empty_at(unplanned, unplanned.start)
-        self.ranges: list[RangeContents] = []
+        self.ranges = list(ranges)
 
     def __repr__(self) -> str:
         return f"<RangeCutter [{len(self.ranges)} ranges, tail: {self._open}]>"

@@ -90,6 +90,9 @@ def plan_dag(topic: TopicSettings, tell: Callable[[Any], object], doc: str | Non
             process_dag_id=_id(topic, "memq_process_ranges"),
             missed_after=topic.missed_after,
             preview="{{ params.dry_run }}",
+            group=topic.group,
+            **_places(topic),
+            take_over="{{ params.take_over }}",
         )
     return dag
 
@@ -359,6 +362,11 @@ def _plan_params() -> dict[str, Param]:
             "fail",
             enum=["fail", "skip"],
             description="What to do when retention removed offsets that were never planned.",
+        ),
+        "take_over": Param(
+            False,
+            type="boolean",
+            description="Go on from another planner, or after what is processed and not planned.",
         ),
         "dry_run": Param(False, type="boolean", description="Only show what would be planned."),
     }

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from airflow_provider_memq.ranges import RangeContents, RangeCutter, finish
+from airflow_provider_memq.backfill import cut
+from airflow_provider_memq.ranges import RangeContents, RangeCutter, finish, range_key
 from airflow_provider_memq.values import iso
 from memq.core.ranges import OffsetRange
-from memq.errors import OffsetOutOfRangeError, UnavailableError
+from memq.errors import ConfigError, OffsetOutOfRangeError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -87,6 +88,7 @@ def next_ranges(
     now_ms: int,
     *,
     held: bool = False,
+    written: Sequence[OffsetRange] = (),
 ) -> Plan:
     """The ranges that come after what is planned, up to what the topic had when it was looked up.
 
@@ -97,18 +99,31 @@ def next_ranges(
         limits: of each range.
         now_ms: the time, milliseconds since 1970 UTC.
         held: as `ranges.finish`.
+        written: ranges beyond what is planned, sorted, which are planned as they are.
 
     Raises:
+        ConfigError: two of these share offsets.
         MemqError: the brokers failed until the deadline.
     """
     cutters: list[RangeCutter] = []
     for partition, end in sorted(state.ends.items()):
-        unplanned = OffsetRange(partition, planned[partition], end, state.incarnation)
-        cutter = RangeCutter(unplanned, limits)
+        start = planned[partition]
+        known: list[RangeContents] = []
+        for each in (one for one in written if one.partition == partition):
+            if each.start < start:
+                raise ConfigError(
+                    f"{range_key(each)} of {state.topic!r} and a range before it have manifests "
+                    "and share offsets: rows are there twice. Delete files and manifest of one"
+                )
+            hole = OffsetRange(partition, start, each.start, state.incarnation)
+            known += [*cut(hole, client.batches([hole]), limits), contents_of(client, each)]
+            start = each.end
+        unplanned = OffsetRange(partition, start, end, state.incarnation)
+        cutter = RangeCutter(unplanned, limits, known)
         for batch in client.batches([unplanned]):
-            cutter.add(batch)
             if cutter.full:
                 break
+            cutter.add(batch)
         cutters.append(cutter)
     return finish(cutters, limits, now_ms, held=held)
 

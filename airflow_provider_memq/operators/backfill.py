@@ -18,7 +18,7 @@ from airflow_provider_memq.ledger import (
     planned_ranges,
 )
 from airflow_provider_memq.operators.base import MemqTopicOperator, now_ms
-from airflow_provider_memq.operators.range_job import MANIFEST_NAME, check, manifest_path
+from airflow_provider_memq.operators.range_job import check, manifest_path, written_ranges
 from airflow_provider_memq.range_assets import plan_asset
 from airflow_provider_memq.ranges import UNBOUNDED, Limits, parse_key, range_key, to_row, touching
 from airflow_provider_memq.topics import check_retained_since, contents_of, read_state
@@ -210,7 +210,9 @@ class MemqBackfillOperator(MemqTopicOperator):
                 )
             stretches = uncut(wanted, known, last.origins)
             if stretches:  # also by a backfill whose event Airflow has no longer
-                written = self._written(incarnation, {each.partition for each in stretches})
+                of = self.manifest_dir, self.output_dir, self.topic
+                starts = {each.partition: 0 for each in stretches}
+                written = written_ranges(of, incarnation, starts, self.aws_conn_id)
                 known |= {*written} & {*uncut(written, known, last.origins)}
                 stretches = uncut(wanted, known, last.origins)
             for stretch in stretches:
@@ -248,18 +250,6 @@ class MemqBackfillOperator(MemqTopicOperator):
         from memq.core.manifest import check_manifest  # noqa: PLC0415 - DAGs parse sooner
 
         return self._holds(wanted, lambda found: check_manifest(found, self.topic, wanted))
-
-    def _written(self, incarnation: str, partitions: set[int]) -> list[OffsetRange]:
-        """The ranges that have manifests, whatever these say."""
-        found = []
-        for partition in sorted(partitions):
-            any_range = OffsetRange(partition, 0, 1, incarnation)
-            path = manifest_path(self.manifest_dir, self.output_dir, self.topic, any_range)
-            for name in files.names_in(path.rpartition("/")[0], self.aws_conn_id):
-                if (bounds := MANIFEST_NAME.fullmatch(name)) is not None:
-                    start, end = int(bounds["start"]), int(bounds["end"])
-                    found.append(OffsetRange(partition, start, end, incarnation))
-        return found
 
     def _of(self, state: TopicState, wanted: OffsetRange) -> OffsetRange:
         if wanted.incarnation not in ("", state.incarnation):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import wraps
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
@@ -11,10 +12,11 @@ from airflow_provider_memq.hooks.memq import MemqHook
 from airflow_provider_memq.lineage import lineage, topic_read
 from airflow_provider_memq.links import MemqTopicLink
 from airflow_provider_memq.settings import DEFAULT_CONN_ID
-from airflow_provider_memq.versions import PLANNING, require_airflow
+from airflow_provider_memq.versions import PLANNING, AirflowFailException, require_airflow
+from memq.errors import MemqError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from airflow.sdk import BaseOperatorLink
 
@@ -23,7 +25,43 @@ RANGE_OF_RUN = "{{ dag_run.partition_key }}"
 """The range of a DAG run that is made for a planned range."""
 
 
-class MemqTopicOperator(BaseOperator):
+class FailsAtOnce(BaseOperator):
+    """Base of all operators: what no retry mends fails the task at once, whatever its `retries`.
+
+    Such an error is still of its own class, and an `AirflowFailException` as well. A connection
+    that Airflow does not find is tried again: it says the same of a secrets backend that is away.
+
+    Attributes:
+        permanent: codes of errors that no retry mends.
+    """
+
+    permanent = frozenset(("config", "invalid_request", "schema_mismatch", "unauthorized")).union(
+        ("offset_out_of_range", "topic_recreated", "unknown_topic")
+    )
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        names = {"pre_execute", "execute", "execute_complete", "resume_execution"} & {*vars(cls)}
+        for name in names:
+            setattr(cls, name, _failing_at_once(vars(cls)[name]))
+
+
+def _failing_at_once(method: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(method)
+    def failing(self: FailsAtOnce, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(self, *args, **kwargs)
+        except MemqError as exc:
+            if exc.code not in self.permanent or isinstance(exc, AirflowFailException):
+                raise
+            kind = type(exc)  # and one that Airflow does not try again
+            final = type(kind.__name__, (AirflowFailException, kind), {"__module__": __name__})
+            raise final(*exc.args) from exc
+
+    return failing
+
+
+class MemqTopicOperator(FailsAtOnce):
     """Base of the operators that ask the brokers about one topic.
 
     Args:

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR, TriggerFailureReason
 
-from airflow_provider_memq.ledger import carried_on, first_ledger, is_same_topic, last_ledger
+from airflow_provider_memq import files
+from airflow_provider_memq.ledger import (
+    carried_on,
+    first_ledger,
+    is_same_topic,
+    last_ledger,
+    processed_ahead,
+    taken_over,
+)
 from airflow_provider_memq.missed import UNFINISHED, MissedRanges, is_paused
-from airflow_provider_memq.operators.base import MemqTopicOperator, now_ms
+from airflow_provider_memq.operators.base import FailsAtOnce, MemqTopicOperator, now_ms
+from airflow_provider_memq.operators.range_job import written_ranges
 from airflow_provider_memq.range_assets import plan_asset
 from airflow_provider_memq.ranges import UNBOUNDED, Limits, range_key
 from airflow_provider_memq.topics import next_ranges, read_state
@@ -25,10 +36,10 @@ from airflow_provider_memq.values import (
 from airflow_provider_memq.versions import PLANNING, AirflowSkipException, conf
 from memq.core.ranges import offsets_in_words
 from memq.core.units import counted
-from memq.errors import ConfigError
+from memq.errors import ConfigError, DataLossError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from airflow.sdk import Asset, Context
 
@@ -36,11 +47,14 @@ if TYPE_CHECKING:
     from airflow_provider_memq.ranges import Plan
     from airflow_provider_memq.topics import TopicState
     from airflow_provider_memq.values import Offsets
+    from memq.core.ranges import OffsetRange
 
 DEFAULT_RANGES = 100  # per read partition and plan; each becomes a DAG run
 LONGEST_WAIT = 4  # of the retention, a part: long before `MemqRetentionOperator` warns
 HELD_LOOK_MS = 60_000  # between two looks whether runs have ended
 LEAST_WAIT_MS = 10_000  # Airflow 3.3 may fail a deferred task that resumes within seconds
+PLANNER = "planner"  # key in the plan's state store: who makes its first plan
+CLAIM_S = 2.0  # in which another first plan of the same moment is seen; once in a topic's life
 TRIGGER_GRACE = timedelta(minutes=10)  # with no triggerer so long after a wait, a worker goes on
 
 
@@ -59,6 +73,10 @@ class MemqPlanRangesOperator(MemqTopicOperator):
 
     Airflow makes no run of a range that is emitted while its DAG is paused. With `process_dag_id`
     each plan emits the ranges of earlier plans that have no run again, once (see `missed`).
+
+    An asset has one planner, the task that made its last plan; another one is refused. With `group`
+    and `output_dir` a planner is refused as well where more is processed than Airflow knows to be
+    planned, as after a restore of its database. `take_over` is the way on from both.
 
     With nothing new the task is skipped, for a successful task always emits.
 
@@ -96,6 +114,15 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         missed_after: a range that has no run so long after it was emitted is emitted again, such as
             "5m" (templated); it is looked for as often.
         preview: a dry run: only show the plan, and skip (templated).
+        group: consumer group that follows what is processed; what it has committed is not planned
+            again (templated).
+        output_dir: folder, URI or table of the results, as the task that processes has it: ranges
+            with a manifest there are not planned otherwise (templated).
+        manifest_dir: folder or URI of the manifests, as that task has it (templated).
+        take_over: plan though another planner did before, whose DAG is paused or deleted; and go on
+            after what `group` has committed. Ranges beyond that are planned as their manifests have
+            them, and run again (templated).
+        aws_conn_id: connection by which manifests in S3 are listed.
         memq_conn_id: connection to the brokers (templated).
 
     Returns:
@@ -105,10 +132,13 @@ class MemqPlanRangesOperator(MemqTopicOperator):
     Raises:
         TopicRecreatedError: the topic is another one than was planned.
         DataLossError: offsets were removed before they were planned; or the topic went back.
-        ConfigError: an argument is wrong.
+        ConfigError: an argument is wrong; or another planner has the asset; or more is processed
+            than is planned.
+        StorageError: manifests cannot be listed.
     """
 
     needs_airflow = PLANNING
+    permanent = FailsAtOnce.permanent | {DataLossError.code}
     template_fields: Sequence[str] = (
         *MemqTopicOperator.template_fields,
         "start",
@@ -124,6 +154,10 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         "max_ranges",
         "missed_after",
         "preview",
+        "group",
+        "output_dir",
+        "manifest_dir",
+        "take_over",
     )
 
     def __init__(
@@ -145,6 +179,11 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         process_dag_id: str | None = None,
         missed_after: str = "5m",
         preview: bool | str = False,
+        group: str | None = None,
+        output_dir: str | None = None,
+        manifest_dir: str | None = None,
+        take_over: bool | str = False,
+        aws_conn_id: str | None = files.DEFAULT_AWS_CONN_ID,
         **kwargs: Any,
     ) -> None:
         plans = kwargs.setdefault("max_active_tis_per_dag", 1)
@@ -172,6 +211,11 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         self.process_dag_id = process_dag_id
         self.missed_after = missed_after
         self.preview = preview
+        self.group = group
+        self.output_dir = output_dir
+        self.manifest_dir = manifest_dir
+        self.take_over = take_over
+        self.aws_conn_id = aws_conn_id
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Plan, and emit; or wait."""
@@ -179,8 +223,10 @@ class MemqPlanRangesOperator(MemqTopicOperator):
 
     def _plan(self, context: Context) -> dict[str, Any]:
         limits, dry_run = self._limits(), parse_flag("preview", self.preview)
+        take_over = parse_flag("take_over", self.take_over)
         held = self._is_held(context)
         last = last_ledger(context["inlet_events"], plan_asset(self.ranges))
+        self._check_planner(context, last, take_over=take_over, dry_run=dry_run)
         missed = self._missed(context)
         if missed is not None:
             by_offsets = not isinstance(start_of(self.start), str)
@@ -188,8 +234,17 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         with self.hook.topic(self.topic) as client:
             limits = limits._replace(longest_ms=client.info().config.retention_ms // LONGEST_WAIT)
             state = read_state(self.topic, client)
-            begin = self._begin(last, state)
-            plan = next_ranges(client, state, begin.ends, limits, now_ms(), held=held)
+            begin = msgspec.structs.replace(self._begin(last, state), planner=self._name)
+            stored = client.committed(self.group) if self.group else {}
+            written: list[OffsetRange] = []
+            if take_over:
+                written = self._written(begin, dict.fromkeys(begin.ends, 0))
+                begin, written = taken_over(begin, stored, written)
+            plan = next_ranges(
+                client, state, begin.ends, limits, now_ms(), held=held, written=written
+            )
+        if not take_over:
+            self._check_ahead(begin, stored, plan)
         is_same = last is None or begin.life == last.life
         again = self._again(missed, last) if missed and is_same and not dry_run else []
         if plan.waiting and self.deferrable and not (dry_run or plan.ranges or again):
@@ -198,9 +253,12 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         result = _result(last, ledger, plan, dry_run=dry_run)
         self._tell(result)
         is_new = last is None or (ledger.life, ledger.ends) != (last.life, last.ends)
+        is_new = is_new or (take_over and last is not None and last.planner != self._name)
         if dry_run or not (is_new or again):
             context["ti"].xcom_push("return_value", result)
             raise AirflowSkipException("a preview emits nothing" if dry_run else "nothing is due")
+        if last is None:  # another planner may have made a first plan at the same time
+            self._check_planner(context, last, take_over=False, dry_run=False)
         context["outlet_events"][plan_asset(self.ranges)].extra = ledger.to_extra()
         keys = [range_key(each.range) for each in plan.ranges]
         context["outlet_events"][self.ranges].add_partitions([*again, *keys])
@@ -214,6 +272,55 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         if failed and (next_kwargs or {}).get("error") != TriggerFailureReason.TRIGGER_TIMEOUT:
             return super().resume_execution(next_method, next_kwargs, context)
         return self._plan(context)
+
+    @property
+    def _name(self) -> str:
+        return f"{self.dag_id}.{self.task_id}"
+
+    def _check_planner(
+        self, context: Context, last: Ledger | None, *, take_over: bool, dry_run: bool
+    ) -> None:
+        """Refuse to plan beside another planner; before the first plan, claim to be the one."""
+        store = context["asset_state_store"][plan_asset(self.ranges)]
+        owner = str(last.planner if last else store.get(PLANNER) or "")
+        if owner and owner != self._name and not (take_over and self._is_over(context, owner)):
+            raise ConfigError(
+                f"{self.ranges.name} is planned by {owner}, and two would plan offsets twice. To "
+                "go on with this planner, pause or delete that DAG, and run it with take_over=true"
+            )
+        if last is None and owner != self._name and not dry_run:
+            store.set(PLANNER, self._name)
+            time.sleep(CLAIM_S)
+
+    def _is_over(self, context: Context, planner: str) -> bool:
+        """Whether another planner is deleted, or paused, and plans no more."""
+        ti: Any = context["ti"]
+        dag_id, _, task_id = planner.rpartition(".")
+        try:
+            over = dag_id == self.dag_id or is_paused(ti, dag_id)
+        except ConfigError:  # there is no such DAG
+            return True
+        runs = ti.get_task_states(dag_id, task_ids=[task_id]).values()
+        return over and not any({"queued", "running"} & {*run.values()} for run in runs)
+
+    def _written(self, begin: Ledger, starts: Mapping[int, int]) -> list[OffsetRange]:
+        """The ranges that have manifests, and begin at some offsets or after them."""
+        if not self.output_dir:
+            return []
+        of = self.manifest_dir, self.output_dir, self.topic
+        return written_ranges(of, begin.incarnation, starts, self.aws_conn_id)
+
+    def _check_ahead(self, begin: Ledger, stored: Mapping[int, int], plan: Plan) -> None:
+        """Refuse to plan what is processed already, though Airflow knows of no plan of it."""
+        new = {each.range.partition for each in (*plan.ranges, *plan.waiting)}
+        written = self._written(begin, {p: begin.ends[p] for p in new})
+        if ahead := processed_ahead(begin, stored, written):
+            raise ConfigError(
+                f"{self.topic!r}: {ahead}. Airflow has forgotten plans, as after a restore of its "
+                "database. Let earlier jobs end, then run this planner once with take_over=true: "
+                f"it goes on after what group {self.group!r} has committed, and runs ranges beyond "
+                "that again as their manifests have them"
+            )
 
     def _is_held(self, context: Context) -> bool:
         """Whether more runs would only wait behind others."""

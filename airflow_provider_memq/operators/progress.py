@@ -6,7 +6,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_provider_memq.ledger import check_same_topic, last_ledger, settled, unstored_ranges
-from airflow_provider_memq.operators.base import MemqTopicOperator, now_ms
+from airflow_provider_memq.operators.base import FailsAtOnce, MemqTopicOperator, now_ms
 from airflow_provider_memq.range_assets import plan_asset
 from airflow_provider_memq.topics import read_state
 from airflow_provider_memq.values import duration_ms_or
@@ -180,6 +180,7 @@ class MemqRetentionOperator(MemqTopicOperator):
     """
 
     needs_airflow = PLANNING
+    permanent = FailsAtOnce.permanent | {DataLossError.code}
     template_fields: Sequence[str] = (*MemqTopicOperator.template_fields, "group", "warn_before")
 
     def __init__(

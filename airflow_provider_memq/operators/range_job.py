@@ -25,29 +25,30 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
-from airflow.sdk import BaseOperator
+from airflow.sdk import Asset
 
 from airflow_provider_memq import files
 from airflow_provider_memq.hooks.memq import MemqHook
-from airflow_provider_memq.ledger import mark_events
+from airflow_provider_memq.ledger import is_planned, mark_events
 from airflow_provider_memq.lineage import range_lineage
 from airflow_provider_memq.links import MemqManifestLink, MemqTopicLink
-from airflow_provider_memq.operators.base import RANGE_OF_RUN, check_range_key
+from airflow_provider_memq.operators.base import RANGE_OF_RUN, FailsAtOnce, check_range_key
+from airflow_provider_memq.range_assets import plan_asset
 from airflow_provider_memq.ranges import RangeContents, parse_key
 from airflow_provider_memq.settings import DEFAULT_CONN_ID
 from airflow_provider_memq.submitting import program_arguments
 from airflow_provider_memq.topics import contents_of
 from airflow_provider_memq.versions import AirflowFailException
+from memq.core.ranges import OffsetRange
 from memq.core.units import counted
 from memq.errors import ConfigError, CorruptDataError, DataLossError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from airflow.sdk import BaseOperatorLink, Context
 
     from memq.core.manifest import Manifest
-    from memq.core.ranges import OffsetRange
 
 MODES = ("failfast", "permissive")
 
@@ -66,7 +67,7 @@ class RangeRun(NamedTuple):
     earlier: str | None
 
 
-class RangeJobMixin(BaseOperator):
+class RangeJobMixin(FailsAtOnce):
     """Makes an operator that launches Spark process exactly one range, and check what was done.
 
     It stands before the operator that launches::
@@ -142,6 +143,30 @@ class RangeJobMixin(BaseOperator):
         self.aws_conn_id = aws_conn_id
         self.manifest_url = ""
         self._done: dict[str, Any] | None = None
+
+    def pre_execute(self, context: Any) -> None:
+        """Refuse the range of a run that nobody planned, before Airflow runs the task.
+
+        Raises:
+            ConfigError: the run's partition key is none of those planned.
+        """
+        super().pre_execute(context)
+        run = context["dag_run"]
+        condition = getattr(context["dag"].timetable, "asset_condition", None)
+        if condition is None or self.range_key != getattr(run, "partition_key", None):
+            return  # the range is one that a backfill or a window has listed
+        from airflow.sdk.execution_time.context import InletEventsAccessors  # noqa: PLC0415
+
+        scheduled = getattr(condition, "objects", [condition])
+        plans = [plan_asset(each) for each in scheduled if isinstance(each, Asset)]
+        wanted, events = parse_key(self.range_key), InletEventsAccessors(plans)
+        known = [is_planned(events, each, wanted) for each in plans]
+        # What Airflow may have forgotten is believed where an event has made the run.
+        if not (any(known) or (None in known and run.run_type == "asset_triggered")):
+            raise ConfigError(
+                f"{self.range_key} of {self.topic!r} was not planned: its rows would be there "
+                "twice. Run a backfill of these offsets, with `again` where they are done"
+            )
 
     def begin(self) -> RangeRun:
         """Look at everything that can be wrong before anything is launched.
@@ -234,8 +259,7 @@ class RangeJobMixin(BaseOperator):
         return self.get_openlineage_facets_on_start()
 
 
-MANIFEST_NAME = re.compile(r"(?P<start>\d{12,})-(?P<end>\d{12,})\.json")
-"""Name of the file of a manifest."""
+_MANIFEST_NAME = re.compile(r"(\d{12,})-(\d{12,})\.json")
 
 
 def manifest_path(manifest_dir: str | None, output: str, topic: str, planned: OffsetRange) -> str:
@@ -262,6 +286,34 @@ def manifest_path(manifest_dir: str | None, output: str, topic: str, planned: Of
         folder = f"{manifest_dir.rstrip('/')}/output={_as_name(output)}"
     of_topic = f"{folder}/topic={topic}/incarnation={incarnation}"
     return f"{of_topic}/partition={partition}/{start:012d}-{end:012d}.json"
+
+
+def written_ranges(
+    of: tuple[str | None, str, str],
+    incarnation: str,
+    starts: Mapping[int, int],
+    aws_conn_id: str | None,
+) -> list[OffsetRange]:
+    """The ranges that have manifests, whatever these say, sorted.
+
+    Args:
+        of: folder of manifests, output and topic, as in `manifest_path`.
+        incarnation: of the topic.
+        starts: by read partition, the first offset at which a range may begin.
+        aws_conn_id: connection for S3.
+
+    Raises:
+        StorageError: they cannot be listed.
+        ConfigError: nothing here can list such a URI.
+    """
+    found = []
+    for partition, start in sorted(starts.items()):
+        any_range = OffsetRange(partition, 0, 1, incarnation)
+        folder = manifest_path(*of, any_range).rpartition("/")[0]
+        names = files.names_in(folder, aws_conn_id, after=f"{start:012d}")
+        bounds = filter(None, map(_MANIFEST_NAME.fullmatch, names))
+        found += [any_range._replace(start=int(each[1]), end=int(each[2])) for each in bounds]
+    return found
 
 
 def _as_name(output: str) -> str:

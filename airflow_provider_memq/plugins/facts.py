@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from airflow_provider_memq.ranges import range_key
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
@@ -70,9 +72,11 @@ class Planned(NamedTuple):
         older: there are plans before them.
         before: when that time ends; None for now.
         runs: of each range by its key, the oldest first.
-        done: keys of the ranges that were processed.
+        done: keys of the ranges of which a task has said that it processed them.
         all_have_runs: what was planned before has its run, or had it until Airflow's database was
             cleaned; None where that is not known.
+        own_dag: the DAG that processes, as the planner knows it; empty where it does not say.
+        is_told: tasks say what they have processed.
     """
 
     ledger: Ledger
@@ -82,6 +86,13 @@ class Planned(NamedTuple):
     runs: Mapping[str, list[Run]] = {}
     done: frozenset[str] = frozenset()
     all_have_runs: datetime | None = None
+    own_dag: str = ""
+    is_told: bool = True
+
+    def runs_of(self, offsets: OffsetRange, *, own: bool = True) -> list[Run]:
+        """The runs of a range by the DAG that processes, or by others; the oldest first."""
+        runs = self.runs.get(range_key(offsets), ())
+        return [each for each in runs if (self.own_dag in ("", each.dag_id)) is own]
 
     @property
     def planned_at(self) -> dict[OffsetRange, datetime]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from airflow_provider_memq.plugins.facts import Audits, Run
 
 HOURS = 24
+MAX_LOST = 10  # windows that are named at the top of a page
 GONE = "judged, result no longer kept"
 NOT_AUDITED = "not audited"
 UNKNOWN = ""  # of an hour before anybody audited
@@ -58,6 +59,7 @@ class AuditView:
     """The audit of a topic.
 
     Attributes:
+        lost: windows of these hours that were found not clean, and not clean since; newest first.
         hours: the last 24, the newest first.
         last_clean: the window that ends last of those that were found clean: ISO times; empty where
             none is known.
@@ -65,6 +67,7 @@ class AuditView:
     """
 
     hours: list[HourView]
+    lost: list[VerdictView]
     last_clean: str = ""
     last_clean_run: str = ""
 
@@ -103,12 +106,20 @@ def audit_view(audits: Audits, now: datetime, address: Callable[[Run], str]) -> 
                 start=iso_ms(hour.start), end=iso_ms(hour.end), stored=stored, consumed=consumed
             )
         )
+    day = Interval(this_hour_ms - HOURS * HOUR_MS, int(now.timestamp() * 1000))
+    lost = [
+        _shown(each, f"{'consumed' if consumed else 'stored'}: not clean {_words(each)}", address)
+        for consumed, found in judged.items()
+        for each in _still_unclean(found)
+        if intersection([each.window], day)
+    ]
     last = max(_still_clean(judged[False]), key=lambda each: each.window.end, default=None)
     if last is None:
-        return AuditView(hours=hours)
+        return AuditView(hours=hours, lost=lost[:MAX_LOST])
     return AuditView(
         hours=hours,
-        last_clean=f"{iso_ms(last.window.start)} to {iso_ms(last.window.end)}",
+        lost=lost[:MAX_LOST],
+        last_clean=_words(last),
         last_clean_run=address(last.run),
     )
 
@@ -140,10 +151,14 @@ def _since(*times: datetime) -> list[timedelta]:
 def _verdict(
     hour: Interval, judged: Iterable[_Judged], address: Callable[[Run], str]
 ) -> VerdictView | None:
-    """What an hour came to: the worst of the newest judgements of its parts; None without any."""
+    """What an hour came to: the worst of the newest judgements of its parts; None without any.
+
+    Those of the very hour go first, faults within it, and windows around it that are clean. What
+    else an audit on demand has found counts where they say nothing: it may be of another hour.
+    """
     left = [hour]
     found = []
-    for each in judged:
+    for each in sorted(judged, key=lambda each: not _tells_of(hour, each)):
         if any(intersection([each.window], part) for part in left):
             found.append(each)
             left = difference(left, [each.window])
@@ -152,7 +167,33 @@ def _verdict(
     verdict = worst(each.verdict for each in found)
     reason = next(each for each in found if each.verdict is verdict)
     part = " (part of the hour)" if left else ""
-    return VerdictView(verdict=f"{verdict}{part}", run=address(reason.run), table=reason.table)
+    return _shown(reason, f"{verdict}{part}", address)
+
+
+def _shown(each: _Judged, words: str, address: Callable[[Run], str]) -> VerdictView:
+    return VerdictView(verdict=words, run=address(each.run), table=each.table)
+
+
+def _words(each: _Judged) -> str:
+    return f"{iso_ms(each.window.start)} to {iso_ms(each.window.end)}"
+
+
+def _tells_of(hour: Interval, each: _Judged) -> bool:
+    if each.verdict is Verdict.UNCLEAN:
+        return not difference([each.window], [hour])
+    return each.window == hour or (
+        each.verdict is Verdict.CLEAN and not difference([hour], [each.window])
+    )
+
+
+def _still_unclean(judged: Iterable[_Judged]) -> Iterator[_Judged]:
+    """Windows that were found not clean, and of which nothing else was found since."""
+    since: list[Interval] = []
+    for each in judged:
+        if each.verdict is Verdict.UNCLEAN and difference([each.window], since):
+            yield each
+        if each.verdict is not Verdict.PARTLY:
+            since = union(sorted([*since, each.window]))
 
 
 def _still_clean(judged: Iterable[_Judged]) -> Iterator[_Judged]:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 from airflow.utils.session import create_session
 from fastapi import HTTPException, status
 
+from airflow_provider_memq.ledger import processed_ahead
 from airflow_provider_memq.plugins import outside, sources, stored
 from airflow_provider_memq.plugins.access import RESULTS
 from airflow_provider_memq.plugins.addresses import to_dag, to_range, to_run, to_task, to_topic
 from airflow_provider_memq.plugins.events import MAX_LOOKED
 from airflow_provider_memq.plugins.facts import Audits
-from airflow_provider_memq.plugins.hours import audit_view
+from airflow_provider_memq.plugins.hours import VerdictView, audit_view
 from airflow_provider_memq.plugins.looks import Looks, in_a_line
 from airflow_provider_memq.plugins.progress import MISSED_AFTER, Progress, done_ranges
 from airflow_provider_memq.plugins.view import (
@@ -99,7 +100,8 @@ def topic_page(
         raise _unknown(topic)
     audit = audit_view(audits, now, to_run) if audits else None
     if pipeline is None or planned is None:
-        return TopicView(topic=topic, at=_iso(now), notes=notes, audit=audit)
+        lost = audit.lost if audit else []
+        return TopicView(topic=topic, at=_iso(now), notes=notes, lost=lost, audit=audit)
     progress, brokers = _progress(pipeline, planned, notes, now, ranges)
     missing = progress.missing()
     return TopicView(
@@ -110,6 +112,7 @@ def topic_page(
         dags={each: to_dag(each) for each in (pipeline.plan_dag, *pipeline.process_dags)},
         tables=list(pipeline.tables),
         notes=notes,
+        lost=[*(audit.lost if audit else ()), *_removed(planned)],
         stored_through=iso_ms(brokers.state.watermark_ms) if brokers else "",
         partitions=[] if before else progress.partitions(),
         missing=missing[:MAX_MISSING],
@@ -120,6 +123,13 @@ def topic_page(
         older=_older(topic, ranges, planned, skip),
         audit=audit,
     )
+
+
+def _removed(planned: Planned) -> list[VerdictView]:
+    """What retention removed before it was planned, in one line."""
+    count = sum(each.size for each in planned.ledger.gaps)
+    what = f"{counted(count, 'offset')}: removed by retention before being planned"
+    return [VerdictView(verdict=what, run="#missing")] if count else []
 
 
 def _older(topic: str, ranges: str, planned: Planned, skip: int) -> str:
@@ -153,6 +163,8 @@ def _progress(
             f"the topic was deleted and recreated: it is of incarnation "
             f"{brokers.state.incarnation}, and {planned.ledger.incarnation} is planned"
         )
+    if brokers and (ahead := processed_ahead(planned.ledger, brokers.stored, ())):
+        notes.append(f"more is processed than Airflow knows to be planned: {ahead}")
     progress = Progress(
         planned,
         [each.value for each in answers[1:] if each.value is not None],

@@ -68,7 +68,8 @@ class Progress:
         self._at = planned.planned_at
         begin = planned.all_have_runs
         plans = [each for each in planned.plans if begin is None or each.at >= begin]
-        found = ranges_without_run(plans, planned.runs, now - missed_after)
+        with_run = {range_key(each) for each in self._at if planned.runs_of(each)}
+        found = ranges_without_run(plans, with_run, now - missed_after)
         self._missed = set(found.again) if sees_runs else set()
         self._waiting = set(found.waiting) if sees_runs else set()
         old = (each for each, at in self._at.items() if at <= now - missed_after)
@@ -93,7 +94,10 @@ class Progress:
             end=offsets.end,
             planned=at.isoformat(timespec="seconds") if at else "",
             state=self.state(offsets),
-            runs=[run_view(each, self._to_run) for each in self._planned.runs.get(key, ())],
+            runs=[run_view(each, self._to_run) for each in self._planned.runs_of(offsets)],
+            others=[
+                run_view(each, self._to_run) for each in self._planned.runs_of(offsets, own=False)
+            ],
             snapshots=[snapshot_view(each) for each in self._snapshots(offsets)],
             href=self._to_range(key),
         )
@@ -105,9 +109,9 @@ class Progress:
             return "in table"
         if is_done(self._planned, offsets):
             return "processed"
-        runs = self._planned.runs.get(range_key(offsets))
-        if runs:
-            return runs[-1].state
+        if runs := self._planned.runs_of(offsets):
+            is_marked = runs[-1].state == "success" and self._planned.is_told
+            return "not confirmed" if is_marked else runs[-1].state
         return self._without_run(offsets) if offsets in self._at else self._unplanned(offsets)
 
     def _without_run(self, offsets: OffsetRange) -> str:
@@ -184,10 +188,12 @@ class Progress:
                 yield OffsetRange(partition, begin, end), NOT_PLANNED
 
     def _wrong_with(self, offsets: OffsetRange) -> Iterator[str]:
-        state, runs = self.state(offsets), self._planned.runs.get(range_key(offsets))
+        state, runs = self.state(offsets), self._planned.runs_of(offsets)
+        moved = ", and the group was moved past it" if self._is_passed(offsets) else ""
         if runs and runs[-1].state == "failed" and not is_done(self._planned, offsets):
-            moved = ", and the group was moved past it" if self._is_passed(offsets) else ""
             yield f"its run failed{moved}"
+        elif state == "not confirmed":
+            yield f"its run succeeded, and no task has said that it was processed{moved}"
         elif state == "no run":
             yield "planned, and without a run"
         elif state == "unknown" and offsets in self._had_time and offsets.partition in self._stored:
@@ -252,9 +258,8 @@ def done_ranges(planned: Planned) -> frozenset[OffsetRange]:
 
 
 def is_done(planned: Planned, offsets: OffsetRange) -> bool:
-    """Whether a range is processed, as Airflow knows it."""
-    runs = planned.runs.get(range_key(offsets))
-    return range_key(offsets) in planned.done or bool(runs and runs[-1].state == "success")
+    """Whether a task has said that it processed a range; a run may be marked by hand."""
+    return range_key(offsets) in planned.done
 
 
 def _has(table: TableState, offsets: OffsetRange) -> bool:

@@ -7,7 +7,7 @@ a user may not read in Airflow is not there. No script runs, and nothing is load
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import MAXYEAR, MINYEAR, UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,6 +23,8 @@ from airflow_provider_memq.plugins import pages
 from airflow_provider_memq.plugins.access import Access
 from airflow_provider_memq.plugins.addresses import HOME, ROOT, to_range
 from airflow_provider_memq.plugins.looks import in_a_line
+from airflow_provider_memq.plugins.sources import plan_of
+from airflow_provider_memq.range_assets import ranges_asset
 from memq.errors import MemqError
 
 if TYPE_CHECKING:
@@ -48,7 +50,25 @@ _templates = Environment(
 )
 
 app = FastAPI(title="MemQ", docs_url=None, redoc_url=None, openapi_url=None)
-pages_for_users = APIRouter(dependencies=[Depends(requires_access_asset("GET"))])
+
+
+def _check_names(request: Request) -> None:
+    """Refuse a name that no topic and no asset can have; PostgreSQL takes some for an error."""
+    for name in filter(
+        None, (request.path_params.get("topic"), request.query_params.get("ranges"))
+    ):
+        try:
+            can_be = "\0" not in name and ranges_asset(name) and plan_of(name)
+        except ValueError:  # of Airflow, about the name of an asset
+            can_be = None
+        if not can_be:
+            text = f"{in_a_line(repr(name))} is the name of nothing"
+            raise HTTPException(status.HTTP_404_NOT_FOUND, text)
+
+
+pages_for_users = APIRouter(
+    dependencies=[Depends(requires_access_asset("GET")), Depends(_check_names)]
+)
 
 
 @app.middleware("http")
@@ -81,8 +101,10 @@ def topic_page(  # noqa: PLR0917 - each is of the query
     skip: Annotated[int, Query(ge=0)] = 0,
 ) -> Response:
     """A topic; `ranges` names the asset where several plan it, `before` and `skip` older ranges."""
-    if before is not None and before.tzinfo is None:
-        before = before.replace(tzinfo=UTC)
+    if before is not None:
+        if not MINYEAR < before.year < MAXYEAR:  # so no time zone takes it out of time
+            raise HTTPException(status.HTTP_400_BAD_REQUEST, f"before: the year {before.year}")
+        before = before.replace(tzinfo=before.tzinfo or UTC)
     view = pages.topic_page(Access(user), topic, ranges, before, skip)
     return _shown(request, "topic.html", view)
 

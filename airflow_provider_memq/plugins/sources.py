@@ -21,7 +21,8 @@ from airflow.sdk import Asset
 from sqlalchemy import select
 
 from airflow_provider_memq.ledger import ledger_of
-from airflow_provider_memq.plugins.events import StoredEvents
+from airflow_provider_memq.missed import MARK
+from airflow_provider_memq.plugins.events import AssetState, StoredEvents
 from airflow_provider_memq.plugins.facts import Pipeline
 from airflow_provider_memq.range_assets import audited_asset, plan_asset, processed_asset
 from memq.errors import MemqError
@@ -108,16 +109,18 @@ def pipeline_of(session: Session, source: Source) -> Pipeline:
     process_dags = tuple(sorted({each.dag_id for each in scheduled})[:MAX_DAGS])
     tasks = _tasks(session, process_dags)
     # A task may emit to other assets too, before a gate: what counts is what a commit waits for.
+    own_dag = own_dag_of(session, Pipeline(source.topic, source.ranges, "", process_dags))
+    own = (own_dag,) if own_dag else process_dags
     awaited = (
         select(TaskInletAssetReference.asset_id)
-        .where(TaskInletAssetReference.dag_id.in_(process_dags))
+        .where(TaskInletAssetReference.dag_id.in_(own))
         .scalar_subquery()
     )
     done = session.scalars(
         select(AssetModel.name)
         .join(TaskOutletAssetReference, TaskOutletAssetReference.asset_id == AssetModel.id)
         .where(
-            TaskOutletAssetReference.dag_id.in_(process_dags),
+            TaskOutletAssetReference.dag_id.in_(own),
             AssetModel.name != source.ranges,
             AssetModel.name.startswith(processed_asset(source.topic, "").name, autoescape=True)
             | AssetModel.id.in_(awaited),
@@ -140,6 +143,13 @@ def pipeline_of(session: Session, source: Source) -> Pipeline:
         tuple(dict.fromkeys(each["output_dir"] for each in of_topic if _is_table(each))),
         _first(of_topic, "missed_after"),
     )
+
+
+def own_dag_of(session: Session, pipeline: Pipeline) -> str:
+    """Which of the DAGs that are scheduled on ranges processes them, by what the planner keeps."""
+    kept = AssetState(session, plan_of(pipeline.ranges).name).get(MARK)
+    dag_id = kept.get("dag_id") if isinstance(kept, dict) else None
+    return str(dag_id) if dag_id in pipeline.process_dags or pipeline.hidden_dags else ""
 
 
 def _is_table(arguments: dict[str, Any]) -> bool:

@@ -14,11 +14,17 @@ from airflow.models.xcom import XComModel
 from sqlalchemy import select
 
 from airflow_provider_memq.audited import AuditedWindows
-from airflow_provider_memq.ledger import CLOCKS_APART, StoredPlan, last_ledger, ledger_of
+from airflow_provider_memq.ledger import (
+    CLOCKS_APART,
+    INCARNATION_KEY,
+    StoredPlan,
+    last_ledger,
+    ledger_of,
+)
 from airflow_provider_memq.missed import MARK
 from airflow_provider_memq.plugins.events import AssetState, StoredEvents
 from airflow_provider_memq.plugins.facts import Audits, AuditTask, Pipeline, Planned, Run
-from airflow_provider_memq.plugins.sources import arguments_of, asset_refs, plan_of
+from airflow_provider_memq.plugins.sources import arguments_of, asset_refs, own_dag_of, plan_of
 from airflow_provider_memq.range_assets import audited_asset
 from airflow_provider_memq.ranges import range_key
 
@@ -129,6 +135,8 @@ def _with_runs(
         runs=runs_of(session, pipeline, keys, since),
         done=_done(session, pipeline, keys, since),
         all_have_runs=_all_have_runs(session, pipeline),
+        own_dag=own_dag_of(session, pipeline),
+        is_told=bool(pipeline.done),
     )
 
 
@@ -153,16 +161,22 @@ def runs_of(
 def _done(
     session: Session, pipeline: Pipeline, keys: Collection[str], since: datetime | None
 ) -> frozenset[str]:
+    """Keys of which a task of the DAG that processes has said so, or one that has compared a
+    manifest, as that of a backfill. An event that a person has made says nothing.
+    """
+    own = own_dag_of(session, pipeline)
     found: set[str] = set()
     for some in _chunks(keys):
         events = (
-            select(AssetEvent.partition_key)
+            select(AssetEvent.partition_key, AssetEvent.source_dag_id, AssetEvent.extra)
             .join(AssetModel, AssetModel.id == AssetEvent.asset_id)
             .where(AssetModel.name.in_(pipeline.done), AssetEvent.partition_key.in_(some))
         )
         if since is not None:
             events = events.where(AssetEvent.timestamp >= since)
-        found.update(each for each in session.scalars(events.limit(MAX_RANGES)) if each)
+        for key, dag_id, extra in session.execute(events.limit(MAX_RANGES)):
+            if dag_id and (own in ("", dag_id) or INCARNATION_KEY in (extra or {})):
+                found.add(key)
     return frozenset(found)
 
 

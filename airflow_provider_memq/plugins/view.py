@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from airflow_provider_memq.plugins.facts import Run, Snapshot
-    from airflow_provider_memq.plugins.hours import AuditView
+    from airflow_provider_memq.plugins.hours import AuditView, VerdictView
     from memq.core.ranges import Interval
 
 MAX_STRETCHES = 5  # of offsets in a table, in a cell
@@ -50,10 +50,12 @@ class RangeView:
         end: one past the last.
         planned: when; empty where that is not known.
         state: "waiting" for a run, "no run", the state of its last run, "processed", "in table";
+            "not confirmed" where its run succeeded, and no task has said that it processed it;
             "passed" by the group, where nothing else is known of it; "unknown" of what Airflow's
             database was cleaned; or, of a range in none of the plans, "not planned" or "of another
             incarnation" of the topic.
-        runs: the oldest first; a replay adds one.
+        runs: of the DAG that processes, the oldest first.
+        others: runs of other DAGs.
         snapshots: one for each table that has it, as far as they have not expired.
         href: its page.
     """
@@ -65,6 +67,7 @@ class RangeView:
     planned: str
     state: str
     runs: list[RunView]
+    others: list[RunView]
     snapshots: list[SnapshotView]
     href: str
 
@@ -128,6 +131,7 @@ class TopicView:
         dags: addresses of the DAGs that plan and process, by id.
         tables: that ranges are put into.
         notes: what could not be seen, a line each.
+        lost: what the audit has found, and what retention removed before it was planned.
         stored_through: everything received before this time and acked is published; empty where
             the brokers did not say.
         partitions: how far each is; none on a page of older ranges.
@@ -147,6 +151,7 @@ class TopicView:
     dags: dict[str, str] = field(default_factory=dict)
     tables: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    lost: list[VerdictView] = field(default_factory=list)
     stored_through: str = ""
     partitions: list[PartitionView] = field(default_factory=list)
     missing: list[MissingView] = field(default_factory=list)

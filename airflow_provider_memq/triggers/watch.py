@@ -11,7 +11,8 @@ It looks at the ends of the read partitions. When they moved, it waits until the
 burst is one event, but no longer than `max_linger`; then it fires. What was announced is kept in
 the asset's state store, so that a restarted triggerer does not announce it again. It is stored
 `CONFIRM_S` after the event was handed over, not with it: Airflow stores the two apart, and a
-triggerer that is killed in between must announce twice rather than never.
+triggerer that is killed in between must announce twice rather than never. While events follow each
+other sooner than that, one at a time is waited for: `position` is half a minute old at most.
 
 It never raises: Airflow would restart a watcher that failed every 2 s, forever, and show it
 nowhere. Instead it backs off up to a minute, and says what is wrong in `last_error`.
@@ -194,7 +195,9 @@ class _Watch:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._announced = TopicEnds("", {})
-        self._announced_s = clock()
+        self._confirmed = self._announced
+        self._awaited: TopicEnds | None = None  # is confirmed once it is `CONFIRM_S` old
+        self._awaited_s = 0.0
         self._head = TopicEnds("", {})
         self._stored: dict[str, object] = {}
         self._stored_s = float("-inf")
@@ -206,7 +209,7 @@ class _Watch:
 
     def load(self, announced: TopicEnds) -> None:
         """Begin with what an earlier triggerer announced."""
-        self._announced = announced
+        self._announced = self._confirmed = announced
         self._stored = {
             "position": _to_json(announced.ends),
             "incarnation": announced.incarnation,
@@ -229,17 +232,23 @@ class _Watch:
     def announce(self, ends: TopicEnds) -> int:
         """Take note that an event is fired; returns how many notifications are new in it."""
         new = self.news(ends)
+        if self._awaited is None:
+            self._awaited, self._awaited_s = ends, self._clock()
         self._announced = ends
-        self._announced_s = self._clock()
         return new
 
     def to_store(self, now: str) -> dict[str, Any]:
         """What should be written to the state store now, by key."""
-        wanted: dict[str, Any] = {"head": _to_json(self._head.ends), "last_error": ""}
-        if self._clock() - self._announced_s >= CONFIRM_S:
-            wanted["position"] = _to_json(self._announced.ends)
+        if self._awaited is not None and self._clock() - self._awaited_s >= CONFIRM_S:
+            self._confirmed, self._awaited_s = self._awaited, self._clock()
+            self._awaited = None if self._confirmed == self._announced else self._announced
+        wanted: dict[str, Any] = {
+            "head": _to_json(self._head.ends),
+            "last_error": "",
+            "position": _to_json(self._confirmed.ends),
             # After it: where the second is not written any more, all is announced again.
-            wanted["incarnation"] = self._announced.incarnation
+            "incarnation": self._confirmed.incarnation,
+        }
         changed = {key: value for key, value in wanted.items() if self._stored.get(key) != value}
         if changed or self._clock() - self._stored_s >= REFRESH_S:
             changed["last_poll"] = now

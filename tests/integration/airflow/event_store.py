@@ -11,9 +11,13 @@ from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowRuntimeError, AirflowSkipException, ErrorType
+from airflow.sdk.execution_time.comms import ErrorResponse
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
+from airflow_provider_memq.operators import plan
+
+plan.CLAIM_S = 0.0  # one task runs at a time here
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -69,6 +73,8 @@ class Consumer:
     paused: bool = False
     runs: dict[str, Any] = field(default_factory=dict)
     unfinished: int = 0
+    gone: bool = False
+    states: dict[str, Any] = field(default_factory=dict)
     of_others: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def renamed(self, dag_id: str) -> None:
@@ -88,9 +94,14 @@ class Consumer:
 
     def get_dag(self, dag_id: str) -> Any:
         assert dag_id == self.dag_id
+        if self.gone:
+            detail = {"status_code": 404}
+            raise AirflowRuntimeError(ErrorResponse(error=ErrorType.GENERIC_ERROR, detail=detail))
         return SimpleNamespace(is_paused=self.paused)
 
-    def get_task_states(self, dag_id: str) -> dict[str, Any]:
+    def get_task_states(self, dag_id: str, task_ids: list[str] | None = None) -> dict[str, Any]:
+        if task_ids is not None:
+            return self.states
         runs = self.runs if dag_id == self.dag_id else self.of_others.get(dag_id, {})
         return {run_id: {"process": None} for run_id in runs}
 

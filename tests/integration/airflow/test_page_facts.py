@@ -64,9 +64,9 @@ class Database:
         self.ids[asset.name] = self.add(AssetModel, name=asset.name, uri=asset.uri, group="")
         self.add(AssetActive, name=asset.name, uri=asset.uri)
 
-    def event(self, asset, at, extra=None, key=None):
+    def event(self, asset, at, extra=None, key=None, source="process"):
         asset_id = self.ids[asset.name]
-        source = {"source_dag_id": "plan", "source_task_id": "plan", "source_run_id": "r"}
+        source = {"source_dag_id": source, "source_task_id": "task", "source_run_id": "r"}
         values = {"extra": extra or {}, "partition_key": key, "timestamp": at}
         self.add(AssetEvent, asset_id=asset_id, **source, **values)
 
@@ -84,7 +84,7 @@ class Database:
             ends={0: self.ends},
             cuts={0: cuts} if sizes else {},
         )
-        self.event(PLAN, BEGIN + timedelta(minutes=minute), ledger.to_extra())
+        self.event(PLAN, BEGIN + timedelta(minutes=minute), ledger.to_extra(), source="plan")
         return start
 
     def run(self, dag_id, run_id, key=None, state="success", minute=0):
@@ -229,6 +229,41 @@ def test_plans_come_with_their_runs_and_what_is_done(database, pipeline):
         key(0, 2): ["failed", "running"]
     }
     assert found.done == {key(2, 4)}
+
+
+def test_only_tasks_say_what_is_processed(database, pipeline):
+    """Those of the DAG that processes, or with a manifest; no person, and no other DAG's task."""
+    other = processed_asset(TOPIC, "other")
+    database.asset(other)
+    database.add(
+        TaskOutletAssetReference, asset_id=database.ids[other.name], dag_id="b", task_id="t"
+    )
+    database.add(DagScheduleAssetReference, asset_id=database.ids[RANGES.name], dag_id="b")
+    database.keep(PLAN, "all_have_runs", {"dag_id": "process", "until": BEGIN.isoformat()})
+    database.run("b", "r", key(0, 2))
+    pipeline = pipeline_of(database.session, source_of(database.session, RANGES.name))
+    assert (pipeline.process_dags, pipeline.done) == (("b", "process"), (DONE.name,))
+
+    def done(asset, **event):
+        database.event(asset, BEGIN, **event, key=key(0, 2))
+        return planned(database, pipeline)[0].done
+
+    compared = {"memq_incarnation": LIFE}
+    assert done(DONE, source=None) == set()  # of a person
+    assert done(DONE, source=None, extra=compared) == set()
+    assert done(DONE, source="b") == set()
+    assert done(other, source="b", extra=compared) == set()
+    found, _ = planned(database, pipeline)
+    assert (found.own_dag, found.is_told, len(found.runs[key(0, 2)])) == ("process", True, 1)
+    assert done(DONE, source="backfill", extra=compared) == {key(0, 2)}
+
+
+def test_the_dag_that_processes_says_what_is_processed(database, pipeline):
+    """Its own event counts, whatever its task has compared."""
+    database.keep(PLAN, "all_have_runs", {"dag_id": "process", "until": BEGIN.isoformat()})
+    database.event(DONE, BEGIN, key=key(0, 2))
+
+    assert planned(database, pipeline)[0].done == {key(0, 2)}
 
 
 def test_clocks_that_are_a_little_apart_hide_no_run(database, pipeline):

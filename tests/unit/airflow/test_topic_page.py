@@ -67,6 +67,13 @@ def runs(**states):
     return found
 
 
+def ran(planned, **states):
+    """Plans with runs as `runs`, of which those that succeeded have said so."""
+    found = runs(**states)
+    done = {name for name, (run,) in found.items() if run.state == "success"}
+    return planned._replace(runs=found, done=planned.done | done)
+
+
 def table(*held, name="lake.clicks"):
     snapshots = {
         OffsetRange(0, start, end): Snapshot(name, 2**62 + start, 0, 10, "job")
@@ -101,10 +108,15 @@ def missing(*arguments):
 
 @pytest.mark.parametrize(
     ("state", "shown"),
-    [("queued", "queued"), ("running", "running"), ("failed", "failed"), ("success", "processed")],
+    [
+        ("queued", "queued"),
+        ("running", "running"),
+        ("failed", "failed"),
+        ("success", "not confirmed"),
+    ],
 )
 def test_a_range_is_as_far_as_its_run(state, shown):
-    """The state of a range is that of its run, and a run that succeeded has processed it."""
+    """The state of a range is that of its run; that of one that succeeded is not its own word."""
     planned = plans(0, 2)._replace(runs=runs(r0_2=state))
 
     (found,) = progress(planned).ranges(10)
@@ -119,9 +131,56 @@ def test_a_range_is_processed_when_its_task_said_so():
     assert progress(planned).ranges(10)[0].state == "processed"
 
 
+def test_a_run_that_was_marked_has_processed_nothing():
+    """A person can mark a run as success, and a group can be moved: neither puts a row anywhere."""
+    planned = plans(0, 2, 4)._replace(runs=runs(r0_2="success"), done=frozenset([key(2, 4)]))
+    why = "its run succeeded, and no task has said that it was processed"
+
+    assert missing(planned) == [(0, 2, why)]
+    assert missing(planned, [], brokers(4, stored={0: 4})) == [
+        (0, 2, f"{why}, and the group was moved past it")
+    ]
+    assert progress(planned).processed() == {0: 0}
+    assert progress(planned, [table((0, 2))]).ranges(9)[1].state == "in table"
+
+
+def test_where_no_task_says_what_it_processed_runs_are_shown_as_they_are():
+    """A DAG without an asset for that has its runs alone."""
+    planned = plans(0, 2)._replace(runs=runs(r0_2="success"), is_told=False)
+
+    assert progress(planned).ranges(9)[0].state == "success"
+    assert missing(planned) == []
+
+
+def test_runs_of_another_dag_do_not_say_how_far_a_range_is():
+    """They are shown beside those of the DAG that processes, and change nothing."""
+    found = {key(0, 2): [Run("other", "r", "success", NOW)]}
+    planned = plans(0, 2)._replace(runs=found, own_dag="process")
+
+    (shown,) = progress(planned).ranges(9)
+    assert (shown.state, shown.runs, [each.dag_id for each in shown.others]) == (
+        "no run", [], ["other"],
+    )  # fmt: skip
+    assert missing(planned) == [(0, 2, "planned, and without a run")]
+    found[key(0, 2)].insert(0, Run("process", "r", "failed", NOW))
+    assert missing(planned) == [(0, 2, "its run failed")]
+
+
+def test_what_is_processed_beyond_the_plans_is_told(monkeypatch):
+    """A restored database of Airflow is behind: nothing is missing then, as far as it knows."""
+    monkeypatch.setattr(pages, "_ask_brokers", lambda *_: "brokers")
+    for stored, notes in (({0: 2}, 0), ({0: 7}, 1)):
+        told = []
+        answer = Answer(brokers(9, stored=stored), "")
+        monkeypatch.setattr(pages, "_looks", SimpleNamespace(wait=lambda _, it=answer: it))
+        pages._progress(Pipeline("clicks", "r", "plan"), plans(0, 2), told, NOW, "")
+        assert len(told) == notes
+    assert "partition 0 is planned up to 2, and offset 7 is committed" in told[0]
+
+
 def test_a_range_that_failed_and_was_passed_over_is_missing():
     """That its group was moved past it has processed nothing."""
-    planned = plans(0, 2, 4)._replace(runs=runs(r0_2="failed", r2_4="success"))
+    planned = ran(plans(0, 2, 4), r0_2="failed", r2_4="success")
     asked = brokers(4, stored={0: 4})
 
     assert [each.state for each in progress(planned, [], asked).ranges(9)] == [
@@ -135,7 +194,7 @@ def test_a_range_that_failed_and_was_passed_over_is_missing():
 
 def test_a_range_that_failed_is_missing_although_the_table_has_it():
     """A gate refuses rows that are in the table already; a commit after it makes the range done."""
-    planned = plans(0, 2, 4)._replace(runs=runs(r0_2="failed", r2_4="success"))
+    planned = ran(plans(0, 2, 4), r0_2="failed", r2_4="success")
     held = [table((0, 4))]
 
     assert [each.state for each in progress(planned, held).ranges(9)] == ["in table"] * 2
@@ -237,7 +296,7 @@ def test_a_range_that_is_in_none_of_the_plans_says_so(planned, start, end, life,
 
 def test_a_range_is_in_the_table_by_the_ledger_of_the_table():
     """Whatever became of its run; the snapshot is named until it has expired."""
-    planned = plans(0, 2, 4)._replace(runs=runs(r0_2="failed", r2_4="success"))
+    planned = ran(plans(0, 2, 4), r0_2="failed", r2_4="success")
     expired = table((0, 2))._replace(snapshots={})
 
     second, first = progress(planned, [table((0, 2))]).ranges(10)
@@ -267,8 +326,12 @@ def test_ranges_come_in_pages():
 
 def test_what_is_missing_is_named_with_its_reason():
     """Each kind of gap, merged where ranges meet, with the page of its first range."""
-    planned = plans(5, 6, 8, 9, 10, skipped=[{"partition": 0, "start": 0, "end": 5}])._replace(
-        runs=runs(r5_6="failed", r6_8="failed", r8_9="success", r9_10="running")
+    planned = ran(
+        plans(5, 6, 8, 9, 10, skipped=[{"partition": 0, "start": 0, "end": 5}]),
+        r5_6="failed",
+        r6_8="failed",
+        r8_9="success",
+        r9_10="running",
     )
 
     assert missing(planned, [table()], brokers(12)) == [
@@ -293,7 +356,7 @@ def test_old_gaps_hide_nothing():
 
 def test_nothing_is_called_missing_of_another_topic():
     """Of a topic that was recreated, the offsets of the new one say nothing about the old one."""
-    planned = plans(0, 2)._replace(runs=runs(r0_2="success"))
+    planned = ran(plans(0, 2), r0_2="success")
     other = brokers(9, incarnation="b" * 16, stored={0: 9})
 
     assert missing(planned, [], other) == []
@@ -320,7 +383,7 @@ def test_a_range_is_in_the_table_or_missing_and_never_both(sizes):
 
 def test_processed_stops_at_the_first_gap():
     """A range that failed holds back what is processed, however many after it are done."""
-    planned = plans(0, 2, 4, 6)._replace(runs=runs(r0_2="success", r2_4="failed", r4_6="success"))
+    planned = ran(plans(0, 2, 4, 6), r0_2="success", r2_4="failed", r4_6="success")
 
     (row,) = progress(planned, [], brokers(9, lag=Lag(7, 70, 700, 90.0))).partitions()
     assert (row.processed, row.planned, row.published) == (2, 6, 9)
@@ -329,7 +392,7 @@ def test_processed_stops_at_the_first_gap():
 
 def test_without_brokers_the_rest_is_shown():
     """What only brokers know is unknown, not 0."""
-    planned = plans(0, 2)._replace(runs=runs(r0_2="success"))
+    planned = ran(plans(0, 2), r0_2="success")
 
     (row,) = progress(planned).partitions()
     assert (row.processed, row.planned, row.published, row.lag_batches) == (2, 2, None, None)
@@ -337,7 +400,7 @@ def test_without_brokers_the_rest_is_shown():
 
 def test_before_the_plans_of_a_page_the_group_says_what_is_processed():
     """Where it says nothing, what lies before them is taken for processed."""
-    planned = plans(10, 12, 14)._replace(older=True, runs=runs(r10_12="success"))
+    planned = ran(plans(10, 12, 14)._replace(older=True), r10_12="success")
 
     assert progress(planned).processed() == {0: 12}
     assert progress(planned, [], brokers(20, stored={0: 7})).processed() == {0: 7}
@@ -444,6 +507,61 @@ def test_a_window_is_clean_until_something_is_found_in_it():
     assert view.last_clean_run == "/audit 5"
 
 
+@pytest.mark.parametrize("verdict", ["partly judged", "not clean"])
+def test_an_audit_on_demand_does_not_repaint_a_clean_hour(verdict):
+    """Its window is wider or narrower: where in it the fault is, or what it lacks, is not said."""
+    late = NOW + timedelta(minutes=1)
+    wide = audit_run(3, verdict, hours=2.5, name="demand")._replace(at=late)
+    view = audited(audit_run(3, "clean"), audit_run(2, "clean"), wide)
+
+    assert [each.stored.verdict for each in view.hours[:3]] == [
+        f"{verdict} (part of the hour)", "clean", "clean",
+    ]  # fmt: skip
+    assert [each.run for each in view.lost] == (["/demand 3"] if verdict == "not clean" else [])
+
+
+def test_a_part_of_an_hour_that_was_not_judged_repaints_nothing_and_a_fault_in_it_does():
+    """A fault within an hour is the hour's own."""
+    late = NOW + timedelta(minutes=1)
+    for verdict, shown in (("partly judged", "clean"), ("not clean", "not clean")):
+        part = audit_run(2, verdict, hours=0.5, name="demand")._replace(at=late)
+        assert audited(audit_run(2, "clean"), part).hours[1].stored.verdict == shown
+
+
+def test_an_hour_that_was_not_clean_is_clean_after_an_audit_of_it():
+    """By its own window or a wider one; then it is named as lost no more."""
+    late = NOW + timedelta(minutes=1)
+    for hours in (1, 3):
+        again = audit_run(2 + (hours > 1), "clean", hours=hours, name="again")._replace(at=late)
+        view = audited(audit_run(2, "not clean"), again)
+        assert (view.hours[1].stored.verdict, view.lost) == ("clean", [])
+
+
+def test_what_is_lost_stands_at_the_top():
+    """Before the progress: windows that are not clean, and what retention removed unplanned."""
+    view = audited(
+        audit_run(2, "not clean"), audit_run(50, "not clean"), consumed=[audit_run(3, "not clean")]
+    )
+    planned = plans(5, 6, skipped=[{"partition": 0, "start": 1, "end": 5}])
+    lost = [*view.lost, *pages._removed(planned)]
+    page = TopicView(
+        topic="clicks",
+        at="",
+        lost=lost,
+        audit=view,
+        partitions=progress(planned).partitions(),
+    )
+
+    text = routes._html("topic.html", 200, page=page, json="index.json").body.decode()
+
+    assert [each.verdict.partition(" 20")[0] for each in lost] == [
+        "consumed: not clean",
+        "stored: not clean",
+        "4 offsets: removed by retention before being planned",
+    ]
+    assert text.index("/2.csv") < text.index("4 offsets") < text.index("Progress")
+
+
 def test_windows_in_part_and_made_up():
     """A window of less than the hour says so, and one that a later run made up for is there."""
     other = audit_run(5, "not clean").result
@@ -528,7 +646,7 @@ def test_what_was_seen_before_a_range_was_processed_is_looked_at_anew(monkeypatc
     before = plans(0, 2, ago=timedelta(minutes=1))
     assert page(before).partitions()[0].lag_batches == 2
     in_table.append((0, 2))
-    after = page(before._replace(runs=runs(r0_2="success")))
+    after = page(ran(before, r0_2="success"))
 
     assert after.missing() == []
     assert (after.partitions()[0].in_table, after.partitions()[0].lag_batches) == ("0 to 1", 0)

@@ -79,6 +79,25 @@ def test_the_position_is_stored_late(clock):
     assert store(watch) == {"position": {"0": 3}, "incarnation": A, "last_poll": "now"}
 
 
+def test_a_busy_watcher_stores_its_position(clock):
+    """However soon events follow each other: what is stored is half a minute old at most, and what
+    was announced a moment ago never is.
+    """
+    watch = loaded(clock)
+    announced, kept = {}, []
+    for second in range(0, 200, 2):
+        clock.now_s = 100.0 + second
+        announced[second] = TopicEnds(A, {0: second + 1})
+        watch.saw(announced[second])
+        watch.announce(announced[second])
+        position = store(watch).get("position")
+        if position is not None:
+            kept.append((second, position["0"] - 1))
+
+    assert all(CONFIRM_S <= now - at <= 2 * CONFIRM_S + 2 for now, at in kept)
+    assert len(kept) > 200 / (CONFIRM_S + 4)
+
+
 def test_nothing_is_written_while_nothing_happens(clock):
     """The state store is written when something changed, and once a minute to show it is alive."""
     watch = loaded(clock, {0: 3})
