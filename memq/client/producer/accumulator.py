@@ -25,9 +25,10 @@ Rule 5. Where nobody knows how long a Message stays open, and where several accu
     to one state machine, its deadline counts from when it was sealed. Deadlines come in order then.
 Rule 6. A signal's handler may raise between any two calls in here, and the program may go on. The
     record that is being written is then written whole or not at all, and no other is lost. So a
-    record counts from when its value is appended, after its other columns; and a Message is sealed
-    by whoever takes it out of `_open`, when all that can be interrupted before is undone or may be
-    done again. The budget alone may be wrong by that one Message.
+    record counts from when its value is appended, after its other columns. After one that was
+    interrupted `_room` stays 0, and the next seals the Message. A Message is sealed by whoever
+    takes it out of `_open`, when all that can be interrupted before is undone or may be done again.
+    The budget alone may be wrong by that one Message.
 Rule 7. A handler may call the producer instead, on the thread that it interrupts, as may `__del__`
     and a logging handler. The lock knows its thread, so that nobody waits for himself. Records are
     refused while a call of the same thread is under way. `end` is not: it seals the records that
@@ -166,31 +167,22 @@ class _OpenMessage:
     def append(self, record: Record) -> None:
         """Add a record, its value last."""
         count = len(self.values)
-        try:
-            if record.key is not None:
-                _pad(self.keys, count)
-                self.keys.append(record.key)
-            if record.headers is not None:
-                _pad(self.headers, count)
-                self.headers.append(record.headers)
-            if record.timestamp_us is not None:
-                self.fill_timestamps(count)
-                self.timestamps.append(record.timestamp_us)
-            self.values.append(record.value)
-        except BaseException:
-            self.cut_back()
-            raise
-
-    def cut_back(self) -> None:
-        """Forget a record that has no value yet: a handler interrupted its writing."""
-        count = len(self.values)
-        for column in (self.keys, self.headers, self.timestamps):
-            del column[count:]
+        if record.key is not None:
+            _pad(self.keys, count)
+            self.keys.append(record.key)
+        if record.headers is not None:
+            _pad(self.headers, count)
+            self.headers.append(record.headers)
+        if record.timestamp_us is not None:
+            self.fill_timestamps(count)
+            self.timestamps.append(record.timestamp_us)
+        self.values.append(record.value)
 
     def rows(self) -> pa.RecordBatch:
         """Return the records that count, as Arrow."""
-        self.cut_back()
         count = len(self.values)
+        for column in (self.keys, self.headers, self.timestamps):
+            del column[count:]  # of a record that a handler has kept from being written
         for column in (self.keys, self.headers):
             if column:
                 _pad(column, count)
@@ -332,12 +324,8 @@ class Accumulator:
                     left = room - len(value) - len(key) - RECORD_BYTES
                     opened = self._open
                     if left >= 0 and opened and len(opened.keys) == len(opened.values):
-                        try:
-                            opened.keys.append(key)
-                            opened.values.append(value)
-                        except BaseException:
-                            opened.cut_back()
-                            raise
+                        opened.keys.append(key)
+                        opened.values.append(value)
                         if self._error is None:
                             self._room = left
                             return opened.delivery
