@@ -190,8 +190,9 @@ class _LogWithoutWaiting(logging.Filter):
         if threading.current_thread() not in _loop_threads:
             return True
         logger = logging.getLogger(record.name)
-        others = [each for each in logger.filters if each is not self]
-        if not all(getattr(each, "filter", each)(record) for each in others):
+        others = logging.Filterer()
+        others.filters = [each for each in logger.filters if each is not self]
+        if not others.filter(record):
             return False
         locks: list[threading.RLock] = []
         at: logging.Logger | None = logger
