@@ -52,8 +52,8 @@ option's default. The token of a profile is only sent to its own brokers: where 
 `MEMQ_BOOTSTRAP` names others, give their token as well. A profile without `bootstrap` has a token
 for all.
 
-Python clients, and Spark, that are given no brokers take them from `MEMQ_BOOTSTRAP` and the token
-from `MEMQ_TOKEN`, or else from the profile. `Producer(**profile("local"), topic="clicks")`, with
+Python clients, and Spark, that are given no brokers take them from `MEMQ_BOOTSTRAP`, or else from the
+profile; without a token they show that of `MEMQ_TOKEN`, whatever the brokers. `Producer(**profile("local"), topic="clicks")`, with
 `from memq import profile`, chooses one in the program. A client that is given brokers does not look
 into the file.
 

@@ -90,7 +90,7 @@ class Broker:
         admin_http: bool = True,
     ) -> None:
         self.config = config
-        self.tokens = Tokens(config)
+        self.tokens = Tokens(config.token, config.token_file)
         self._runtime = runtime
         self._directory = Path(config.data_dir).absolute()
         self._storage_uri = config.storage or (self._directory / "objects").as_uri()

@@ -10,13 +10,9 @@ from __future__ import annotations
 import hmac
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from memq.core.units import MIB, counted
 from memq.errors import ConfigError
-
-if TYPE_CHECKING:
-    from memq.broker.config import BrokerConfig
 
 log = logging.getLogger(__name__)
 
@@ -27,30 +23,28 @@ class Tokens:
     """The tokens that a broker accepts.
 
     Args:
-        config: of the broker.
+        tokens: the tokens; without any every client is welcome.
+        path: file that has them instead; empty for none.
 
     Raises:
-        ConfigError: its `token_file` cannot be read, or holds no token.
+        ConfigError: the file cannot be read, or holds no token.
     """
 
-    def __init__(self, config: BrokerConfig) -> None:
-        self._path = config.token_file
-        self._accepted = _read(self._path) if self._path else config.token
+    def __init__(self, tokens: tuple[str, ...], path: str) -> None:
+        self._path = path
+        self._accepted = _read(path) if path else tokens
 
     def __repr__(self) -> str:
         return f"<Tokens [{len(self._accepted)}]>"
 
     def accept(self, token: str) -> bool:
-        """Return whether a client with this token is welcome; without tokens everybody is."""
+        """Return whether a client with this token is welcome."""
         given = token.encode()
         matches = [hmac.compare_digest(given, each.encode()) for each in self._accepted]
         return any(matches) or not matches
 
     def reload(self) -> None:
         """Read the file again; where it cannot be used, say so and keep what was read before."""
-        if not self._path:
-            log.warning("there is no token_file to read again; `token` takes a restart")
-            return
         try:
             self._accepted = _read(self._path)
         except ConfigError as exc:

@@ -12,7 +12,8 @@ from memq.errors import ConfigError
 
 
 def tokens(**options):
-    return Tokens(BrokerConfig.create(options))
+    config = BrokerConfig.create(options)
+    return Tokens(config.token, config.token_file)
 
 
 def test_any_of_several_tokens_is_accepted():

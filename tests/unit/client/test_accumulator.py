@@ -30,6 +30,7 @@ from memq.errors import (
     MessageTooLargeError,
     SchemaMismatchError,
 )
+from tests.advice import follows
 from tests.unit.client.interrupts import interrupted, interrupted_by
 
 MESSAGE_BYTES = 4_096
@@ -518,6 +519,7 @@ def delivered_by(rig):
     )
 
 
+@follows("set a flag there, and write, flush or wait after it")
 @pytest.mark.parametrize("linger_s", [0.01, None])
 def test_handler_that_writes(linger_s):
     """Wherever in a write a handler writes: that is done or refused, and nothing else changes."""
