@@ -52,10 +52,10 @@ option's default. The token of a profile is only sent to its own brokers: where 
 `MEMQ_BOOTSTRAP` names others, give their token as well. A profile without `bootstrap` has a token
 for all.
 
-Python clients, and Spark, that are given no brokers take them from `MEMQ_BOOTSTRAP` and the token
-from `MEMQ_TOKEN`, or else from the profile. `Producer(**profile("local"), topic="clicks")`, with
-`from memq import profile`, chooses one in the program. A client that is given brokers does not look
-into the file.
+Python clients, and Spark, that are given no brokers take them from `MEMQ_BOOTSTRAP`, or else from
+the profile; without a token they show that of `MEMQ_TOKEN`, whatever the brokers.
+`Producer(**profile("local"), topic="clicks")`, with `from memq import profile`, chooses one in the
+program. A client that is given brokers does not look into the file.
 
 [Readers](object-storage.md#options-of-readers) that are given no options of the storage take those
 of `MEMQ_STORAGE_OPTIONS`, whatever their brokers, or else those of the profile that names the

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
+from memq.broker.tokens import parse_tokens
 from memq.core.defaults import (
     DEFAULT_ADMIN_PORT,
     DEFAULT_ASSIGNOR,
@@ -85,7 +86,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         port: Port of the protocol; 0 for any free one.
         advertised: host:port under which clients reach this broker; empty for where it listens.
         admin_port: Port of /health, /ready and /metrics.
-        token: Credential that clients must show; empty asks for none.
+        token: Credential that clients must show; a list in the file accepts several. Empty asks for
+            none.
+        token_file: File of the tokens, one a line, in place of `token`; SIGHUP has it read again.
         memory_bytes: Most that Messages may take on their way from socket to storage. At the limit
             the broker stops reading from producers.
         max_connections: Connections served at a time; further ones are closed at once.
@@ -125,7 +128,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     port: Annotated[int, Option("count", DEFAULT_PORT, 0, 65_535)]
     advertised: Annotated[str, Option("text", "")]
     admin_port: Annotated[int, Option("count", DEFAULT_ADMIN_PORT, 0, 65_535)]
-    token: Annotated[str, Option("text", "")]
+    token: Annotated[tuple[str, ...], Option("text", "", read=parse_tokens)]
+    token_file: Annotated[str, Option("text", "")]
     memory_bytes: Annotated[int, Option("size", "512MiB", 8 * MIB, 64 * GIB)]
     max_connections: Annotated[int, Option("count", 15_000, 1, 1_000_000)]
     max_body_bytes: Annotated[int, Option("size", "64MiB", 64 * KIB, 256 * MIB)]
@@ -164,6 +168,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
                 check_topic_name(fields[name])
             except InvalidRequestError as exc:
                 raise ConfigError(str(exc).replace("topic name", name, 1)) from exc
+        if fields["token"] and fields["token_file"]:
+            raise ConfigError("token and token_file are both given; leave out one")
         _check_cluster(fields, peers)
         return cls(peers=peers, topics=topics, **fields)
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import hmac
 import logging
 import os
 import resource
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
 
     from memq.broker.context import BrokerContext
     from memq.broker.handlers import Handlers
+    from memq.broker.tokens import Tokens
 
 log = logging.getLogger(__name__)
 
@@ -77,11 +77,13 @@ class Connections:
     Args:
         context: of the broker.
         handlers: serve the requests.
+        tokens: that clients may show.
     """
 
-    def __init__(self, context: BrokerContext, handlers: Handlers) -> None:
+    def __init__(self, context: BrokerContext, handlers: Handlers, tokens: Tokens) -> None:
         self.context = context
         self.handlers = handlers
+        self._tokens = tokens
         self._open: dict[BrokerConnection, None] = {}
         self._unauthenticated: dict[BrokerConnection, None] = {}  # no handshake yet, oldest first
         context.memory.on_change = self._throttle
@@ -104,7 +106,7 @@ class Connections:
 
     def authorize(self, token: str) -> bool:
         """Whether a client with this token is welcome."""
-        return hmac.compare_digest(token.encode(), self.context.config.token.encode())
+        return self._tokens.accept(token)
 
     def connected(self, connection: BrokerConnection) -> None:
         """A client has connected."""

@@ -32,6 +32,7 @@ from memq.broker.object_root import look_for_objects
 from memq.broker.own_topics import OwnTopics
 from memq.broker.retention import delete_expired, forget_expired, scan_orphans
 from memq.broker.stored_groups import restore_groups
+from memq.broker.tokens import Tokens
 from memq.core.clock import BrokerClock, Timekeeper
 from memq.core.files import explain, make_folders
 from memq.core.governor.catalog import Catalog
@@ -89,6 +90,7 @@ class Broker:
         admin_http: bool = True,
     ) -> None:
         self.config = config
+        self.tokens = Tokens(config.token, config.token_file)
         self._runtime = runtime
         self._directory = Path(config.data_dir).absolute()
         self._storage_uri = config.storage or (self._directory / "objects").as_uri()
@@ -163,7 +165,7 @@ class Broker:
         self.topics = self._make_topics()
         lag = LagCounter(self.context)
         self.handlers = Handlers(self.context, self.topics, self.groups, lag, self.membership)
-        self.connections = Connections(self.context, self.handlers)
+        self.connections = Connections(self.context, self.handlers, self.tokens)
         group_lags = GroupLags(self.context, self.topics, lag)
         self.admin = AdminServer(self.context, self.topics, self.connections, group_lags)
         self._server = await self._listen()
@@ -428,6 +430,8 @@ async def serve(broker: Broker, on_ready: Callable[[Broker], None] | None) -> in
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    if broker.config.token_file:
+        loop.add_signal_handler(signal.SIGHUP, broker.tokens.reload)
     stopping = loop.create_task(stop.wait())
     starting = loop.create_task(broker.start())
     await asyncio.wait([stopping, starting], return_when=asyncio.FIRST_COMPLETED)

@@ -90,7 +90,8 @@ def _print_welcome(broker: Broker) -> None:
         f"seq 1000000 | memq produce {FIRST_TOPIC}{here}",
         f"memq consume {FIRST_TOPIC} --from-beginning --exit-at-end{here}",
     ]
-    token = ", with the token in MEMQ_TOKEN or after --token" if broker.config.token else ""
+    asks = broker.config.token or broker.config.token_file
+    token = ", with the token in MEMQ_TOKEN or after --token" if asks else ""
     click.echo(
         f"""
   MemQ is ready.

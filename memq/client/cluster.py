@@ -33,6 +33,7 @@ from memq.errors import (
     NotHostedError,
     ProtocolError,
     RequestTimeoutError,
+    UnauthorizedError,
     UnavailableError,
 )
 
@@ -304,10 +305,13 @@ class Cluster:
                 delay_s = retry.after(error, at_once=at_once, retriable=True)
             except MemqError as error:
                 where = address  # whom another broker pointed to may be gone
-                if anyone and error.retriable:
+                # While tokens are replaced one broker may refuse what the others accept.
+                others = self._untried(tried) if anyone else []
+                refused = isinstance(error, UnauthorizedError) and bool(others)
+                if anyone and (error.retriable or refused):
                     self._choice.failed(target)
-                at_once = anyone and any(map(self._choice.awake, self._untried(tried)))
-                delay_s = retry.after(error, at_once=at_once)
+                at_once = any(map(self._choice.awake, others))
+                delay_s = retry.after(error, at_once=at_once, retriable=refused or None)
             else:
                 if anyone:
                     self._preferred = target

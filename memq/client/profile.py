@@ -133,9 +133,9 @@ def connection_of(
 ) -> Connection:
     """Whom a client asks that was given these arguments.
 
-    Brokers that were named are asked with the token that was given. Without a name they are those
-    of `MEMQ_BOOTSTRAP`, of the profile, or the one on this machine, and a token that was not given
-    is that of `MEMQ_TOKEN` or of the profile. A zone that was not given is that of `MEMQ_ZONE`,
+    Brokers that are not named are those of `MEMQ_BOOTSTRAP`, of the profile, or the one on this
+    machine. A token that is not given is that of `MEMQ_TOKEN`, whatever the brokers, or of the
+    profile that names them. A zone that was not given is that of `MEMQ_ZONE`,
     whatever the brokers, or of the profile that names them. Options of the storage are found as the
     zone is, with `MEMQ_STORAGE_OPTIONS`.
 
@@ -144,11 +144,10 @@ def connection_of(
     """
     zone = zone or os.environ.get(ZONE_VARIABLE, "")
     options = parse_storage_options(storage_options) if storage_options else _options_of_machine()
-    if bootstrap is not None:
-        return _connection(bootstrap, token, zone, options)
-    bootstrap = os.environ.get(BOOTSTRAP_VARIABLE)
     token = token or os.environ.get(TOKEN_VARIABLE, "")
-    if bootstrap:
+    if bootstrap is None:
+        bootstrap = os.environ.get(BOOTSTRAP_VARIABLE) or None
+    if bootstrap is not None:
         return _connection(bootstrap, token, zone, options)
     found = profile()
     return _connection(

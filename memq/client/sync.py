@@ -11,17 +11,23 @@ A Ctrl-C may fall between any two steps of a thread that waits, also between the
 and the block that gives it back: a `threading.Condition` or `Event` then stays locked for ever, and
 with it the event loop that wants to wake the thread. So threads wait for a `SimpleQueue` here,
 whose steps are C, and each either happens or does not.
+
+The event loop, in turn, waits for no lock that a thread of the application can hold: a signal's
+handler may have interrupted that thread in the middle, and call the client. That includes locks of
+logging handlers, one of which may write to MemQ: see `_LogWithoutWaiting`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import atexit
+import logging
 import os
 import threading
 import warnings
+import weakref
 from collections import deque
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager, ExitStack, suppress
 from functools import partial, wraps
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
@@ -39,6 +45,8 @@ C = TypeVar("C", bound=AbstractAsyncContextManager[Any, None])
 T = TypeVar("T")
 F = TypeVar("F")
 
+LOG_WAIT_S = 0.05  # for a handler that another thread uses; few lines are logged on a loop
+MAX_LATE_LINES = 100  # each has a thread
 CLOSE_TIMEOUT_S = 5.0  # cancelled tasks end at once, unless one does not let go of the loop
 
 
@@ -50,17 +58,19 @@ class EventLoopThread:
 
     Attributes:
         name: the same.
-        calls: that run. A task that waits for what only it refers to is garbage to Python,
-            asyncio's own set of tasks being weak: these are kept until they end.
+        owner: that must live as long as the loop.
+        calls: that are made and have not ended. A task that waits for what only it refers to is
+            garbage to Python, asyncio's own set of tasks being weak: these are kept. The end of the
+            loop ends those that came too late to be begun.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.owner: object = None
         self.calls: set[Call[Any]] = set()
         self._loop = asyncio.new_event_loop()
         self._pid = os.getpid()
         self._closed = self._stopped = False  # to calls, and the loop itself
-        self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._thread.start()
         atexit.register(self.close)
@@ -97,9 +107,13 @@ class EventLoopThread:
             ClosedError: the loop is closed or belongs to a parent process.
         """
         self._check_process()
-        with self._lock:
-            self._check_open()
+        self._check_open()
+        try:
             self._loop.call_soon_threadsafe(function, *args)
+        except RuntimeError as exc:
+            if not self._loop.is_closed():
+                raise
+            raise ClosedError(f"{self.name} is closed") from exc
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Cancel what still runs and end the thread; closing again is fine.
@@ -109,11 +123,11 @@ class EventLoopThread:
         """
         if self.inherited:  # the thread is the parent's to end
             return
-        with self._lock:
-            self._closed = True
-            if not self._stopped:
+        self._closed = True
+        if not self._stopped:
+            with suppress(RuntimeError):  # it has ended by itself
                 self._loop.call_soon_threadsafe(self._loop.stop)
-                self._stopped = True
+            self._stopped = True
         atexit.unregister(self.close)
         if self.is_current:
             return
@@ -133,7 +147,6 @@ class EventLoopThread:
             )
 
     def _check_process(self) -> None:
-        # Before the lock is touched: a fork may have copied it in its locked state.
         if self.inherited:
             raise ClosedError(
                 f"{self.name} was made before a fork; make the client in the child process"
@@ -145,13 +158,67 @@ class EventLoopThread:
 
     def _main(self) -> None:
         asyncio.set_event_loop(self._loop)
+        _loop_threads.add(threading.current_thread())
+        for name, logger in logging.Logger.manager.loggerDict.copy().items():
+            if name.partition(".")[0] in {"memq", "asyncio"} and isinstance(logger, logging.Logger):
+                logger.addFilter(_LOG_WITHOUT_WAITING)
         try:
             self._loop.run_forever()
         finally:
-            with self._lock:
-                # Also when nobody closed it: a task may have raised SystemExit.
-                self._closed = self._stopped = True
-            _finish(self._loop)
+            # Also when nobody closed it: a task may have raised SystemExit.
+            self._closed = self._stopped = True
+            try:
+                _finish(self._loop)
+            finally:
+                for call in tuple(self.calls):
+                    call.give_up()
+
+
+_loop_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+
+
+class _LogWithoutWaiting(logging.Filter):
+    """Logs what an event loop's thread says, or has another thread do so where it had to wait.
+
+    A logging handler that writes to MemQ holds its lock while it waits for the very loop.
+    """
+
+    _free = threading.BoundedSemaphore(MAX_LATE_LINES)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether the caller is to log the record: not on a loop's thread."""
+        if threading.current_thread() not in _loop_threads:
+            return True
+        logger = logging.getLogger(record.name)
+        others = logging.Filterer()
+        others.filters = [each for each in logger.filters if each is not self]
+        if not others.filter(record):
+            return False
+        locks: list[threading.RLock] = []
+        at: logging.Logger | None = logger
+        while at is not None:
+            locks += [handler.lock for handler in at.handlers if handler.lock is not None]
+            at = at.parent if at.propagate else None
+        with ExitStack() as held:
+            for lock in locks:
+                if not lock.acquire(timeout=LOG_WAIT_S):
+                    break
+                held.callback(lock.release)
+            else:
+                logger.callHandlers(record)
+                return False
+        if self._free.acquire(blocking=False):  # else the line is dropped
+            threading.Thread(target=self._wait, args=(logger, record), daemon=True).start()
+        return False
+
+    def _wait(self, logger: logging.Logger, record: logging.LogRecord) -> None:
+        try:
+            logger.callHandlers(record)
+        finally:
+            self._free.release()
+
+
+_LOG_WITHOUT_WAITING = _LogWithoutWaiting()
 
 
 def _finish(loop: asyncio.AbstractEventLoop) -> None:
@@ -243,10 +310,20 @@ class Call(Generic[T]):
     def _begin(self) -> None:
         try:
             self._loop.check_thread()
+            self._loop.calls.add(self)  # before it is seen to be open
             self._loop.call(self._start)
         except (ClosedError, InvalidRequestError):
+            self._loop.calls.discard(self)
             self._work.close()
             raise
+
+    def give_up(self) -> None:
+        """End a call that the loop has not begun and never will."""
+        self._loop.calls.discard(self)
+        self._work.close()
+        self._error = ClosedError(f"{self._loop.name} was closed during the call")
+        self.done = True
+        self.wake()
 
     def _start(self) -> None:
         self._loop.calls.add(self)
@@ -362,6 +439,7 @@ class SyncClient(Generic[C]):
     """
 
     _closed = True  # until there is something to close
+    _closing = False
 
     def __init__(self, client: C, loop: EventLoopThread) -> None:
         self._client = client
@@ -401,13 +479,19 @@ class SyncClient(Generic[C]):
         if self._loop.inherited:
             return
         if self._closed:
-            self._loop.close()  # once more: an interrupt may have fallen into the first close
+            if not self._closing:  # by another thread, or the call that a handler interrupts
+                self._loop.close()  # once more: an interrupt may have fallen into the first close
             return
-        self._closed = True
+        self._closed = self._closing = True
         try:
+            self._before_end()
             self._callbacks.run(work())
         finally:
+            self._closing = False
             self._loop.close()
+
+    def _before_end(self) -> None:
+        """Do what the calling thread has to do before the client is closed."""
 
 
 def sync(

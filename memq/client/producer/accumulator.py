@@ -8,7 +8,7 @@ Message's bytes and hands these over, still under the lock, so that Messages lea
 which they were sealed.
 
 Rule 1. `_room` is what the open Message still takes. It is 0 whenever `write` must look closer:
-    nothing is open, the producer is closed, or the open Message is *parked*.
+    nothing is open, the producer is closed, the open Message is *parked*, or a call is under way.
 Rule 2. Opening a Message takes its whole size from the budget, and sealing gives back what it did
     not need: memory stays within the budget, and a Message that is open can always be sealed.
     Where the budget has no room `write` returns None, and the caller waits and tries again.
@@ -25,10 +25,16 @@ Rule 5. Where nobody knows how long a Message stays open, and where several accu
     to one state machine, its deadline counts from when it was sealed. Deadlines come in order then.
 Rule 6. A signal's handler may raise between any two calls in here, and the program may go on. The
     record that is being written is then written whole or not at all, and no other is lost. So a
-    record counts from when its value is appended, after its other columns; a Message is open from
-    when `_room` is set, after all else; and it is sealed by one call, when all that can be
-    interrupted before is undone or may be done again. The budget alone may be wrong by that one
-    Message.
+    record counts from when its value is appended, after its other columns. After one that was
+    interrupted `_room` stays 0, and the next seals the Message. A Message is sealed by whoever
+    takes it out of `_open`, when all that can be interrupted before is undone or may be done again.
+    The budget alone may be wrong by that one Message.
+Rule 7. A handler may call the producer instead, on the thread that it interrupts, as may `__del__`
+    and a logging handler. The lock knows its thread, so that nobody waits for himself. Records are
+    refused while a call of the same thread is under way. `end` is not: it seals the records that
+    count, and the call that it interrupts finds the error, and raises it.
+Rule 8. An event loop whose threads write does not wait for the lock longer than `LOCK_WAIT_S`, for
+    the thread that holds it may be in a handler that waits for the loop.
 """
 
 from __future__ import annotations
@@ -37,6 +43,7 @@ import os
 import threading
 import weakref
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -59,6 +66,8 @@ BytesLike = bytes | bytearray | memoryview
 
 TICK_S = 0.01  # how coarse the timestamps are that a producer gives
 MAX_WAIT_S = 1.0  # a small part of any delivery deadline
+LOCK_WAIT_S = 0.001  # a call holds the lock for less, unless a handler interrupts it
+END_WAIT_S = 1.0  # the same, for a thread that ends the producer: it has time
 
 # What Arrow adds to the bytes of a LogMessage of the default schema.
 RECORD_BYTES = 21  # three offsets of 4, a timestamp of 8, and up to four validity bits
@@ -121,6 +130,78 @@ class Record(NamedTuple):
     size_bytes: int
 
 
+class _OpenMessage:
+    """The records of a Message that is not sealed.
+
+    Args:
+        delivery: of the Message.
+        reserved: bytes of the budget that it holds.
+        opened_s: when it was opened.
+    """
+
+    __slots__ = (
+        "delivery",
+        "headers",
+        "keys",
+        "opened_s",
+        "parked_room",
+        "reserved",
+        "sampled_at",
+        "samples",
+        "timestamps",
+        "values",
+    )
+
+    def __init__(self, delivery: Delivery, reserved: int, opened_s: float) -> None:
+        self.delivery = delivery
+        self.reserved = reserved
+        self.opened_s = opened_s
+        self.values: list[bytes | None] = []
+        self.keys: list[bytes | None] = []
+        self.headers: list[list[tuple[str, bytes | None]] | None] = []
+        self.timestamps: list[int] = []
+        self.samples: list[tuple[int, int]] = []  # (index of the first record, time)
+        self.sampled_at = 0
+        self.parked_room = 0
+
+    def append(self, record: Record) -> None:
+        """Add a record, its value last."""
+        count = len(self.values)
+        if record.key is not None:
+            _pad(self.keys, count)
+            self.keys.append(record.key)
+        if record.headers is not None:
+            _pad(self.headers, count)
+            self.headers.append(record.headers)
+        if record.timestamp_us is not None:
+            self.fill_timestamps(count)
+            self.timestamps.append(record.timestamp_us)
+        self.values.append(record.value)
+
+    def rows(self) -> pa.RecordBatch:
+        """Return the records that count, as Arrow."""
+        count = len(self.values)
+        for column in (self.keys, self.headers, self.timestamps):
+            del column[count:]  # of a record that a handler has kept from being written
+        for column in (self.keys, self.headers):
+            if column:
+                _pad(column, count)
+        self.fill_timestamps(count)
+        return encode_records(self.keys or None, self.values, self.headers or None, self.timestamps)
+
+    def sample(self, now_us: int) -> None:
+        """Give the records that follow this time."""
+        self.sampled_at = len(self.values)
+        self.samples.append((self.sampled_at, now_us))
+
+    def fill_timestamps(self, count: int) -> None:
+        """Give the records up to `count` that have no timestamp the sample that holds for them."""
+        ends = [index for index, _ in self.samples[1:]] + [count]
+        for end, (_, sample_us) in zip(ends, self.samples, strict=True):
+            missing = min(end, count) - len(self.timestamps)
+            self.timestamps.extend([sample_us] * missing)
+
+
 class Accumulator:
     """Gathers records into Messages. Thread safe.
 
@@ -140,13 +221,15 @@ class Accumulator:
         wall_us: microseconds since 1970 UTC.
         write_partition: of all its Messages; None where the state machine chooses one for each.
         one_of_many: it is one of several of a producer, see rule 5.
+        threads: other threads than that of the event loop write, see rule 8.
 
     Attributes:
         first_tick_s: how soon `on_wake` asks for `tick`.
     """
 
-    _room: int
-    _delivery: Delivery  # of the open Message; there is none while `_room` is 0
+    # Of the open Message, so that `write` finds them at once; not looked at while `_room` is 0.
+    _append: Callable[[bytes | None], None]
+    _delivery: Delivery
 
     def __init__(
         self,
@@ -164,6 +247,7 @@ class Accumulator:
         wall_us: Callable[[], int] = SYSTEM.wall_us,
         write_partition: int | None = None,
         one_of_many: bool = False,
+        threads: bool = False,
     ) -> None:
         self._budget = budget
         self._message_bytes = min(message_bytes, max_message_bytes)
@@ -178,17 +262,25 @@ class Accumulator:
         self._wall_us = wall_us
         self._write_partition = write_partition
         self._from_sealing = one_of_many or linger_s is None
-        self._lock = threading.Lock()
+        self._threads = threads
+        self._lock = threading.RLock()
         self._error: MemqError | None = None
         self._ticking = False
         self.first_tick_s = TICK_S if linger_s is None else min(linger_s, TICK_S)
-        self._start_empty()
+        self._open: _OpenMessage | None = None
+        self._room = 0
         _accumulators.add(self)
 
     def __repr__(self) -> str:
         if self._error is not None:
             return f"<Accumulator over: {self._error}>"
-        return f"<Accumulator [{len(self._values)} records open | {self._budget!r}]>"
+        return f"<Accumulator [{self.open_records} records open | {self._budget!r}]>"
+
+    @property
+    def open_records(self) -> int:
+        """Records in the Message that is not sealed yet."""
+        opened = self._open
+        return 0 if opened is None else len(opened.values)
 
     @property
     def limits_bytes(self) -> tuple[int, int]:
@@ -219,66 +311,52 @@ class Accumulator:
         # All that is not bytes, and all that opens or ends a Message, goes the long way.
         if type(value) is bytes and headers is None and timestamp is None:
             if key is None:
+                needed = len(value) + RECORD_BYTES
                 with self._lock:
-                    room = self._room - len(value) - RECORD_BYTES
-                    if room >= 0:
+                    room = self._room - needed
+                    if room >= 0:  # no signal comes from here to the end of the append
                         self._room = room
-                        self._values.append(value)
+                        self._append(value)
                         return self._delivery
             elif type(key) is bytes:
                 with self._lock:
-                    room = self._room - len(value) - len(key) - RECORD_BYTES
-                    if room >= 0 and len(self._keys) == len(self._values):
+                    room, self._room = self._room, 0  # what a handler writes goes the long way
+                    left = room - len(value) - len(key) - RECORD_BYTES
+                    opened = self._open
+                    if left >= 0 and opened and len(opened.keys) == len(opened.values):
+                        opened.keys.append(key)
+                        opened.values.append(value)
+                        if self._error is None:
+                            self._room = left
+                            return opened.delivery
+                    elif self._error is None:
                         self._room = room
-                        try:
-                            self._keys.append(key)
-                            self._values.append(value)
-                        except BaseException:
-                            self._cut_back()
-                            raise
-                        return self._delivery
         return self._add(check_record(value, key, headers, timestamp))
 
     def _add(self, record: Record) -> Delivery | None:
+        self._check_not_nested()
         with self._lock:
             self._check_open()
             if self._schema_id is None:
                 raise InvalidRequestError("the topic has a schema of its own: use write_table")
+            self._check_fits(record.size_bytes)
             self._unpark()
-            if record.size_bytes > self._room:
-                self._check_fits(record.size_bytes)
+            room, self._room = self._room, 0
+            if record.size_bytes > room:
                 self._seal()
-                if not self._open(record.size_bytes):
-                    return None
-            self._append(record)
-            delivery = self._delivery
-            if not self._room:  # nothing fits in after a record that is larger than a Message
+                room = self._open_message(record.size_bytes)
+            if not room or (opened := self._open) is None:
+                self._check_open()
+                return None
+            opened.append(record)
+            if self._error is not None:  # a handler has ended it meanwhile
+                self._discard()
+                raise self._error
+            if room > record.size_bytes:
+                self._room = room - record.size_bytes
+            else:  # nothing fits in after a record that is larger than a Message
                 self._seal()
-            return delivery
-
-    def _append(self, record: Record) -> None:
-        count = len(self._values)
-        try:
-            if record.key is not None:
-                _pad(self._keys, count)
-                self._keys.append(record.key)
-            if record.headers is not None:
-                _pad(self._headers, count)
-                self._headers.append(record.headers)
-            if record.timestamp_us is not None:
-                self._fill_timestamps(count)
-                self._timestamps.append(record.timestamp_us)
-            self._room -= record.size_bytes
-            self._values.append(record.value)
-        except BaseException:
-            self._cut_back()
-            raise
-
-    def _cut_back(self) -> None:
-        """Forget a record that has no value yet: an interrupt fell into its writing."""
-        count = len(self._values)
-        for column in (self._keys, self._headers, self._timestamps):
-            del column[count:]
+            return opened.delivery
 
     # -- rows that are Arrow already --------------------------------------------------------
 
@@ -288,6 +366,7 @@ class Accumulator:
         Raises:
             MemqError: what ended the producer.
         """
+        self._check_not_nested()
         reserved = pa.ipc.get_record_batch_size(batch) + ENVELOPE_BYTES
         with self._lock:
             self._check_open()
@@ -300,19 +379,27 @@ class Accumulator:
                 self._budget.give(reserved)
                 raise
             size_bytes = message.size_bytes
+            if self._error is not None:  # a handler has ended it meanwhile
+                self._budget.give(reserved)
+                raise self._error
             # As in `_seal`, and no function of their own: a signal could come where that begins.
             try:
                 self._on_sealed(message)
                 self._leave(message.delivery, reserved, size_bytes)
             except BaseException:
-                self._on_ready()
+                self._ready_again()
                 raise
             return message.delivery
 
     # -- sealing ----------------------------------------------------------------------------
 
     def seal(self) -> None:
-        """Seal the open Message, if there is one."""
+        """Seal the open Message, if there is one.
+
+        Raises:
+            InvalidRequestError: this thread is in another call of the accumulator.
+        """
+        self._check_not_nested()
         with self._lock:
             self._seal()
 
@@ -325,102 +412,126 @@ class Accumulator:
         Returns:
             Seconds until the next call, unless `on_wake` asks for it sooner; None for only then.
         """
-        with self._lock:
-            if not self._values:
-                self._seal()
-                self._ticking = False
-                return None
-            left_s = self._linger_left_s(may_seal)
-            if left_s is not None and left_s <= 0:
-                self._seal()
-                self._ticking = False
-                return None
-            if self._sampled_at < len(self._values):
-                self._sample()
-                return self.first_tick_s if left_s is None else min(left_s, self.first_tick_s)
-            self._park()
+        if not self._threads:
+            with self._lock:
+                return self._tick(may_seal)
+        if not self._lock.acquire(timeout=LOCK_WAIT_S):
+            return TICK_S
+        try:
+            return self._tick(may_seal)
+        finally:
+            self._lock.release()
+
+    def _tick(self, may_seal: bool) -> float | None:
+        opened = self._open
+        if opened is None or not opened.values or self._error is not None:
+            self._seal()
             self._ticking = False
-            return left_s
+            return None
+        left_s = self._linger_left_s(opened, may_seal)
+        if left_s is not None and left_s <= 0:
+            self._seal()
+            self._ticking = False
+            return None
+        if opened.sampled_at < len(opened.values):
+            opened.sample(self._wall_us())
+            return self.first_tick_s if left_s is None else min(left_s, self.first_tick_s)
+        if self._room:
+            opened.parked_room, self._room = self._room, 0
+        self._ticking = False
+        return left_s
 
     def drop_open(self, error: MemqError) -> None:
         """Give up the Message that is not sealed yet, if there is one: its delivery fails so."""
-        with self._lock:
-            if not self._values:
-                return
-            delivery = self._delivery
-            self._discard()
-        delivery.settle(error)  # whose callbacks may write again
+        if self._lock.acquire(timeout=END_WAIT_S):
+            try:
+                opened = self._discard()
+            finally:
+                self._lock.release()
+            if opened is not None:
+                opened.delivery.settle(error)  # whose callbacks may write again
 
     def end(self, error: MemqError) -> None:
-        """Seal what is open, then refuse everything with this error, or an earlier one."""
-        with self._lock:
-            if self._error is None:
-                self._seal()
-                self._error = error
+        """Refuse everything with this error, or an earlier one, and seal what is open.
 
-    def _linger_left_s(self, may_seal: bool) -> float | None:
+        What another thread keeps open by a call that does not end stays so, see `open_records`.
+        """
+        if self._error is not None:
+            return
+        if self._lock.acquire(timeout=END_WAIT_S):
+            try:
+                self._error = error
+                self._seal()
+            finally:
+                self._lock.release()
+        else:
+            self._error = error
+
+    def fail(self, error: MemqError) -> None:
+        """Refuse everything with this error, or an earlier one; `tick` seals what is open."""
+        self._error = self._error or error
+
+    def _linger_left_s(self, opened: _OpenMessage, may_seal: bool) -> float | None:
         if self._linger_s is None:
             return None
-        age_s = self._clock() - self._opened_s
+        age_s = self._clock() - opened.opened_s
         if may_seal or age_s >= MAX_WAIT_S:
             return self._linger_s - age_s
         return max(self._linger_s - age_s, TICK_S)
 
-    def _open(self, record_bytes: int) -> bool:
-        """Open a Message that has room for a record of this size."""
+    def _open_message(self, record_bytes: int) -> int:
+        """Open a Message; return the room in it, which is 0 where the budget has none."""
         reserved = max(record_bytes + ENVELOPE_BYTES, self._message_bytes)
         if not self._budget.take(reserved):
-            return False
+            return 0
         try:
-            self._opened_s = self._clock()
-            self._delivery = Delivery(self.seal if self._linger_s is None else None)
-            self._sample()
+            delivery = Delivery(self.seal if self._linger_s is None else self._check_not_nested)
+            opened = _OpenMessage(delivery, reserved, self._clock())
+            opened.sample(self._wall_us())
             self._wake()
         except BaseException:
             self._budget.give(reserved)
             raise
-        self._reserved = reserved
-        self._room = reserved - ENVELOPE_BYTES
-        return True
+        self._append, self._delivery = opened.values.append, delivery
+        self._open = opened
+        return reserved - ENVELOPE_BYTES
 
     def _seal(self) -> None:
-        count = len(self._values)
-        if not count:
+        self._room = 0
+        opened = self._open
+        if opened is None or not opened.values:
             self._discard()  # opened for a record that an interrupt has kept away
             return
-        for column in (self._keys, self._headers):
-            if column:
-                _pad(column, count)
-        self._fill_timestamps(count)
-        delivery, reserved = self._delivery, self._reserved
-        written_s = self._clock() if self._from_sealing else self._opened_s
         interrupt = None
         try:
-            message = self._encode_open(delivery, written_s)
-        except Exception as exc:  # noqa: BLE001 - raised below
+            message = self._encode_open(opened)
+        except Exception as exc:
+            if self._open is not opened:  # a handler has sealed it meanwhile
+                self._check_open()
+                raise
             interrupt = exc
             try:  # again: a signal's handler may have raised it
-                message = self._encode_open(delivery, written_s)
+                message = self._encode_open(opened)
             except Exception:
                 self._discard()
-                delivery.settle(_not_sent(exc))
+                opened.delivery.settle(_not_sent(exc))
                 raise
         size_bytes = message.size_bytes  # none once it is acked, which may be at any time
-        self._start_empty()  # calls nothing: no signal comes between this and the next call
         try:
-            self._on_sealed(message)
-            self._leave(delivery, reserved, size_bytes)
+            # No signal comes from here to the end of the next call, which is one in C.
+            mine, self._open = self._open, None
+            if mine is opened:
+                self._on_sealed(message)
+                self._leave(opened.delivery, opened.reserved, size_bytes)
         except BaseException:
-            self._on_ready()  # an interrupt may have kept it away
+            self._ready_again()
             raise
         if interrupt is not None:
             raise interrupt
 
-    def _encode_open(self, delivery: Delivery, written_s: float) -> SealedMessage:
-        rows = encode_records(
-            self._keys or None, self._values, self._headers or None, self._timestamps
-        )
-        return self._encode(rows, self._schema_id or "", delivery, written_s)
+    def _encode_open(self, opened: _OpenMessage) -> SealedMessage:
+        written_s = self._clock() if self._from_sealing else opened.opened_s
+        return self._encode(opened.rows(), self._schema_id or "", opened.delivery, written_s)
 
     def _encode(
         self, rows: pa.RecordBatch, schema_id: str, delivery: Delivery, written_s: float
@@ -449,29 +560,34 @@ class Accumulator:
             delivery.settle(_not_sent(exc))
             raise
 
-    def _discard(self) -> None:
-        """Forget the open Message, if there is one."""
-        reserved = self._reserved
-        self._start_empty()
-        self._budget.give(reserved)
+    def _ready_again(self) -> None:
+        """Say that something is sealed, which an interrupt may have kept away."""
+        with suppress(ClosedError):  # then the close has taken it
+            self._on_ready()
+
+    def _discard(self) -> _OpenMessage | None:
+        """Forget the open Message, if there is one, and return it."""
+        self._room = 0
+        opened, self._open = self._open, None
+        if opened is not None:
+            self._budget.give(opened.reserved)
+        return opened
 
     # -- inside, with the lock held ---------------------------------------------------------
-
-    def _start_empty(self) -> None:
-        self._values: list[bytes | None] = []
-        self._keys: list[bytes | None] = []
-        self._headers: list[list[tuple[str, bytes | None]] | None] = []
-        self._timestamps: list[int] = []
-        self._samples: list[tuple[int, int]] = []  # (index of the first record, time)
-        self._sampled_at = 0
-        self._reserved = 0
-        self._opened_s = 0.0
-        self._room = 0
-        self._parked_room = 0
 
     def _check_open(self) -> None:
         if self._error is not None:
             raise self._error
+
+    def _check_not_nested(self) -> None:
+        """Refuse a call out of another one of the same thread. Called without the lock."""
+        if self._lock._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001 - as Condition asks
+            self._check_open()
+            raise InvalidRequestError(
+                "a signal's handler, __del__ or a logging handler called the producer in the "
+                "middle of a call to it by the same thread; set a flag there, and write, flush or "
+                "wait after it; only close works there"
+            )
 
     def _check_fits(self, record_bytes: int) -> None:
         most = self._max_message_bytes - ENVELOPE_BYTES
@@ -482,31 +598,17 @@ class Accumulator:
                 "send less, or raise them"
             )
 
-    def _park(self) -> None:
-        if self._room:
-            self._parked_room, self._room = self._room, 0
-
     def _unpark(self) -> None:
-        if self._parked_room:
-            self._sample()
+        opened = self._open
+        if opened is not None and opened.parked_room:
+            opened.sample(self._wall_us())
             self._wake()
-            self._room, self._parked_room = self._parked_room, 0
+            self._room, opened.parked_room = opened.parked_room, 0
 
     def _wake(self) -> None:
         if not self._ticking:
             self._on_wake()
             self._ticking = True
-
-    def _sample(self) -> None:
-        self._sampled_at = len(self._values)
-        self._samples.append((self._sampled_at, self._wall_us()))
-
-    def _fill_timestamps(self, count: int) -> None:
-        """Give the records up to `count` that have no timestamp the sample that holds for them."""
-        ends = [index for index, _ in self._samples[1:]] + [count]
-        for end, (_, sample_us) in zip(ends, self._samples, strict=True):
-            missing = min(end, count) - len(self._timestamps)
-            self._timestamps.extend([sample_us] * missing)
 
 
 def _not_sent(exc: Exception) -> MemqError:
@@ -605,8 +707,8 @@ def _after_fork_in_child() -> None:
     """The child has no thread to send anything; another thread may have held the lock."""
     error = ClosedError("this producer was made before a fork; make one in the child process")
     for accumulator in list(_accumulators):
-        accumulator._lock = threading.Lock()  # noqa: SLF001
-        accumulator._start_empty()  # noqa: SLF001
+        accumulator._lock = threading.RLock()  # noqa: SLF001
+        accumulator._open, accumulator._room = None, 0  # noqa: SLF001
         accumulator._error = error  # noqa: SLF001
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple
@@ -46,7 +45,10 @@ class StoredAt(NamedTuple):
 
 
 class Delivery:
-    """The outcome of one Message, shared by all records in it. Thread safe.
+    """The outcome of one Message, shared by all records in it. Thread safe, without a lock.
+
+    The event loop must not wait for a thread here: a signal's handler may have interrupted it.
+    Whoever takes a callback out of the dict calls it, so each is called once.
 
     In a thread, `result()` waits; in asyncio, `await delivery` does. It always ends, at the latest
     with `DeliveryTimeoutError` at the Message's deadline.
@@ -56,23 +58,22 @@ class Delivery:
             producer's next `flush` or `close`.
     """
 
-    __slots__ = ("_callbacks", "_error", "_lock", "_on_wait", "_stored", "seen")
+    __slots__ = ("_callbacks", "_on_wait", "_settled", "seen")
 
     def __init__(self, on_wait: Callable[[], None] | None = None) -> None:
         self.seen = False
-        self._lock = threading.Lock()
-        self._callbacks: list[Callable[[Delivery], object]] = []
+        self._callbacks: dict[object, Callable[[Delivery], object]] = {}
         self._on_wait = on_wait
-        self._stored: StoredAt | None = None
-        self._error: MemqError | None = None
+        self._settled: StoredAt | MemqError | None = None
 
     def __repr__(self) -> str:
-        state = self._stored or (self._error and f"failed: {self._error}") or "pending"
+        outcome = self._settled
+        state = f"failed: {outcome}" if isinstance(outcome, Exception) else outcome or "pending"
         return f"<Delivery {state}>"
 
     def done(self) -> bool:
         """Whether the outcome is known."""
-        return self._stored is not None or self._error is not None
+        return self._settled is not None
 
     def result(self, timeout: float | None = None) -> StoredAt:
         """Where the Message was stored; waits up to `timeout` seconds (None: to its deadline).
@@ -80,6 +81,8 @@ class Delivery:
         Raises:
             DeliveryTimeoutError: it was not acked by its deadline.
             RequestTimeoutError: the outcome is still open after `timeout`.
+            InvalidRequestError: a signal's handler, `__del__` or a logging handler asks, in the
+                middle of a write.
             MemqError: it was refused, with the broker's typed error.
         """
         self._wait(timeout)
@@ -93,7 +96,7 @@ class Delivery:
         """
         self._wait(timeout)
         self.seen = True
-        return self._error
+        return self._settled if isinstance(self._settled, Exception) else None
 
     def add_done_callback(self, callback: Callable[[Delivery], object]) -> None:
         """Call `callback(delivery)` when the outcome is known; at once if it is.
@@ -114,11 +117,11 @@ class Delivery:
                     loop.call_soon_threadsafe(_set, waiting)
 
             self._seal()
-            self._watch(wake)
+            watch = self._watch(wake)
             try:
                 yield from waiting
             finally:
-                self._unwatch(wake)
+                self._callbacks.pop(watch, None)
         return self._outcome()
 
     # -- for the producer -------------------------------------------------------------------
@@ -129,55 +132,53 @@ class Delivery:
 
     def settle(self, outcome: StoredAt | MemqError) -> None:
         """Make the outcome known. Only the first one counts."""
-        with self._lock:
-            if self.done():
-                return
-            if isinstance(outcome, StoredAt):
-                self._stored = outcome
-            else:
-                self._error = outcome
-            callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
-            self._tell(callback)
+        if self._settled is None:
+            self._settled = outcome
+            for watch in tuple(self._callbacks):
+                self._tell(watch)
 
     def _wait(self, timeout_s: float | None) -> None:
         if self.done():
             return
         settled: SimpleQueue[Delivery] = SimpleQueue()  # never left locked: see `memq.client.sync`
         self._seal()
-        self._watch(settled.put)
+        watch = self._watch(settled.put)
         try:
             settled.get(timeout=None if timeout_s is None else max(0.0, timeout_s))
         except Empty as exc:
             raise RequestTimeoutError(f"the Message is not settled after {timeout_s:g} s") from exc
         finally:
-            self._unwatch(settled.put)
+            self._callbacks.pop(watch, None)
 
     def _outcome(self) -> StoredAt:
         self.seen = True
-        if self._error is not None:
-            raise self._error
-        assert self._stored is not None  # noqa: S101 - called when done
-        return self._stored
+        if isinstance(self._settled, Exception):
+            raise self._settled
+        assert self._settled is not None  # noqa: S101 - called when done
+        return self._settled
 
     def _seal(self) -> None:
-        """Without a linger time nothing but the one who waits would end the Message."""
+        """Have the Message end: without a linger time nothing but the one who waits would do so.
+
+        Raises:
+            InvalidRequestError: the caller has interrupted a write, so the Message cannot end.
+        """
         on_wait = self._on_wait
         if on_wait is not None:
             on_wait()
 
-    def _watch(self, callback: Callable[[Delivery], object]) -> None:
-        with self._lock:
-            if not self.done():
-                self._callbacks.append(callback)
-                return
-        self._tell(callback)
+    def _watch(self, callback: Callable[[Delivery], object]) -> object:
+        """Have it called when the outcome is known; return its key among the callbacks."""
+        watch = object()
+        self._callbacks[watch] = callback
+        if self.done():
+            self._tell(watch)
+        return watch
 
-    def _unwatch(self, callback: Callable[[Delivery], object]) -> None:
-        with self._lock, suppress(ValueError):
-            self._callbacks.remove(callback)
-
-    def _tell(self, callback: Callable[[Delivery], object]) -> None:
+    def _tell(self, watch: object) -> None:
+        callback = self._callbacks.pop(watch, None)
+        if callback is None:
+            return  # another thread tells it
         try:
             callback(self)
         except Exception:  # noqa: BLE001 - it is the caller's code; the Message is settled all the same

@@ -73,6 +73,11 @@ class KeyedAccumulator:
         return f"<KeyedAccumulator by {self._column} [{self._partitions} write partitions]>"
 
     @property
+    def open_records(self) -> int:
+        """Records in Messages that are not sealed yet."""
+        return sum(each.open_records for each in self._all)
+
+    @property
     def limits_bytes(self) -> tuple[int, int]:
         """What a RecordBatch should have, and what it must not exceed, before the envelope."""
         most = self._without_key.limits_bytes[1]
@@ -147,6 +152,11 @@ class KeyedAccumulator:
         """Seal what is open, then refuse everything with this error, or an earlier one."""
         for each in self._all:
             each.end(error)
+
+    def fail(self, error: MemqError) -> None:
+        """Refuse everything with this error; as `Accumulator.fail`."""
+        for each in self._all:
+            each.fail(error)
 
 
 def check_key_column(column: str, schema: pa.Schema, topic: str) -> None:

@@ -1,9 +1,15 @@
-"""The bound on a producer's memory, and how a write waits for room in it."""
+"""The bound on a producer's memory, and how a write waits for room in it.
+
+The event loop gives bytes back, and must not wait for a thread that takes some: a signal's handler
+may have interrupted that one, and wait for the loop. So what is given lies in a deque, until a
+thread that takes has the lock and adds it up.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, TypeVar
@@ -14,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 T = TypeVar("T")
+
+_GONE = object()
 
 
 class ByteBudget:
@@ -30,69 +38,67 @@ class ByteBudget:
         self.limit_bytes = limit_bytes
         self.refused_bytes = 0
         self._used = 0
-        self._lock = threading.Lock()
-        self._waiting: list[tuple[int, Callable[[], None]]] = []
+        self._given: deque[int] = deque()  # not subtracted yet; one for each Message at most
+        self._lock = threading.RLock()  # for threads that take
+        self._waiting: dict[Callable[[], None], None] = {}
         self._open = True
 
     def __repr__(self) -> str:
         return (
-            f"<ByteBudget {self._used} of {self.limit_bytes} bytes used | "
+            f"<ByteBudget {self.used_bytes} of {self.limit_bytes} bytes used | "
             f"{len(self._waiting)} waiting>"
         )
 
     @property
     def used_bytes(self) -> int:
-        """Bytes that are taken now."""
-        return self._used
+        """Bytes that are taken now; exact unless another thread takes some at this moment."""
+        return self._used - sum(self._given.copy())
 
     def take(self, size_bytes: int) -> bool:
         """Take so many bytes, if they are there."""
         with self._lock:
-            if self._used + size_bytes > self.limit_bytes:
+            if not self._fits(size_bytes):
                 self.refused_bytes = size_bytes
                 return False
             self._used += size_bytes
             return True
 
     def give(self, size_bytes: int) -> None:
-        """Give so many bytes back, and wake those for whom there is room now."""
-        with self._lock:
-            self._used -= size_bytes
-            ready = self._pop_ready()
-        for wake in ready:
-            wake()
+        """Give so many bytes back, and wake those who wait for some."""
+        self._given.append(size_bytes)
+        self._wake_all()
 
     def when_free(self, size_bytes: int, wake: Callable[[], None]) -> None:
-        """Call `wake` once, from any thread, when so many bytes are free or the budget is closed.
+        """Call `wake` once, from any thread, when so many bytes may be free, or when it is closed.
 
-        They may be gone again by the time the caller takes them.
+        They may be gone by the time the caller takes them, who waits again then.
         """
+        self._waiting[wake] = None  # first, so that what is given from now on is not missed
         with self._lock:
-            if self._open and self._used + size_bytes > self.limit_bytes:
-                self._waiting.append((size_bytes, wake))
-                return
-        wake()
+            ready = not self._open or self._fits(size_bytes)
+        if ready:
+            self._wake_all()
 
     def forget(self, wake: Callable[[], None]) -> None:
         """Stop waiting."""
-        with self._lock:
-            self._waiting = [waiter for waiter in self._waiting if waiter[1] != wake]
+        self._waiting.pop(wake, None)
 
     def close(self) -> None:
         """Wake everybody who waits: there is nothing to wait for any more."""
-        with self._lock:
-            self._open = False
-            ready = self._pop_ready()
-        for wake in ready:
-            wake()
+        self._open = False
+        self._wake_all()
 
-    def _pop_ready(self) -> list[Callable[[], None]]:
-        if not self._waiting:
-            return []
-        free = self.limit_bytes - self._used
-        ready = [wake for size, wake in self._waiting if size <= free or not self._open]
-        self._waiting = [waiter for waiter in self._waiting if waiter[0] > free and self._open]
-        return ready
+    def _fits(self, size_bytes: int) -> bool:
+        """Add up what was given, and say whether so many bytes are free. With the lock."""
+        while self._given:
+            given = self._given.popleft()
+            self._used -= given
+        return self._used + size_bytes <= self.limit_bytes
+
+    def _wake_all(self) -> None:
+        for wake in tuple(self._waiting):
+            if self._waiting.pop(wake, _GONE) is None:
+                wake()
 
 
 class MemoryWait:

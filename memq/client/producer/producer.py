@@ -28,8 +28,11 @@ call.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
 import math
+import sys
+import weakref
 from collections import deque
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
@@ -206,6 +209,8 @@ class AsyncProducer:
         if self._audited:
             self._reporter.start()
         self._started = True
+        if runtime is SYSTEM:
+            _unclosed.add(self)
         if cluster.moves(options.topic):
             self._spawn(self._follow())
 
@@ -242,6 +247,7 @@ class AsyncProducer:
                 wall_us=runtime.wall_us,
                 write_partition=write_partition,
                 one_of_many=column is not None,
+                threads=self._hand_over is not None,
             )
 
         if column is None:
@@ -264,7 +270,7 @@ class AsyncProducer:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            if exc is not None and self._started:
+            if exc is not None and self._started and self._hand_over is None:
                 self._drop_unfinished()
             await self.close()
         except MemqError as error:
@@ -456,7 +462,8 @@ class AsyncProducer:
         self._check_started()
         if self._closed:
             raise self._closed_error()
-        self._accumulator.seal()
+        if self._hand_over is None:  # else the calling thread has done so, and the loop never waits
+            self._accumulator.seal()
         await self._drain(timeout)
 
     async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as `flush`
@@ -471,10 +478,15 @@ class AsyncProducer:
         why = self._closed_error()
         started_s = self._runtime.mono_s()
         try:
-            self._accumulator.end(why)
-            self._budget.close()
+            self._end_writes()
             await self._drain(timeout)
+            if records := self._accumulator.open_records:
+                raise RequestTimeoutError(
+                    f"{counted(records, 'record')} cannot be sent: another thread is in a write "
+                    "that does not end"
+                )
         finally:
+            _unclosed.discard(self)
             self._state_machine.end(why)
             for handle in (self._ticker, self._timer):
                 if handle is not None:
@@ -514,6 +526,18 @@ class AsyncProducer:
         if self._settlement is None or self._settlement.done():
             self._settlement = self._loop.create_future()
         await asyncio.shield(self._settlement)
+
+    def _end_writes(self) -> None:
+        """Seal what is open and refuse further writes. Doing so again does nothing."""
+        self._accumulator.end(self._closed_error())
+        self._budget.close()
+
+    def _unsent_records(self) -> int:
+        """Count the records that were written and are neither acked nor failed."""
+        named = [each.sealed for each in self._state_machine.unsettled() if not each.settled]
+        return self._accumulator.open_records + sum(
+            message.records for message in (*self._sealed, *named)
+        )
 
     def _closed_error(self) -> ClosedError:
         return ClosedError(f"this producer to topic {self._options.topic!r} was closed")
@@ -583,8 +607,7 @@ class AsyncProducer:
         for effect in self._state_machine.poll(self._runtime.mono_s()):
             self._carry_out(effect)
         if self._state_machine.error is not None:
-            self._accumulator.end(self._state_machine.error)
-            self._budget.close()
+            self._fail_writes(self._state_machine.error)
         self._set_timer()
 
     def _set_timer(self) -> None:
@@ -707,8 +730,28 @@ class AsyncProducer:
     def _end(self, exc: BaseException) -> None:
         error = MemqError(f"internal error of the producer: {exc!r}")
         self._state_machine.end(error)
-        self._accumulator.end(error)
+        self._fail_writes(error)
+
+    def _fail_writes(self, error: MemqError) -> None:
+        """Refuse further writes with this error; what is open fails when `tick` has sealed it."""
+        self._accumulator.fail(error)
         self._budget.close()
+        self._arm_ticker()
+
+
+_unclosed: weakref.WeakSet[AsyncProducer] = weakref.WeakSet()
+
+
+@atexit.register
+def _tell_unsent() -> None:
+    """Say on stderr what a program that ends without closing its producers has not sent."""
+    for producer in list(_unclosed):
+        if records := producer._unsent_records():
+            sys.stderr.write(
+                f"memq: the producer to topic {producer._options.topic!r} was not closed, and "
+                f"{counted(records, 'record was', 'records were')} not sent; call close() before "
+                "the program ends, or use `with`\n"
+            )
 
 
 class Producer(SyncClient[AsyncProducer]):
@@ -739,6 +782,7 @@ class Producer(SyncClient[AsyncProducer]):
         client = AsyncProducer(bootstrap, topic=topic, **options)
         loop = EventLoopThread(f"memq-producer-{topic}")
         client._hand_over = loop.call
+        loop.owner = client  # records are said to be lost also when the producer is
         super().__init__(client, loop)
         self._accumulator = client._accumulator
 
@@ -813,6 +857,19 @@ class Producer(SyncClient[AsyncProducer]):
         self._loop.run(self._client.flush(timeout))
 
     close = sync_close(AsyncProducer.close)
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if exc is not None and not self._closed:
+            self._client._drop_unfinished()
+        super().__exit__(exc_type, exc, traceback)
+
+    def _before_end(self) -> None:
+        self._client._end_writes()  # here: the event loop does not wait for threads that write
 
     def _when_free(self, write: Callable[[], Delivery | None]) -> Delivery:
         if self._loop.is_current:  # waiting here would keep away the acks that are waited for

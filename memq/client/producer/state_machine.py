@@ -26,7 +26,8 @@ Rule 4a. In an ordered topic no later Message of its write partition is sent bef
 Rule 5. At most `max_in_flight` Messages are in flight per broker.
 Rule 6. An error that will not go away fails what it concerns: the one Message that the broker
     refuses; for `FATAL` everything, and all that is written later. Then there is nothing more to
-    do but to await what is in flight.
+    do but to await what is in flight. A token that is refused is fatal once every host refuses it:
+    while tokens are replaced, one broker may be late.
 Rule 7. `NotHostedError` that names an address moves the write partition there, and the Message is
     sent again at once, but only once in a row: then it backs off. An error that may mean that the
     host has changed asks for the topic's hosts again (`RefreshHosts`); they are adopted when they
@@ -79,7 +80,6 @@ FATAL = (
     ProducerFencedError,
     ProtocolError,
     TopicRecreatedError,
-    UnauthorizedError,
     UnknownTopicError,
 )
 """Errors that end the producer: no later Message would fare better."""
@@ -164,6 +164,7 @@ class BrokerLink:
         state: of the connection.
         attempts: failed ones to connect, in a row.
         retry_s: when to try to connect again.
+        refused: it refused the token when it was tried last.
         in_flight: Messages without an answer, the longest in flight first.
     """
 
@@ -171,6 +172,7 @@ class BrokerLink:
     state: LinkState = LinkState.DOWN
     attempts: int = 0
     retry_s: float = -math.inf
+    refused: bool = False
     in_flight: OrderedDict[NamedMessage, None] = field(default_factory=OrderedDict)
 
 
@@ -362,7 +364,7 @@ class ProducerStateMachine:
     def connected(self, address: str) -> None:
         """There is a connection to the broker."""
         link = self._link(address)
-        link.state, link.attempts = LinkState.UP, 0
+        link.state, link.attempts, link.refused = LinkState.UP, 0, False
 
     def connect_failed(self, address: str, error: MemqError, now_s: float) -> None:
         """The broker cannot be reached, or refuses the connection."""
@@ -370,6 +372,11 @@ class ProducerStateMachine:
             self.end(error)
             return
         link = self._link(address)
+        link.refused = isinstance(error, UnauthorizedError)
+        hosts = {partition.host for partition in self._partitions if partition.host}
+        if link.refused and all(self._link(host).refused for host in hosts):
+            self.end(error)
+            return
         link.state = LinkState.DOWN
         link.retry_s = now_s + BROKER_BACKOFF.full_jitter_s(link.attempts, self._randomness)
         link.attempts += 1

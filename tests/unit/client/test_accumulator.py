@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
@@ -29,7 +30,8 @@ from memq.errors import (
     MessageTooLargeError,
     SchemaMismatchError,
 )
-from tests.unit.client.interrupts import interrupted
+from tests.advice import follows
+from tests.unit.client.interrupts import interrupted, interrupted_by
 
 MESSAGE_BYTES = 4_096
 
@@ -55,6 +57,7 @@ class Rig:
             on_wake=self._wake,
             clock=lambda: self.now,
             wall_us=lambda: round(self.now * 1e6),
+            **options,
         )
         self.write = self.accumulator.write
         self.tick = self.accumulator.tick
@@ -505,3 +508,91 @@ def test_interrupt_anywhere(linger_s, error):
         kept = rig.budget.used_bytes - sum(message.size_bytes for message in rig.sealed)
         assert abs(kept) <= MESSAGE_BYTES, where
     assert steps > 100
+
+
+def delivered_by(rig):
+    """How often each record came under which delivery."""
+    return Counter(
+        (int(row["value"][:1]), id(message.delivery))
+        for message in rig.sealed
+        for row in rows_of(message)
+    )
+
+
+@follows("set a flag there, and write, flush or wait after it")
+@pytest.mark.parametrize("linger_s", [0.01, None])
+def test_handler_that_writes(linger_s):
+    """Wherever in a write a handler writes: that is done or refused, and nothing else changes."""
+    steps, refused, left = 0, 0, 0
+    while left <= 0:
+        steps += 1
+        rig, written = Rig(linger_s=linger_s, message_bytes=ENVELOPE_BYTES + 500), []
+
+        def handler():
+            nonlocal refused
+            try:
+                written.append((8, rig.write(b"8", b"8")))  # noqa: B023 - called now
+            except InvalidRequestError as exc:
+                assert "set a flag" in str(exc)
+                refused += 1
+
+        left = interrupted_by(handler, lambda: write_some(rig, written), steps)  # noqa: B023
+        rig.accumulator.seal()
+        assert delivered_by(rig) == Counter((n, id(d)) for n, d in written), f"at step {steps}"
+        kept = rig.budget.used_bytes - sum(message.size_bytes for message in rig.sealed)
+        assert kept == 0, f"at step {steps}"
+    assert 0 < refused < steps
+
+
+@pytest.mark.parametrize("linger_s", [0.01, None])
+def test_handler_that_closes(linger_s):
+    """Wherever in a write a handler closes: what was written is sealed once, the rest refused."""
+    steps, left = 0, 0
+    while left <= 0:
+        steps += 1
+        rig, written = Rig(linger_s=linger_s, message_bytes=ENVELOPE_BYTES + 500), []
+        ended = []
+
+        def handler():
+            rig.accumulator.end(ClosedError("closed"))  # noqa: B023 - called now
+            ended.append(len(rig.sealed))  # noqa: B023
+
+        try:
+            left = interrupted_by(handler, lambda: write_some(rig, written), steps)  # noqa: B023
+        except ClosedError:
+            left = 0
+        found, expected = delivered_by(rig), Counter((n, id(d)) for n, d in written)
+        assert found >= expected, f"at step {steps}"
+        assert (found - expected).total() <= 1, f"at step {steps}"  # the one that was interrupted
+        assert left > 0 or (ended and rig.accumulator.open_records == 0), f"at step {steps}"
+        if left <= 0:
+            with pytest.raises(ClosedError):
+                rig.write(b"late")
+            assert rig.accumulator._open is None
+    assert steps > 100
+
+
+def test_ticks_do_not_wait_for_a_thread_that_is_interrupted():
+    """An event loop goes on while a handler stops the thread that holds the lock."""
+    rig = Rig(threads=True)
+    delivery = rig.write(b"value")
+    rig.now += 1
+    with rig.accumulator._lock, ThreadPoolExecutor(1) as loop:
+        assert loop.submit(rig.tick, may_seal=True).result(10) == TICK_S
+        loop.submit(rig.accumulator.fail, ClosedError("gone")).result(10)
+        assert not rig.sealed
+    rig.tick(may_seal=True)
+    assert [message.delivery for message in rig.sealed] == [delivery]
+    with pytest.raises(ClosedError, match="gone"):
+        rig.write(b"late")
+
+
+def test_waiting_in_the_middle_of_a_write_is_refused():
+    """A handler cannot wait for a Message that only the interrupted write can end."""
+    for linger_s in (0.01, None):
+        rig = Rig(linger_s=linger_s)
+        delivery = rig.write(b"value")
+        with rig.accumulator._lock:
+            for call in (delivery.result, rig.accumulator.seal):
+                with pytest.raises(InvalidRequestError, match="set a flag"):
+                    call()

@@ -56,7 +56,7 @@ def test_timeout_is_typed_and_leaves_nothing_behind():
     for wait in (delivery.result, delivery.exception):
         with pytest.raises(RequestTimeoutError, match=r"0\.001 s"):
             wait(0.001)
-    assert delivery._callbacks == []
+    assert not delivery._callbacks
     assert not delivery.seen
 
 
@@ -117,7 +117,7 @@ async def test_cancelled_await_leaves_the_delivery_alone():
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert delivery._callbacks == []
+    assert not delivery._callbacks
     delivery.settle(MemqError("no"))
     with pytest.raises(MemqError):
         await delivery

@@ -439,9 +439,23 @@ def test_refused_message_fails_alone(error):
     assert rig.core.error is None
 
 
-@pytest.mark.parametrize(
-    "error", [ProducerFencedError("x"), UnknownTopicError("y"), UnauthorizedError("z")]
-)
+def test_token_is_wrong_once_every_host_refuses_it():
+    """One host that refuses the token is tried again; when all of them do the producer ends."""
+    rig = Rig(("a:1", "b:2"))
+    deliveries = [rig.submit() for _ in range(2)]
+    rig.poll()
+    refused = UnauthorizedError("wrong")
+    rig.core.connect_failed("a:1", refused, rig.now)
+    assert rig.core.error is None
+    rig.core.connected("b:2")
+    assert [send.address for send in rig.sends() if send.address == "b:2"] == ["b:2"]
+    rig.core.disconnected("b:2")
+    rig.core.connect_failed("b:2", refused, rig.now)
+    assert rig.core.error is refused
+    assert deliveries[0].exception(0) is refused
+
+
+@pytest.mark.parametrize("error", [ProducerFencedError("x"), UnknownTopicError("y")])
 def test_fatal_error_fails_everything(error):
     """A fatal error fails what is in flight, what waits and what comes later."""
     rig = Rig(max_in_flight=1)

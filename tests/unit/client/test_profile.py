@@ -79,7 +79,7 @@ def test_what_a_client_is_given_wins(folder, monkeypatch):
     assert connection_of(None) == {"bootstrap": "a:1,b:2", "token": "of the variable"}
     monkeypatch.setenv("MEMQ_BOOTSTRAP", "d:4")
     assert connection_of(None) == {"bootstrap": "d:4", "token": "of the variable"}
-    assert connection_of("e:5") == {"bootstrap": "e:5", "token": ""}
+    assert connection_of("e:5") == {"bootstrap": "e:5", "token": "of the variable"}
     assert connection_of("e:5", "mine") == {"bootstrap": "e:5", "token": "mine"}
 
 

@@ -1,0 +1,77 @@
+"""Which tokens a broker accepts, and how they are replaced."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from memq.broker.config import BrokerConfig
+from memq.broker.tokens import Tokens
+from memq.errors import ConfigError
+
+
+def tokens(**options):
+    config = BrokerConfig.create(options)
+    return Tokens(config.token, config.token_file)
+
+
+def test_any_of_several_tokens_is_accepted():
+    """A list accepts each of its tokens, and nothing else; a text is one token."""
+    several = tokens(token=["new", "old,er"])
+    assert several.accept("new")
+    assert several.accept("old,er")
+    assert not any(several.accept(each) for each in ("old", "", "\u00e9"))
+    assert tokens(token="a,b").accept("a,b")
+    assert not tokens(token="a,b").accept("a")
+
+
+def test_without_a_token_everybody_is_accepted():
+    """A client that shows a token which a broker does not ask for is welcome."""
+    assert tokens().accept("")
+    assert tokens().accept("some")
+
+
+def test_file_is_read_again(tmp_path):
+    """The file's tokens, one a line, replace those read before."""
+    path = tmp_path / "tokens"
+    path.write_text("old\n\n  new \n")
+    some = tokens(token_file=str(path))
+    assert [some.accept(each) for each in ("old", "new", "")] == [True, True, False]
+    path.write_text("new")
+    some.reload()
+    assert [some.accept(each) for each in ("old", "new")] == [False, True]
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\n \n", b"\xff", b"x\n" * (1 << 20)])
+def test_file_that_cannot_be_used(tmp_path, content, caplog):
+    """It is refused at the start, and later leaves the tokens as they were, and says so."""
+    path = tmp_path / "tokens"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError, match="token_file"):
+        tokens(token_file=str(path))
+    path.write_text("good")
+    some = tokens(token_file=str(path))
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    with caplog.at_level(logging.INFO):
+        some.reload()
+    assert some.accept("good")
+    assert not some.accept("")
+    assert "the tokens stay as they were" in caplog.text
+    assert "good" not in caplog.text
+
+
+@pytest.mark.parametrize("token", [["a", ""], [1], {"a": "b"}, 7])
+def test_what_is_no_token(token):
+    """A token must be a text, or a list of texts."""
+    with pytest.raises(ConfigError, match="token must be a text, or a list"):
+        tokens(token=token)
+
+
+def test_token_and_file_exclude_each_other(tmp_path):
+    """With both, one would be forgotten in a rotation."""
+    with pytest.raises(ConfigError, match="leave out one"):
+        tokens(token="a", token_file=str(tmp_path / "tokens"))
