@@ -86,7 +86,10 @@ class AdminServer:
         return web.Response(text=_PAGES)
 
     async def _health(self, _: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
+        reasons = self._context.not_ready()  # which a restart would not change
+        return web.Response(
+            text=f"ok, but not ready: {'; '.join(reasons)}\n" if reasons else "ok\n"
+        )
 
     async def _ready(self, _: web.Request) -> web.Response:
         reasons = self._context.not_ready()

@@ -85,6 +85,7 @@ class BrokerContext:
         ready: it serves, and does not stop.
         stopping: it stops, and waits for its threads.
         leased: whether the broker certainly is part of its cluster, so that it may ack now.
+        apart: why it was not part of its cluster last; empty while it is.
         shared: whether other brokers share its queue and its storage.
         presence: what was found of its objects when they were looked for last.
         root: below which the storage has its objects.
@@ -110,6 +111,7 @@ class BrokerContext:
     ready: bool = False
     stopping: bool = False
     leased: Callable[[], bool] = lambda: True
+    apart: str = ""
     shared: bool = False
     presence: Presence = field(default_factory=Presence)
     root: ObjectRoot = field(init=False)
@@ -143,7 +145,8 @@ class BrokerContext:
         if not self.ready:
             return ["it starts or stops"]
         if not self.leased():
-            return ["it is not certain to be part of its cluster"]
+            why = f": {self.apart}" if self.apart else ""
+            return [f"it is not certain to be part of its cluster{why}"]
         return [*self.disk.reasons(self.now().mono_ms), *self.presence.reasons()]
 
     def check_lease(self) -> None:

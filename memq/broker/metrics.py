@@ -195,6 +195,12 @@ class Metrics:
             registry=self.registry,
             buckets=_LATENCY_BUCKETS_S,
         )
+        self.brokers = Gauge(
+            "memq_cluster_brokers",
+            "Brokers of the cluster that are there, and that have registered and not stopped.",
+            ["state"],
+            registry=self.registry,
+        )
         self.lag = LagGauges()
         self.storage = StorageRequests()
         self.traffic = Traffic()

@@ -19,7 +19,7 @@ from memq.cli.command import (
 from memq.cli.completion import BrokerType
 from memq.cli.output import human_size, notice, progress_bar, show_json, show_one, table_text
 from memq.core.options import Option
-from memq.core.units import DAY_MS, counted
+from memq.core.units import DAY_MS, counted, iso_ms
 from memq.errors import InvalidRequestError, MemqError, RequestTimeoutError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ memq cluster describe -o json
 @connection_options
 @output_option
 def describe(*, bootstrap: str, token: str, output: str) -> None:
-    """Show the brokers that live and what they own.
+    """Show the brokers that live and what they own, and those that were lost.
 
     TRAFFIC is what comes to the write partitions that a broker owns, as measured last. What nobody
     owns, and what is on its way to another broker, is named below the table.
@@ -66,6 +66,9 @@ def describe(*, bootstrap: str, token: str, output: str) -> None:
         show_json(described(found))
     else:
         rows = [_row(each, found.governor) for each in found.brokers]
+        for name, lost_ms in found.lost.items():
+            state = f"lost since {iso_ms(lost_ms)}" if lost_ms else "lost"
+            rows.append(dict.fromkeys(_COLUMNS) | {"broker": name, "state": state})
         click.echo("\n".join([table_text(rows, _COLUMNS), *_notes(found)]))
 
 
@@ -156,6 +159,7 @@ def drain(
 
     That goes a few write partitions at a time. It is given nothing any more, also after a restart,
     until the drain is withdrawn. A broker that owns nothing can be stopped and nobody notices.
+    One that is lost is forgotten instead.
     Prints what it owns; the exit code is 1 when --wait ends and it still owns something.
     """
     if withdraw and wait:
@@ -177,8 +181,9 @@ def _check_there(admin: AdminClient, broker: str, *, withdraw: bool) -> None:
     Raises:
         InvalidRequestError: it does not.
     """
-    live = [each.id for each in admin.describe_cluster().brokers]
-    if broker not in live and not withdraw:
+    found = admin.describe_cluster()
+    live = [each.id for each in found.brokers]
+    if broker not in [*live, *found.lost] and not withdraw:
         raise InvalidRequestError(
             f"no broker {broker[:250]!r} lives; these do: {', '.join(live) or 'none'}"
         )

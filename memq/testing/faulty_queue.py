@@ -25,6 +25,7 @@ _APPLICABLE = {
     "create_topic": _WRITE,
     "delete_topic": _WRITE,
     "topics": _NONE,
+    "service_id": _NONE,
     "fence": frozenset({"lose_answer"}),
     "release": _WRITE,
     "wait_released": _NONE,
@@ -108,6 +109,7 @@ class FaultyQueue:
     create_topic = _as_planned(NotificationQueue.create_topic)
     delete_topic = _as_planned(NotificationQueue.delete_topic)
     topics = _as_planned(NotificationQueue.topics)
+    service_id = _as_planned(NotificationQueue.service_id)
     release = _as_planned(NotificationQueue.release)
     wait_released = _as_planned(NotificationQueue.wait_released)
     fetch = _as_planned(NotificationQueue.fetch)

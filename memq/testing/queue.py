@@ -122,6 +122,10 @@ class InMemoryQueue:
         self._shared.topics.pop(topic, None)
         self._wake(topic)
 
+    async def service_id(self) -> str:
+        """Empty: it is no service."""
+        return ""
+
     async def topics(self) -> list[str]:
         """The topics of this queue, sorted."""
         self._check_open()

@@ -255,7 +255,12 @@ class InMemoryZooKeeper:
             connection.link.reset()
         else:
             seen = self._tree.transactions
-            connection.answer(lambda: (connection.link.saw(seen), answer(outcome)))
+
+            def told() -> None:
+                connection.link.seen = max(connection.link.seen, seen)
+                answer(outcome)
+
+            connection.answer(told)
 
     def say_goodbye(self, connection: _Connection, answer: Callable[[Any], None]) -> None:
         """End a session that asks for it."""
@@ -628,9 +633,6 @@ class _ModelLink:
         self._over = True
         self._session.lost(why)
         self._disconnected()
-
-    def saw(self, transaction: int) -> None:
-        self.seen = max(self.seen, transaction)
 
     def changed(self, changed: Callable[[], None]) -> None:
         self._watching.pop(changed, None)

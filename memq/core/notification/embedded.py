@@ -188,6 +188,10 @@ class EmbeddedQueue:
             await self._run(self._writer, lambda: self._folders.remove(topic))
             del self._damaged[topic]
 
+    async def service_id(self) -> str:
+        """Empty: it is no service."""
+        return ""
+
     async def topics(self) -> list[str]:
         """The topics of this queue, sorted; also those that are damaged and can only be deleted."""
         self._check_open()

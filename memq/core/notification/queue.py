@@ -106,6 +106,9 @@ class NotificationQueue(Protocol):
     async def topics(self) -> list[str]:
         """The topics of this queue, sorted."""
 
+    async def service_id(self) -> str:
+        """What the service behind it is called by itself; empty where there is none, or no name."""
+
     async def fence(self, topic: str, *write_partitions: int, again: bool = False) -> None:
         """Make this process the only one that can publish for these write partitions.
 

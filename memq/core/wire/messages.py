@@ -609,6 +609,8 @@ class DescribeClusterAnswer(Struct):
         moving: those that are on their way.
         waiting_for: brokers that are waited for since the Governor was elected.
         problem: why the user's assignor was not followed; empty when it was.
+        lost: brokers that are gone and have not said goodbye: when that was seen, milliseconds
+            since 1970 UTC.
     """
 
     cluster_id: str
@@ -618,6 +620,7 @@ class DescribeClusterAnswer(Struct):
     moving: list[MovingPartition] = []
     waiting_for: list[str] = []
     problem: str = ""
+    lost: dict[str, int] = {}
 
 
 class DrainBroker(Struct):

@@ -84,7 +84,12 @@ class Cluster:
             | options
         )
         broker = self._make(config)
-        await broker.start()
+        try:
+            await broker.start()
+        except BaseException:
+            await broker.abandon()
+            broker._server.close()  # with the process else
+            raise
         self.brokers[name] = broker
         self.ports[name] = int(broker.address.rpartition(":")[2])
         return broker
