@@ -141,7 +141,7 @@ class AdminServer:
         for hosted in self._topics.hosted():
             hosted.count_received(metrics)
         metrics.keep(self._topics.running_names())
-        for _, mark_ms, topic in self._watermarks():
+        for _late_ms, mark_ms, topic in self._watermarks():
             metrics.watermark.labels(topic).set(mark_ms / 1000)
         for state in self._context.services.states():
             metrics.up.labels(state.name).set(state.since_ms is None)
@@ -245,3 +245,4 @@ class AdminServer:
 async def _close_after(_: web.Request, response: web.StreamResponse) -> None:
     """Let no connection wait for a request that may never come."""
     response.force_close()
+    response.headers["Connection"] = "close"

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 GRACE_MS = 2_000  # one refusal among many requests is a store's daily life
-SLOW_MS = 3_000  # S3's p99.9 is below 0.5 s, and Kafka's below 0.2 s
+SLOW_MS = 2_500  # S3's p99.9 is below 0.5 s, and Kafka's below 0.2 s
 HOLD_MS = 3_000  # a request that only asks is no proof against one to store that failed just now
 PROBE_S = 1.0  # after which one of which nothing was heard is asked, a request a second at most
-PROBE_LIMIT_S = 3.5  # longer than `SLOW_MS`; whether it is over is asked anew then
+PROBE_LIMIT_S = 3.0  # longer than `SLOW_MS`; whether it is over is asked anew then
 
 _HEEDED = (StorageError, QueueError)
 _OURS = (FencedError, QueueFailedError)  # about this broker, which a service has told it
@@ -160,7 +160,7 @@ class Services:
         """Log which have begun to refuse, and which answer again."""
         refusing = {state.name: words for state in self.states() if (words := state.words())}
         for name in refusing.keys() - self._told:
-            log.error("%s", refusing[name])
+            log.error("a service refuses: %s", refusing[name])
         for name in self._told - refusing.keys():
             log.warning("%s answers again", name)
         self._told = {*refusing}

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from memq.core.wire.messages import BrokerStatus
 
 BROKER_S = 2.0  # for which each broker is waited for
+GOVERNOR_S = 1.5  # for which it is
 LAG_S = 1.0  # for which the lag of groups is; it is not worth more while a service refuses
 LATE_MS = 30_000  # that a watermark may be older than `batch_age`: the time of `upload_deadline`
 
@@ -107,9 +108,10 @@ async def cluster_status(cluster: Cluster, timeout_s: float) -> ClusterStatus:
     }
     described, problem = None, ""
     address, first = next(iter(told.items()))
-    if any(state.name == "zookeeper" for each in brokers.values() for state in each.services):
+    zookeepers = [s for each in brokers.values() for s in each.services if s.name == "zookeeper"]
+    if zookeepers and not any(state.words() for state in zookeepers):  # else it cannot answer
         try:
-            left_s = max(0.0, deadline_s - cluster.runtime.mono_s())
+            left_s = max(0.0, min(GOVERNOR_S, deadline_s - cluster.runtime.mono_s()))
             answer, _ = await cluster.call(address, DescribeCluster(), timeout_s=left_s)
             assert isinstance(answer, DescribeClusterAnswer)  # noqa: S101 - the wire checked it
             described = answer

@@ -5,14 +5,13 @@ Theory of operation
 Each read partition is a big array (`partition`); topics and group offsets are folders and small
 files (`folders`). The event loop never touches a file. Four threads do, each with its own order:
 
-- *writer*: publications in rounds (`group_commit`), fences, truncation, topics shown and deleted;
+- *writer*: publications in rounds (`group_commit`), fences, truncation, topics that appear;
 - *reader*: fetches and searches by time;
 - *committer*: group offsets, so that a slow commit holds no publication back;
-- *maker*: the files of new topics, which take seconds where there are many.
+- *maker*: the files of new topics and of deleted ones, which take seconds where there are many.
 
 Because one thread does all of it in the order of the calls, a publication that was asked for
-before a fence has ended before the fence returns, and one that was asked for before a topic was
-deleted is gone with it.
+before a fence has ended before the fence returns; a deletion waits for those before it.
 
 Fencing. A queue directory belongs to one process at a time: it holds an exclusive lock on it from
 construction to `close`, and the kernel releases the lock when the process dies in whatever way. So
@@ -204,9 +203,9 @@ class EmbeddedQueue:
         found = self._topics.pop(topic, None)
         if found is not None:
             self._waiters.wake(topic)
-            await self._run(self._writer, lambda: self._delete(topic, found))
+            await self._run(self._maker, lambda: self._delete(topic, found))
         elif topic in self._damaged:
-            await self._run(self._writer, lambda: self._folders.remove(topic))
+            await self._run(self._maker, lambda: self._folders.remove(topic))
             del self._damaged[topic]
 
     async def topics(self) -> list[str]:
@@ -474,8 +473,9 @@ class EmbeddedQueue:
         self._topics[topic] = self._open_topic(topic, file)
 
     def _delete(self, topic: str, found: _Topic) -> None:
-        # Commits that were asked for before must not write into a later topic of that name.
-        self._committer.submit(lambda: None).result()
+        # What was asked for before must not write into a later topic of that name.
+        for thread in (self._committer, self._writer):
+            thread.submit(lambda: None).result()
         try:
             found.close()
             self._folders.remove(topic)
