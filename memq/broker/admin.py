@@ -221,7 +221,7 @@ class AdminServer:
             hosted = self._topics.get(name)
             # First the watermark: what it covers is then sure to lie before the ends.
             if not hosted.partitions:
-                raise NotHostedError(f"no write partition of topic {name!r} runs at this broker")
+                raise NotHostedError(f"this broker hosts no write partition of topic {name!r}")
             marks_ms = [each for each in (await hosted.watermarks())[0] if each >= 0]
             offsets = [
                 await self._context.queue.offsets(hosted.topic.queue_topic, partition)

@@ -194,7 +194,7 @@ class Metrics:
         )
         self.up = self._gauge("memq_service_up", "0 while it refuses.", "service")
         self.ready = self._gauge("memq_ready", "1 while /ready says so.")
-        self.free = self._gauge("memq_disk_free_bytes", "Free on a disk.", "folder")
+        self.free = self._gauge("memq_disk_free_bytes", "Bytes free on a disk.", "folder")
         self._gauge("memq_build_info", "Always 1.", "version").labels(version()).set(1)
         self.latency = Histogram(
             "memq_batch_publish_seconds",
@@ -205,7 +205,7 @@ class Metrics:
         )
         self._stages = Histogram(
             "memq_batch_stage_seconds",
-            "The same by stage: open, wait (for a thread), put, publish.",
+            "The same by stage.",
             ["stage"],
             registry=self.registry,
             buckets=_LATENCY_BUCKETS_S,
