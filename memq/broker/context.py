@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from memq.broker.data_dir import DiskSpace
 from memq.broker.metrics import Metrics
 from memq.broker.object_root import ObjectRoot, Presence
+from memq.broker.services import Services
 from memq.core.clock import CLOCKS_DIFFER_MS
 from memq.core.hedging import Hedging
 from memq.core.notification.kafka.queue import START_S
@@ -90,6 +91,7 @@ class BrokerContext:
         presence: what was found of its objects when they were looked for last.
         root: below which the storage has its objects.
         now: the broker's clock.
+        services: what they say that are behind the broker.
         warn: the log for what clients can cause, and cause again.
     """
 
@@ -116,6 +118,7 @@ class BrokerContext:
     presence: Presence = field(default_factory=Presence)
     root: ObjectRoot = field(init=False)
     now: Callable[[], ClockReading] = field(init=False)
+    services: Services = field(init=False)
     warn: RateLimitedLog = field(init=False)
 
     def __post_init__(self) -> None:
@@ -123,6 +126,10 @@ class BrokerContext:
         self.metrics.storage.counts = self.storage.requests
         self.metrics.storage.hedges = lambda: self.hedging.hedges
         self.now = self.times.clock
+        config = self.config
+        self.services = Services(
+            self.now, storage=self.root.uri, queue=config.queue, zookeeper=config.zookeeper
+        )
         self.warn = RateLimitedLog(log, self.runtime.mono_s)
 
     @property
@@ -144,10 +151,11 @@ class BrokerContext:
         """Why the broker should be given nothing to do now; none when it is ready."""
         if not self.ready:
             return ["it starts or stops"]
+        reasons = [*self.disk.reasons(self.now().mono_ms), *self.presence.reasons()]
         if not self.leased():
             why = f": {self.apart}" if self.apart else ""
-            return [f"it is not certain to be part of its cluster{why}"]
-        return [*self.disk.reasons(self.now().mono_ms), *self.presence.reasons()]
+            reasons.append(f"it is not certain to be part of its cluster{why}")
+        return reasons + self.services.refusing()
 
     def check_lease(self) -> None:
         """To be called before something is promised to a client.

@@ -51,6 +51,7 @@ from memq.errors import (
     NodeExistsError,
     NoNodeError,
     QueueError,
+    SessionLostError,
     UnavailableError,
 )
 
@@ -68,6 +69,7 @@ log = logging.getLogger(__name__)
 
 AGAIN = Backoff(base_s=0.2, cap_s=5.0)  # between attempts to join
 REPORT_S = 10.0  # how often traffic is reported, and running time saved
+SILENT_S = 1.5  # beyond when the leader was to be asked again; it answers within milliseconds
 SAME_LOAD = 0.1  # traffic that has changed by less is not reported
 
 
@@ -99,6 +101,7 @@ class Membership:
         self._brokers: dict[str, BrokerNode] = {}
         self._members: dict[str, BrokerNode] = {}
         self._registered_s = 0.0
+        self._problem = ""  # of the last session, or attempt at one
         self._identity = ClusterIdentity(context)
         self.governing = Governing(context, self._brokers, self._members)
         context.leased = self._leased
@@ -114,6 +117,13 @@ class Membership:
         if session is None or not self._registered:
             return False
         return session.lease.valid(self._context.runtime.boot_s())
+
+    def trouble(self) -> str:
+        """Why ZooKeeper does not serve this broker now; empty when it does."""
+        if self._session is None:
+            return self._problem
+        silent_s = self._session.lease.silent_s(self._context.runtime.boot_s())
+        return f"no answer for {silent_s:.0f} s" if silent_s > SILENT_S else ""
 
     # -- life -------------------------------------------------------------------------------
 
@@ -137,7 +147,10 @@ class Membership:
                 failures = 0
                 await self._serve()
             except MemqError as exc:
-                self._context.apart = str(exc)
+                of_session = isinstance(exc, SessionLostError | UnavailableError)
+                self._problem, self._context.apart = (
+                    (str(exc), "") if of_session else ("", str(exc))
+                )
                 log.warning("broker %s is not part of the cluster: %s", self._id, exc)
             await self._leave()
             await asyncio.sleep(AGAIN.equal_jitter_s(failures, self._context.runtime.random))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+from importlib import metadata
 from typing import TYPE_CHECKING, NamedTuple
 
 from prometheus_client import (
@@ -9,6 +11,7 @@ from prometheus_client import (
     Counter,
     Gauge,
     Histogram,
+    ProcessCollector,
     disable_created_metrics,
     generate_latest,
 )
@@ -16,13 +19,22 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from memq.core.clock import ClockReading
     from memq.core.wire.messages import PartitionLag
     from memq.core.write_partition_effects import RingBatch
 
 _LATENCY_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+
+@cache
+def version() -> str:
+    """Of memq; empty when it runs from a source tree that is not installed."""
+    try:
+        return metadata.version("memq")
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 class GroupLag(NamedTuple):
@@ -35,6 +47,15 @@ class GroupLag(NamedTuple):
 
 # The time at which a counter was made, in a series of its own beside each: nobody asks for it.
 disable_created_metrics()  # type: ignore[no-untyped-call]
+
+
+_LAG_GAUGES = {
+    "memq_group_lag_batches": "Batches that the group has not committed.",
+    "memq_group_lag_records": "LogMessages in those.",
+    "memq_group_lag_bytes": "Bytes of those.",
+    "memq_group_lag_seconds": "Age of the oldest LogMessage in those.",
+    "memq_group_removed": "1 where retention has removed what the group would have read next.",
+}
 
 
 class LagGauges(Collector):
@@ -54,29 +75,13 @@ class LagGauges(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """The gauges, as Prometheus wants them."""
         labels = ["group", "topic", "partition"]
-        batches = GaugeMetricFamily(
-            "memq_group_lag_batches", "Batches that the group has not committed.", labels=labels
-        )
-        records = GaugeMetricFamily(
-            "memq_group_lag_records", "LogMessages in those.", labels=labels
-        )
-        size = GaugeMetricFamily("memq_group_lag_bytes", "Bytes of those.", labels=labels)
-        seconds = GaugeMetricFamily(
-            "memq_group_lag_seconds", "Age of the oldest LogMessage in those.", labels=labels
-        )
-        removed = GaugeMetricFamily(
-            "memq_group_removed",
-            "1 where retention has removed what the group would have read next.",
-            labels=labels,
-        )
+        gauges = [GaugeMetricFamily(*each, labels=labels) for each in _LAG_GAUGES.items()]
         for group, topic, lag in self.rows:
-            values = [group, topic, str(lag.partition)]
-            batches.add_metric(values, lag.batches)
-            records.add_metric(values, lag.records)
-            size.add_metric(values, lag.size_bytes)
-            seconds.add_metric(values, lag.age_s(self.now_us))
-            removed.add_metric(values, lag.offset < lag.start)
-        yield from (batches, records, size, seconds, removed)
+            age_s, removed = lag.age_s(self.now_us), lag.offset < lag.start
+            values = (lag.batches, lag.records, lag.size_bytes, age_s, removed)
+            for gauge, value in zip(gauges, values, strict=True):
+                gauge.add_metric([group, topic, str(lag.partition)], value)
+        yield from gauges
         yield GaugeMetricFamily(
             "memq_group_lag_left_out", "Groups whose lag is not shown.", self.left_out
         )
@@ -182,12 +187,15 @@ class Metrics:
         self.memory_limit = self._gauge("memq_memory_limit_bytes", "Bound of the sum of those.")
         self.answers = self._gauge("memq_answer_bytes", "Bytes of large answers held.")
         self.answers_limit = self._gauge("memq_answer_limit_bytes", "Bound of those.")
-        self.watermark = Gauge(
+        self.watermark = self._gauge(
             "memq_stored_through_seconds",
             "Watermark: everything acked before this time is published.",
-            ["topic"],
-            registry=self.registry,
+            "topic",
         )
+        self.up = self._gauge("memq_service_up", "0 while it refuses.", "service")
+        self.ready = self._gauge("memq_ready", "1 while /ready says so.")
+        self.free = self._gauge("memq_disk_free_bytes", "Bytes free on a disk.", "folder")
+        self._gauge("memq_build_info", "Always 1.", "version").labels(version()).set(1)
         self.latency = Histogram(
             "memq_batch_publish_seconds",
             "From a Batch's first Message to its notification.",
@@ -201,11 +209,30 @@ class Metrics:
             ["state"],
             registry=self.registry,
         )
+        self._stages = Histogram(
+            "memq_batch_stage_seconds",
+            "The same by stage.",
+            ["stage"],
+            registry=self.registry,
+            buckets=_LATENCY_BUCKETS_S,
+        )
+        self._of_topics = (
+            self.messages,
+            self.bytes,
+            self.duplicates,
+            self.batches,
+            self.records,
+            self.bytes_stored,
+            self.batches_failed,
+            self.latency,
+            self.watermark,
+        )
         self.lag = LagGauges()
         self.storage = StorageRequests()
         self.traffic = Traffic()
         for collector in (self.lag, self.storage, self.traffic):
             self.registry.register(collector)
+        ProcessCollector(registry=self.registry)
 
     def published(self, topic: str, batch: RingBatch, now: ClockReading) -> None:
         """Count a Batch that was published."""
@@ -215,6 +242,23 @@ class Metrics:
         self.records.labels(topic).inc(sealed.records)
         self.bytes_stored.labels(topic).inc(sealed.size_bytes)
         self.latency.labels(topic).observe((now.mono_ms - batch.opened.mono_ms) / 1000)
+        begun_ms = batch.opened.mono_ms
+        for stage, ended_ms in (
+            ("open", batch.sealed_mono_ms),
+            ("wait", batch.put_mono_ms),
+            ("put", batch.stored_mono_ms),
+            ("publish", now.mono_ms),
+        ):
+            self._stages.labels(stage).observe((ended_ms - begun_ms) / 1000)
+            begun_ms = ended_ms
+
+    def keep(self, topics: Collection[str]) -> None:
+        """Let go of the series of all topics but these: nothing of the others runs here."""
+        for metric in self._of_topics:
+            samples = [sample for family in metric.collect() for sample in family.samples]
+            for topic in {sample.labels["topic"] for sample in samples}.difference(topics):
+                metric.remove(topic)
+        self.lag.rows = [row for row in self.lag.rows if row.topic in topics]
 
     def render(self) -> bytes:
         """The text that Prometheus reads."""
@@ -223,5 +267,5 @@ class Metrics:
     def _counter(self, name: str, doc: str, label: str) -> Counter:
         return Counter(name, doc, [label], registry=self.registry)
 
-    def _gauge(self, name: str, doc: str) -> Gauge:
-        return Gauge(name, doc, registry=self.registry)
+    def _gauge(self, name: str, doc: str, *labels: str) -> Gauge:
+        return Gauge(name, doc, labels, registry=self.registry)

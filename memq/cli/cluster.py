@@ -6,7 +6,6 @@ import time
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from memq.cli.command import (
     Group,
@@ -17,7 +16,7 @@ from memq.cli.command import (
     output_option,
 )
 from memq.cli.completion import BrokerType
-from memq.cli.output import human_size, notice, progress_bar, show_json, show_one, table_text
+from memq.cli.output import human_size, notice, plain, progress_bar, show_json, show_one, table_text
 from memq.core.options import Option
 from memq.core.units import DAY_MS, counted, iso_ms
 from memq.errors import InvalidRequestError, MemqError, RequestTimeoutError
@@ -63,21 +62,13 @@ def describe(*, bootstrap: str, token: str, output: str) -> None:
     with connect_admin(bootstrap, token) as admin:
         found = admin.describe_cluster()
     if output == "json":
-        show_json(described(found))
+        show_json(plain(found))
     else:
         rows = [_row(each, found.governor) for each in found.brokers]
         for name, lost_ms in found.lost.items():
             state = f"lost since {iso_ms(lost_ms)}" if lost_ms else "lost"
             rows.append(dict.fromkeys(_COLUMNS) | {"broker": name, "state": state})
         click.echo("\n".join([table_text(rows, _COLUMNS), *_notes(found)]))
-
-
-def described(found: DescribeClusterAnswer) -> Row:
-    """The whole of a description, as JSON has it."""
-    return msgspec.structs.asdict(found) | {
-        "brokers": [msgspec.structs.asdict(each) for each in found.brokers],
-        "moving": [msgspec.structs.asdict(each) for each in found.moving],
-    }
 
 
 def _row(broker: ClusterBroker, governor: str) -> Row:
@@ -114,6 +105,8 @@ def _notes(found: DescribeClusterAnswer) -> list[str]:
         lines.append(f"the assignor is not followed: {found.problem}")
     if not found.governor:
         lines.append("no broker governs now")
+    if found.status is not None:
+        lines += [f"{found.status.id}: {reason}" for reason in found.status.not_ready]
     return lines and ["", *lines]
 
 

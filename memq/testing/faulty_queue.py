@@ -36,6 +36,7 @@ _APPLICABLE = {
     "offset_at": _NONE,
     "offset_since": _NONE,
     "times": _NONE,
+    "check": _NONE,
     "save_times": _WRITE,
     "truncate": _WRITE,
     "commit": _WRITE,
@@ -119,6 +120,7 @@ class FaultyQueue:
     offset_since = _as_planned(NotificationQueue.offset_since)
     times = _as_planned(NotificationQueue.times)
     save_times = _as_planned(NotificationQueue.save_times)
+    check = _as_planned(NotificationQueue.check)
     see_published = _as_planned(NotificationQueue.see_published)
     truncate = _as_planned(NotificationQueue.truncate)
     commit = _as_planned(NotificationQueue.commit)

@@ -198,6 +198,9 @@ class InMemoryQueue:
         """Nothing is waited for: what is published is seen."""
         self._topic(topic)
 
+    async def check(self) -> None:
+        """It always answers."""
+
     async def fetch(
         self, topic: str, partition: int, offset: int, *, max_entries: int, max_bytes: int
     ) -> list[QueueEntry]:

@@ -54,12 +54,14 @@ class Delivery:
     Attributes:
         seen: True when somebody was given the outcome. An error that nobody saw is raised by the
             producer's next `flush` or `close`.
+        trouble: why it takes long, as a broker says; empty when it does not.
     """
 
-    __slots__ = ("_callbacks", "_error", "_lock", "_on_wait", "_stored", "seen")
+    __slots__ = ("_callbacks", "_error", "_lock", "_on_wait", "_stored", "seen", "trouble")
 
     def __init__(self, on_wait: Callable[[], None] | None = None) -> None:
         self.seen = False
+        self.trouble = ""
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[Delivery], object]] = []
         self._on_wait = on_wait
@@ -149,7 +151,10 @@ class Delivery:
         try:
             settled.get(timeout=None if timeout_s is None else max(0.0, timeout_s))
         except Empty as exc:
-            raise RequestTimeoutError(f"the Message is not settled after {timeout_s:g} s") from exc
+            why = f"; {self.trouble}" if self.trouble else ""
+            raise RequestTimeoutError(
+                f"the Message is not settled after {timeout_s:g} s{why}"
+            ) from exc
         finally:
             self._unwatch(settled.put)
 

@@ -269,6 +269,9 @@ class NotificationQueue(Protocol):
     async def save_times(self, times: SavedTimes) -> None:
         """Keep for the next life how far time has come, durably."""
 
+    async def check(self) -> None:
+        """Ask the service that has the queue for something small, to see that it answers."""
+
     async def close(self) -> None:
         """Release files and connections; further calls raise `ClosedError`."""
 

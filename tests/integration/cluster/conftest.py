@@ -24,7 +24,7 @@ class ModelBroker(Broker):
     """A broker whose ZooKeeper and Kafka are models."""
 
     def __init__(self, config: BrokerConfig, cluster: Cluster) -> None:
-        super().__init__(config, storage=cluster.storage, admin_http=False)
+        super().__init__(config, storage=cluster.storage, admin_http=cluster.admin_http)
         self._cluster = cluster
         self.sessions = []
 
@@ -50,12 +50,14 @@ class Cluster:
 
     Attributes:
         session_timeout_s: of their sessions.
+        admin_http: whether they have one.
         brokers: those that run, by id.
     """
 
     folder: object
     stack: AsyncExitStack
     session_timeout_s: float = 2.0
+    admin_http: bool = False
     kafka: InMemoryKafka = field(default_factory=InMemoryKafka)
     storage: LocalStorage = field(init=False)
     zookeeper: InMemoryZooKeeper = field(default_factory=InMemoryZooKeeper)

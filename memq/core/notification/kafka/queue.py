@@ -506,6 +506,14 @@ class KafkaQueue:
         self._check_open()
         await self._publisher.save_times(times)
 
+    async def check(self) -> None:
+        """Ask Kafka how far the state topic goes.
+
+        Raises:
+            QueueError: it does not say.
+        """
+        await self._client.bounds([self._state_topic.place])
+
     # -- what is seen -----------------------------------------------------------------------
 
     def _forget_topic(self, topic: str) -> None:
