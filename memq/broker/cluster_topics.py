@@ -201,7 +201,7 @@ class ClusterTopics(Topics):
             f"topic {name!r} {what}: ZooKeeper was restored from an older backup, so it is not "
             f"served. Restore a newer one, or {way_out}"
         )
-        log.error("%s", self._taken_back[name])
+        log.error("not served: %s", self._taken_back[name])
         self._store(name, self._stored.get(name, _Stored()))
 
     def known(self) -> set[str]:

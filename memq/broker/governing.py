@@ -97,7 +97,7 @@ class Governing:
         runner = self._runner = GovernorRunner(
             session,
             self._context.config.broker_id,
-            Governor(self._assignor, services_refuse=self._context.services.words),
+            Governor(self._assignor, services_refuse=self._context.services.refusing),
             registered_s=registered_s,
             runtime=self._context.runtime,
             on_change=lambda _: self._deletions.wanted(),

@@ -54,7 +54,7 @@ memq cluster describe -o json
 @connection_options
 @output_option
 def describe(*, bootstrap: str, token: str, output: str) -> None:
-    """Show the brokers that live and what they own, and those that were lost.
+    """Show the brokers, what they own, and which are lost.
 
     TRAFFIC is what comes to the write partitions that a broker owns, as measured last. What nobody
     owns, and what is on its way to another broker, is named below the table.

@@ -15,6 +15,7 @@ from memq.core.storage.local import LocalStorage
 from memq.core.wire import messages as m
 from memq.errors import (
     ConfigError,
+    CorruptDataError,
     DataLossError,
     StorageError,
     UnknownTopicError,
@@ -109,6 +110,20 @@ async def test_a_cluster_from_before_gets_its_node_from_the_next_that_joins(clus
     assert made(cluster).broker == "one"
 
 
+@follows("stop all brokers and delete it; the next to start makes it anew")
+async def test_a_node_that_is_damaged_lets_nobody_join(cluster):
+    """What the others have is not known then."""
+    await cluster.start("one")
+    await cluster.stop("one")
+    session = await cluster.zookeeper.open()
+    await session.set(NODE, b"?", 0)
+    with pytest.raises(CorruptDataError, match="'/cluster' must hold what the brokers have"):
+        await cluster.start("one")
+    await session.delete(NODE, 1)
+    await cluster.start("one")
+    assert made(cluster).broker == "one"
+
+
 async def test_a_storage_that_does_not_say_is_not_believed(cluster):
     """A broker that starts then may be retried; one that has seen the object before joins again."""
     (one,) = await cluster.start("one")
@@ -173,6 +188,7 @@ async def test_brokers_join_again_when_zookeeper_was_restored(cluster):
     assert (await c.write(1)).offset > first.offset
 
 
+@follows("Restore it from a backup, or correct the option zookeeper")
 async def test_an_empty_zookeeper_is_not_believed(cluster):
     """Nobody joins it, whether it runs or starts; with the backup all go on by themselves."""
     (one,) = await cluster.start("one")
@@ -189,7 +205,7 @@ async def test_an_empty_zookeeper_is_not_believed(cluster):
     await cluster.all_owned("t")
 
 
-@follows("delete that to do without it")
+@follows("so it is not served. Restore a newer one, or")
 async def test_a_topic_that_zookeeper_has_lost_is_refused_and_not_made_anew(cluster):
     """It was made after the backup: its notifications are in Kafka, under another incarnation."""
     (one,) = await cluster.start("one")
@@ -211,7 +227,6 @@ async def test_a_topic_that_zookeeper_has_lost_is_refused_and_not_made_anew(clus
             await admin.describe_topic("after")
 
 
-@follows("restart the brokers to take it")
 async def test_a_topic_that_is_as_it_was_before_it_was_altered_is_refused(cluster):
     """Its retention may have been shorter, and so would delete what is to be kept."""
     (one,) = await cluster.start("one")

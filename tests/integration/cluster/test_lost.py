@@ -12,6 +12,7 @@ from memq import AsyncAdminClient, AsyncProducer
 from memq.broker import governing, membership, traffic
 from memq.core.governor.nodes import DRAINING, MEMBERS
 from memq.errors import MemqError
+from tests.advice import follows
 from tests.integration.broker.support import until
 
 
@@ -75,6 +76,19 @@ async def test_a_broker_that_comes_back_is_lost_no_more(cluster):
     cluster.zookeeper.restore(two.sessions[-1])
     await until_lost(one)
     assert counted(one) == (2, 2)
+
+
+@follows("delete it; that broker makes it anew when it registers")
+async def test_a_member_whose_node_is_damaged_is_expected_when_it_registers_anew(cluster):
+    """What cannot be understood names nobody who is lost."""
+    one, two = await cluster.start("one", "two")
+    await until(lambda: counted(one) == (2, 2))
+    session, path = await cluster.zookeeper.open(), MEMBERS.child("two")
+    await session.set(path, b"?", (await session.get(path)).version)
+    await session.delete(path, (await session.get(path)).version)
+    cluster.zookeeper.expire(two.sessions[-1])
+    await until(lambda: "two" in cluster.zookeeper.names(MEMBERS.path))
+    await until_lost(one)
 
 
 async def test_a_broker_that_was_stopped_is_not_lost(cluster, caplog):
