@@ -58,7 +58,7 @@ class AdminServer:
         self._lags = lags
         self._runner: web.AppRunner | None = None
         self._server: asyncio.Server | None = None
-        self._open: dict[web.RequestHandler, None] = {}  # oldest first
+        self._open: dict[web.RequestHandler, asyncio.TimerHandle] = {}  # oldest first
         self.port = 0
 
     async def start(self) -> None:
@@ -95,6 +95,8 @@ class AdminServer:
         await self._lags.stop()
         if self._server is not None:
             self._server.close()
+        for handler in list(self._open):
+            self._end(handler)
         if self._runner is not None:
             await self._runner.cleanup()
 
@@ -105,13 +107,13 @@ class AdminServer:
         while len(self._open) >= MAX_CONNECTIONS:
             self._end(next(iter(self._open)))
         handler = self._runner.server()
-        self._open[handler] = None
-        asyncio.get_running_loop().call_later(REQUEST_S, self._end, handler)
+        loop = asyncio.get_running_loop()
+        self._open[handler] = loop.call_later(REQUEST_S, self._end, handler)
         return handler
 
     def _end(self, handler: web.RequestHandler) -> None:
         """End a connection, if it has not ended; what it did not take of its answer is dropped."""
-        self._open.pop(handler, None)
+        self._open.pop(handler).cancel()
         if handler.transport is not None:
             handler.transport.abort()
 

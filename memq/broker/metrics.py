@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from memq.core.wire.messages import PartitionLag
     from memq.core.write_partition_effects import RingBatch
 
+_BYTES = "_bytes"
 _LATENCY_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
@@ -101,16 +102,12 @@ class StorageRequests(Collector):
 
     def collect(self) -> Iterator[CounterMetricFamily]:
         """The counters, as Prometheus wants them."""
-        requests = CounterMetricFamily(
-            "memq_storage_requests", "Requests to an object store.", labels=["kind"]
-        )
-        carried = CounterMetricFamily(
-            "memq_storage_bytes", "Bytes of objects in these.", labels=["kind"]
-        )
-        for kind, count in sorted(self.counts.items()):
-            name = kind.removesuffix("_bytes")
-            (requests if name == kind else carried).add_metric([name], count)
-        yield from (requests, carried)
+        sizes = {kind for kind in self.counts if kind.endswith(_BYTES)}
+        requests = {kind: self.counts[kind] for kind in self.counts.keys() - sizes}
+        carried = {kind.removesuffix(_BYTES): self.counts[kind] for kind in sizes}
+        asked, held = "Requests to an object store.", "Bytes of objects in these."
+        yield _counters("memq_storage_requests", asked, "kind", requests)
+        yield _counters("memq_storage_bytes", held, "kind", carried)
         yield CounterMetricFamily(
             "memq_uploads_hedged", "Uploads made a second time beside the first.", self.hedges()
         )
@@ -145,18 +142,20 @@ class Traffic(Collector):
 
     def collect(self) -> Iterator[CounterMetricFamily]:
         """The counters, as Prometheus wants them."""
-        every = CounterMetricFamily(
-            "memq_network_bytes", "Bytes from clients and to them.", labels=["direction"]
-        )
-        crossed = CounterMetricFamily(
-            "memq_cross_zone_bytes", "Those of clients in other zones.", labels=["direction"]
-        )
         within, across = self.within, self.across
-        every.add_metric(["in"], within.received + across.received)
-        every.add_metric(["out"], within.sent + across.sent)
-        crossed.add_metric(["in"], across.received)
-        crossed.add_metric(["out"], across.sent)
-        yield from (every, crossed)
+        received, sent = within.received + across.received, within.sent + across.sent
+        every, crossed = "Bytes from clients and to them.", "Those of clients in other zones."
+        counts = {"in": received, "out": sent}
+        yield _counters("memq_network_bytes", every, "direction", counts)
+        counts = {"in": across.received, "out": across.sent}
+        yield _counters("memq_cross_zone_bytes", crossed, "direction", counts)
+
+
+def _counters(name: str, doc: str, label: str, counts: Mapping[str, int]) -> CounterMetricFamily:
+    family = CounterMetricFamily(name, doc, labels=[label])
+    for value, count in sorted(counts.items()):
+        family.add_metric([value], count)
+    return family
 
 
 class Metrics:

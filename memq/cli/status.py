@@ -36,8 +36,9 @@ memq status -b broker-1:6367,broker-2:6367 -o json
 @connection_options
 @output_option
 def status(*, timeout: str, bootstrap: str, token: str, output: str) -> None:
-    """Show whether all is well: brokers, the services behind them, watermarks, lag, disks.
+    """Show whether all is well, and if not, what is wrong.
 
+    That is of brokers, the services behind them, watermarks, disks and the worst lag of a group.
     The first line says what is wrong. The exit code is 0 when all is well, 1 when something is
     wrong, and 2 when no broker answers. WATERMARK is the age of the oldest one of a broker.
     """

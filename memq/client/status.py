@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
+from memq.core.units import iso_ms
 from memq.core.wire.messages import DescribeCluster, DescribeClusterAnswer
 from memq.errors import MemqError
 
@@ -56,9 +57,9 @@ class ClusterStatus(NamedTuple):
     def _of_brokers(self, said: set[str]) -> Iterator[str]:
         for name, why in self.silent.items():
             yield f"broker {name} does not answer: {why}; start it, or look at its log"
-        for lost in getattr(self.cluster, "lost", ()):
-            if lost.id not in self.silent:
-                yield f"broker {lost.id} is lost; start it again"
+        for name, lost_ms in getattr(self.cluster, "lost", {}).items():
+            if name not in self.silent:
+                yield f"broker {name} is lost since {iso_ms(lost_ms)}; start it again"
         for broker in self.brokers:
             for reason in broker.not_ready:
                 if reason not in said:

@@ -182,7 +182,9 @@ def run(folder: Path, minutes: float, only: str) -> list[str]:
         end_s = time.monotonic() + minutes * 60
         while time.monotonic() < end_s:
             if only in first[0]:
-                wrong += carry_out(bootstrap, *first)
+                found_wrong = carry_out(bootstrap, *first)
+                print(*(f"WRONG {each}" for each in found_wrong), sep="\n", end="")
+                wrong += found_wrong
             first = next(planned)
         load.end()
         wrong += check(bootstrap, load)

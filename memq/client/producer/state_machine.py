@@ -322,7 +322,7 @@ class ProducerStateMachine:
         if now_s < written_s + patience_s:
             return None
         address = first.partition.host if first.link is None else first.link.address
-        return address, str(self._last_error or "")
+        return address, str(self._last_error) if first.attempts else ""
 
     # -- events -----------------------------------------------------------------------------
 
