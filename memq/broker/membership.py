@@ -53,6 +53,7 @@ from memq.errors import (
     QueueError,
     SessionLostError,
     UnavailableError,
+    VersionConflictError,
 )
 
 if TYPE_CHECKING:
@@ -392,7 +393,9 @@ class Membership:
                     said = loads
                 await self.governing.note_lost()
                 await context.times.keep(context.now())
-            except (UnavailableError, ChangeUncertainError, QueueError) as exc:
+            except (
+                UnavailableError, ChangeUncertainError, QueueError, VersionConflictError
+            ) as exc:  # fmt: skip
                 log.warning("traffic is not reported, or the time not saved; soon again: %s", exc)
             moves = await self._topics.wait_moves(moves, REPORT_S)
 
