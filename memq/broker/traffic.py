@@ -52,9 +52,8 @@ class TrafficMeter:
                 passed_s = now_s - last.at_s
                 rate = (total - last.total_bytes) / passed_s
                 # What was before the first of it does not count: unknown is not zero.
-                weight = math.expm1(-passed_s / OVER_S) / math.expm1(
-                    (last.since_s - now_s) / OVER_S
-                )
+                all_s = now_s - last.since_s
+                weight = math.expm1(-passed_s / OVER_S) / math.expm1(-all_s / OVER_S)
                 smooth = last.bytes_per_s + weight * (rate - last.bytes_per_s)
                 measured[key] = _Measured(total, now_s, smooth, last.since_s)
         self._measured = measured

@@ -438,7 +438,7 @@ def test_what_a_person_asked_for_waits_until_loads_are_known_but_not_for_ever():
     cluster.settle()
     cluster.governor.broker_registered(BrokerResources("b"))
     cluster.governor.rebalance_requested()
-    cluster.settle(1)
+    assert cluster.settle(1) == []
     assert cluster.settle(MOVE_TIMEOUT_MS - 2_000) == []
     cluster.settle(2_000)
     assert counts(cluster) == {"a": 10, "b": 10}
