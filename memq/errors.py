@@ -195,10 +195,15 @@ class NotOwnerError(MemqError):
 
 
 class StorageError(MemqError):
-    """The storage refused or failed an operation; the message names key and cause."""
+    """The storage refused or failed an operation; the message names key and cause.
+
+    Attributes:
+        refused: the storage has answered, and does not let us do this.
+    """
 
     code = "storage"
     retriable = True
+    refused = False
 
 
 class ObjectNotFoundError(MemqError):

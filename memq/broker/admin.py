@@ -1,13 +1,22 @@
-"""Admin HTTP: /health, /ready, /metrics (Prometheus), /status and /topics/NAME (JSON)."""
+"""Admin HTTP: /health, /ready, /metrics (Prometheus), /status and /topics/NAME (JSON).
+
+It asks for no token, and must not take from clients what they need: a connection is for one
+request, which has `REQUEST_S`, and the oldest one makes room for the next when there are
+`MAX_CONNECTIONS`.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
+import msgspec
 from aiohttp import web
 
+from memq.broker.metrics import version
 from memq.broker.object_root import MAX_MISSING_NAMED
-from memq.errors import MemqError, UnavailableError
+from memq.core.wire.messages import BrokerStatus
+from memq.errors import MemqError, NotHostedError, UnavailableError, UnknownTopicError
 
 if TYPE_CHECKING:
     from memq.broker.connection import Connections
@@ -15,6 +24,8 @@ if TYPE_CHECKING:
     from memq.broker.group_lag import GroupLags
     from memq.broker.topics import Topics
 
+MAX_CONNECTIONS = 64  # a scrape and some probes of supervisors at a time
+REQUEST_S = 10.0  # for a request and its answer; Prometheus waits no longer
 
 _PAGES = """\
 /health       whether the broker runs
@@ -46,6 +57,8 @@ class AdminServer:
         self._connections = connections
         self._lags = lags
         self._runner: web.AppRunner | None = None
+        self._server: asyncio.Server | None = None
+        self._open: dict[web.RequestHandler, asyncio.TimerHandle] = {}  # oldest first
         self.port = 0
 
     async def start(self) -> None:
@@ -65,28 +78,53 @@ class AdminServer:
                 web.get("/topics/{topic}", self._topic),
             ]
         )
+        app.on_response_prepare.append(_close_after)
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
-        config = self._context.config
+        config, loop = self._context.config, asyncio.get_running_loop()
         try:
-            await web.TCPSite(self._runner, config.host, config.admin_port).start()
+            self._server = await loop.create_server(self._accept, config.host, config.admin_port)
         except (OSError, ValueError) as exc:
             raise UnavailableError(
                 f"cannot listen on {config.host}:{config.admin_port}: {exc}; set another admin_port"
             ) from exc
-        self.port = self._runner.addresses[0][1]
+        self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
         """Stop listening."""
         await self._lags.stop()
+        if self._server is not None:
+            self._server.close()
+        for handler in list(self._open):
+            self._end(handler)
         if self._runner is not None:
             await self._runner.cleanup()
+
+    def _accept(self) -> web.RequestHandler:
+        """The protocol of a new connection, whose time begins to run."""
+        assert self._runner is not None  # noqa: S101 - it was set up
+        assert self._runner.server is not None  # noqa: S101
+        while len(self._open) >= MAX_CONNECTIONS:
+            self._end(next(iter(self._open)))
+        handler = self._runner.server()
+        loop = asyncio.get_running_loop()
+        self._open[handler] = loop.call_later(REQUEST_S, self._end, handler)
+        return handler
+
+    def _end(self, handler: web.RequestHandler) -> None:
+        """End a connection, if it has not ended; what it did not take of its answer is dropped."""
+        self._open.pop(handler).cancel()
+        if handler.transport is not None:
+            handler.transport.abort()
 
     async def _pages(self, _: web.Request) -> web.Response:
         return web.Response(text=_PAGES)
 
     async def _health(self, _: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
+        reasons = self._context.not_ready()  # which a restart would not change
+        return web.Response(
+            text=f"ok, but not ready: {'; '.join(reasons)}\n" if reasons else "ok\n"
+        )
 
     async def _ready(self, _: web.Request) -> web.Response:
         reasons = self._context.not_ready()
@@ -107,11 +145,40 @@ class AdminServer:
         metrics.answers_limit.set(scheduler.limit_bytes)
         for hosted in self._topics.hosted():
             hosted.count_received(metrics)
-            marks_ms = [each.stored_through_ms() for each in hosted.partitions.values()]
-            if marks_ms:
-                metrics.watermark.labels(hosted.topic.name).set(min(marks_ms) / 1000)
+        metrics.keep(self._topics.running_names())
+        for _late_ms, mark_ms, topic in self._watermarks():
+            metrics.watermark.labels(topic).set(mark_ms / 1000)
+        for state in self._context.services.states():
+            metrics.up.labels(state.name).set(state.since_ms is None)
+        for folder, count in self._context.disk.free_bytes.items():
+            metrics.free.labels(folder).set(count)
+        metrics.ready.set(not self._context.not_ready())
         return web.Response(
             body=metrics.render(), headers={"Content-Type": "text/plain; version=0.0.4"}
+        )
+
+    def _watermarks(self) -> list[tuple[int, int, str]]:
+        """Of each topic of which a write partition runs here: when it is late, watermark, name."""
+        return [
+            (min(marks_ms) + hosted.topic.config.batch_age_ms, min(marks_ms), hosted.topic.name)
+            for hosted in self._topics.hosted()
+            if (marks_ms := [each.stored_through_ms() for each in hosted.partitions.values()])
+        ]
+
+    def describe(self) -> BrokerStatus:
+        """What this broker says of itself."""
+        context, now_ms = self._context, self._context.now().wall_ms
+        late_ms, mark_ms, topic = min(self._watermarks(), default=(now_ms, now_ms, ""))
+        return BrokerStatus(
+            id=context.config.broker_id,
+            address=context.address,
+            version=version(),
+            not_ready=context.not_ready(),
+            services=context.services.states(),
+            late_topic=topic,
+            watermark_age_ms=now_ms - mark_ms,
+            late_ms=now_ms - late_ms,
+            free_bytes=context.disk.free_bytes,
         )
 
     async def _status(self, _: web.Request) -> web.Response:
@@ -134,6 +201,7 @@ class AdminServer:
                 "address": context.address,
                 "ready": not context.not_ready(),
                 "not_ready": context.not_ready(),
+                "services": [msgspec.structs.asdict(each) for each in context.services.states()],
                 "connections": len(self._connections),
                 "memory_used_bytes": memory.used_bytes,
                 "memory_idle_bytes": memory.idle_bytes,
@@ -157,20 +225,29 @@ class AdminServer:
         try:
             hosted = self._topics.get(name)
             # First the watermark: what it covers is then sure to lie before the ends.
-            mark_ms = min((await hosted.watermarks())[0])
+            if not hosted.partitions:
+                raise NotHostedError(f"this broker hosts no write partition of topic {name!r}")
+            marks_ms = [each for each in (await hosted.watermarks())[0] if each >= 0]
             offsets = [
                 await self._context.queue.offsets(hosted.topic.queue_topic, partition)
                 for partition in range(hosted.topic.config.read_partitions)
             ]
         except MemqError as exc:
-            return web.json_response({"error": exc.code, "message": str(exc)}, status=404)
+            status = 404 if isinstance(exc, NotHostedError | UnknownTopicError) else 503
+            return web.json_response({"error": exc.code, "message": str(exc)}, status=status)
         return web.json_response(
             {
                 "topic": name,
-                "stored_through_ms": mark_ms,
+                "stored_through_ms": min(marks_ms, default=None),
                 "read_partitions": [
                     {"partition": number, "start": start, "end": end}
                     for number, (start, end) in enumerate(offsets)
                 ],
             }
         )
+
+
+async def _close_after(_: web.Request, response: web.StreamResponse) -> None:
+    """Let no connection wait for a request that may never come."""
+    response.force_close()
+    response.headers["Connection"] = "close"

@@ -51,6 +51,7 @@ from memq.core.topic import INCARNATION_DIGITS, TopicConfig
 from memq.core.wire.messages import BrokerInfo
 from memq.errors import (
     ClosedError,
+    DataLossError,
     InvalidRequestError,
     MemqError,
     NotHostedError,
@@ -124,6 +125,7 @@ class ClusterTopics(Topics):
         self._catalog: SharedCatalog | None = None  # of the session, while there is one
         self._session = 0  # counts them; what began in an earlier one comes to nothing
         self._stored: dict[str, _Stored] = {}
+        self._taken_back: dict[str, str] = {}  # topics that are not served, and why
         self._brokers: Mapping[str, BrokerNode] = {}
         self._wanted: dict[str, asyncio.Event] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -166,12 +168,41 @@ class ClusterTopics(Topics):
     def topic_changed(self, name: str, topic: Topic | None, version: int = -1) -> None:
         """What the node of a topic says; None when there is none."""
         stored = self._stored.get(name, _Stored())
-        self._store(name, stored._replace(topic=topic, version=version))
+        self._taken_back.pop(name, None)
+        known = stored.topic
+        if known is None or topic is None or known.incarnation != topic.incarnation:
+            older = False
+        else:
+            older = version < stored.version or (version == stored.version and topic != known)
+        if older:
+            what = "is there as it was before it was altered"
+            self._take_back(name, what, "restart the brokers to take it")
+        else:
+            self._store(name, stored._replace(topic=topic, version=version))
 
     def assignment_changed(self, name: str, assignment: TopicAssignment | None) -> None:
         """What the assignment node of a topic says; None when there is none."""
         stored = self._stored.get(name, _Stored())
         self._store(name, stored._replace(assignment=assignment))
+
+    def in_queue(self, queue_topics: Collection[str]) -> None:
+        """The queue has these topics, all of which the nodes ought to name."""
+        for queue_topic in queue_topics:
+            name = queue_topic.rpartition(".")[0]
+            topic = self._stored.get(name, _Stored()).topic
+            if topic is None or topic.queue_topic not in queue_topics:
+                there = f"{self._context.config.cluster_id}.{queue_topic}"
+                what = f"is not there, but {there} in Kafka is"
+                self._take_back(name, what, "delete that to do without it")
+
+    def _take_back(self, name: str, what: str, way_out: str) -> None:
+        """Serve no more what ZooKeeper has lost something of."""
+        self._taken_back[name] = (
+            f"topic {name!r} {what}: ZooKeeper was restored from an older backup, so it is not "
+            f"served. Restore a newer one, or {way_out}"
+        )
+        log.error("not served: %s", self._taken_back[name])
+        self._store(name, self._stored.get(name, _Stored()))
 
     def known(self) -> set[str]:
         """Names of all topics of which anything was told."""
@@ -184,7 +215,7 @@ class ClusterTopics(Topics):
         else:
             self._stored[name] = stored
         try:
-            self._know(name, stored.topic)
+            self._know(name, None if name in self._taken_back else stored.topic)
         except MemqError as exc:
             log.error("topic %s is not served as it is stored: %s", name, exc)  # noqa: TRY400 - expected, and told in full
         self._waiters.wake(name)
@@ -249,6 +280,8 @@ class ClusterTopics(Topics):
 
     def missing(self, name: str) -> MemqError:
         """Why a topic is not hosted."""
+        if name in self._taken_back:
+            return DataLossError(self._taken_back[name])
         stored = self._stored.get(name)
         if stored is not None and stored.topic is not None:
             return UnavailableError(f"topic {name!r} is being made or deleted; retry")
@@ -302,6 +335,8 @@ class ClusterTopics(Topics):
             UnavailableError: the coordination service does not say; or this broker has not seen a
                 topic that there is, for it stops, or hears of it late.
         """
+        if name in self._taken_back:
+            raise self.missing(name)
         with _asked_again():
             catalog = self._shared()
             try:
@@ -353,6 +388,8 @@ class ClusterTopics(Topics):
     async def _create(self, config: TopicConfig, request_id: str) -> HostedTopic:
         with _asked_again():
             catalog, name = self._shared(), config.name
+            if name in self._taken_back:
+                raise self.missing(name)
             try:
                 topic = await self._made_before(catalog, name, request_id)
             except UnknownTopicError:

@@ -20,6 +20,7 @@ import os
 import resource
 import socket
 import struct
+import sys
 import termios
 from collections import deque
 from typing import TYPE_CHECKING, cast
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FILES_BESIDE_CONNECTIONS = 2_000  # page files, objects being written, logs
+OTHER_FILES = 200  # of these, all but those of the queue
+FILES_OF_PARTITION = 4  # an idle read partition has 2 open, one that is written and read 4 to 6
 SHORT_OF_MEMORY = 10  # the stall timeout is divided by this while memory is full
 MIN_RATE_BYTES_S = 64 << 10  # a frame that comes slower than this, for long, is a stalled one
 SEND_SLICE_BYTES = 256 << 10  # what a large answer adds to the transport's buffer at a time
@@ -511,6 +514,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     def fail(self, correlation_id: int, error: MemqError) -> None:
         """Answer a request with an error, unless the connection is gone."""
+        error = self._context.services.explained(error)
         self.refused(error)
         if self._transport is not None:
             self.send(self._wire.fail(correlation_id, error))
@@ -603,18 +607,29 @@ def _unacked_bytes(fd: int) -> int:
     return int(struct.unpack("i", answer)[0])
 
 
-def raise_file_limit(connections: int) -> None:
-    """Raise the soft limit of open files so that the connections fit, up to the hard limit."""
+def raise_file_limit(connections: int) -> int:
+    """Raise the soft limit of open files to the hard one.
+
+    Returns:
+        How many read partitions of the embedded queue there may be: the files that they may open
+        are those that connections and all else leave.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + FILES_BESIDE_CONNECTIONS
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return
-    reachable = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (reachable, hard))
-    if reachable < wanted:
+    if resource.RLIM_INFINITY in (soft, hard):
+        limit = wanted if soft < wanted and soft != resource.RLIM_INFINITY else soft
+    else:
+        limit = hard
+    if limit != soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    if limit == resource.RLIM_INFINITY:
+        return sys.maxsize
+    if limit < wanted:
         log.warning(
             "the limit of open files is %d; %d connections want %d: raise `ulimit -Hn`",
-            reachable,
+            limit,
             connections,
             wanted,
         )
+        connections = min(connections, limit // 2)
+    return max(1, (limit - connections - OTHER_FILES) // FILES_OF_PARTITION)

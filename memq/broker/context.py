@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from memq.broker.data_dir import DiskSpace
 from memq.broker.metrics import Metrics
 from memq.broker.object_root import ObjectRoot, Presence
+from memq.broker.services import Services
 from memq.core.clock import CLOCKS_DIFFER_MS
 from memq.core.hedging import Hedging
 from memq.core.notification.kafka.queue import START_S
@@ -85,10 +86,12 @@ class BrokerContext:
         ready: it serves, and does not stop.
         stopping: it stops, and waits for its threads.
         leased: whether the broker certainly is part of its cluster, so that it may ack now.
+        apart: why it was not part of its cluster last; empty while it is.
         shared: whether other brokers share its queue and its storage.
         presence: what was found of its objects when they were looked for last.
         root: below which the storage has its objects.
         now: the broker's clock.
+        services: what they say that are behind the broker.
         warn: the log for what clients can cause, and cause again.
     """
 
@@ -110,10 +113,12 @@ class BrokerContext:
     ready: bool = False
     stopping: bool = False
     leased: Callable[[], bool] = lambda: True
+    apart: str = ""
     shared: bool = False
     presence: Presence = field(default_factory=Presence)
     root: ObjectRoot = field(init=False)
     now: Callable[[], ClockReading] = field(init=False)
+    services: Services = field(init=False)
     warn: RateLimitedLog = field(init=False)
 
     def __post_init__(self) -> None:
@@ -121,6 +126,10 @@ class BrokerContext:
         self.metrics.storage.counts = self.storage.requests
         self.metrics.storage.hedges = lambda: self.hedging.hedges
         self.now = self.times.clock
+        config = self.config
+        self.services = Services(
+            self.now, storage=self.root.uri, queue=config.queue, zookeeper=config.zookeeper
+        )
         self.warn = RateLimitedLog(log, self.runtime.mono_s)
 
     @property
@@ -142,9 +151,11 @@ class BrokerContext:
         """Why the broker should be given nothing to do now; none when it is ready."""
         if not self.ready:
             return ["it starts or stops"]
+        reasons = [*self.disk.reasons(self.now().mono_ms), *self.presence.reasons()]
         if not self.leased():
-            return ["it is not certain to be part of its cluster"]
-        return [*self.disk.reasons(self.now().mono_ms), *self.presence.reasons()]
+            why = f": {self.apart}" if self.apart else ""
+            reasons.append(f"it is not certain to be part of its cluster{why}")
+        return reasons + self.services.refusing()
 
     def check_lease(self) -> None:
         """To be called before something is promised to a client.

@@ -115,6 +115,9 @@ class DiskSpace:
     Args:
         folders: on the disks that it writes to; those of seams that are elsewhere are left out.
         free: bytes that are free at a folder.
+
+    Attributes:
+        free_bytes: of each folder, as looked at last.
     """
 
     def __init__(
@@ -122,6 +125,7 @@ class DiskSpace:
     ) -> None:
         self._folders = folders
         self._free = free
+        self.free_bytes: dict[str, int] = {}
         self._short: list[str] = []
         self._failure = ""
         self._failed_ms: int | None = None
@@ -140,6 +144,7 @@ class DiskSpace:
             except OSError as exc:
                 short.append(f"the disk of {folder} does not answer: {exc.strerror or exc}")
                 continue
+            self.free_bytes[str(folder)] = free
             if free < needed_bytes:
                 short.append(
                     f"the disk of {folder} has {format_size_bytes(free)} free, and the next Batch "

@@ -12,13 +12,14 @@ more, `LANDING_S` after they were removed, before the topic is forgotten.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 from typing import TYPE_CHECKING, Protocol
 
 from memq.core.retry import Backoff
 from memq.core.units import counted
-from memq.errors import MemqError
+from memq.errors import MemqError, UnknownTopicError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,12 +27,29 @@ if TYPE_CHECKING:
 
     from memq.broker.context import BrokerContext
     from memq.core.governor.topics import Topic
+    from memq.core.notification.queue import NotificationQueue
 
 log = logging.getLogger(__name__)
 
 BACKOFF = Backoff(base_s=2.0, cap_s=60.0)  # nobody waits for it
 LANDING_S = 60.0  # after which no put lands any more that was given up
 DELETE_AT_ONCE = 1_000  # objects; as many as S3 removes by one request
+
+
+async def was_published(topic: Topic, queue: NotificationQueue) -> bool:
+    """Whether a topic that was only announced has come to exist all the same.
+
+    A restore of ZooKeeper from a backup of the moment when it was made takes it back to that.
+    """
+    for partition in range(topic.config.read_partitions):
+        with contextlib.suppress(UnknownTopicError):
+            if any(await queue.offsets(topic.queue_topic, partition)):
+                log.error(
+                    "topic %s is not removed: it is announced only, and has notifications",
+                    topic.queue_topic,
+                )
+                return True
+    return False
 
 
 class DoomedTopics(Protocol):

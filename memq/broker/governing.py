@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from memq.broker.deletion import Deletions
+from memq.broker.deletion import Deletions, was_published
 from memq.core.governor.assignor import load_assignor
 from memq.core.governor.governor import Governor
 from memq.core.governor.mirror import Mirror
-from memq.core.governor.nodes import DOOMED, DRAINING, GOVERNOR, REBALANCE
+from memq.core.governor.nodes import BROKERS, DOOMED, DRAINING, GOVERNOR, MEMBERS, REBALANCE
 from memq.core.governor.runner import GovernorRunner
 from memq.core.topic import check_topic_name
+from memq.core.units import DAY_MS
 from memq.core.wire.messages import ClusterBroker, DescribeClusterAnswer, MovingPartition
 from memq.errors import (
+    ChangeUncertainError,
     NodeExistsError,
     NoNodeError,
     NotHostedError,
@@ -37,20 +39,30 @@ if TYPE_CHECKING:
     from memq.core.governor.topics import Topic
 
 
+FORGET_MS = 7 * DAY_MS  # after which a lost broker is expected no more
+
+
 class Governing:
     """Stands for election, and governs while elected.
 
     Args:
         context: of the broker.
         brokers: those that live, by id, as they are now.
+        members: those that are expected, likewise.
 
     Raises:
         ConfigError: the assignor that the configuration names is not to be had.
     """
 
-    def __init__(self, context: BrokerContext, brokers: Mapping[str, BrokerNode]) -> None:
+    def __init__(
+        self,
+        context: BrokerContext,
+        brokers: Mapping[str, BrokerNode],
+        members: Mapping[str, BrokerNode],
+    ) -> None:
         self._context = context
         self._brokers = brokers
+        self._members = members
         self._assignor = load_assignor(context.config.assignor)
         self._deletions = Deletions(self, context)
         self._session: Coordination | None = None
@@ -85,7 +97,7 @@ class Governing:
         runner = self._runner = GovernorRunner(
             session,
             self._context.config.broker_id,
-            Governor(self._assignor),
+            Governor(self._assignor, services_refuse=self._context.services.refusing),
             registered_s=registered_s,
             runtime=self._context.runtime,
             on_change=lambda _: self._deletions.wanted(),
@@ -121,7 +133,12 @@ class Governing:
         if self._catalog is None or self._runner is None or not self._runner.elected:
             return []
         nodes = await self._catalog.doomed()
-        return [node.topic for node in nodes if node.by not in self._brokers]
+        return [
+            node.topic
+            for node in nodes
+            if node.by not in self._brokers
+            and not (node.by and await was_published(node.topic, self._context.queue))
+        ]
 
     async def withdraw(self, topic: Topic) -> bool:
         """See to it that whoever was making it cannot come to an end any more."""
@@ -165,7 +182,29 @@ class Governing:
             ],
             waiting_for=found.waiting_for,
             problem=found.problem,
+            lost={name: self._members[name].lost_ms for name in self._lost()},
         )
+
+    def _lost(self) -> list[str]:
+        """Ids of the members that do not live."""
+        return sorted(self._members.keys() - self._brokers.keys())
+
+    async def note_lost(self) -> None:
+        """As the one that governs: write down who is gone, and since when; forget it at last."""
+        session, now_ms = self._session, self._context.now().wall_ms
+        if session is None or self._runner is None or not self._runner.elected:
+            return
+        for name in self._lost():
+            with contextlib.suppress(NoNodeError, VersionConflictError, ChangeUncertainError):
+                node = await session.get(MEMBERS.child(name))
+                member = MEMBERS.decode(name, node.data)
+                if name in await session.children(BROKERS.path):
+                    continue  # it has registered, which is seen soon
+                if not member.lost_ms:
+                    lost = MEMBERS.encode(msgspec.structs.replace(member, lost_ms=now_ms))
+                    await session.set(MEMBERS.child(name), lost, node.version)
+                elif now_ms - member.lost_ms > FORGET_MS:
+                    await session.delete(MEMBERS.child(name), node.version)
 
     async def _who_governs(self) -> NotHostedError | UnavailableError:
         try:
@@ -178,7 +217,7 @@ class Governing:
         return NotHostedError(f"broker {governor!r} governs the cluster", broker.address)
 
     async def drain(self, broker_id: str, *, withdraw: bool) -> None:
-        """Have a broker emptied, or no more.
+        """Have a broker emptied, or no more; one that is lost is forgotten.
 
         Raises:
             InvalidRequestError: no broker can have this id.
@@ -187,7 +226,10 @@ class Governing:
         check_topic_name(broker_id)  # which broker ids must be like
         session, path = self._alive(), f"{DRAINING}/{broker_id}"
         with contextlib.suppress(NodeExistsError, NoNodeError):
-            if withdraw:
+            if broker_id in self._lost() and not withdraw:
+                path = MEMBERS.child(broker_id)
+                await session.delete(path, (await session.get(path)).version)
+            elif withdraw:
                 await session.delete(path, 0)
             else:
                 await session.create(path)

@@ -112,6 +112,7 @@ class Handlers:
         self.stored_groups = StoredGroups(context, topics, groups)
         self._lag = lag
         self._membership = membership
+        self.status: Callable[[], m.BrokerStatus]  # set by whoever has all of it
         self._batch_reads = asyncio.Semaphore(BATCH_READS)
         self._table: dict[type[m.Struct], Callable[[Any], Awaitable[m.Struct]]] = {
             m.Metadata: self._metadata,
@@ -191,7 +192,7 @@ class Handlers:
                 return max(MAX_NOTIFICATION_BYTES, min(request.max_bytes, MAX_FETCH_BYTES))
             case m.FetchBatch():
                 return max(1, min(request.length, self._context.config.max_body_bytes))
-            case m.Metadata(topics=None) | m.ListGroups() | m.DescribeCluster():
+            case m.Metadata(topics=None) | m.ListGroups() | m.DescribeCluster(own=False):
                 return PAGE_BYTES
             case m.FetchLag(positions=positions):
                 large = LAG_BYTES * min(len(positions), MAX_POSITIONS)
@@ -520,8 +521,15 @@ class Handlers:
 
     # -- the cluster ------------------------------------------------------------------------
 
-    async def _describe_cluster(self, request: m.DescribeCluster) -> m.DescribeClusterAnswer:  # noqa: ARG002 - it has no fields
-        return await self._cluster().describe()
+    async def _describe_cluster(self, request: m.DescribeCluster) -> m.DescribeClusterAnswer:
+        if request.own:
+            seen = [m.ClusterBroker(id=b.id, address=b.address) for b in self._topics.brokers()]
+            config = self._context.config
+            found = m.DescribeClusterAnswer(cluster_id=config.cluster_id, governor="", brokers=seen)
+        else:
+            found = await self._cluster().describe()
+        found.status = self.status()
+        return found
 
     async def _drain_broker(self, request: m.DrainBroker) -> m.Done:
         await self._cluster().drain(request.broker_id, withdraw=request.withdraw)

@@ -25,13 +25,17 @@ import itertools
 import logging
 from typing import TYPE_CHECKING, TypeVar
 
+from memq.broker.deletion import was_published
 from memq.broker.governing import Governing
+from memq.broker.identity import ClusterIdentity
 from memq.broker.traffic import TrafficMeter
 from memq.core.governor.mirror import Mirror
 from memq.core.governor.nodes import (
     ASSIGNMENTS,
     BROKERS,
+    DOOMED,
     LOADS,
+    MEMBERS,
     TOPICS,
     BrokerNode,
     Folder,
@@ -47,7 +51,9 @@ from memq.errors import (
     NodeExistsError,
     NoNodeError,
     QueueError,
+    SessionLostError,
     UnavailableError,
+    VersionConflictError,
 )
 
 if TYPE_CHECKING:
@@ -64,6 +70,7 @@ log = logging.getLogger(__name__)
 
 AGAIN = Backoff(base_s=0.2, cap_s=5.0)  # between attempts to join
 REPORT_S = 10.0  # how often traffic is reported, and running time saved
+SILENT_S = 1.5  # beyond when the leader was to be asked again; it answers within milliseconds
 SAME_LOAD = 0.1  # traffic that has changed by less is not reported
 
 
@@ -93,8 +100,11 @@ class Membership:
         self._mirrors: list[Mirror] = []
         self._stopping = False
         self._brokers: dict[str, BrokerNode] = {}
+        self._members: dict[str, BrokerNode] = {}
         self._registered_s = 0.0
-        self.governing = Governing(context, self._brokers)
+        self._problem = ""  # of the last session, or attempt at one
+        self._identity = ClusterIdentity(context)
+        self.governing = Governing(context, self._brokers, self._members)
         context.leased = self._leased
 
     def __repr__(self) -> str:
@@ -108,6 +118,13 @@ class Membership:
         if session is None or not self._registered:
             return False
         return session.lease.valid(self._context.runtime.boot_s())
+
+    def trouble(self) -> str:
+        """Why ZooKeeper does not serve this broker now; empty when it does."""
+        if self._session is None:
+            return self._problem
+        silent_s = self._session.lease.silent_s(self._context.runtime.boot_s())
+        return f"no answer for {silent_s:.0f} s" if silent_s > SILENT_S else ""
 
     # -- life -------------------------------------------------------------------------------
 
@@ -131,6 +148,10 @@ class Membership:
                 failures = 0
                 await self._serve()
             except MemqError as exc:
+                of_session = isinstance(exc, SessionLostError | UnavailableError)
+                self._problem, self._context.apart = (
+                    (str(exc), "") if of_session else ("", str(exc))
+                )
                 log.warning("broker %s is not part of the cluster: %s", self._id, exc)
             await self._leave()
             await asyncio.sleep(AGAIN.equal_jitter_s(failures, self._context.runtime.random))
@@ -152,6 +173,14 @@ class Membership:
     async def close(self) -> None:
         """End the session; others may take over at once."""
         await self.governing.stop()
+        session, path = self._session, MEMBERS.child(self._id)
+        if session is not None and self._registered and self._stopping:
+            try:
+                await session.delete(path, (await session.get(path)).version)
+            except NoNodeError:
+                log.debug("nobody expects this broker")
+            except MemqError as exc:
+                log.warning("others take this broker for lost, as it cannot say goodbye: %s", exc)
         await self._end_session()
 
     # -- a session --------------------------------------------------------------------------
@@ -160,20 +189,28 @@ class Membership:
         context = self._context
         session = self._session = await self._open_session()
         await make_persistent(session)
+        await self._identity.check(session)
+        in_queue = await context.queue.topics()  # first: whatever comes to be is doomed before
+        doomed = await session.children(DOOMED.path)
         self._mirrors = [
             Mirror(session, BROKERS.path, self._broker_changed),
             Mirror(session, TOPICS.path, self._topic_changed),
             Mirror(session, ASSIGNMENTS.path, self._assignment_changed),
+            Mirror(session, MEMBERS.path, self._member_changed),
         ]
         for mirror in self._mirrors:
             await mirror.start()
-        brokers, topics, assignments = (mirror.nodes for mirror in self._mirrors)
+        brokers, topics, assignments, members = (mirror.nodes for mirror in self._mirrors)
         self._brokers.clear()
         for name, node in brokers.items():
             self._broker_changed(name, node)
+        for name in self._members.keys() | members.keys():
+            self._member_changed(name, members.get(name))
         for name in self._topics.known() | topics.keys() | assignments.keys():
             self._topic_changed(name, topics.get(name))
             self._assignment_changed(name, assignments.get(name))
+        doomed += await session.children(DOOMED.path)  # or was deleted meanwhile
+        self._topics.in_queue([name for name in in_queue if name not in doomed])
         context.times.clock.catch_up((await context.queue.times()).running_ms)
 
     async def _register(self) -> None:
@@ -200,6 +237,7 @@ class Membership:
                     break
         self._registered_s = self._context.runtime.mono_s()
         self._registered = True
+        self._context.apart = ""
 
     async def _serve(self) -> None:
         """Take over what is assigned to this broker, until the session does not serve any more."""
@@ -207,7 +245,8 @@ class Membership:
         assert session is not None  # noqa: S101 - it was joined
         catalog = SharedCatalog(session, self._id, self._context.runtime)
         for left in await catalog.doomed():
-            if left.by == self._id:  # of a life before this one, which did not come to its end
+            # Of a life before this one, which did not come to its end.
+            if left.by == self._id and not await was_published(left.topic, self._context.queue):
                 await catalog.claim_removal(left.topic)
         self._topics.joined(catalog)
         log.info("broker %s is part of the cluster", self._id)
@@ -220,6 +259,7 @@ class Membership:
             spawn(self._watch_registration(session)),
             spawn(self._make_wanted()),
             spawn(self._topics.look_after()),
+            spawn(self._identity.watch()),
         ]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -274,6 +314,20 @@ class Membership:
             self._brokers.pop(name, None)
         self._topics.brokers_changed(self._brokers)
         self.governing.brokers_changed()
+        self._count()
+
+    def _member_changed(self, name: str, node: Node | None) -> None:
+        before, found = self._members.pop(name, None), self._decoded(MEMBERS, name, node)
+        if found is not None:
+            self._members[name] = found
+            if found.lost_ms and not (before and before.lost_ms):
+                log.warning("broker %s at %s is lost, and has not stopped", name, found.address)
+        self._count()
+
+    def _count(self) -> None:
+        count = self._context.metrics.brokers
+        count.labels("present").set(len(self._brokers))
+        count.labels("expected").set(len(self._brokers.keys() | self._members.keys()))
 
     def _topic_changed(self, name: str, node: Node | None) -> None:
         found = self._decoded(TOPICS, name, node)
@@ -326,33 +380,44 @@ class Membership:
     async def _report(self, session: Coordination) -> None:
         """Say what runs here and how much is written to it; keep how far time has come."""
         context, meter, moves = self._context, TrafficMeter(), -1
-        said: dict[Partition, float] | None = None
+        said: dict[Partition, float | None] | None = None
         while True:
             loads = meter.measure(self._topics.received(), context.runtime.mono_s())
             try:
+                if said is None:  # not before it has registered: who is a member only, is lost
+                    await self._say(session, MEMBERS.child(self._id), self._node())
                 if said is None or _differ(said, loads):
                     said = None
-                    await self._say(session, loads)
+                    node = LOADS.encode(LoadsNode.create(loads))
+                    await self._say(session, LOADS.child(self._id), node, ephemeral=True)
                     said = loads
+                await self.governing.note_lost()
                 await context.times.keep(context.now())
-            except (UnavailableError, ChangeUncertainError, QueueError) as exc:
+            except (
+                UnavailableError, ChangeUncertainError, QueueError, VersionConflictError
+            ) as exc:  # fmt: skip
                 log.warning("traffic is not reported, or the time not saved; soon again: %s", exc)
             moves = await self._topics.wait_moves(moves, REPORT_S)
 
-    async def _say(self, session: Coordination, loads: Mapping[Partition, float]) -> None:
-        path, data = LOADS.child(self._id), LOADS.encode(LoadsNode.create(loads))
+    async def _say(
+        self, session: Coordination, path: str, data: bytes, *, ephemeral: bool = False
+    ) -> None:
         try:
             found = await session.get(path)
         except NoNodeError:
-            await session.create(path, data, ephemeral=True)
+            await session.create(path, data, ephemeral=ephemeral)
         else:
             await session.set(path, data, found.version)
 
 
-def _differ(said: Mapping[Partition, float], loads: Mapping[Partition, float]) -> bool:
+def _differ(
+    said: Mapping[Partition, float | None], loads: Mapping[Partition, float | None]
+) -> bool:
     """Whether what was said is worth saying anew."""
     if said.keys() != loads.keys():
         return True
     return any(
-        abs(load - said[key]) > SAME_LOAD * max(load, said[key]) for key, load in loads.items()
+        old is None or new is None or abs(new - old) > SAME_LOAD * max(new, old)
+        for key, new in loads.items()
+        if (old := said[key]) != new
     )

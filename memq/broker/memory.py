@@ -99,8 +99,8 @@ class BodyMemory:
     def full_error(self) -> UnavailableError:
         """What a client is told that begins to produce while the memory is full."""
         return UnavailableError(
-            f"the broker's memory_bytes = {self.limit_bytes} are full: storage is slower than the "
-            "producers. Retry later"
+            f"the broker's memory_bytes = {self.limit_bytes} are full: storage or queue are slower "
+            "than the producers. Retry later"
         )
 
     # -- the bound --------------------------------------------------------------------------

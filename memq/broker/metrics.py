@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+from importlib import metadata
 from typing import TYPE_CHECKING, NamedTuple
 
 from prometheus_client import (
@@ -9,6 +11,7 @@ from prometheus_client import (
     Counter,
     Gauge,
     Histogram,
+    ProcessCollector,
     disable_created_metrics,
     generate_latest,
 )
@@ -16,13 +19,23 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from memq.core.clock import ClockReading
     from memq.core.wire.messages import PartitionLag
     from memq.core.write_partition_effects import RingBatch
 
+_BYTES = "_bytes"
 _LATENCY_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+
+@cache
+def version() -> str:
+    """Of memq; empty when it runs from a source tree that is not installed."""
+    try:
+        return metadata.version("memq")
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 class GroupLag(NamedTuple):
@@ -35,6 +48,15 @@ class GroupLag(NamedTuple):
 
 # The time at which a counter was made, in a series of its own beside each: nobody asks for it.
 disable_created_metrics()  # type: ignore[no-untyped-call]
+
+
+_LAG_GAUGES = {
+    "memq_group_lag_batches": "Batches that the group has not committed.",
+    "memq_group_lag_records": "LogMessages in those.",
+    "memq_group_lag_bytes": "Bytes of those.",
+    "memq_group_lag_seconds": "Age of the oldest LogMessage in those.",
+    "memq_group_removed": "1 where retention has removed what the group would have read next.",
+}
 
 
 class LagGauges(Collector):
@@ -54,29 +76,13 @@ class LagGauges(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """The gauges, as Prometheus wants them."""
         labels = ["group", "topic", "partition"]
-        batches = GaugeMetricFamily(
-            "memq_group_lag_batches", "Batches that the group has not committed.", labels=labels
-        )
-        records = GaugeMetricFamily(
-            "memq_group_lag_records", "LogMessages in those.", labels=labels
-        )
-        size = GaugeMetricFamily("memq_group_lag_bytes", "Bytes of those.", labels=labels)
-        seconds = GaugeMetricFamily(
-            "memq_group_lag_seconds", "Age of the oldest LogMessage in those.", labels=labels
-        )
-        removed = GaugeMetricFamily(
-            "memq_group_removed",
-            "1 where retention has removed what the group would have read next.",
-            labels=labels,
-        )
+        gauges = [GaugeMetricFamily(*each, labels=labels) for each in _LAG_GAUGES.items()]
         for group, topic, lag in self.rows:
-            values = [group, topic, str(lag.partition)]
-            batches.add_metric(values, lag.batches)
-            records.add_metric(values, lag.records)
-            size.add_metric(values, lag.size_bytes)
-            seconds.add_metric(values, lag.age_s(self.now_us))
-            removed.add_metric(values, lag.offset < lag.start)
-        yield from (batches, records, size, seconds, removed)
+            age_s, removed = lag.age_s(self.now_us), lag.offset < lag.start
+            values = (lag.batches, lag.records, lag.size_bytes, age_s, removed)
+            for gauge, value in zip(gauges, values, strict=True):
+                gauge.add_metric([group, topic, str(lag.partition)], value)
+        yield from gauges
         yield GaugeMetricFamily(
             "memq_group_lag_left_out", "Groups whose lag is not shown.", self.left_out
         )
@@ -96,16 +102,12 @@ class StorageRequests(Collector):
 
     def collect(self) -> Iterator[CounterMetricFamily]:
         """The counters, as Prometheus wants them."""
-        requests = CounterMetricFamily(
-            "memq_storage_requests", "Requests to an object store.", labels=["kind"]
-        )
-        carried = CounterMetricFamily(
-            "memq_storage_bytes", "Bytes of objects in these.", labels=["kind"]
-        )
-        for kind, count in sorted(self.counts.items()):
-            name = kind.removesuffix("_bytes")
-            (requests if name == kind else carried).add_metric([name], count)
-        yield from (requests, carried)
+        sizes = {kind for kind in self.counts if kind.endswith(_BYTES)}
+        requests = {kind: self.counts[kind] for kind in self.counts.keys() - sizes}
+        carried = {kind.removesuffix(_BYTES): self.counts[kind] for kind in sizes}
+        asked, held = "Requests to an object store.", "Bytes of objects in these."
+        yield _counters("memq_storage_requests", asked, "kind", requests)
+        yield _counters("memq_storage_bytes", held, "kind", carried)
         yield CounterMetricFamily(
             "memq_uploads_hedged", "Uploads made a second time beside the first.", self.hedges()
         )
@@ -140,18 +142,20 @@ class Traffic(Collector):
 
     def collect(self) -> Iterator[CounterMetricFamily]:
         """The counters, as Prometheus wants them."""
-        every = CounterMetricFamily(
-            "memq_network_bytes", "Bytes from clients and to them.", labels=["direction"]
-        )
-        crossed = CounterMetricFamily(
-            "memq_cross_zone_bytes", "Those of clients in other zones.", labels=["direction"]
-        )
         within, across = self.within, self.across
-        every.add_metric(["in"], within.received + across.received)
-        every.add_metric(["out"], within.sent + across.sent)
-        crossed.add_metric(["in"], across.received)
-        crossed.add_metric(["out"], across.sent)
-        yield from (every, crossed)
+        received, sent = within.received + across.received, within.sent + across.sent
+        every, crossed = "Bytes from clients and to them.", "Those of clients in other zones."
+        counts = {"in": received, "out": sent}
+        yield _counters("memq_network_bytes", every, "direction", counts)
+        counts = {"in": across.received, "out": across.sent}
+        yield _counters("memq_cross_zone_bytes", crossed, "direction", counts)
+
+
+def _counters(name: str, doc: str, label: str, counts: Mapping[str, int]) -> CounterMetricFamily:
+    family = CounterMetricFamily(name, doc, labels=[label])
+    for value, count in sorted(counts.items()):
+        family.add_metric([value], count)
+    return family
 
 
 class Metrics:
@@ -182,12 +186,15 @@ class Metrics:
         self.memory_limit = self._gauge("memq_memory_limit_bytes", "Bound of the sum of those.")
         self.answers = self._gauge("memq_answer_bytes", "Bytes of large answers held.")
         self.answers_limit = self._gauge("memq_answer_limit_bytes", "Bound of those.")
-        self.watermark = Gauge(
+        self.watermark = self._gauge(
             "memq_stored_through_seconds",
             "Watermark: everything acked before this time is published.",
-            ["topic"],
-            registry=self.registry,
+            "topic",
         )
+        self.up = self._gauge("memq_service_up", "0 while it refuses.", "service")
+        self.ready = self._gauge("memq_ready", "1 while /ready says so.")
+        self.free = self._gauge("memq_disk_free_bytes", "Bytes free on a disk.", "folder")
+        self._gauge("memq_build_info", "Always 1.", "version").labels(version()).set(1)
         self.latency = Histogram(
             "memq_batch_publish_seconds",
             "From a Batch's first Message to its notification.",
@@ -195,11 +202,36 @@ class Metrics:
             registry=self.registry,
             buckets=_LATENCY_BUCKETS_S,
         )
+        self.brokers = Gauge(
+            "memq_cluster_brokers",
+            "Brokers of the cluster that are there, and that have registered and not stopped.",
+            ["state"],
+            registry=self.registry,
+        )
+        self._stages = Histogram(
+            "memq_batch_stage_seconds",
+            "The same by stage.",
+            ["stage"],
+            registry=self.registry,
+            buckets=_LATENCY_BUCKETS_S,
+        )
+        self._of_topics = (
+            self.messages,
+            self.bytes,
+            self.duplicates,
+            self.batches,
+            self.records,
+            self.bytes_stored,
+            self.batches_failed,
+            self.latency,
+            self.watermark,
+        )
         self.lag = LagGauges()
         self.storage = StorageRequests()
         self.traffic = Traffic()
         for collector in (self.lag, self.storage, self.traffic):
             self.registry.register(collector)
+        ProcessCollector(registry=self.registry)
 
     def published(self, topic: str, batch: RingBatch, now: ClockReading) -> None:
         """Count a Batch that was published."""
@@ -209,6 +241,23 @@ class Metrics:
         self.records.labels(topic).inc(sealed.records)
         self.bytes_stored.labels(topic).inc(sealed.size_bytes)
         self.latency.labels(topic).observe((now.mono_ms - batch.opened.mono_ms) / 1000)
+        begun_ms = batch.opened.mono_ms
+        for stage, ended_ms in (
+            ("open", batch.sealed_mono_ms),
+            ("wait", batch.put_mono_ms),
+            ("put", batch.stored_mono_ms),
+            ("publish", now.mono_ms),
+        ):
+            self._stages.labels(stage).observe((ended_ms - begun_ms) / 1000)
+            begun_ms = ended_ms
+
+    def keep(self, topics: Collection[str]) -> None:
+        """Let go of the series of all topics but these: nothing of the others runs here."""
+        for metric in self._of_topics:
+            samples = [sample for family in metric.collect() for sample in family.samples]
+            for topic in {sample.labels["topic"] for sample in samples}.difference(topics):
+                metric.remove(topic)
+        self.lag.rows = [row for row in self.lag.rows if row.topic in topics]
 
     def render(self) -> bytes:
         """The text that Prometheus reads."""
@@ -217,5 +266,5 @@ class Metrics:
     def _counter(self, name: str, doc: str, label: str) -> Counter:
         return Counter(name, doc, [label], registry=self.registry)
 
-    def _gauge(self, name: str, doc: str) -> Gauge:
-        return Gauge(name, doc, registry=self.registry)
+    def _gauge(self, name: str, doc: str, *labels: str) -> Gauge:
+        return Gauge(name, doc, labels, registry=self.registry)

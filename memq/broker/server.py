@@ -31,6 +31,7 @@ from memq.broker.memory import BodyMemory
 from memq.broker.object_root import look_for_objects
 from memq.broker.own_topics import OwnTopics
 from memq.broker.retention import delete_expired, forget_expired, scan_orphans
+from memq.broker.services import PROBE_S
 from memq.broker.stored_groups import restore_groups
 from memq.broker.tokens import Tokens
 from memq.core.clock import BrokerClock, Timekeeper
@@ -46,10 +47,17 @@ from memq.core.runtime import SYSTEM, Runtime
 from memq.core.storage.open import local_folder, open_storage
 from memq.core.topic import AUDIT_TOPIC
 from memq.core.units import counted
-from memq.errors import ConfigError, MemqError, StorageError, UnavailableError
+from memq.errors import (
+    ConfigError,
+    MemqError,
+    ObjectNotFoundError,
+    StorageError,
+    UnavailableError,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
+    from typing import Any
 
     from memq.broker.config import BrokerConfig
     from memq.broker.hosted_topic import HostedTopic
@@ -66,6 +74,8 @@ QUEUE_BYTES = PAGE_BYTES + (1 << 20)  # a data page of the queue, an index page,
 TIDY_MS = 2_000  # memory that no body needed for so long, or twice as long, is freed
 TIDY_GROUPS_S = 1.0  # a group that has ended is stored as ended so much later
 LISTEN_BACKLOG = 4_096
+ASK_THREADS = 8  # a question that is given up holds one for some seconds longer
+NOT_THERE = "00/nothing"  # a key that no object has
 READ_THREADS = 8  # what clients read through the broker, and retention; none takes one of uploads
 
 
@@ -97,10 +107,12 @@ class Broker:
         self._given = (storage, queue)
         self._storage = storage
         self._queue: NotificationQueue | None = None
+        self._catalog: Catalog | None = None
         self.membership: Membership | None = None
         self._abandoned = False
         self._admin_http = admin_http
         self._server: asyncio.Server | None = None
+        self._asks = runtime.threads(ASK_THREADS, "memq-ask")
         self._background: list[asyncio.Task[None]] = []
         self._locks = contextlib.ExitStack()
 
@@ -123,7 +135,7 @@ class Broker:
             MemqError: something stored is damaged or cannot be read; the message names it.
             UnavailableError: the port is taken.
         """
-        raise_file_limit(self.config.max_connections)  # the queue opens many files as well
+        self._max_partitions = raise_file_limit(self.config.max_connections)
         fatal_errors = self._fatal_errors = FatalErrors()
         storage, queue = self._given
         objects = local_folder(self._storage_uri) if storage is None else None
@@ -168,6 +180,7 @@ class Broker:
         self.connections = Connections(self.context, self.handlers, self.tokens)
         group_lags = GroupLags(self.context, self.topics, lag)
         self.admin = AdminServer(self.context, self.topics, self.connections, group_lags)
+        self.handlers.status = self.admin.describe
         self._server = await self._listen()
         if self.membership is None:
             await self._begin_alone(objects)
@@ -177,9 +190,7 @@ class Broker:
             await self.admin.start()
         fatal_errors.watch(self.connections.foreign)
         await self._server.start_serving()
-        background = [self._sweep(), self._tidy_groups(), self._housekeep(), self._watch_disk()]
-        if self.membership is not None:
-            background.append(self.membership.run())
+        background = self._work()
         self._background = [fatal_errors.spawn("background", each) for each in background]
         self.context.ready = True
         log.info("broker %s is ready on %s", self.config.broker_id, self.address)
@@ -212,6 +223,7 @@ class Broker:
             await self.membership.close()
         await context.queue.close()
         context.storage.close()
+        self._asks.shutdown(wait=False, cancel_futures=True)
         for threads in (context.uploads, context.reads):
             threads.shutdown(wait=drained, cancel_futures=True)
         self._locks.close()
@@ -247,7 +259,9 @@ class Broker:
         config = self.config
         if is_embedded(config.queue):
             check_nothing_missing(self._directory, objects)
-            return await open_embedded(folder, self._runtime)
+            return await open_embedded(
+                folder, self._runtime, doomed=self._doomed, max_partitions=self._max_partitions
+            )
         return await open_kafka(
             config.queue,
             config.queue_options,
@@ -256,6 +270,11 @@ class Broker:
             runtime=self._runtime,
             on_failure=self._fatal_errors.report,
         )
+
+    def _doomed(self) -> list[str]:
+        """Topics of the queue that are only there to be deleted; it is locked by now."""
+        self._catalog = Catalog(self._directory / "topics")
+        return [topic.queue_topic for topic in self._catalog.doomed()]
 
     async def _begin_alone(self, objects: Path | None) -> None:
         """Take over all topics of the data directory."""
@@ -269,7 +288,7 @@ class Broker:
 
     def _make_topics(self) -> Topics:
         if not self.config.zookeeper:
-            catalog = Catalog(self._directory / "topics")
+            catalog = self._catalog or Catalog(self._directory / "topics")
             return OwnTopics(catalog, self.context, on_deleted=self.groups.forget_topic)
         topics = ClusterTopics(self.context, self.groups)
         self.membership = Membership(self.context, topics, self._open_coordination)
@@ -330,6 +349,19 @@ class Broker:
 
     # -- background -------------------------------------------------------------------------
 
+    def _work(self) -> list[Coroutine[Any, Any, None]]:
+        """What is done in the background, until the broker stops."""
+        context, services = self.context, self.context.services
+        work = [self._sweep(), self._tidy_groups(), self._housekeep(), self._watch_disk()]
+        work.append(self._watch_services())
+        if context.storage.remote:
+            work.append(services.storage.watch(self._ask_storage))
+        if not is_embedded(self.config.queue):
+            work.append(services.queue.watch(context.queue.check))
+        if self.membership is not None:
+            work.append(self.membership.run())
+        return work
+
     async def _sweep(self) -> None:
         """Look at timeouts now and then; cheaper than a timer for each connection."""
         next_tidy_ms = 0
@@ -349,11 +381,39 @@ class Broker:
     async def _watch_disk(self) -> None:
         """Look at the room on the disks, in a thread: a file system that hangs holds nothing up."""
         loop, disk = asyncio.get_running_loop(), self.context.disk
+        service = self.context.services.disk
         while True:
             configs = [hosted.topic.config for hosted in self.topics.hosted()]
             needed_bytes = QUEUE_BYTES + max((each.batch_bytes for each in configs), default=0)
-            disk.seen(await loop.run_in_executor(None, disk.look, needed_bytes))
+            with service.call(probe=True):
+                disk.seen(await loop.run_in_executor(None, disk.look, needed_bytes))
+            if reasons := disk.reasons(self.context.now().mono_ms):
+                service.failed("; ".join(reasons), certain=True)
             await asyncio.sleep(DISK_S)
+
+    async def _watch_services(self) -> None:
+        """See whether ZooKeeper serves this broker, and say which services refuse."""
+        services = self.context.services
+        while True:
+            await asyncio.sleep(PROBE_S / 2)
+            if self.membership is not None and (why := self.membership.trouble()):
+                services.zookeeper.failed(why, certain=True)
+            else:
+                services.zookeeper.worked()
+            services.tell()
+
+    async def _ask_storage(self) -> None:
+        """Read what is not there; that the storage says so, or does not tell us, is an answer."""
+        asked = asyncio.get_running_loop().run_in_executor(
+            self._asks, self.context.storage.get_range, NOT_THERE, 0, 1
+        )
+        try:
+            await asked
+        except ObjectNotFoundError:
+            return
+        except StorageError as exc:
+            if not exc.refused:
+                raise
 
     async def _tidy_groups(self) -> None:
         while True:
@@ -379,6 +439,7 @@ class Broker:
                 except MemqError as exc:
                     log.warning("%s: retention failed, later again: %s", hosted.topic.name, exc)
             await delete_expired(expired, self.context)
+            self.context.metrics.keep(self.topics.running_names())
             if scan:
                 next_scan_ms = self.context.now().mono_ms + self.config.orphan_interval_ms
             if self.context.presence.missing:

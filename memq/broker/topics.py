@@ -61,6 +61,10 @@ class Topics(abc.ABC):
         """The hosted topics."""
         return list(self._hosted.values())
 
+    def running_names(self) -> set[str]:
+        """Topics of which a write partition runs here."""
+        return {hosted.topic.name for hosted in self._hosted.values() if hosted.partitions}
+
     def get(self, name: str, incarnation: str = "") -> HostedTopic:
         """A hosted topic.
 

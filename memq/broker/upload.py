@@ -13,7 +13,6 @@ to try again, ends at once: it stores nothing more, and the Batch's memory is fr
 from __future__ import annotations
 
 import asyncio
-import logging
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 
     from memq.broker.context import BrokerContext
     from memq.core.write_partition_effects import RingBatch
-
-log = logging.getLogger(__name__)
 
 
 class Upload:
@@ -93,9 +90,8 @@ class Upload:
                 self._failed = exc
                 self._context.disk.failed(exc, self._context.now().mono_ms)
                 delay_s = retry.after(exc)
-                log.warning(
-                    "Batch %s: attempt %d failed: %s", self._batch.batch_id, retry.failures, exc
-                )
+                what = f"Batch {self._batch.batch_id}: attempt {retry.failures} failed: {exc}"
+                self._context.warn("upload", what)
             else:
                 return
             if not self._has_failed():
@@ -128,17 +124,19 @@ class Upload:
     # -- one put, with its hedge --------------------------------------------------------------
 
     async def _put(self) -> None:
-        self._threads = self.running()
+        context, self._threads = self._context, self.running()
         before = len(self._threads)
         try:
             async with asyncio.timeout(self._left_s()), self._turn():
-                await first_success(
-                    self._attempt,
-                    self._context.hedging,
-                    self._size_bytes,
-                    self._context.runtime.mono_s,
-                    may_hedge=self._context.storage.remote,
-                )
+                self._batch.put_mono_ms = self._batch.put_mono_ms or context.now().mono_ms
+                with context.services.storage.call():
+                    await first_success(
+                        self._attempt,
+                        context.hedging,
+                        self._size_bytes,
+                        context.runtime.mono_s,
+                        may_hedge=context.storage.remote,
+                    )
         except MemqError:
             raise
         except Exception as exc:

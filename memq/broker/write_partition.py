@@ -216,8 +216,9 @@ class WritePartition:
         while self._parked and self._parked[0].deadline_mono_ms <= now.mono_ms:
             self._unpark_first().refuse(
                 UnavailableError(
-                    f"{self._name}: storage is slower than the producers; no room came within "
-                    f"{self._context.config.park_timeout_ms} ms. Retry later"
+                    f"{self._name}: its Batches are not stored and published as fast as Messages "
+                    f"come; no room came within {self._context.config.park_timeout_ms} ms. Retry "
+                    "later"
                 )
             )
 
@@ -420,18 +421,21 @@ class WritePartition:
         try:
             await upload.run()
         except MemqError as exc:
-            log.error("%s: Batch %s was not stored: %s", self._name, batch.batch_id, exc)  # noqa: TRY400
+            what = f"{self._name}: Batch {batch.batch_id} was not stored: {exc}"
+            self._context.warn("not stored", what)
             self.processor.failed(batch, exc)
         else:
+            batch.stored_mono_ms = self._context.now().mono_ms
             self.processor.stored(batch)
         self._perform()
 
     async def _publish(self, effect: PublishBatches) -> None:
         context, processor = self._context, self.processor
         try:
-            offsets = await context.queue.publish(
-                self._queue_topic, processor.write_partition, effect.publications
-            )
+            with context.services.queue.call():
+                offsets = await context.queue.publish(
+                    self._queue_topic, processor.write_partition, effect.publications
+                )
         except PublishUncertainError as exc:
             log.error("%s: %s; reading back", self._name, exc)  # noqa: TRY400
             processor.publish_uncertain()
@@ -444,7 +448,8 @@ class WritePartition:
 
     async def _publish_failed(self, batches: list[RingBatch], error: MemqError) -> None:
         """Back off, then let the processor try again, or fail what is past its deadline."""
-        log.error("%s: notifications were not published: %s", self._name, error)
+        what = f"{self._name}: notifications were not published: {error}"
+        self._context.warn("not published", what)
         self._context.disk.failed(error, self._context.now().mono_ms)
         await asyncio.sleep(STORAGE_BACKOFF.full_jitter_s(1, self._context.runtime.random))
         self.processor.publish_failed(batches, error, self._context.now())

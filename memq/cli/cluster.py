@@ -6,7 +6,6 @@ import time
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from memq.cli.command import (
     Group,
@@ -17,9 +16,9 @@ from memq.cli.command import (
     output_option,
 )
 from memq.cli.completion import BrokerType
-from memq.cli.output import human_size, notice, progress_bar, show_json, show_one, table_text
+from memq.cli.output import human_size, notice, plain, progress_bar, show_json, show_one, table_text
 from memq.core.options import Option
-from memq.core.units import DAY_MS, counted
+from memq.core.units import DAY_MS, counted, iso_ms
 from memq.errors import InvalidRequestError, MemqError, RequestTimeoutError
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ memq cluster describe -o json
 @connection_options
 @output_option
 def describe(*, bootstrap: str, token: str, output: str) -> None:
-    """Show the brokers that live and what they own.
+    """Show the brokers, what they own, and which are lost.
 
     TRAFFIC is what comes to the write partitions that a broker owns, as measured last. What nobody
     owns, and what is on its way to another broker, is named below the table.
@@ -63,18 +62,13 @@ def describe(*, bootstrap: str, token: str, output: str) -> None:
     with connect_admin(bootstrap, token) as admin:
         found = admin.describe_cluster()
     if output == "json":
-        show_json(described(found))
+        show_json(plain(found))
     else:
         rows = [_row(each, found.governor) for each in found.brokers]
+        for name, lost_ms in found.lost.items():
+            state = f"lost since {iso_ms(lost_ms)}" if lost_ms else "lost"
+            rows.append(dict.fromkeys(_COLUMNS) | {"broker": name, "state": state})
         click.echo("\n".join([table_text(rows, _COLUMNS), *_notes(found)]))
-
-
-def described(found: DescribeClusterAnswer) -> Row:
-    """The whole of a description, as JSON has it."""
-    return msgspec.structs.asdict(found) | {
-        "brokers": [msgspec.structs.asdict(each) for each in found.brokers],
-        "moving": [msgspec.structs.asdict(each) for each in found.moving],
-    }
 
 
 def _row(broker: ClusterBroker, governor: str) -> Row:
@@ -111,6 +105,8 @@ def _notes(found: DescribeClusterAnswer) -> list[str]:
         lines.append(f"the assignor is not followed: {found.problem}")
     if not found.governor:
         lines.append("no broker governs now")
+    if found.status is not None:
+        lines += [f"{found.status.id}: {reason}" for reason in found.status.not_ready]
     return lines and ["", *lines]
 
 
@@ -156,6 +152,7 @@ def drain(
 
     That goes a few write partitions at a time. It is given nothing any more, also after a restart,
     until the drain is withdrawn. A broker that owns nothing can be stopped and nobody notices.
+    One that is lost is forgotten instead.
     Prints what it owns; the exit code is 1 when --wait ends and it still owns something.
     """
     if withdraw and wait:
@@ -177,8 +174,9 @@ def _check_there(admin: AdminClient, broker: str, *, withdraw: bool) -> None:
     Raises:
         InvalidRequestError: it does not.
     """
-    live = [each.id for each in admin.describe_cluster().brokers]
-    if broker not in live and not withdraw:
+    found = admin.describe_cluster()
+    live = [each.id for each in found.brokers]
+    if broker not in [*live, *found.lost] and not withdraw:
         raise InvalidRequestError(
             f"no broker {broker[:250]!r} lives; these do: {', '.join(live) or 'none'}"
         )

@@ -35,6 +35,7 @@ from memq.cli.offsets import offsets
 from memq.cli.output import replace_closed
 from memq.cli.produce import produce
 from memq.cli.recover import recover
+from memq.cli.status import status
 from memq.cli.table import table
 from memq.cli.topic import topic
 from memq.core.log_format import is_json
@@ -147,6 +148,7 @@ for command in (
     lag,
     cluster,
     batch,
+    status,
     audit,
     table,
     recover,

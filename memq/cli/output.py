@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from memq.core.log_format import is_json
 from memq.core.units import format_duration_ms
@@ -62,6 +63,15 @@ def table_text(
     cells = [[_cell(column, row[column]) for column in columns] for row in rows]
     heads = [(titles or {}).get(column, _title(column)) for column in columns]
     return tabulate(cells, heads, "plain", disable_numparse=True)
+
+
+def plain(value: Any) -> Any:
+    """Structs within a value as JSON has them, with all their fields."""
+    if isinstance(value, msgspec.Struct):
+        value = msgspec.structs.asdict(value)
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items()}
+    return [plain(each) for each in value] if isinstance(value, list) else value
 
 
 def show_json(value: object) -> None:

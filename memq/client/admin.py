@@ -14,6 +14,7 @@ from memq.client.audit.consumed import report_moved
 from memq.client.cluster import Cluster
 from memq.client.lag import group_lag
 from memq.client.start import check_start, resolve, time_ms
+from memq.client.status import LAG_S, ClusterStatus, cluster_status
 from memq.client.sync import EventLoopThread, SyncClient, sync, sync_close
 from memq.client.topic import ATTEMPT_S, TopicClient, pages_of_groups
 from memq.core.named_values import NO_VALUES
@@ -197,6 +198,25 @@ class AsyncAdminClient:
         answer, _ = await self._cluster.call(None, DescribeCluster())
         assert isinstance(answer, DescribeClusterAnswer)  # noqa: S101 - the wire checked the type
         return answer
+
+    async def status(self, timeout_s: float = 5.0) -> ClusterStatus:
+        """What every broker says of itself and of the services behind it, and who is silent.
+
+        It ends within `timeout_s`, also when brokers are frozen. `problems()` of it says in words
+        what is wrong. While something is, the lag of groups is not looked for.
+
+        Raises:
+            UnavailableError: no broker answers.
+        """
+        found = await cluster_status(self._cluster, timeout_s - LAG_S)
+        if found.problems():
+            return found
+        try:
+            async with asyncio.timeout(LAG_S):
+                lags = [each for each in await self.lag() if each.partitions]
+        except (MemqError, TimeoutError):
+            return found
+        return found._replace(worst_lag=max(lags, key=lambda lag: lag.total.records, default=None))
 
     async def drain_broker(self, broker_id: str, *, withdraw: bool = False) -> None:
         """Have a broker give away what it owns, and be given nothing; it goes on to live.
@@ -423,6 +443,7 @@ class AdminClient(SyncClient[AsyncAdminClient]):
     list_topics = sync(AsyncAdminClient.list_topics)
     describe_topic = sync(AsyncAdminClient.describe_topic)
     describe_cluster = sync(AsyncAdminClient.describe_cluster)
+    status = sync(AsyncAdminClient.status)
     drain_broker = sync(AsyncAdminClient.drain_broker)
     rebalance_cluster = sync(AsyncAdminClient.rebalance_cluster)
     offsets = sync(AsyncAdminClient.offsets)

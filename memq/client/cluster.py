@@ -25,7 +25,15 @@ from memq.client.profile import connection_of
 from memq.core.named_values import NO_VALUES
 from memq.core.retry import Retry, RetryLog
 from memq.core.runtime import SYSTEM, Runtime
-from memq.core.wire.messages import BrokerInfo, Metadata, MetadataAnswer, Struct, TopicInfo
+from memq.core.wire.messages import (
+    BrokerInfo,
+    DescribeCluster,
+    DescribeClusterAnswer,
+    Metadata,
+    MetadataAnswer,
+    Struct,
+    TopicInfo,
+)
 from memq.errors import (
     ClosedError,
     ConfigError,
@@ -341,6 +349,27 @@ class Cluster:
             self._choice.failed(address)
             raise
 
+    async def status(self, address: str, *, timeout_s: float) -> DescribeClusterAnswer:
+        """What a broker says of itself, and which others it sees.
+
+        It is asked on a connection of its own: one with Messages is not read while they wait.
+
+        Raises:
+            as `attempt`.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                connection = await self._connect(address)
+                try:
+                    request = DescribeCluster(own=True)
+                    answer, _ = await connection.request(request, timeout_s=timeout_s)
+                finally:
+                    await connection.close()
+        except TimeoutError as exc:
+            raise RequestTimeoutError(f"no answer within {timeout_s:.3g} s") from exc
+        assert isinstance(answer, DescribeClusterAnswer)  # noqa: S101 - the wire checked the type
+        return answer
+
     async def close(self) -> None:
         """Close every connection. May be called again."""
         self._closed = True
@@ -391,15 +420,18 @@ class Cluster:
         self._choice.answered(address)
         return answer
 
+    async def _connect(self, address: str) -> BrokerConnection:
+        return await BrokerConnection.open(
+            address,
+            client=self._client,
+            token=self._token,
+            zone=self._zone,
+            connect_timeout_s=CONNECT_TIMEOUT_S,
+        )
+
     async def _open(self, address: str) -> BrokerConnection:
         try:
-            connection = await BrokerConnection.open(
-                address,
-                client=self._client,
-                token=self._token,
-                zone=self._zone,
-                connect_timeout_s=CONNECT_TIMEOUT_S,
-            )
+            connection = await self._connect(address)
         finally:
             del self._opening[address]
         for other in [other for other, known in self._connections.items() if known.closed]:

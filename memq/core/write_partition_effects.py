@@ -44,6 +44,8 @@ class RingBatch:
         state: where it is; meaningless while it is open.
         sealed_mono_ms: when it was sealed.
         sealed_wall_ms: the same as it is written down: never before an earlier watermark or Batch.
+        put_mono_ms: when a thread first began to store it; 0 before.
+        stored_mono_ms: when it was stored; 0 before.
         deadline_mono_ms: when it fails if it is not published.
         partition: read partition that its notification goes to.
         key: of its object in storage.
@@ -62,6 +64,8 @@ class RingBatch:
     state: BatchState = BatchState.UPLOADING
     sealed_mono_ms: int = 0
     sealed_wall_ms: int = 0
+    put_mono_ms: int = 0
+    stored_mono_ms: int = 0
     deadline_mono_ms: int = 0
     partition: int = 0
     key: str = ""

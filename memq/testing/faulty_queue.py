@@ -25,6 +25,7 @@ _APPLICABLE = {
     "create_topic": _WRITE,
     "delete_topic": _WRITE,
     "topics": _NONE,
+    "service_id": _NONE,
     "fence": frozenset({"lose_answer"}),
     "release": _WRITE,
     "wait_released": _NONE,
@@ -36,6 +37,7 @@ _APPLICABLE = {
     "offset_at": _NONE,
     "offset_since": _NONE,
     "times": _NONE,
+    "check": _NONE,
     "save_times": _WRITE,
     "truncate": _WRITE,
     "commit": _WRITE,
@@ -109,6 +111,7 @@ class FaultyQueue:
     create_topic = _as_planned(NotificationQueue.create_topic)
     delete_topic = _as_planned(NotificationQueue.delete_topic)
     topics = _as_planned(NotificationQueue.topics)
+    service_id = _as_planned(NotificationQueue.service_id)
     release = _as_planned(NotificationQueue.release)
     wait_released = _as_planned(NotificationQueue.wait_released)
     fetch = _as_planned(NotificationQueue.fetch)
@@ -118,6 +121,7 @@ class FaultyQueue:
     offset_since = _as_planned(NotificationQueue.offset_since)
     times = _as_planned(NotificationQueue.times)
     save_times = _as_planned(NotificationQueue.save_times)
+    check = _as_planned(NotificationQueue.check)
     see_published = _as_planned(NotificationQueue.see_published)
     truncate = _as_planned(NotificationQueue.truncate)
     commit = _as_planned(NotificationQueue.commit)

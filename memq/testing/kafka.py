@@ -96,6 +96,7 @@ class InMemoryKafka:
         on_truncated: told of each partition, and of the offset before which all is gone.
 
     Attributes:
+        cluster_id: what it calls itself.
         latency_s: how long a request takes, least and most.
         marker_s: how long after a commit its markers are written, least and most.
         told_s: how long after that who follows is told, least and most; of the marker itself as
@@ -114,6 +115,7 @@ class InMemoryKafka:
         on_committed: Callable[[Place, Record], None] = lambda _place, _record: None,
         on_truncated: Callable[[Place, int], None] = lambda _place, _offset: None,
     ) -> None:
+        self.cluster_id = "in-memory"
         self.latency_s = self.marker_s = (0.0, 0.0)
         self.told_s: tuple[float, float] | None = (0.0, 0.0)
         self.cuts = 0.0
@@ -289,6 +291,11 @@ class InMemoryClient:
         """Remove a topic; an unknown one is fine."""
         await self.request()
         self._kafka.delete(name)
+
+    async def cluster_id(self) -> str:
+        """What Kafka calls its cluster."""
+        await self.request()
+        return self._kafka.cluster_id
 
     async def topics(self) -> dict[str, int]:
         """The number of partitions of each topic there is."""

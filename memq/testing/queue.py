@@ -122,6 +122,10 @@ class InMemoryQueue:
         self._shared.topics.pop(topic, None)
         self._wake(topic)
 
+    async def service_id(self) -> str:
+        """Empty: it is no service."""
+        return ""
+
     async def topics(self) -> list[str]:
         """The topics of this queue, sorted."""
         self._check_open()
@@ -193,6 +197,9 @@ class InMemoryQueue:
     async def see_published(self, topic: str) -> None:
         """Nothing is waited for: what is published is seen."""
         self._topic(topic)
+
+    async def check(self) -> None:
+        """It always answers."""
 
     async def fetch(
         self, topic: str, partition: int, offset: int, *, max_entries: int, max_bytes: int

@@ -19,6 +19,8 @@ the loops of several machines; all of them run in one thread.
     service.refuse(session)       # the same, and it cannot make another until `restore`
     service.expire(session)       # its ephemerals go now; it learns of it when it can
     service.stop()                # nobody is connected until `start`
+    backup = service.back_up()
+    service.roll_back(backup)     # all is as it was then; who has seen more is refused
 """
 
 from __future__ import annotations
@@ -171,6 +173,29 @@ class InMemoryZooKeeper:
             session.heard_s = self._loop.time()
             self._watch_over(session)
 
+    def back_up(self) -> Backup:
+        """All that the servers keep, as it is now."""
+        sessions = {key: (each.timeout_s, each.user) for key, each in self._sessions.items()}
+        names = {path: dict(each) for path, each in self._tree.names.items()}
+        return Backup(dict(self._tree.nodes), names, self._tree.transactions, sessions)
+
+    def roll_back(self, backup: Backup | None = None) -> None:
+        """Start again from a backup, or with nothing; sessions of then have their timeouts anew."""
+        self.stop()
+        before, self._tree = self._tree.nodes, _Tree(self._loop.time)
+        self._sessions = {}
+        if backup is not None:
+            self._tree.nodes, self._tree.transactions = dict(backup.nodes), backup.transactions
+            self._tree.names = {path: dict(each) for path, each in backup.names.items()}
+            self._sessions = {
+                key: _ServerSession(key, *each) for key, each in backup.sessions.items()
+            }
+        for path in before | self._tree.nodes:
+            if before.get(path) != self._tree.nodes.get(path):
+                self._on_changed(path, None)
+                self._on_changed(path, self.node(path))
+        self.start()
+
     # -- what the servers do ------------------------------------------------------------------
 
     def accepts(self, link: _ModelLink) -> bool:
@@ -180,6 +205,9 @@ class InMemoryZooKeeper:
     def shake_hands(self, connection: _Connection, sent_s: float) -> None:
         """Begin a session, or go on with it; or say that there is none."""
         link = connection.link
+        if link.seen > self._tree.transactions:  # it must try another server, which there is not
+            connection.drop()
+            return
         found = self._sessions.get(link.session_id)
         if found is None and link.session_id:
             connection.answer(lambda: link.ended("ZooKeeper says EXPIRED_SESSION"))
@@ -188,6 +216,7 @@ class InMemoryZooKeeper:
             found = _ServerSession(self._next_id, link.timeout_s, link.user)
             self._sessions[found.session_id] = found
             self._next_id += 1
+            self._tree.transactions += 1
         elif found.connection is not None and found.connection is not connection:
             found.connection.drop()
         found.connection = connection
@@ -225,7 +254,13 @@ class InMemoryZooKeeper:
             connection.link.loses_answer = False
             connection.link.reset()
         else:
-            connection.answer(lambda: answer(outcome))
+            seen = self._tree.transactions
+
+            def told() -> None:
+                connection.link.seen = max(connection.link.seen, seen)
+                answer(outcome)
+
+            connection.answer(told)
 
     def say_goodbye(self, connection: _Connection, answer: Callable[[Any], None]) -> None:
         """End a session that asks for it."""
@@ -272,6 +307,15 @@ class InMemoryZooKeeper:
 # -- the tree ---------------------------------------------------------------------------------
 
 
+class Backup(NamedTuple):
+    """What servers keep: nodes, names of children, how many transactions there were, sessions."""
+
+    nodes: dict[str, _Entry]
+    names: dict[str, dict[str, None]]
+    transactions: int
+    sessions: dict[int, tuple[float, str]]
+
+
 class _Event(NamedTuple):
     """What happened to a node, or to its children."""
 
@@ -293,7 +337,7 @@ class _Tree:
         self._clock_s = clock_s
         self.nodes: dict[str, _Entry] = {"/": _Entry(Node(b"", 0, 0, 0, 0), "")}
         self.names: dict[str, dict[str, None]] = {}  # of children, by path
-        self._transactions = 0
+        self.transactions = 0
 
     def get(self, path: str, user: str) -> Node:
         return self._found(path, user).node
@@ -304,7 +348,7 @@ class _Tree:
 
     def apply(self, changes: Iterable[Change], session: _ServerSession) -> list[_Event]:
         """Make all changes, or none; gives what happened."""
-        self._transactions += 1
+        self.transactions += 1
         before: list[tuple[str, _Entry | None]] = []
         events: list[_Event] = []
         try:
@@ -318,7 +362,7 @@ class _Tree:
         return events
 
     def remove_ephemerals(self, session_id: int) -> list[_Event]:
-        self._transactions += 1
+        self.transactions += 1
         paths = [path for path, entry in self.nodes.items() if entry.node.owner == session_id]
         for path in paths:
             self._put(path, None)
@@ -358,7 +402,7 @@ class _Tree:
             raise InvalidRequestError(f"{path!r} cannot be made: its parent is an ephemeral")
         owner = session.session_id if change.ephemeral else 0
         created_ms = int(self._clock_s() * 1000)
-        node = Node(bytes(change.data), 0, owner, self._transactions, created_ms)
+        node = Node(bytes(change.data), 0, owner, self.transactions, created_ms)
         self._put(path, _Entry(node, session.user))
         return _came_or_went(path)
 
@@ -492,13 +536,16 @@ class _ModelLink:
 
     Attributes:
         session_id: of the session; 0 before there is one.
+        reached: the servers took the latest connection.
+        seen: the latest transaction that was answered with, as kazoo's `last_zxid`.
     """
 
     def __init__(
         self, service: InMemoryZooKeeper, timeout_s: float, user: str, clock_s: Callable[[], float]
     ) -> None:
         self.timeout_s, self.user = timeout_s, user
-        self.session_id = 0
+        self.session_id = self.seen = 0
+        self.reached = False
         self.delay_s = 0.0
         self.frozen = self.refused = self.loses_answer = False
         self._service = service
@@ -603,7 +650,8 @@ class _ModelLink:
     def _connect(self) -> None:
         if self._over:
             return
-        if not self._service.accepts(self):
+        self.reached = self._service.accepts(self)
+        if not self.reached:
             self._loop.call_later(RECONNECT_S, self._connect)
             return
         to_server = _Pipe(self._service._loop, self)  # noqa: SLF001 - they are one model

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import resource
+import subprocess
 import urllib.error
 import urllib.request
+from functools import partial
 
 import pytest
 
 from memq import AdminClient, Producer
-from memq.errors import MemqError, RequestTimeoutError
+from memq.errors import LimitReachedError, MemqError, RequestTimeoutError
 from memq.testing.broker import BrokerProcess
 
 
@@ -133,3 +135,21 @@ def test_topic_page(tmp_path):
             fetch(f"{broker.admin}/topics/nothing")
         with refused.value as answer:
             assert json.loads(answer.read())["error"] == "unknown_topic"
+
+
+def test_files_of_a_topic_are_counted_before_it_is_made(tmp_path, monkeypatch):
+    """Within the limit of open files a topic is refused that would take those of others."""
+    limits = (700, 700)  # 100 for connections, 200 for all else, 4 for each of 100 read partitions
+    limited = partial(
+        subprocess.Popen, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    )
+    monkeypatch.setattr(subprocess, "Popen", limited)
+    with BrokerProcess(tmp_path, auto_create_topics=True, max_connections=100) as broker:
+        with AdminClient(broker.address) as admin:
+            admin.create_topic("wide", read_partitions=90)
+            with pytest.raises(LimitReachedError, match="enough for 100: choose fewer"):
+                admin.create_topic("wider", read_partitions=20)
+        for _ in range(2):
+            with Producer(broker.address, topic="others") as producer:
+                producer.write(b"x").result(30)
+            broker.restart()

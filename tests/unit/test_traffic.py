@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memq.broker.traffic import OVER_S, TrafficMeter
+from memq.broker.traffic import KNOWN_S, OVER_S, TrafficMeter
 
 ONE, TWO = ("t", 0), ("t", 1)
 
@@ -17,24 +17,42 @@ def test_a_steady_rate_is_found():
     assert found == {ONE: pytest.approx(1_000, rel=0.001), TWO: 0}
 
 
+def test_unknown_is_not_zero():
+    """Nothing is told of what began just now; and then what it is, not what it grows to."""
+    meter = TrafficMeter()
+    for second in range(0, 100, 5):
+        found = meter.measure({ONE: 1_000 * second}, float(second))[ONE]
+        assert found == (None if second < KNOWN_S else pytest.approx(1_000))
+
+
+def test_what_comes_in_unequal_steps_is_weighed_by_time():
+    """A look at a moment of much traffic says no more than that moment."""
+    meter = TrafficMeter()
+    meter.measure({ONE: 0}, 0.0)
+    meter.measure({ONE: 10_000}, 0.1)
+    assert meter.measure({ONE: 10_000}, KNOWN_S)[ONE] == pytest.approx(10_000 / KNOWN_S, rel=0.3)
+
+
 def test_a_burst_is_averaged():
     """A burst of seconds is not taken for what goes on."""
     meter = TrafficMeter()
     meter.measure({ONE: 0}, 0.0)
-    assert meter.measure({ONE: 10_000}, 1.0)[ONE] < 10_000 * 2 / OVER_S
+    meter.measure({ONE: 0}, OVER_S)
+    assert meter.measure({ONE: 10_000}, OVER_S + 1)[ONE] < 10_000 * 2 / OVER_S
 
 
 def test_a_write_partition_that_comes_back_begins_anew():
     """A counter that has gone back, or was not named for a while, has no rate yet."""
     meter = TrafficMeter()
     meter.measure({ONE: 5_000, TWO: 0}, 0.0)
-    assert meter.measure({ONE: 10}, 10.0) == {ONE: 0}
-    assert meter.measure({ONE: 10, TWO: 9_000}, 20.0)[TWO] == 0
+    assert meter.measure({ONE: 10}, 40.0) == {ONE: None}
+    assert meter.measure({ONE: 10, TWO: 9_000}, 80.0) == {ONE: 0, TWO: None}
 
 
 def test_a_clock_that_stands_changes_nothing():
     """Asked twice in one moment, it says the same."""
     meter = TrafficMeter()
     meter.measure({ONE: 0}, 0.0)
-    once = meter.measure({ONE: 100}, 10.0)
-    assert meter.measure({ONE: 900}, 10.0) == once
+    once = meter.measure({ONE: 100}, 40.0)
+    assert once == {ONE: pytest.approx(2.5)}
+    assert meter.measure({ONE: 900}, 40.0) == once

@@ -56,12 +56,14 @@ class Delivery:
     Attributes:
         seen: True when somebody was given the outcome. An error that nobody saw is raised by the
             producer's next `flush` or `close`.
+        trouble: why it takes long, as a broker says; empty when it does not.
     """
 
-    __slots__ = ("_callbacks", "_on_wait", "_settled", "seen")
+    __slots__ = ("_callbacks", "_on_wait", "_settled", "seen", "trouble")
 
     def __init__(self, on_wait: Callable[[], None] | None = None) -> None:
         self.seen = False
+        self.trouble = ""
         self._callbacks: dict[object, Callable[[Delivery], object]] = {}
         self._on_wait = on_wait
         self._settled: StoredAt | MemqError | None = None
@@ -146,7 +148,10 @@ class Delivery:
         try:
             settled.get(timeout=None if timeout_s is None else max(0.0, timeout_s))
         except Empty as exc:
-            raise RequestTimeoutError(f"the Message is not settled after {timeout_s:g} s") from exc
+            why = f"; {self.trouble}" if self.trouble else ""
+            raise RequestTimeoutError(
+                f"the Message is not settled after {timeout_s:g} s{why}"
+            ) from exc
         finally:
             self._callbacks.pop(watch, None)
 

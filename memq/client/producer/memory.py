@@ -32,11 +32,13 @@ class ByteBudget:
 
     Attributes:
         refused_bytes: what there was no room for last.
+        trouble: why nothing is given back for long, as a broker says; empty when it does not.
     """
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.refused_bytes = 0
+        self.trouble = ""
         self._used = 0
         self._given: deque[int] = deque()  # not subtracted yet; one for each Message at most
         self._lock = threading.RLock()  # for threads that take
@@ -162,6 +164,6 @@ class MemoryWait:
     def _full(self) -> BufferFullError:
         return BufferFullError(
             f"{self._budget.used_bytes} of buffer_bytes = {self._budget.limit_bytes} are used, and "
-            f"no room came within max_block = {self._max_block_s:g} s; write more slowly, or raise "
-            "them"
+            f"no room came within max_block = {self._max_block_s:g} s; "
+            f"{self._budget.trouble or 'write more slowly, or raise them'}"
         )

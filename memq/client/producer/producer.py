@@ -92,6 +92,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+HEED_S = 2.0  # between two looks whether Messages wait for long, and two questions why
+PATIENCE_S = 3.0  # for which they may, beyond `batch_age`
+STATUS_S = 2.0  # for a broker's answer
 FOLLOW_S = 30.0  # longest wait for news of the topic; then the connection shows whether it lives
 
 
@@ -211,6 +214,8 @@ class AsyncProducer:
         self._started = True
         if runtime is SYSTEM:
             _unclosed.add(self)
+        self._patience_s = config.batch_age_ms / 1_000 + PATIENCE_S
+        self._spawn(self._heed())
         if cluster.moves(options.topic):
             self._spawn(self._follow())
 
@@ -518,7 +523,7 @@ class AsyncProducer:
             count = sum(not message.settled for message in unsettled)
             raise RequestTimeoutError(
                 f"{counted(count, 'Message is', 'Messages are')} not settled after {timeout_s:g} "
-                "s, and delivery goes on"
+                f"s, and delivery goes on{self._budget.trouble and f'; {self._budget.trouble}'}"
             ) from exc
         self._outcomes.raise_unseen()
 
@@ -694,6 +699,34 @@ class AsyncProducer:
             pause_s = BROKER_BACKOFF.equal_jitter_s(failures, self._runtime.random)
             rest_s = started_s + REFRESH_INTERVAL_S - self._runtime.mono_s()
             await asyncio.sleep(max(pause_s if failures else 0.0, rest_s))
+
+    async def _heed(self) -> None:
+        """Ask why, when acks do not come; say so in the log once it begins and once it ends."""
+        while True:
+            await asyncio.sleep(HEED_S)
+            before, trouble = self._state_machine.trouble, await self._trouble()
+            if bool(trouble) != bool(before):
+                what = trouble or "Messages are acked again"
+                log.warning("topic %s: %s", self._options.topic, what)
+            self._state_machine.trouble = self._budget.trouble = trouble
+            for message in self._state_machine.unsettled() if trouble else ():
+                message.sealed.delivery.trouble = trouble
+
+    async def _trouble(self) -> str:
+        """Why the oldest Message has waited for so long; empty when none has, or nobody knows."""
+        overdue = self._state_machine.overdue(self._runtime.mono_s(), self._patience_s)
+        if overdue is None:
+            return ""
+        address, error = overdue
+        if not address:
+            return error
+        try:
+            found = await self._cluster.status(address, timeout_s=STATUS_S)
+        except MemqError as exc:
+            return str(exc) if exc.retriable else error  # an older broker does not know the request
+        services = [] if found.status is None else found.status.services
+        words = "; ".join(filter(None, (state.words() for state in services)))
+        return f"broker {address}: {words}" if words else error
 
     def _adopt(self, topic: TopicInfo) -> None:
         self._schema_id = topic.schema_id

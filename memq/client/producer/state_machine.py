@@ -276,6 +276,7 @@ class ProducerStateMachine:
         self._refreshing = False
         self._refresh_s = -math.inf
         self._last_error: MemqError | None = None
+        self.trouble = ""  # why acks do not come, as a broker says
         self._release = release
         self._on_submitted = on_submitted
         self._on_settled = on_settled
@@ -313,6 +314,17 @@ class ProducerStateMachine:
     def unsettled(self) -> list[NamedMessage]:
         """Messages whose outcome is open, as submitted."""
         return list(self._unsettled)
+
+    def overdue(self, now_s: float, patience_s: float) -> tuple[str, str] | None:
+        """Which broker the oldest Message is for, and the last error, if it waits for so long."""
+        first = next(iter(self._unsettled), None)
+        if first is None:
+            return None
+        written_s = first.deadline_s - self.options.delivery_timeout_s
+        if now_s < written_s + patience_s:
+            return None
+        address = first.partition.host if first.link is None else first.link.address
+        return address, str(self._last_error) if first.attempts else ""
 
     # -- events -----------------------------------------------------------------------------
 
@@ -582,6 +594,8 @@ class ProducerStateMachine:
             if now_s < message.deadline_s:
                 return
             last = f"; last error: {self._last_error}" if self._last_error is not None else ""
+            if self.trouble:
+                last = f"; {self.trouble}"
             timeout_s = self.options.delivery_timeout_s
             self._settle(
                 message,

@@ -42,10 +42,12 @@ Rule 7. Nothing else moves at once. A broker that drains, or does not accept for
     they do when they have taken over; or after `MOVE_TIMEOUT_MS`, lest one that cannot take over
     hold up all.
 Rule 8. A run of moves for balance begins every `REBALANCE_INTERVAL_MS` at most, or when a person
-    asks for it, and ends when nothing pays any more. It is by measured traffic: unless a person
-    asked, it waits for up to another interval until every broker that owns something has reported
-    since the election. What is unknown then counts as the mean.
-Rule 9. When no broker accepts, what is homeless has the owner "". It is placed when one does.
+    asks for it, and ends when nothing pays any more. It is by measured traffic: it waits until that
+    of every write partition is known, for up to another interval, or for `MOVE_TIMEOUT_MS` when a
+    person asked. What is unknown then counts as the mean.
+Rule 9. No moves begin while storage or queue refuse: traffic is not what it was, and what is under
+    way cannot be let go of.
+Rule 10. When no broker accepts, what is homeless has the owner "". It is placed when one does.
 
 The owner of write partition 0 of a topic has its consumer groups as well (the queue keeps both
 together), so that they need no decision of their own.
@@ -68,7 +70,7 @@ from memq.core.units import KIB, MINUTE_MS, SECOND_MS, counted
 from memq.errors import ConfigError, CorruptDataError, InvalidRequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from memq.core.governor.assignment import Partition
     from memq.core.governor.assignor import Assignor
@@ -234,9 +236,17 @@ class Governor:
     Args:
         assignor: decides which broker owns what; ours when it is left out.
         tolerance: part of its share by which the load of a broker may differ.
+        services_refuse: whether storage or queue do now.
     """
 
-    def __init__(self, assignor: Assignor | None = None, *, tolerance: float = TOLERANCE) -> None:
+    def __init__(
+        self,
+        assignor: Assignor | None = None,
+        *,
+        tolerance: float = TOLERANCE,
+        services_refuse: Callable[[], object] = bool,
+    ) -> None:
+        self._services_refuse = services_refuse
         self._ours = load_assignor()
         self._assignor = self._ours if assignor is None else assignor
         self._tolerance = tolerance
@@ -250,7 +260,6 @@ class Governor:
         self._topics: dict[str, TopicPartitions] = {}
         self._nodes: dict[str, _Node] = {}
         self._loads: dict[Partition, float] = {}
-        self._reported: dict[str, None] = {}  # brokers, since the election
         self._awaited: dict[str, None] = {}  # brokers that nodes name and that are not there
         self._settled_ms = 0
         self._changed = False  # since the last plan
@@ -263,6 +272,7 @@ class Governor:
         self._balance_ms = 0  # when the next run for balance may begin
         self._balancing = False
         self._requested = False
+        self._requested_ms = 0  # when that was seen; 0 before
         self._problem = ""
         self._nobody_accepts = False
 
@@ -321,7 +331,6 @@ class Governor:
     def broker_gone(self, broker_id: str) -> None:
         """The session of a broker is over; it owns nothing any more."""
         self._brokers.pop(broker_id, None)
-        self._reported.pop(broker_id, None)
         self._changed = True
 
     def drain_requested(self, broker_id: str) -> None:
@@ -344,7 +353,7 @@ class Governor:
         self._topics.pop(name, None)
         self._changed = True
 
-    def loads_reported(self, broker_id: str, loads: Mapping[Partition, float]) -> None:
+    def loads_reported(self, broker_id: str, loads: Mapping[Partition, float | None]) -> None:
         """A broker says what it writes, of which write partitions: all that it has taken over.
 
         To be told every few seconds, and when it has taken over another one. What it does not own
@@ -352,28 +361,30 @@ class Governor:
 
         Args:
             broker_id: the broker.
-            loads: bytes per second, over the last minute or so.
+            loads: bytes per second, over the last minute or so; None where it is not known.
 
         Raises:
             InvalidRequestError: a load makes no sense; none of them counts.
         """
         for (topic, number), load in loads.items():
-            if not 0 <= load <= MAX_LOAD_BYTES_PER_S:
+            if load is not None and not 0 <= load <= MAX_LOAD_BYTES_PER_S:
                 raise InvalidRequestError(
                     f"a load of {load} bytes/s for {topic!r}/{number}, from broker {broker_id!r}: "
                     f"must be between 0 and {MAX_LOAD_BYTES_PER_S:.0e}"
                 )
         if broker_id not in self._brokers:
             return
-        self._reported[broker_id] = None
         for key, load in loads.items():
             if self._owner(key) == broker_id:
-                self._loads[key] = load
+                if (
+                    load is not None
+                ):  # else what an owner before has measured is better than nothing
+                    self._loads[key] = load
                 if key in self._moving and self._moving[key].owner == broker_id:
                     del self._moving[key]
 
     def rebalance_requested(self) -> None:
-        """A person wants loads evened out now, measured or not."""
+        """A person wants loads evened out, as soon as they are known."""
         self._requested = True
 
     # -- events: answers --------------------------------------------------------------------
@@ -464,7 +475,7 @@ class Governor:
         present = self._present()
         leaving = [key for key, owner in present.items() if owner and not self._accepts(owner)]
         balancing = self._may_balance(present, now_ms)
-        if not leaving and not balancing:
+        if not (leaving or balancing) or self._services_refuse():
             return {}
         moves = self._moves(brokers, present)
         if leaving:
@@ -472,7 +483,7 @@ class Governor:
         else:
             self._balancing = bool(moves)
             if not moves:
-                self._requested = False
+                self._requested, self._requested_ms = False, 0
                 self._balance_ms = now_ms + REBALANCE_INTERVAL_MS
         if moves:
             log.info("Governor: begins %s", counted(len(moves), "move"))
@@ -497,12 +508,13 @@ class Governor:
         return {key: owner for key, owner in moves.items() if not self._accepts(present[key])}
 
     def _may_balance(self, present: Mapping[Partition, str], now_ms: int) -> bool:
-        if self._requested or self._balancing:
+        if self._balancing:
             return True
-        if now_ms >= self._balance_ms + REBALANCE_INTERVAL_MS:
-            return True
-        measured = all(owner in self._reported for owner in present.values() if owner)
-        return measured and now_ms >= self._balance_ms
+        known = all(key in self._loads for key, owner in present.items() if owner)
+        if self._requested:
+            self._requested_ms = self._requested_ms or now_ms
+            return known or now_ms >= self._requested_ms + MOVE_TIMEOUT_MS
+        return now_ms >= self._balance_ms + (0 if known else REBALANCE_INTERVAL_MS)
 
     def _end_moves(self, now_ms: int) -> None:
         """Wait no more for moves that are over, one way or another."""

@@ -76,6 +76,10 @@ class Lease:
         """When to send the next probe. It may be past already."""
         return max(self._sent_s, self._answered_s) + self.timeout_s * PROBE_SHARE
 
+    def silent_s(self, now_s: float) -> float:
+        """For how long an answer is overdue: since a probe was due after the one answered last."""
+        return now_s - self._answered_s - self.timeout_s * PROBE_SHARE
+
     def agreed(self, sent_s: float, timeout_s: float) -> None:
         """A handshake sent at `sent_s` began the session, or went on with it, at this timeout.
 

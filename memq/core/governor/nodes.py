@@ -1,6 +1,8 @@
 """What stands in the coordination service: paths below the cluster's root, and what the nodes hold.
 
+    /cluster            what the brokers have in common (`memq.broker.identity`)
     /brokers/ID         ephemeral: a broker that lives, and what it has to offer
+    /members/ID         a broker that is expected: it registered, and has not said goodbye
     /governor           ephemeral: id of the broker that governs
     /election           id of the broker that was elected last; its version grows with each election
     /topics/NAME        a topic
@@ -53,6 +55,24 @@ ALL_ROLES = "all"
 READ_ROLE = "read"
 
 
+class ClusterNode(msgspec.Struct, frozen=True, kw_only=True):
+    """What made the cluster, and what the brokers of it must have.
+
+    Attributes:
+        cluster_id: of the cluster.
+        queue: Kafka's own id of its cluster; empty when it has none.
+        storage: the root of the storage, as its maker calls it.
+        object: key of an object that lies there.
+        broker: id of the broker that made it.
+    """
+
+    cluster_id: str
+    queue: str
+    storage: str
+    object: str
+    broker: str
+
+
 class BrokerNode(msgspec.Struct, frozen=True, kw_only=True):
     """A broker that lives.
 
@@ -65,6 +85,7 @@ class BrokerNode(msgspec.Struct, frozen=True, kw_only=True):
         role: `ALL_ROLES`; or `READ_ROLE`, and any other that is not known: it takes no write
             partitions.
         accepting: whether it takes more of them, such as not while it stops.
+        lost_ms: of a member: when it was seen to be gone, milliseconds since 1970 UTC; 0 before.
     """
 
     id: str
@@ -74,6 +95,7 @@ class BrokerNode(msgspec.Struct, frozen=True, kw_only=True):
     capacity: float = 1.0
     role: str = ALL_ROLES
     accepting: bool = True
+    lost_ms: int = 0
 
     def __post_init__(self) -> None:
         self.resources()
@@ -100,27 +122,31 @@ class DoomedNode(msgspec.Struct, frozen=True, kw_only=True):
     by: str
 
 
-class LoadsNode(msgspec.Struct, frozen=True, kw_only=True):
+class LoadsNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a broker has taken over.
 
     Attributes:
         loads: by topic and number of the write partition: bytes per second, over the last minute.
+        unknown: those of which that is not known yet, by topic; older brokers take it for 0.
     """
 
     loads: dict[str, dict[int, float]]
+    unknown: dict[str, list[int]] = {}
 
     @classmethod
-    def create(cls, loads: Mapping[Partition, float]) -> LoadsNode:
+    def create(cls, loads: Mapping[Partition, float | None]) -> LoadsNode:
         """What to store for these."""
-        by_topic: dict[str, dict[int, float]] = {}
+        node = cls(loads={}, unknown={})
         for (topic, number), load in sorted(loads.items()):
-            by_topic.setdefault(topic, {})[number] = load
-        return cls(loads=by_topic)
+            node.loads.setdefault(topic, {})[number] = load or 0.0
+            if load is None:
+                node.unknown.setdefault(topic, []).append(number)
+        return node
 
-    def by_partition(self) -> dict[Partition, float]:
+    def by_partition(self) -> dict[Partition, float | None]:
         """What was given to `create`."""
         return {
-            (topic, number): load
+            (topic, number): None if number in self.unknown.get(topic, ()) else load
             for topic, numbers in self.loads.items()
             for number, load in numbers.items()
         }
@@ -194,11 +220,23 @@ def _name_of(value: object) -> str:
     return ""
 
 
+CLUSTER = Folder(
+    "",
+    ClusterNode,
+    "what the brokers have in common",
+    "stop all brokers and delete it; the next to start makes it anew",
+)
 BROKERS = Folder(
     "/brokers",
     BrokerNode,
     "the registration of a broker",
     "restart that broker, which makes it anew",
+)
+MEMBERS = Folder(
+    "/members",
+    BrokerNode,
+    "a broker that is expected",
+    "delete it; that broker makes it anew when it registers",
 )
 TOPICS = Folder(
     "/topics",
@@ -226,7 +264,7 @@ LOADS = Folder(
 )
 
 PERSISTENT = (
-    *(folder.path for folder in (BROKERS, TOPICS, DOOMED, ASSIGNMENTS, LOADS)),
+    *(folder.path for folder in (BROKERS, MEMBERS, TOPICS, DOOMED, ASSIGNMENTS, LOADS)),
     DRAINING,
     ELECTION,
     REBALANCE,

@@ -4,8 +4,14 @@ A `Link` carries requests and says what becomes of the connection. The session m
 `memq.core.governor.coordination` promises: deadlines, what is uncertain, watches that go on over
 lost connections, and the probes that its lease lives on.
 
-Nothing is polled. Requests wait until the link is connected; a watch reads when something changed
-or when the connection is gone that would have told it so.
+Requests wait until the link is connected; a watch reads when something changed or when the
+connection is gone that would have told it so.
+
+*A session that no server goes on with is given up.* A server that knows less than the session has
+seen refuses it: one that lags catches up, one that was restored from a backup never does. Neither
+says so, they hang up. So after `REFUSED_SESSIONS` timeouts in which servers took connections and
+none came about, the session is over, and who joins with another one sees what is there now. Where
+no server is reached at all, the session may live, and is waited for.
 """
 
 from __future__ import annotations
@@ -22,7 +28,7 @@ from memq.core.governor.coordination import (
     check_changes,
     check_path,
 )
-from memq.core.governor.lease import Lease
+from memq.core.governor.lease import PROBE_SHARE, Lease
 from memq.core.units import counted
 from memq.errors import (
     ChangeUncertainError,
@@ -39,6 +45,10 @@ if TYPE_CHECKING:
     from memq.core.governor.coordination import Change, Node
 
 T = TypeVar("T")
+
+REFUSED_SESSIONS = 3
+"""Session timeouts after which a session is given up that servers refuse: one that lags, or that is
+started again, has it by then."""
 
 # -- what a link carries ----------------------------------------------------------------------
 
@@ -95,6 +105,10 @@ Request: TypeAlias = Sync | GetNode | GetChildren | WatchNode | Transaction
 
 class Link(Protocol):
     """One session's way to the service. Everything here is called on one event loop."""
+
+    @property
+    def reached(self) -> bool:
+        """Whether a server took the latest connection, whatever it did with it then."""
 
     @property
     def target(self) -> str:
@@ -368,7 +382,7 @@ class Session:
             wait_s = self.lease.probe_due_s - self._clock_s()
             if wait_s > 0:
                 await asyncio.sleep(wait_s)
-            await self._connected.wait()
+            await self._reconnected()
             sent_s = self._clock_s()
             self.lease.sent(sent_s)
             try:
@@ -377,6 +391,22 @@ class Session:
             except (TimeoutError, ConnectionError, UnavailableError):
                 continue  # the lease runs out if this goes on
             self.lease.answered(sent_s)
+
+    async def _reconnected(self) -> None:
+        """Wait until there is a connection, or servers have refused one for too long."""
+        refused_s, step_s = 0.0, self.lease.timeout_s * PROBE_SHARE
+        while not self._connected.is_set():
+            try:
+                async with asyncio.timeout(step_s):
+                    await self._connected.wait()
+            except TimeoutError:
+                refused_s += step_s * self._link.reached
+            if refused_s >= REFUSED_SESSIONS * self.lease.timeout_s:
+                self.lost(
+                    f"no server has gone on with it for {refused_s:.0f} s, though they take "
+                    "connections: they know less than it has seen, as after a restore from a "
+                    "backup, or hang"
+                )
 
     def _probed(self, task: asyncio.Task[None]) -> None:
         """The prober has ended: with the session, or by an error that nobody expected."""

@@ -19,6 +19,8 @@ What kazoo 2.11 does, and what is done about it:
   uncertain, when they were changes.
 - What it has for TLS trusts the system's authorities beside the one that is given, does not compare
   names, and leaves sockets open when a connection fails. So `_Handler` connects.
+- It shows each server the latest transaction that it has seen, for ever, and says nothing when they
+  refuse it for that. `Session` then gives the session up; a new one comes with a new `KazooClient`.
 - `stop` takes as long as the servers are silent. It runs in a thread of its own, and after
   `CLOSE_S` the socket is shut down under it.
 - At DEBUG it logs requests with credentials, and at WARNING each attempt to connect. Its logger
@@ -254,6 +256,11 @@ class _KazooLink:
         """Servers and root, and what is wrong with them."""
         trouble = self._handler.trouble
         return f"{self._options.servers} ({trouble})" if trouble else self._options.servers
+
+    @property
+    def reached(self) -> bool:
+        """Whether a server took the latest connection."""
+        return not self._handler.trouble
 
     def open(self, session: Session) -> None:
         """Begin to connect."""

@@ -3,15 +3,15 @@
 Theory of operation
 -------------------
 Each read partition is a big array (`partition`); topics and group offsets are folders and small
-files (`folders`). The event loop never touches a file. Three threads do, each with its own order:
+files (`folders`). The event loop never touches a file. Four threads do, each with its own order:
 
-- *writer*: publications in rounds (`group_commit`), fences, truncation, topics made and deleted;
+- *writer*: publications in rounds (`group_commit`), fences, truncation, topics that appear;
 - *reader*: fetches and searches by time;
-- *committer*: group offsets, so that a slow commit holds no publication back.
+- *committer*: group offsets, so that a slow commit holds no publication back;
+- *maker*: the files of new topics and of deleted ones, which take seconds where there are many.
 
 Because one thread does all of it in the order of the calls, a publication that was asked for
-before a fence has ended before the fence returns, and one that was asked for before a topic was
-deleted is gone with it.
+before a fence has ended before the fence returns; a deletion waits for those before it.
 
 Fencing. A queue directory belongs to one process at a time: it holds an exclusive lock on it from
 construction to `close`, and the kernel releases the lock when the process dies in whatever way. So
@@ -32,6 +32,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import sys
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -57,13 +58,14 @@ from memq.core.units import counted
 from memq.errors import (
     ClosedError,
     CorruptDataError,
+    LimitReachedError,
     QueueError,
     TopicExistsError,
     UnknownTopicError,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from concurrent.futures import Executor
     from pathlib import Path
 
@@ -113,6 +115,9 @@ class EmbeddedQueue:
     Args:
         directory: of the queue; made when it does not exist.
         runtime: clocks and threads.
+        doomed: names topics, once the directory is locked, that are there to be deleted: none of
+            their files is opened.
+        max_partitions: bound of the read partitions of all topics, which take open files.
         page_bytes: size of the pages of topics made from now on.
         index_page_items: entries of their index pages.
 
@@ -127,11 +132,14 @@ class EmbeddedQueue:
         directory: Path,
         *,
         runtime: Runtime = SYSTEM,
+        doomed: Callable[[], Collection[str]] = tuple,
+        max_partitions: int = sys.maxsize,
         page_bytes: int = PAGE_BYTES,
         index_page_items: int = INDEX_PAGE_ITEMS,
     ) -> None:
         self._directory = directory
         self._runtime = runtime
+        self._max_partitions = max_partitions
         self._new_pages = (page_bytes, index_page_items)
         with contextlib.ExitStack() as undo:
             try:
@@ -142,12 +150,16 @@ class EmbeddedQueue:
             self._folders = TopicFolders(directory)
             self._topics: dict[str, _Topic] = {}
             self._damaged: dict[str, CorruptDataError] = {}  # topics that are there, and not whole
+            gone = dict.fromkeys(doomed())
             for name, file in self._folders.load().items():
-                if isinstance(file, CorruptDataError):
+                if name in gone:
+                    self._damaged[name] = CorruptDataError(f"topic {name!r} is to be deleted")
+                elif isinstance(file, CorruptDataError):
                     self._damaged[name] = file
                 else:
                     self._topics[name] = self._open_topic(name, file)
             self._files = undo.pop_all()
+        self._maker = runtime.threads(1, "memq-queue-maker")
         self._writer = runtime.threads(1, "memq-queue-writer")
         self._reader = runtime.threads(1, "memq-queue-reader")
         self._committer = runtime.threads(1, "memq-queue-committer")
@@ -171,11 +183,19 @@ class EmbeddedQueue:
         Raises:
             InvalidRequestError: the name or the number is not valid.
             TopicExistsError: it exists with another number of partitions.
+            LimitReachedError: there would be too many.
         """
         self._check_open()
         check_queue_topic(topic)
         check_partition_count(topic, partitions)
-        await self._run(self._writer, lambda: self._create(topic, partitions))
+        there = sum(len(each.partitions) for each in self._topics.values())
+        if topic not in self._topics and there + partitions > self._max_partitions:
+            raise LimitReachedError(
+                f"{counted(partitions, 'read partition')} beside the {there} there are would need "
+                f"more open files than this broker may have, which are enough for "
+                f"{self._max_partitions}: choose fewer, or raise the limit (`ulimit -Hn`)"
+            )
+        await self._run(self._maker, lambda: self._create(topic, partitions))
 
     async def delete_topic(self, topic: str) -> None:
         """Remove a topic with its notifications and group offsets; unknown ones are fine."""
@@ -183,10 +203,14 @@ class EmbeddedQueue:
         found = self._topics.pop(topic, None)
         if found is not None:
             self._waiters.wake(topic)
-            await self._run(self._writer, lambda: self._delete(topic, found))
+            await self._run(self._maker, lambda: self._delete(topic, found))
         elif topic in self._damaged:
-            await self._run(self._writer, lambda: self._folders.remove(topic))
+            await self._run(self._maker, lambda: self._folders.remove(topic))
             del self._damaged[topic]
+
+    async def service_id(self) -> str:
+        """Empty: it is no service."""
+        return ""
 
     async def topics(self) -> list[str]:
         """The topics of this queue, sorted; also those that are damaged and can only be deleted."""
@@ -355,6 +379,9 @@ class EmbeddedQueue:
         """
         await self._run(self._committer, lambda: self._folders.store_times(times))
 
+    async def check(self) -> None:
+        """Nothing is asked: its disk is looked at by others."""
+
     # -- groups -----------------------------------------------------------------------------
 
     async def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
@@ -437,17 +464,22 @@ class EmbeddedQueue:
             file = TopicFile(
                 partitions=partitions, page_bytes=page_bytes, index_page_items=index_page_items
             )
-            self._folders.create(topic, file)
-            self._topics[topic] = self._open_topic(topic, file)
+            self._folders.make(topic, file)
+            self._writer.submit(lambda: self._show(topic, file)).result()
         elif held.file.partitions != partitions:
             raise TopicExistsError(
                 f"topic {topic!r} has {counted(held.file.partitions, 'read partition')}, not "
                 f"{partitions}"
             )
 
+    def _show(self, topic: str, file: TopicFile) -> None:
+        self._folders.show(topic)
+        self._topics[topic] = self._open_topic(topic, file)
+
     def _delete(self, topic: str, found: _Topic) -> None:
-        # Commits that were asked for before must not write into a later topic of that name.
-        self._committer.submit(lambda: None).result()
+        # What was asked for before must not write into a later topic of that name.
+        for thread in (self._committer, self._writer):
+            thread.submit(lambda: None).result()
         try:
             found.close()
             self._folders.remove(topic)
@@ -472,7 +504,7 @@ class EmbeddedQueue:
         with self._files as files:
             for topic in self._topics.values():
                 files.callback(topic.close)
-            for thread in (self._reader, self._committer, self._writer):
+            for thread in (self._maker, self._reader, self._committer, self._writer):
                 thread.shutdown()  # after all that it was asked to do
 
     def _check_open(self) -> None:

@@ -120,6 +120,14 @@ class TopicFolders:
         Raises:
             QueueError: the file system refused; there is no such topic.
         """
+        self.make(topic, file)
+        self.show(topic)
+
+    def make(self, topic: str, file: TopicFile) -> None:
+        """Make all that belongs to a topic, which is not there before `show`; raises as `create`.
+
+        It may take seconds, and may run beside the methods for other topics.
+        """
         new = self._moving / topic
         with _errors("create topic", self._topics / topic):
             if new.exists():
@@ -133,7 +141,11 @@ class TopicFolders:
                     index_page_items=file.index_page_items,
                 )
             replace_durably(new / "topic.json", msgspec.json.encode(file))
-            new.rename(self._topics / topic)
+
+    def show(self, topic: str) -> None:
+        """Let a topic be there that is made; raises as `create`."""
+        with _errors("create topic", self._topics / topic):
+            (self._moving / topic).rename(self._topics / topic)
             sync_folder(self._topics)
 
     def remove(self, topic: str) -> None:

@@ -12,6 +12,7 @@ from memq.core.runtime import SYSTEM, Runtime
 from memq.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
     from memq.core.named_values import NamedValues
@@ -35,9 +36,17 @@ def is_embedded(queue: str) -> bool:
     return not queue
 
 
-async def open_embedded(directory: Path, runtime: Runtime = SYSTEM) -> NotificationQueue:
+async def open_embedded(
+    directory: Path,
+    runtime: Runtime = SYSTEM,
+    *,
+    doomed: Callable[[], Collection[str]],
+    max_partitions: int,
+) -> NotificationQueue:
     """The embedded queue in a directory; see `EmbeddedQueue`."""
-    opening = partial(EmbeddedQueue, directory, runtime=runtime)
+    opening = partial(
+        EmbeddedQueue, directory, runtime=runtime, doomed=doomed, max_partitions=max_partitions
+    )
     return await asyncio.get_running_loop().run_in_executor(None, opening)
 
 

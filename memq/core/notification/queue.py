@@ -106,6 +106,9 @@ class NotificationQueue(Protocol):
     async def topics(self) -> list[str]:
         """The topics of this queue, sorted."""
 
+    async def service_id(self) -> str:
+        """What the service behind it is called by itself; empty where there is none, or no name."""
+
     async def fence(self, topic: str, *write_partitions: int, again: bool = False) -> None:
         """Make this process the only one that can publish for these write partitions.
 
@@ -265,6 +268,9 @@ class NotificationQueue(Protocol):
 
     async def save_times(self, times: SavedTimes) -> None:
         """Keep for the next life how far time has come, durably."""
+
+    async def check(self) -> None:
+        """Ask the service that has the queue for something small, to see that it answers."""
 
     async def close(self) -> None:
         """Release files and connections; further calls raise `ClosedError`."""

@@ -487,7 +487,9 @@ class ObjectStorage:
                 raise ObjectNotFoundError(
                     f"no object {where}: retention removed it, or it is lost"
                 ) from exc
-            raise StorageError(f"cannot {doing} {where}: {explain(exc)}") from exc
+            error = StorageError(f"cannot {doing} {where}: {explain(exc)}")
+            error.refused = is_refusal(exc)
+            raise error from exc
         except TimeoutError as exc:
             raise StorageError(f"cannot {doing} {where}: the store did not answer in time") from exc
 

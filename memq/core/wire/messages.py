@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from memq.core.topic import TopicConfig
+from memq.core.units import iso_ms
 
 PROTOCOL_VERSION = 1
 
@@ -557,7 +558,64 @@ class DeleteGroup(TopicRequest, kw_only=True):
 
 
 class DescribeCluster(Struct):
-    """Ask for the brokers and what each of them owns."""
+    """Ask for the brokers and what each of them owns.
+
+    Attributes:
+        own: whichever broker is asked answers from what it knows itself: `status`, and the brokers
+            that it sees, by id and address. So it answers without ZooKeeper, and out of a cluster.
+    """
+
+    own: bool = False
+
+
+class ServiceState(Struct):
+    """A service behind a broker.
+
+    Attributes:
+        name: `storage`, `kafka` (or `queue`, for the embedded one), `zookeeper` or `disk`.
+        where: it is; empty where that is the broker's own directory.
+        since_ms: since when it refuses, milliseconds since 1970 UTC; nil while it does not.
+        error: how.
+    """
+
+    name: str
+    where: str = ""
+    since_ms: int | None = None
+    error: str = ""
+
+    def words(self) -> str:
+        """That it refuses, since when, and how; empty while it does not."""
+        if self.since_ms is None:
+            return ""
+        where = f" ({self.where})" if self.where else ""
+        return f"{self.name}{where} refuses since {iso_ms(self.since_ms)}: {self.error}"
+
+
+class BrokerStatus(Struct):
+    """What a broker says of itself.
+
+    Attributes:
+        id: its broker id.
+        address: `host:port`.
+        version: of memq.
+        not_ready: why it should be given nothing to do; empty when it is ready.
+        services: behind it.
+        late_topic: whose watermark is latest of those of which a write partition runs here; empty
+            when there are none.
+        watermark_age_ms: age of that watermark.
+        late_ms: how much of that its `batch_age` does not explain.
+        free_bytes: on the disks that it writes to, by folder.
+    """
+
+    id: str
+    address: str
+    version: str
+    not_ready: list[str] = []
+    services: list[ServiceState] = []
+    late_topic: str = ""
+    watermark_age_ms: int = 0
+    late_ms: int = 0
+    free_bytes: dict[str, int] = {}
 
 
 class ClusterBroker(Struct):
@@ -609,6 +667,9 @@ class DescribeClusterAnswer(Struct):
         moving: those that are on their way.
         waiting_for: brokers that are waited for since the Governor was elected.
         problem: why the user's assignor was not followed; empty when it was.
+        lost: brokers that are gone and have not said goodbye: when that was seen, milliseconds
+            since 1970 UTC.
+        status: of the broker that answers; nil from one that does not tell it.
     """
 
     cluster_id: str
@@ -618,6 +679,8 @@ class DescribeClusterAnswer(Struct):
     moving: list[MovingPartition] = []
     waiting_for: list[str] = []
     problem: str = ""
+    lost: dict[str, int] = {}
+    status: BrokerStatus | None = None
 
 
 class DrainBroker(Struct):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 from typing import TYPE_CHECKING, ClassVar
 
@@ -52,9 +53,27 @@ class ZooKeeper(JavaService):
             with connection.makefile("rb") as answer:
                 return answer.read().decode()
 
+    def back_up(self, to: Path) -> None:
+        """Copy all that it has, as of now; it is started again for that."""
+        self.kill()
+        shutil.copytree(self._data, to)
+        self.start()
+
+    def restore(self, backup: Path | None = None) -> None:
+        """Start again with what a backup has, or with nothing."""
+        self.kill()
+        shutil.rmtree(self._data)
+        if backup is not None:
+            shutil.copytree(backup, self._data)
+        self.start()
+
+    @property
+    def _data(self) -> Path:
+        return self.folder / "data"
+
     def _prepare(self) -> None:
         self._settings_path.write_text(
-            f"dataDir={self.folder / 'data'}\n"
+            f"dataDir={self._data}\n"
             f"clientPort={self.port}\n"
             "clientPortAddress=127.0.0.1\n"
             f"tickTime={TICK_MS}\n"

@@ -39,7 +39,7 @@ async def test_message_that_waits_too_long_is_refused_retriably(tmp_path) -> Non
         await c.create(**SLOTS)
         storage.gate.clear()
         writes = [asyncio.ensure_future(c.write(sequence)) for sequence in range(3)]
-        with pytest.raises(UnavailableError, match="storage is slower than the producers") as err:
+        with pytest.raises(UnavailableError, match="no room came within 50 ms") as err:
             await writes[2]
         assert err.value.retriable
         storage.gate.set()

@@ -108,6 +108,14 @@ def test_describe(memq, broker):
     ]
 
 
+def test_describe_names_the_service_that_refuses(memq, broker):
+    """Below the table stands why the broker that governs is not ready."""
+    told = m.BrokerStatus(id="broker-1", address="one:6367", version="1", not_ready=["kafka …"])
+    broker.answers[m.DescribeCluster] = described(status=told)
+    assert memq("cluster", "describe").decode().splitlines()[-1] == "broker-1: kafka …"
+    assert json.loads(memq("cluster", "describe", "-o", "json"))["status"]["id"] == "broker-1"
+
+
 def test_describe_as_json(memq, broker):
     """JSON has all of it, what is empty as well."""
     found = json.loads(memq("cluster", "describe", "-o", "json"))

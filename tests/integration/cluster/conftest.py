@@ -24,7 +24,7 @@ class ModelBroker(Broker):
     """A broker whose ZooKeeper and Kafka are models."""
 
     def __init__(self, config: BrokerConfig, cluster: Cluster) -> None:
-        super().__init__(config, storage=cluster.storage, admin_http=False)
+        super().__init__(config, storage=cluster.storage, admin_http=cluster.admin_http)
         self._cluster = cluster
         self.sessions = []
 
@@ -50,12 +50,14 @@ class Cluster:
 
     Attributes:
         session_timeout_s: of their sessions.
+        admin_http: whether they have one.
         brokers: those that run, by id.
     """
 
     folder: object
     stack: AsyncExitStack
     session_timeout_s: float = 2.0
+    admin_http: bool = False
     kafka: InMemoryKafka = field(default_factory=InMemoryKafka)
     storage: LocalStorage = field(init=False)
     zookeeper: InMemoryZooKeeper = field(default_factory=InMemoryZooKeeper)
@@ -84,7 +86,12 @@ class Cluster:
             | options
         )
         broker = self._make(config)
-        await broker.start()
+        try:
+            await broker.start()
+        except BaseException:
+            await broker.abandon()
+            broker._server.close()  # with the process else
+            raise
         self.brokers[name] = broker
         self.ports[name] = int(broker.address.rpartition(":")[2])
         return broker

@@ -8,6 +8,7 @@ import json
 import pytest
 
 from memq import AsyncAdminClient, AsyncConsumer, AsyncProducer
+from memq.broker import membership, traffic
 from memq.core.wire import messages as m
 from memq.errors import NotHostedError, UnavailableError
 from tests.integration.broker.support import until
@@ -98,8 +99,10 @@ async def test_a_watermark_does_not_go_back_when_write_partitions_move(cluster):
         assert len(told) > 10
 
 
-async def test_a_drained_broker_owns_nothing(cluster):
+async def test_a_drained_broker_owns_nothing(cluster, monkeypatch):
     """A drain moves all that a broker owns, and it is given something again when it is over."""
+    monkeypatch.setattr(traffic, "KNOWN_S", 0.1)
+    monkeypatch.setattr(membership, "REPORT_S", 0.2)
     await cluster.start("one", "two")
     bootstrap = ",".join(broker.address for broker in cluster.brokers.values())
     async with AsyncAdminClient(bootstrap) as admin:

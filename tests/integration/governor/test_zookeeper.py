@@ -117,6 +117,25 @@ async def test_a_session_outlives_a_server_that_is_killed(own_server):
     await session.close()
 
 
+@pytest.mark.parametrize("backup", ["older", "none"])
+async def test_a_server_that_was_restored_from_a_backup(own_server, tmp_path, backup):
+    """It refuses a session that has seen more, which is given up then; a new one is served."""
+    session = await open_zookeeper(options_for(own_server, session_timeout_ms=1_000))
+    await session.create("/before")
+    await asyncio.to_thread(own_server.back_up, tmp_path / "backup")
+    for number in range(5):  # with as many, sessions that end then make up for them
+        await session.create(f"/after-{number}")
+    copy = tmp_path / "backup" if backup == "older" else None
+    await asyncio.to_thread(own_server.restore, copy)
+    with pytest.raises(SessionLostError, match=r"take connections.*backup"):
+        await within(session.wait_lost())
+        session.check_alive()
+    await session.close()
+    other = await open_zookeeper(options_for(own_server))
+    assert await other.children("/") == (("before",) if copy else ())
+    await other.close()
+
+
 async def test_no_new_session_under_an_old_one(service, other):
     """After its session has expired kazoo connects no more, also while the loop stands still."""
     session = await service.open(session_timeout_s=SHORT_S)

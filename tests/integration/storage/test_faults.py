@@ -521,3 +521,19 @@ def test_processes_that_have_read_end_in_peace(storage):
     with ThreadPoolExecutor(2) as pool:
         ended = list(pool.map(lambda _: subprocess.run(command, check=False), range(16)))
     assert [each.returncode for each in ended] == [0] * 16
+
+
+@pytest.mark.parametrize(
+    ("answer", "refused"),
+    [
+        (Status(HTTPStatus.FORBIDDEN, s3_error("AccessDenied", "Access Denied")), True),
+        (SLOW_DOWN, False),
+        (Reset(), False),
+    ],
+)
+def test_an_error_says_whether_the_store_has_answered_and_refused(faulty, faults, answer, refused):
+    """A key that is not there is 403 where a bucket may not be listed: that is no outage."""
+    faults.add(Rule(answer, times=None))
+    with pytest.raises(StorageError) as error:
+        faulty.get_range("nothing", 0, 1)
+    assert error.value.refused is refused

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from memq.core.governor.lease import LEAVE_S, RESERVE_SHARE
+from memq.core.governor.session import REFUSED_SESSIONS
 from memq.errors import SessionLostError, UnavailableError
 from memq.testing import InMemoryZooKeeper
 from tests.contracts.coordination import *  # noqa: F403 - the suite is the module
@@ -91,6 +92,46 @@ async def test_one_that_does_not_come_back_expires_after_the_service_was_away(se
     assert (await anext(watch)).owner == session.session_id
     assert await within(anext(watch)) is None
     assert service.clock_s() - began_s == pytest.approx(6, abs=0.1)
+
+
+@pytest.mark.parametrize("backup", ["older", "none"])
+async def test_a_session_that_has_seen_more_than_the_servers_is_given_up(service, backup):
+    """It is refused for as long as it tries, and is over then; another one sees what there is."""
+    session = await service.open()
+    await session.create("/before")
+    copy = service.back_up() if backup == "older" else None
+    for number in range(5):  # with as many, sessions that end then make up for them
+        await session.create(f"/after-{number}")
+    began_s = service.clock_s()
+    service.roll_back(copy)
+    with pytest.raises(SessionLostError, match=r"no server has gone on with it for 18 s.*backup"):
+        await within(anext(session.watch("/before")))
+    assert service.clock_s() - began_s == pytest.approx(REFUSED_SESSIONS * 6, abs=2)
+    other = await service.open()
+    assert await other.children("/") == (("before",) if copy else ())
+
+
+async def test_a_session_that_has_seen_no_more_than_the_servers_goes_on(service):
+    """As it does with servers that were started again with what they had."""
+    session = await service.open()
+    await session.create("/mine", ephemeral=True)
+    service.roll_back(service.back_up())
+    assert (await within(anext(session.watch("/mine")))).owner == session.session_id
+
+
+async def test_a_session_that_servers_do_not_take_for_a_while_goes_on(service):
+    """A server that lags for less than is waited for is no reason to give the session up."""
+    session, other = await service.open(), await service.open()
+    await session.create("/mine", ephemeral=True)
+    behind = service.back_up()
+    for number in range(5):
+        await other.create(f"/seen-{number}")
+    await session.get("/seen-4")
+    ahead = service.back_up()
+    service.roll_back(behind)
+    await asyncio.sleep((REFUSED_SESSIONS - 1) * 6)
+    service.roll_back(ahead)
+    assert (await within(anext(session.watch("/mine")))).owner == session.session_id
 
 
 async def test_two_runs_are_the_same(service):

@@ -419,16 +419,72 @@ def test_a_run_that_has_ended_is_followed_by_another_after_the_interval():
     assert cluster.settle(REBALANCE_INTERVAL_MS) != []
 
 
-def test_a_person_who_asks_does_not_wait():
-    """Neither for the interval nor for reports."""
+def test_a_person_who_asks_does_not_wait_for_the_interval():
+    """It begins at once where all loads are known."""
     cluster = Cluster(Governor(), brokers("a"), [topic("t", 20)])
     cluster.settle()
+    cluster.report()
     cluster.governor.broker_registered(BrokerResources("b"))
     cluster.governor.rebalance_requested()
     cluster.settle(1_000)
     assert counts(cluster) == {"a": 10, "b": 10}
     cluster.report()
     assert cluster.settle(1_000) == []
+
+
+def test_what_a_person_asked_for_waits_until_loads_are_known_but_not_for_ever():
+    """What is unknown then counts as the mean."""
+    cluster = Cluster(Governor(), brokers("a"), [topic("t", 20)])
+    cluster.settle()
+    cluster.governor.broker_registered(BrokerResources("b"))
+    cluster.governor.rebalance_requested()
+    assert cluster.settle(1) == []
+    assert cluster.settle(MOVE_TIMEOUT_MS - 2_000) == []
+    cluster.settle(2_000)
+    assert counts(cluster) == {"a": 10, "b": 10}
+
+
+def test_what_was_taken_over_just_now_does_not_count_as_nothing():
+    """After a restart of all brokers but one their write partitions are not heaped on another."""
+    cluster = Cluster(Governor(), brokers("a", "b", "c"), [topic("t", 9)])
+    cluster.settle()
+    owners = cluster.store.owners()
+    loads = {key: 1_000.0 if owner == "a" else None for key, owner in owners.items()}
+    cluster.report(loads)
+    cluster.governor.rebalance_requested()
+    cluster.settle(2 * MOVE_TIMEOUT_MS)
+    assert counts(cluster) == {"a": 3, "b": 3, "c": 3}
+
+
+def test_what_an_owner_before_has_measured_is_kept_until_there_is_better():
+    """A write partition that has moved is as busy as it was."""
+    cluster = Cluster(Governor(), brokers("a", "b"), [topic("t", 2)])
+    cluster.settle()
+    cluster.report(dict.fromkeys(cluster.store.owners(), 7.0))
+    cluster.governor.broker_gone("a")
+    cluster.settle()
+    cluster.report(dict.fromkeys(cluster.store.owners()))
+    assert [each.bytes_per_s for each in cluster.governor.describe().brokers] == [14.0]
+
+
+def test_nothing_moves_while_a_service_refuses():
+    """Neither for balance nor from who drains; what is homeless is placed all the same."""
+    refusing = []
+    governor = Governor(services_refuse=lambda: refusing)
+    cluster = Cluster(governor, brokers("a", "b", "c"), [topic("t", 9)])
+    cluster.settle()
+    cluster.report()
+    refusing.append("s3://b refuses")
+    cluster.governor.drain_requested("a")
+    cluster.governor.rebalance_requested()
+    assert cluster.settle(2 * REBALANCE_INTERVAL_MS) == []
+    cluster.governor.broker_gone("b")
+    cluster.settle()
+    assert counts(cluster)["a"] == 3
+    assert sum(counts(cluster).values()) == 9
+    refusing.clear()
+    cluster.settle(1_000)
+    assert counts(cluster) == {"c": 9}
 
 
 def test_what_is_not_measured_is_waited_for_but_not_for_ever():

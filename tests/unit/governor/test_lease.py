@@ -34,6 +34,16 @@ def test_there_is_none_before_the_handshake():
     assert not lease.valid(1.0)
 
 
+def test_it_tells_for_how_long_an_answer_is_overdue(lease):
+    """Silence counts from when the next probe is due, and ends with an answer."""
+    due_s = 100 + TIMEOUT_S * PROBE_SHARE
+    assert lease.silent_s(due_s) == pytest.approx(0.0)
+    lease.sent(due_s)
+    assert lease.silent_s(due_s + 3) == pytest.approx(3.0)
+    lease.answered(due_s)
+    assert lease.silent_s(due_s + 1) < 1
+
+
 def test_it_counts_from_when_the_handshake_was_sent(lease):
     """A quarter of the timeout, and the time for an ack to leave, are not used."""
     assert lease.valid_until_s == pytest.approx(100 + 5.9)

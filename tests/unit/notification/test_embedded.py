@@ -23,6 +23,7 @@ from memq.core.notification.read_partition import PAGE_BYTES
 from memq.errors import (
     CorruptDataError,
     FencedError,
+    LimitReachedError,
     LockedError,
     PublishUncertainError,
     QueueError,
@@ -517,3 +518,65 @@ async def test_repr_shows_live_state(queue, tmp_path):
     assert repr(queue._topics["t"].partitions[1]) == "<Partition t/1 [0 to 1]>"
     await publish(queue, b"a")
     await waiter
+
+
+def descriptors():
+    """How many this process has open."""
+    return len([*Path("/proc/self/fd").iterdir()])
+
+
+async def test_what_is_to_be_deleted_is_not_opened(tmp_path):
+    """A topic that was announced and not made, or deleted, takes no descriptor until it is gone."""
+    queue = EmbeddedQueue(tmp_path)
+    for name in ("gone", "kept"):
+        await queue.create_topic(name, 8)
+        await queue.fence(name, 0)
+        await queue.publish(name, 0, [Publication(0, b"x", 1)])
+    await queue.close()
+    before = descriptors()
+    queue = EmbeddedQueue(tmp_path, doomed=lambda: ["gone", "never made"])
+    await queue.times()  # opens all that is there
+    opened = descriptors() - before
+    folder = tmp_path / "topics" / "gone"
+    assert folder.is_dir()
+    assert opened < 8 * 4
+    assert await queue.topics() == ["gone", "kept"]
+    with pytest.raises(CorruptDataError, match="is to be deleted"):
+        await queue.offsets("gone", 0)
+    await queue.delete_topic("gone")
+    assert not folder.exists()
+    assert await queue.topics() == ["kept"]
+    await queue.close()
+
+
+async def test_topics_leave_files_for_others(tmp_path):
+    """A topic whose read partitions' files would exceed the limit is refused; nothing is made."""
+    queue = EmbeddedQueue(tmp_path, max_partitions=10)
+    await queue.create_topic("a", 6)
+    with pytest.raises(LimitReachedError, match="5 read partitions beside the 6 there are") as err:
+        await queue.create_topic("b", 5)
+    assert "choose fewer, or raise the limit" in str(err.value)
+    assert not err.value.retriable
+    assert await queue.topics() == ["a"]
+    await queue.create_topic("a", 6)  # again, which changes nothing
+    await queue.create_topic("c", 4)
+    await queue.delete_topic("a")
+    await queue.create_topic("b", 6)
+    await queue.close()
+
+
+async def test_a_topic_of_many_partitions_holds_no_publication_up(queue):
+    """While the files of 256 read partitions are made, and removed, others publish."""
+    creating = asyncio.ensure_future(queue.create_topic("wide", 256))
+    for number in range(5):
+        await publish(queue, b"%d" % number)
+    assert not creating.done()
+    await creating
+    for number in range(256):
+        await queue.offsets("wide", number)  # opens it
+    deleting = asyncio.ensure_future(queue.delete_topic("wide"))
+    for number in range(5):
+        await publish(queue, b"%d" % number)
+    assert not deleting.done()
+    await deleting
+    assert await queue.topics() == ["t"]

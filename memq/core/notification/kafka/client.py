@@ -123,6 +123,9 @@ class KafkaClient(Protocol):
     async def delete_topic(self, name: str) -> None:
         """Remove a topic and wait until it is gone; an unknown one is fine."""
 
+    async def cluster_id(self) -> str:
+        """What Kafka calls its cluster; empty when it does not say."""
+
     async def topics(self) -> dict[str, int]:
         """The number of partitions of each topic there is."""
 

@@ -215,9 +215,16 @@ class ConfluentClient:
 
     async def topics(self) -> dict[str, int]:
         """The number of partitions of each topic there is."""
-        listing = partial(self._admin.list_topics, timeout=REQUEST_S)
-        found = await self._in(self._asking, "list topics", listing)
+        found = await self._metadata()
         return {name: len(topic.partitions) for name, topic in found.topics.items()}
+
+    async def cluster_id(self) -> str:
+        """What Kafka calls its cluster; empty when it does not say."""
+        return (await self._metadata()).cluster_id or ""
+
+    async def _metadata(self) -> Any:
+        listing = partial(self._admin.list_topics, timeout=REQUEST_S)
+        return await self._in(self._asking, "list topics", listing)
 
     async def delete_records(self, place: Place, offset: int) -> None:
         """Forget what is before an offset."""

@@ -254,6 +254,11 @@ class KafkaQueue:
         await self._state_topic.see()
         return sorted(each for each in self._state.topics if self._kafka_topic(each) in there)
 
+    async def service_id(self) -> str:
+        """Kafka's own id of its cluster."""
+        self._check_open()
+        return await self._client.cluster_id()
+
     # -- publishing -------------------------------------------------------------------------
 
     async def fence(self, topic: str, *write_partitions: int, again: bool = False) -> None:
@@ -500,6 +505,14 @@ class KafkaQueue:
         """Keep for the next life how far time has come, durably."""
         self._check_open()
         await self._publisher.save_times(times)
+
+    async def check(self) -> None:
+        """Ask Kafka how far the state topic goes.
+
+        Raises:
+            QueueError: it does not say.
+        """
+        await self._client.bounds([self._state_topic.place])
 
     # -- what is seen -----------------------------------------------------------------------
 

@@ -1,0 +1,280 @@
+"""With a service that refuses, everybody is told which, since when and how; and when it is over."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+
+import aiohttp
+import pytest
+
+from memq import AsyncProducer
+from memq.broker import services
+from memq.client.producer import producer
+from memq.core.wire import messages as m
+from memq.errors import (
+    BufferFullError,
+    DeliveryTimeoutError,
+    ObjectNotFoundError,
+    RequestTimeoutError,
+    StorageError,
+    UnavailableError,
+)
+from memq.testing import FaultyQueue, InMemoryQueue, InMemoryStorage
+from memq.testing.faults import Fault
+from tests.integration.broker.support import GatedStorage, broker, client, until
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    """What takes seconds takes milliseconds."""
+    for name in ("GRACE_MS", "SLOW_MS", "HOLD_MS"):
+        monkeypatch.setattr(services, name, 30)
+    monkeypatch.setattr(services, "PROBE_S", 0.02)
+    monkeypatch.setattr("memq.broker.server.PROBE_S", 0.02)
+    monkeypatch.setattr(services, "PROBE_LIMIT_S", 0.1)
+    monkeypatch.setattr(producer, "HEED_S", 0.05)
+    monkeypatch.setattr(producer, "PATIENCE_S", 0.05)
+
+
+async def ready(b):
+    """Status and text of /ready."""
+    url = f"http://127.0.0.1:{b.admin_port}/ready"
+    async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        return answer.status, await answer.text()
+
+
+class RemoteStorage(InMemoryStorage):
+    """A store that is asked now and then, and refuses by an error while it has one."""
+
+    remote = True
+    error = None
+    refuses_missing = False
+
+    def put(self, key, buffers, *, timeout_s):
+        if self.error is not None:
+            raise self.error
+        super().put(key, buffers, timeout_s=timeout_s)
+
+    def get_range(self, key, start, length):
+        if self.error is not None:
+            raise self.error
+        try:
+            return super().get_range(key, start, length)
+        except ObjectNotFoundError as exc:
+            if not self.refuses_missing:
+                raise
+            error = StorageError("403 AccessDenied")
+            error.refused = True
+            raise error from exc
+
+
+async def test_a_store_that_refuses_is_named_and_so_is_its_end(tmp_path, caplog):
+    """An idle broker whose store refuses says so within seconds, in /ready and to its clients."""
+    storage = RemoteStorage()
+    async with broker(tmp_path, storage=storage) as b, client(b) as c:
+        await until(lambda: not b.context.not_ready())
+        storage.error = StorageError("503 SlowDown")
+        await until(b.context.not_ready)
+        status, text = await ready(b)
+        assert status == 503
+        assert "storage (" in text
+        assert "refuses since 20" in text
+        assert text.endswith("503 SlowDown\n")
+        found = await c.ask(m.DescribeCluster(own=True))
+        assert found.status.not_ready == b.context.not_ready()
+        storage.error = None
+        await until(lambda: not b.context.not_ready())
+        assert await ready(b) == (200, "ready\n")
+    said = [record.getMessage() for record in caplog.records]
+    assert sum("a service refuses: storage" in each for each in said) == 1
+    assert "storage answers again" in said
+
+
+async def test_a_store_that_does_not_tell_what_is_missing_serves(tmp_path):
+    """403 for a key that is not there, as of a bucket without ListBucket, is an answer."""
+    storage = RemoteStorage()
+    storage.refuses_missing = True
+    async with broker(tmp_path, storage=storage) as b:
+        await asyncio.sleep(0.3)  # ten questions
+        assert b.context.not_ready() == []
+
+
+async def test_who_waits_is_told_which_service_refuses(tmp_path):
+    """A Message that finds no room is refused with the service that keeps it, since when, how."""
+    storage = GatedStorage()
+    slots = {"batch_age": "5ms", "batch_messages": 1, "ring_slots": 2}
+    async with broker(tmp_path, storage=storage, park_timeout="100ms") as b, client(b) as c:
+        await c.create(**slots)
+        storage.gate.clear()
+        writes = [asyncio.ensure_future(c.write(sequence)) for sequence in range(3)]
+        with pytest.raises(UnavailableError, match=r"no room came .* storage .* refuses since"):
+            await writes[2]
+        storage.gate.set()
+        await asyncio.gather(*writes[:2], return_exceptions=True)
+        await until(lambda: not b.context.not_ready())
+
+
+@pytest.mark.parametrize("kind", ["fail", "hang"])
+async def test_a_queue_that_refuses_is_named_and_not_the_storage(tmp_path, kind):
+    """When notifications are not published, it is the queue that is told of."""
+    queue = FaultyQueue(InMemoryQueue(), [Fault("publish", kind, times=20)])
+    async with broker(tmp_path, queue=queue) as b, client(b) as c:
+        await c.create("t", batch_age="1ms")
+        write = asyncio.ensure_future(c.write(0))
+        await until(b.context.not_ready)
+        assert [each.partition(" ")[0] for each in b.context.not_ready()] == ["queue"]
+        queue.end_hangs()
+        await write
+        await until(lambda: not b.context.not_ready())
+
+
+async def test_attempts_to_store_are_one_line_a_second(tmp_path, caplog):
+    """However many Batches wait for a store that refuses, the log stays readable."""
+    storage = RemoteStorage()
+    storage.error = StorageError("503 SlowDown")
+    options = {"batch_age": "1ms", "batch_messages": 1, "ring_slots": 64}
+    async with broker(tmp_path, storage=storage) as b, client(b) as c:
+        await c.create("t", upload_deadline="1s", **options)
+        writes = [asyncio.ensure_future(c.write(sequence)) for sequence in range(60)]
+        await asyncio.gather(*writes, return_exceptions=True)
+        failures = b.context.services.storage
+        assert failures.state().words()
+    lines = [each.getMessage() for each in caplog.records if each.name == "memq.broker.context"]
+    assert 1 <= sum("attempt" in each and "Batch" in each for each in lines) <= 4
+    assert 1 <= sum("was not stored" in each for each in lines) <= 4
+
+
+async def test_a_producer_says_which_service_refuses(tmp_path, caplog):
+    """Its log, once as it begins and as it ends, and all its errors, have the broker's reason."""
+    caplog.set_level(logging.WARNING, "memq.client.producer.producer")
+    storage = GatedStorage()
+    async with broker(tmp_path, storage=storage, auto_create_topics=True) as b:
+        options = {"buffer_bytes": "2MiB", "max_block": "500ms", "delivery_timeout": "40s"}
+        async with AsyncProducer(b.address, topic="t", **options) as p:
+            await (await p.write(b"first"))
+            storage.gate.clear()
+            delivery = await p.write(b"x")
+            await until(lambda: "refuses" in delivery.trouble)
+            with pytest.raises(RequestTimeoutError, match=r"storage .* refuses since"):
+                await p.flush(0.01)
+            with pytest.raises(RequestTimeoutError, match=r"storage .* refuses since"):
+                await asyncio.to_thread(delivery.result, 0.01)
+            with pytest.raises(BufferFullError, match=r"storage .* refuses since .*: no answer"):
+                for _ in range(5):
+                    await p.write(bytes(900_000))
+            storage.gate.set()
+            await p.flush()
+            await until(lambda: "acked again" in caplog.text)
+    said = [each.getMessage() for each in caplog.records if each.name.endswith("producer.producer")]
+    assert len(said) == 2, said
+    assert f"topic t: broker {b.address}: storage" in said[0]
+
+
+async def test_a_delivery_that_is_given_up_names_the_service(tmp_path):
+    """At the delivery deadline the error is the broker's reason, not only that time is up."""
+    gate = threading.Event()
+
+    class Frozen(InMemoryStorage):
+        def put(self, key, buffers, *, timeout_s):
+            gate.wait(20)
+            super().put(key, buffers, timeout_s=timeout_s)
+
+    options = {"batch_age": "1ms", "upload_deadline": "1s"}
+    async with broker(tmp_path, storage=Frozen()) as b, client(b) as c:
+        await c.create("t", **options)
+        async with AsyncProducer(b.address, topic="t", delivery_timeout="1s") as p:
+            delivery = await p.write(b"x")
+            with pytest.raises(DeliveryTimeoutError, match=r"storage .* refuses since"):
+                await delivery
+        gate.set()
+
+
+async def test_metrics_say_what_is_behind_the_broker(tmp_path):
+    """Readiness, each service, disks, version and the process have metrics."""
+    storage = RemoteStorage()
+    async with broker(tmp_path, storage=storage) as b, aiohttp.ClientSession() as session:
+
+        async def scraped():
+            async with session.get(f"http://127.0.0.1:{b.admin_port}/metrics") as answer:
+                return await answer.text()
+
+        text = await scraped()
+        for line in ('memq_service_up{service="storage"} 1.0', "memq_ready 1.0"):
+            assert line in text
+        assert 'memq_build_info{version="' in text
+        assert "process_open_fds" in text
+        storage.error = StorageError("503")
+        await until(b.context.not_ready)
+        text = await scraped()
+        for line in ('memq_service_up{service="storage"} 0.0', "memq_ready 0.0"):
+            assert line in text
+        storage.error = None
+
+
+async def test_the_time_to_publish_has_its_stages(tmp_path):
+    """How long a Batch was open, waited for a thread, was put and was published adds up."""
+    async with broker(tmp_path) as b, client(b) as c:
+        await c.create("t", batch_age="20ms")
+        await c.write(0)
+        stages = {
+            stage: b.context.metrics.registry.get_sample_value(
+                "memq_batch_stage_seconds_sum", {"stage": stage}
+            )
+            for stage in ("open", "wait", "put", "publish")
+        }
+        whole = b.context.metrics.registry.get_sample_value(
+            "memq_batch_publish_seconds_sum", {"topic": "t"}
+        )
+        assert sum(stages.values()) == pytest.approx(whole)
+        assert stages["open"] >= 0.02
+        assert min(stages.values()) >= 0
+
+
+async def test_metrics_of_a_deleted_topic_go_with_it(tmp_path):
+    """An alert on its watermark would fire for ever; and the next scrape has no series of it."""
+    async with broker(tmp_path) as b, client(b) as c, aiohttp.ClientSession() as session:
+
+        async def scraped():
+            async with session.get(f"http://127.0.0.1:{b.admin_port}/metrics") as answer:
+                return await answer.text()
+
+        await c.create("gone-soon")
+        await c.write(0, topic="gone-soon")
+        assert 'memq_stored_through_seconds{topic="gone-soon"}' in await scraped()
+        await c.ask(m.DeleteTopic(topic="gone-soon"))
+        assert "gone-soon" not in await scraped()
+
+
+async def test_half_open_requests_take_no_descriptors_from_clients(tmp_path, monkeypatch):
+    """Of many connections to the admin HTTP the oldest make room, and each has its time."""
+    monkeypatch.setattr("memq.broker.admin.MAX_CONNECTIONS", 5)
+    async with broker(tmp_path) as b:
+        held = [await asyncio.open_connection("127.0.0.1", b.admin_port) for _ in range(20)]
+        for _, writer in held:
+            writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n")
+        for reader, _ in held[:15]:
+            with pytest.raises(ConnectionResetError):
+                assert await asyncio.wait_for(reader.read(), 5) == b""  # before its time is up
+                raise ConnectionResetError  # closed in order is closed as well
+        assert (await ready(b))[0] == 200
+        for _, writer in held:
+            writer.close()
+
+
+async def test_a_request_to_the_admin_http_has_its_time(tmp_path, monkeypatch):
+    """One that does not come on is ended, also after a request before it on the connection."""
+    monkeypatch.setattr("memq.broker.admin.REQUEST_S", 0.1)
+    async with broker(tmp_path) as b:
+        reader, writer = await asyncio.open_connection("127.0.0.1", b.admin_port)
+        writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\nGET /health HTTP/1.1\r\n")
+        answer = await asyncio.wait_for(reader.read(), 10)
+        assert b"Connection: close" in answer
+        writer.close()
+        reader, writer = await asyncio.open_connection("127.0.0.1", b.admin_port)
+        writer.write(b"GET /health HTTP/1.1\r\n")
+        with pytest.raises(ConnectionResetError):
+            assert await asyncio.wait_for(reader.read(), 10) == b""
+            raise ConnectionResetError
+        writer.close()

@@ -1,0 +1,270 @@
+"""What brokers must have in common is compared when they join, and a restored ZooKeeper is seen."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from functools import partial
+
+import pytest
+
+from memq import AsyncAdminClient
+from memq.broker import identity
+from memq.core.governor.nodes import CLUSTER, DOOMED, TOPICS, DoomedNode
+from memq.core.storage.local import LocalStorage
+from memq.core.wire import messages as m
+from memq.errors import (
+    ConfigError,
+    CorruptDataError,
+    DataLossError,
+    StorageError,
+    UnknownTopicError,
+)
+from memq.testing import Fault, FaultyStorage, InMemoryKafka
+from tests.advice import follows
+from tests.integration.broker.support import until
+
+NODE = CLUSTER.child("cluster")
+
+
+def made(cluster):
+    """What stands in ZooKeeper of the cluster."""
+    return CLUSTER.decode("cluster", cluster.zookeeper.node(NODE).data)
+
+
+async def test_the_first_broker_makes_what_the_others_must_find(cluster):
+    """An object in its storage, and a node that names it; the next one joins with both."""
+    await cluster.start("one")
+    found = made(cluster)
+    assert (found.cluster_id, found.queue, found.broker) == ("memq", "in-memory", "one")
+    assert cluster.storage.get(found.object)
+    await cluster.start("two")
+    assert made(cluster) == found
+
+
+@follows("Correct the option, or mount what is not mounted")
+async def test_another_storage_is_refused_and_named(cluster):
+    """A letter's difference, or a missing mount: neither is the place where the others write."""
+    (one,) = await cluster.start("one")
+    right, cluster.storage = cluster.storage, LocalStorage(cluster.folder / "object")
+    with pytest.raises(ConfigError, match="storage: broker 'one' has made cluster 'memq'") as error:
+        await cluster.start("two")
+    assert not error.value.retriable
+    assert one.context.root.uri in str(error.value)
+    assert cluster.storage.uri("a").removesuffix("a") in str(error.value)
+    cluster.storage = right
+    await cluster.start("two")
+
+
+async def test_another_spelling_of_the_same_storage_is_taken(cluster):
+    """What is there is compared, and not how it is called."""
+    await cluster.start("one")
+    (cluster.folder / "link").symlink_to(cluster.folder / "objects")
+    cluster.storage = LocalStorage(cluster.folder / "link")
+    await cluster.start("two")
+
+
+async def test_another_kafka_is_refused_and_named(cluster):
+    """By the id that Kafka gives itself."""
+    await cluster.start("one")
+    cluster.kafka = InMemoryKafka()
+    cluster.kafka.cluster_id = "other"
+    with pytest.raises(ConfigError, match=r"queue: .* with Kafka in-memory; .* has Kafka other"):
+        await cluster.start("two")
+
+
+async def test_another_cluster_id_is_refused_and_named(cluster):
+    """As where a copy of what ZooKeeper has of one cluster was made the root of another."""
+    await cluster.start("one")
+    with pytest.raises(ConfigError, match=r"cluster_id: .* with memq; .* has other"):
+        await cluster.start("two", cluster_id="other")
+
+
+async def test_of_two_that_start_at_once_with_different_storages_one_wins(cluster):
+    """The other one is refused, whoever is quicker."""
+    storages = [cluster.storage, LocalStorage(cluster.folder / "elsewhere")]
+
+    async def start(name, storage):
+        cluster.storage = storage
+        await cluster.start(name)
+
+    tasks = [
+        asyncio.ensure_future(start(*each)) for each in zip(("one", "two"), storages, strict=True)
+    ]
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    (refused,) = [each for each in outcomes if each is not None]
+    assert isinstance(refused, ConfigError)
+    (winner,) = cluster.brokers
+    assert made(cluster).broker == winner
+
+
+async def test_a_cluster_from_before_gets_its_node_from_the_next_that_joins(cluster):
+    """Its topics are there, and so nothing was lost."""
+    (one,) = await cluster.start("one")
+    await (await cluster.connect(one)).create("t")
+    await cluster.stop("one")
+    session = await cluster.zookeeper.open()
+    await session.delete(NODE, 0)
+    (one,) = await cluster.start("one")
+    await cluster.all_owned("t")
+    assert made(cluster).broker == "one"
+
+
+@follows("stop all brokers and delete it; the next to start makes it anew")
+async def test_a_node_that_is_damaged_lets_nobody_join(cluster):
+    """What the others have is not known then."""
+    await cluster.start("one")
+    await cluster.stop("one")
+    session = await cluster.zookeeper.open()
+    await session.set(NODE, b"?", 0)
+    with pytest.raises(CorruptDataError, match="'/cluster' must hold what the brokers have"):
+        await cluster.start("one")
+    await session.delete(NODE, 1)
+    await cluster.start("one")
+    assert made(cluster).broker == "one"
+
+
+async def test_a_storage_that_does_not_say_is_not_believed(cluster):
+    """A broker that starts then may be retried; one that has seen the object before joins again."""
+    (one,) = await cluster.start("one")
+    plan = [Fault("get_range", "fail")]
+    cluster.storage = FaultyStorage(cluster.storage, plan)
+    with pytest.raises(StorageError, match="does not say whether") as error:
+        await cluster.start("two")
+    assert error.value.retriable
+    one.context.root._storage = cluster.storage
+    await until(one.context.leased)
+    cluster.zookeeper.expire(one.sessions[-1])
+    await until(lambda: len(one.sessions) > 1 and one.context.leased())
+
+
+async def test_a_mount_that_goes_while_a_broker_runs_ends_its_part(cluster, monkeypatch):
+    """It owns nothing and is not ready until the mount is there again, and says why."""
+    monkeypatch.setattr(identity, "LOOK_S", 0.05)
+    (one,) = await cluster.start("one")
+    await (await cluster.connect(one)).create("t")
+    await cluster.all_owned("t")
+    folder = cluster.folder / "objects"
+    folder.rename(cluster.folder / "unmounted")
+    folder.mkdir()
+    await until(lambda: one.context.apart and not one.topics.running())
+    assert "storage: broker 'one' has made cluster 'memq'" in one.context.apart
+    assert one.context.apart in one.context.not_ready()[0]
+    shutil.rmtree(folder)
+    (cluster.folder / "unmounted").rename(folder)
+    await cluster.all_owned("t")
+    assert one.context.not_ready() == []
+
+
+async def restored(cluster, backup):
+    """Let ZooKeeper be as in a backup, and each broker have seen more before."""
+    session = await cluster.zookeeper.open()
+    for number in range(20):  # sessions that end make up for some
+        await session.create(f"/{number}")
+    for broker in cluster.brokers.values():
+        await broker.membership._session.get("/19")
+    cluster.zookeeper.roll_back(backup)
+
+
+async def test_brokers_join_again_when_zookeeper_was_restored(cluster):
+    """Acks go on without a restart, and what was acked before is a duplicate."""
+    one, two = await cluster.start("one", "two")
+    c = await cluster.connect(one)
+    await c.create("t", batch_age="5ms")
+    (owner,) = await cluster.all_owned("t")
+    backup = cluster.zookeeper.back_up()
+    c = await cluster.connect(cluster.brokers[owner])
+    c.schema_id = (await c.ask(m.Metadata(topics=["t"]))).topics[0].schema_id
+    first = await c.write(0)
+    await restored(cluster, backup)
+    await until(lambda: len(one.sessions) > 1 and len(two.sessions) > 1, 30)
+    await until(lambda: one.context.leased() and two.context.leased(), 30)
+    (owner,) = await cluster.all_owned("t")
+    assert one.context.apart == two.context.apart == ""
+    c = await cluster.connect(cluster.brokers[owner])
+    c.schema_id = (await c.ask(m.Metadata(topics=["t"]))).topics[0].schema_id
+    again = await c.write(0)
+    assert (again.duplicate, again.offset) == (True, first.offset)
+    assert (await c.write(1)).offset > first.offset
+
+
+@follows("Restore it from a backup, or correct the option zookeeper")
+async def test_an_empty_zookeeper_is_not_believed(cluster):
+    """Nobody joins it, whether it runs or starts; with the backup all go on by themselves."""
+    (one,) = await cluster.start("one")
+    await (await cluster.connect(one)).create("t")
+    await cluster.all_owned("t")
+    backup = cluster.zookeeper.back_up()
+    await restored(cluster, None)
+    await until(lambda: "has lost cluster 'memq'" in one.context.apart, 30)
+    with pytest.raises(DataLossError, match=r"does not know it, of which Kafka has . topic"):
+        await cluster.start("two")
+    assert cluster.zookeeper.node(NODE) is None
+    cluster.zookeeper.roll_back(backup)
+    await until(one.context.leased, 30)
+    await cluster.all_owned("t")
+
+
+@follows("so it is not served. Restore a newer one, or")
+async def test_a_topic_that_zookeeper_has_lost_is_refused_and_not_made_anew(cluster):
+    """It was made after the backup: its notifications are in Kafka, under another incarnation."""
+    (one,) = await cluster.start("one")
+    await (await cluster.connect(one)).create("before")
+    backup = cluster.zookeeper.back_up()
+    await (await cluster.connect(one)).create("after")
+    node = cluster.zookeeper.node(TOPICS.child("after"))
+    await restored(cluster, backup)
+    await until(lambda: len(one.sessions) > 1 and one.context.leased(), 30)
+    await cluster.all_owned("before")
+    async with AsyncAdminClient(one.address) as admin:
+        for refused in (admin.describe_topic, admin.create_topic):
+            with pytest.raises(DataLossError, match=r"'after' is not there, but memq\.after\."):
+                await refused("after")
+        await (await cluster.zookeeper.open()).create(TOPICS.child("after"), node.data)
+        await cluster.all_owned("after")
+        await admin.delete_topic("after")
+        with pytest.raises(UnknownTopicError):
+            await admin.describe_topic("after")
+
+
+async def test_a_topic_that_is_as_it_was_before_it_was_altered_is_refused(cluster):
+    """Its retention may have been shorter, and so would delete what is to be kept."""
+    (one,) = await cluster.start("one")
+    async with AsyncAdminClient(one.address) as admin:
+        await admin.create_topic("t", retention="1h")
+        backup = cluster.zookeeper.back_up()
+        await admin.alter_topic("t", retention="2h")
+        await restored(cluster, backup)
+        await until(lambda: len(one.sessions) > 1 and one.context.leased(), 30)
+        for refused in (admin.describe_topic, partial(admin.alter_topic, retention="3h")):
+            with pytest.raises(DataLossError, match="'t' is there as it was before it was altered"):
+                await refused("t")
+        assert "t" not in one.topics.names()
+    await cluster.stop("one")
+    await cluster.start("one")
+    await cluster.all_owned("t")
+
+
+@pytest.mark.parametrize("maker", ["one", "gone"])
+async def test_a_topic_that_was_being_made_at_the_backup_is_not_removed(cluster, maker):
+    """It has come to exist since, and has notifications."""
+    (one,) = await cluster.start("one")
+    c = await cluster.connect(one)
+    await c.create("t", batch_age="5ms")
+    await cluster.all_owned("t")
+    await c.write(0)
+    topic = one.topics.get("t").topic
+    session = await cluster.zookeeper.open()
+    node = await session.get(TOPICS.child("t"))
+    await session.delete(TOPICS.child("t"), node.version)
+    doomed = DOOMED.child(topic.queue_topic)
+    await session.create(doomed, DOOMED.encode(DoomedNode(topic=topic, by=maker)))
+    cluster.zookeeper.expire(one.sessions[-1])
+    await until(lambda: len(one.sessions) > 1 and one.context.leased())
+    deletions = one.membership.governing._deletions
+    await until(lambda: (runner := one.membership.governing._runner) and runner.elected)
+    assert await one.membership.governing.doomed() == []
+    await deletions._remove_all()
+    assert cluster.zookeeper.node(doomed).version == 0
+    assert await one.context.queue.offsets(topic.queue_topic, 0) != (0, 0)
+    assert len(list(one.context.objects_of(topic))) == 1

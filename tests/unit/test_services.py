@@ -1,0 +1,162 @@
+"""When a service behind a broker refuses, since when, and what is said of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from memq.broker import services as module
+from memq.broker.services import GRACE_MS, HOLD_MS, SLOW_MS, Service, Services
+from memq.core.clock import ClockReading
+from memq.errors import (
+    FencedError,
+    InvalidRequestError,
+    QueueError,
+    StorageError,
+    UnavailableError,
+)
+
+WALL_MS = 1_795_000_000_000
+
+
+class Time:
+    """A clock that is set."""
+
+    mono_ms = 10_000
+
+    def __call__(self) -> ClockReading:
+        return ClockReading(self.mono_ms, WALL_MS + self.mono_ms)
+
+
+@pytest.fixture
+def now():
+    """The clock."""
+    return Time()
+
+
+@pytest.fixture
+def store(now):
+    """A service that has worked."""
+    found = Service("storage", "s3://b/", now)
+    found.worked()
+    return found
+
+
+def fail(service, error, **options):
+    """A call that fails."""
+    with pytest.raises(type(error)), service.call(**options):
+        raise error
+
+
+def test_one_failure_is_none_of_the_service_and_many_are(store, now):
+    """It refuses once calls have failed for a while and none has worked, since the first."""
+    fail(store, StorageError("503 SlowDown"))
+    now.mono_ms += GRACE_MS - 1
+    assert store.state().words() == ""
+    now.mono_ms += 1
+    assert store.state().since_ms == WALL_MS + 10_000
+    assert store.state().words().startswith("storage (s3://b/) refuses since 2026-11-18T")
+    assert store.state().words().endswith(": 503 SlowDown")
+    with store.call():
+        pass
+    assert store.state().words() == ""
+
+
+def test_a_call_without_an_answer_refuses(store, now):
+    """A call that hangs counts after a while, since it began, unless a later one has worked."""
+    call = store.call()
+    call.__enter__()
+    now.mono_ms += SLOW_MS + 1
+    assert store.state().since_ms == WALL_MS + 10_000
+    assert store.state().words().endswith(": no answer")
+    with store.call():
+        pass
+    assert store.state().words() == ""
+    call.__exit__(None, None, None)
+    assert store.state().words() == ""
+
+
+async def test_a_call_that_is_given_up_has_failed_if_it_took_long(store, now):
+    """What is cancelled at once says nothing of the service; what was waited for does."""
+    for took_ms, refuses in ((10, False), (SLOW_MS + 1, True)):
+        with pytest.raises(TimeoutError), store.call():
+            now.mono_ms += took_ms
+            raise TimeoutError
+        now.mono_ms += GRACE_MS
+        assert bool(store.state().words()) is refuses
+
+
+def test_a_question_that_works_is_no_proof_for_what_failed_just_now(store, now):
+    """While puts fail, reads that work say nothing; they do when no put has failed for a while."""
+    fail(store, StorageError("503"))
+    now.mono_ms += GRACE_MS
+    with store.call(probe=True):
+        pass
+    assert store.state().words()
+    now.mono_ms += HOLD_MS - GRACE_MS
+    with store.call(probe=True):
+        pass
+    assert store.state().words() == ""
+
+
+def test_what_a_service_tells_this_broker_is_no_failure_of_it(store, now):
+    """A fence, and an error of the request, are answers."""
+    for error in (FencedError("x"), InvalidRequestError("x")):
+        fail(store, error)
+    now.mono_ms += GRACE_MS
+    assert store.state().words() == ""
+
+
+def test_what_is_certain_needs_no_grace(store):
+    """A full disk, and a session without answers, refuse at once."""
+    store.failed("full", certain=True)
+    assert store.state().words().endswith(": full")
+
+
+async def test_it_is_asked_when_nothing_is_heard_of_it(store, now, monkeypatch):
+    """An idle service that hangs is found out by a question, which is given up and asked again."""
+    monkeypatch.setattr(module, "PROBE_S", 0.001)
+    monkeypatch.setattr(module, "PROBE_LIMIT_S", 0.01)
+    asked = asyncio.Queue()
+
+    async def ask() -> None:
+        asked.put_nowait(None)
+        now.mono_ms += SLOW_MS + GRACE_MS
+        await asyncio.Event().wait()
+
+    now.mono_ms += 2
+    watching = asyncio.ensure_future(store.watch(ask))
+    for _ in range(2):
+        await asyncio.wait_for(asked.get(), 10)
+    assert store.state().words().endswith("no answer in time")
+    watching.cancel()
+
+
+def test_what_clients_are_told_names_the_service(now):
+    """An error that may pass is told with the service; any other one is as it was."""
+    services = Services(now, storage="s3://b/", queue="kafka://k:9092", zookeeper="")
+    services.queue.failed("frozen", certain=True)
+    told = services.explained(UnavailableError("no room came"))
+    assert type(told) is UnavailableError
+    assert str(told).startswith("no room came; kafka (kafka://k:9092) refuses since")
+    assert type(services.explained(QueueError("x"))) is QueueError
+    refused = InvalidRequestError("bad")
+    assert services.explained(refused) is refused
+    assert [state.name for state in services.states()] == ["storage", "kafka", "disk"]
+
+
+def test_the_log_says_it_once_when_it_begins_and_once_when_it_ends(now, caplog):
+    """An outage is two lines, however long it is."""
+    caplog.set_level(logging.WARNING, "memq.broker.services")
+    services = Services(now, storage="s3://b/", queue="", zookeeper="zk:2181")
+    services.zookeeper.failed("no answer for 3 s", certain=True)
+    for _ in range(3):
+        services.tell()
+    services.zookeeper.worked()
+    services.tell()
+    assert [record.getMessage().partition(" since")[0] for record in caplog.records] == [
+        "a service refuses: zookeeper (zk:2181) refuses",
+        "zookeeper answers again",
+    ]
