@@ -12,7 +12,7 @@ import pytest
 from memq.cli.export_job import MANIFEST as EXPORT_MANIFEST
 from memq.cli.export_job import MANIFEST_VERSION, Request, _read_manifest
 from memq.cli.export_job import Manifest as ExportManifest
-from memq.core.audit.reports import ProducerName, decode_report, encode_report
+from memq.core.audit.reports import ProducerName, decode_reports, encode_report
 from memq.core.audit.result import AuditResult, ProducerAudit, decode_result, encode_result
 from memq.core.clock import SavedTimes
 from memq.core.governor.catalog import Catalog
@@ -49,8 +49,8 @@ def damaged(whole):
 DECODERS = {
     "notification": (decode_notification, NOTIFICATION),
     "counts of a notification": (decode_counts, NOTIFICATION),
-    "report of a producer": (decode_report, encode_report(REPORT)),
-    "report of a consumer": (decode_report, encode_report(CONSUMED)),
+    "report of a producer": (decode_reports, encode_report(REPORT)),
+    "report of a consumer": (decode_reports, encode_report(CONSUMED)),
     "result of an audit": (
         decode_result,
         encode_result(AuditResult("t", [ProducerAudit(ProducerName(0, "p", 0))])),
