@@ -181,7 +181,7 @@ def test_no_rows():
 
 
 def test_json_in_cells():
-    """What is wrong with JSON in a cell is said: half of a character, or a key that stands twice."""
+    """What is wrong with JSON in a cell is said: half of a character, a key that stands twice."""
     schema = pa.schema([("m", pa.map_(pa.utf8(), pa.utf8()))])
     for cell, said in (
         ('{"a": "\\ud800"}', r"row 2, column 'm': \ud800 is half of a character"),
