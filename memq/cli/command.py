@@ -28,7 +28,7 @@ from memq.core.defaults import (
 from memq.core.log_format import LOG_FORMAT, configure
 from memq.core.named_values import NamedValues, parse_storage_options
 from memq.core.ranges import OffsetRange
-from memq.core.units import parse_duration_ms, parse_size_bytes
+from memq.core.units import parse_size_bytes, parse_time
 from memq.errors import ConfigError, UnavailableError
 
 if TYPE_CHECKING:
@@ -413,32 +413,6 @@ class TimeType(ParamType[datetime]):
             return parse_time(value, now=datetime.now(UTC))
         except ConfigError as exc:
             self.fail(str(exc), param, ctx)
-
-
-def parse_time(text: str, now: datetime) -> datetime:
-    """An ISO 8601 time with its zone, or a time so long ago: "15m", "2h".
-
-    Raises:
-        ConfigError: it is neither, or has no zone: one that is guessed is hours off elsewhere.
-    """
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        moment = None
-    if moment is not None:
-        if moment.tzinfo is None:
-            written = moment.isoformat()
-            raise ConfigError(
-                f"{text!r} has no time zone; write {written}Z for UTC, or its offset, such as "
-                f"{written}+02:00"
-            )
-        return moment
-    try:
-        return now - timedelta(milliseconds=parse_duration_ms(text))
-    except (ConfigError, OverflowError) as exc:
-        raise ConfigError(
-            f"{text!r} is not a time; write it like 2025-06-30T12:00:00Z, or 15m for so long ago"
-        ) from exc
 
 
 def to_us(moment: datetime) -> int:

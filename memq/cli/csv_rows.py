@@ -207,7 +207,9 @@ def _table(
         else:
             rows = read(kinds, quoted_null=not texts)
         table = _typed(rows, schema, number)
-        for name in _doubtful(table, schema, data):
+        for name in names:
+            if not _is_doubtful(table[name], data):
+                continue
             written = read({name: pa.utf8()}, quoted_null=True)[name].to_pylist()
             values = table[name].to_pylist()
             for row, (text, value) in enumerate(zip(written, values, strict=True), number):
@@ -220,29 +222,20 @@ def _table(
     return table
 
 
-def _doubtful(table: pa.Table, schema: pa.Schema, data: bytes) -> Iterator[str]:
-    """The columns of numbers that may be others than were written."""
-    hexadecimal = _HEXADECIMAL.search(data)
-    for name in table.column_names:
-        kind = schema.field(name).type
-        if pat.is_integer(kind):
-            if hexadecimal:
-                yield name
-        elif pat.is_floating(kind):
-            large = pc.greater_equal(pc.abs(table[name].cast(pa.float64())), EXACT_WHOLES)
-            if pc.any(large).as_py():
-                yield name
+def _is_doubtful(numbers: pa.ChunkedArray, data: bytes) -> bool:
+    """Whether some of a column may be other numbers than were written."""
+    if pat.is_integer(numbers.type):
+        return _HEXADECIMAL.search(data) is not None
+    if not pat.is_floating(numbers.type):
+        return False
+    return bool(pc.any(pc.greater_equal(pc.abs(numbers.cast(pa.float64())), EXACT_WHOLES)).as_py())
 
 
 def _is_as_written(text: str, value: float) -> bool:
     """Whether a number is what its cell says: Arrow takes 0xFF for the bits of an int8."""
-    if _HEXADECIMAL.match(text.encode()):
-        return False
-    if isinstance(value, int):
-        return True
     if text.lstrip("+-").isdecimal():
         return not is_another(int(text), value)
-    return math.isfinite(value) or "n" in text.lower()  # as in inf and nan
+    return not _HEXADECIMAL.match(text.encode()) and (math.isfinite(value) or "n" in text.lower())
 
 
 def _cell_type(field: pa.Field) -> pa.DataType:

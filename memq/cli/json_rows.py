@@ -417,7 +417,7 @@ def json_cells(texts: list[str | None], kind: pa.DataType) -> pa.Array:
     try:
         return _array([None if text is None else decode(text.encode()) for text in texts], kind)
     except (*UNDECODABLE, *_REFUSED) as exc:
-        raise ValueError(str(exc)) from exc
+        raise ValueError(_why(exc, "\n".join(filter(None, texts)).encode())) from exc
 
 
 def bytes_of_text(text: bytes | None) -> bytes | None:
@@ -429,13 +429,13 @@ def bytes_of_text(text: bytes | None) -> bytes | None:
     if text is None or not text.startswith(BASE64_BEGINS):
         return text
     try:
-        return _bytes(_base64_decoder.decode(text))
+        return _bytes(_base64_of(text))
     except UNDECODABLE:
         return text
 
 
 BASE64_BEGINS = b'{"base64":'
-_base64_decoder = msgspec.json.Decoder(_Base64)
+_base64_of = _decoder(_Base64)
 
 
 def _table(rows: list[Any], schema: pa.Schema, now_us: int) -> pa.Table:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 from contextlib import aclosing
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar
 
 import pyarrow as pa
@@ -23,11 +24,12 @@ from memq.client.topic import TopicClient, check_retained
 from memq.core.defaults import READ_TIMEOUT_S
 from memq.core.format.schema import ORIGIN_COLUMNS, deserialize_schema
 from memq.core.named_values import NO_VALUES
+from memq.core.runtime import SYSTEM
+from memq.core.units import parse_time
 from memq.errors import ConfigError, InvalidRequestError, RequestTimeoutError, SchemaMismatchError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-    from datetime import datetime
     from typing import Self, Unpack
 
     from memq.client.batch import Batch
@@ -161,6 +163,7 @@ class AsyncTopicReader:
             those of `MEMQ_STORAGE_OPTIONS`, or of the profile.
         client: names this reader in the brokers' logs.
         schema_id: schema of the topic that the rows are to have; empty for the newest.
+        limit: rows that `rows` gives at most.
 
     Attributes:
         schema: of the rows.
@@ -184,6 +187,7 @@ class AsyncTopicReader:
         storage_options: GivenValues = NO_VALUES,
         client: str = "",
         schema_id: str = "",
+        limit: float = math.inf,
     ) -> None:
         self._cluster = Cluster(
             bootstrap, token=token, zone=zone, storage_options=storage_options, client=client
@@ -191,7 +195,7 @@ class AsyncTopicReader:
         self._topic = TopicClient(self._cluster, topic, incarnation)
         self._executor = self._cluster.runtime.threads(FETCHES, "memq-fetch")
         self._source = BatchSource(self._topic, self._executor, read_through=read_through)
-        self._columns, self._metadata = columns, metadata
+        self._columns, self._metadata, self._limit = columns, metadata, limit
         self.schema_id = schema_id
 
     def __repr__(self) -> str:
@@ -284,8 +288,16 @@ class AsyncTopicReader:
         wanted = plan.pieces if pieces is None else pieces
         reading = read_batches(self._topic, self._source, plan, wanted, rows_of)
         async with aclosing(reading) as batches:
+            left = self._limit
             async for batch, rows in batches:
-                yield RowsOfBatch(batch, *(rows or ([], [])))
+                found, left_out = rows or ([], [])
+                kept = []
+                for each in found:
+                    kept.append(each.slice(0, int(min(left, len(each)))))
+                    left -= len(kept[-1])
+                yield RowsOfBatch(batch, kept, left_out)
+                if left <= 0:
+                    return
 
     def _choose(self, schema: pa.Schema) -> pa.Schema:
         """The schema of the rows for the topic's schema."""
@@ -352,11 +364,14 @@ class ReadArguments(TypedDict, total=False):
 
     Attributes:
         partition: read partition; None for all.
-        start: first offset, with a partition; None for the first that is retained.
-        end: one past the last offset, with a partition; None for what is published by now.
-        start_time: records of this time or later, by the topic's `time_column`; a datetime with a
-            time zone.
+        start: first offset, with a partition; or a time, as `start_time`; None for the first that
+            is retained.
+        end: one past the last offset, with a partition; or a time; None for what is published by
+            now.
+        start_time: records of this time or later, by the topic's `time_column`: a datetime with a
+            time zone, or text such as "2025-06-30T12:00Z", or "1h" for an hour ago.
         end_time: records from before this time; likewise.
+        limit: rows, at most: the first by partition and offset; None for all.
         incarnation: of the topic, from `AdminClient.describe_topic`; empty for whichever there is.
         columns: names of the columns wanted; None for all.
         metadata: add the columns `ORIGIN_COLUMNS`.
@@ -368,10 +383,11 @@ class ReadArguments(TypedDict, total=False):
     """
 
     partition: int | None
-    start: int | None
-    end: int | None
-    start_time: datetime | None
-    end_time: datetime | None
+    start: int | str | datetime | None
+    end: int | str | datetime | None
+    start_time: datetime | str | None
+    end_time: datetime | str | None
+    limit: int | None
     incarnation: str
     columns: Sequence[str] | None
     metadata: bool
@@ -513,6 +529,18 @@ def reader_of(
     if unknown:
         known = ", ".join(sorted(ReadArguments.__annotations__))
         raise ConfigError(f"unknown option {unknown[0]!r} of a read; known are {known}")
+    if (limit := reading.pop("limit", None)) is not None:
+        if type(limit) is not int or limit < 0:
+            raise ConfigError(f"limit = {limit!r}: must be a whole number, 0 or more")
+        reading["limit"] = limit
+    for side in ("start", "end"):
+        time = f"{side}_time"
+        if isinstance(reading.get(side), str | datetime):
+            if reading.get(time) is not None:
+                raise ConfigError(f"{side} and {time} are both times; give one of them")
+            reading[time] = reading.pop(side)
+        if isinstance(at := reading.get(time), str):
+            reading[time] = parse_time(at, datetime.fromtimestamp(SYSTEM.wall_ns() / 10**9, UTC))
     selecting = {name: reading.pop(name) for name in Selection._fields if name in reading}
     selection = Selection(**selecting)
     selection.check(topic)

@@ -41,6 +41,32 @@ def parse_size_bytes(text: str) -> int:
     return _parse(text, _SIZES, "size", '"512B", "64KiB", "16MiB" or "2GiB"')
 
 
+def parse_time(text: str, now: datetime) -> datetime:
+    """An ISO 8601 time with its zone, or a time so long ago: "15m", "2h".
+
+    Raises:
+        ConfigError: it is neither, or has no zone: one that is guessed is hours off elsewhere.
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is not None:
+        if moment.tzinfo is None:
+            written = moment.isoformat()
+            raise ConfigError(
+                f"{text!r} has no time zone; write {written}Z for UTC, or its offset, such as "
+                f"{written}+02:00"
+            )
+        return moment
+    try:
+        return now - timedelta(milliseconds=parse_duration_ms(text))
+    except (ConfigError, OverflowError) as exc:
+        raise ConfigError(
+            f"{text!r} is not a time; write it like 2025-06-30T12:00:00Z, or 15m for so long ago"
+        ) from exc
+
+
 def format_duration_ms(value_ms: int) -> str:
     """The shortest exact text of a duration, so that `parse_duration_ms` gives it back."""
     return _format(value_ms, _DURATIONS_MS)

@@ -116,7 +116,7 @@ def scan(
             raise ConfigError("until: goes with a table; a topic alone has partition and end")
         return scan_topic(bootstrap, topic=topic, **options)
     unopened, selection = reader_of(bootstrap, topic, options)
-    for name, value in selection._asdict().items():
+    for name, value in (selection._asdict() | {"limit": options.get("limit")}).items():
         if value is not None:
             raise ConfigError(
                 f"{name} = {value!r}: not with a table; filter the rows, or give until"

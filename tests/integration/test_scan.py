@@ -227,6 +227,31 @@ def test_records_without_a_time(address):
     assert at(start_time=EPOCH) == [2, 4]
 
 
+async def test_times_as_text_and_a_limit(address):
+    """Times may be text as on the command line, and stand for offsets; a limit takes the first."""
+    fill(address, "texts", [range(n, n + 5) for n in range(0, 20, 5)], read_partitions=1)
+    begin, end = "2025-06-30T12:03Z", "2025-06-30T14:08+02:00"
+    for times in ({"start_time": begin, "end_time": end}, {"start": begin, "end": end}):
+        assert found(read_range(address, topic="texts", **times)) == [3, 4, 5, 6, 7]
+        assert found(scan(address, topic="texts", **times, limit=3).read_all()) == [3, 4, 5]
+    for limit in (0, 1, 5, 7, 20, 21, None):
+        table = read_range(address, topic="texts", start=NOON, limit=limit)
+        assert found(table) == list(range(20))[:limit]
+        async with aclosing(async_scan(address, topic="texts", limit=limit)) as batches:
+            assert sum([len(batch) async for batch in batches]) == len(table)
+    assert read_range(address, topic="texts", start="1h").num_rows == 0
+    for wrong, said in (
+        ({"start": "soon"}, "'soon' is not a time"),
+        ({"end_time": "2025-06-30T12:00"}, "has no time zone"),
+        ({"start": "1h", "start_time": NOON}, "start and start_time are both times"),
+        ({"limit": -1}, "limit = -1: must be a whole number"),
+        ({"limit": True}, "limit = True"),
+        ({"limit": 1.5}, "limit = 1.5"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            read_range(address, topic="texts", **wrong)
+
+
 # -- a topic in the test process, whose records have the times 0, 1, 2 ... in microseconds -----
 
 

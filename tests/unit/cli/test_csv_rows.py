@@ -178,3 +178,19 @@ def test_no_rows():
     """A first line alone is no row."""
     assert rows(RIDES, "id,city\n") == []
     assert rows(RIDES, "\ufeffid,city") == []
+
+
+def test_json_in_cells():
+    """What is wrong with JSON in a cell is said: half of a character, a key that stands twice."""
+    schema = pa.schema([("m", pa.map_(pa.utf8(), pa.utf8()))])
+    for cell, said in (
+        ('{"a": "\\ud800"}', r"row 2, column 'm': \ud800 is half of a character"),
+        ('{"a": "x", "a": "y"}', "row 2, column 'm': Object contains field `a` 2 times"),
+    ):
+        quoted = cell.replace('"', '""')
+        with pytest.raises(InvalidRequestError) as refused:
+            rows(schema, f'm\n"{quoted}"\n')
+        assert said in str(refused.value)
+    assert rows(
+        pa.schema([("b", pa.binary())]), 'b\n"{""base64"":""AA=="",""base64"":""AQ==""}"\n'
+    ) == [{"b": b'{"base64":"AA==","base64":"AQ=="}'}]
