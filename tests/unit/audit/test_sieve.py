@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,34 +26,64 @@ class Batch(msgspec.Struct):
     state: str = "sound"
 
 
+History = tuple[list[tuple[ProducedReport, bool]], list[Batch]]
+
+
 @st.composite
-def histories(draw) -> tuple[list[tuple[ProducedReport, bool]], list[Batch]]:
-    """What a producer reports and what is stored: mostly sound, with a fault here and there."""
-    produced = draw(st.integers(1, 30))
-    edges = sorted({0, produced, *draw(st.lists(st.integers(0, produced), max_size=5))})
-    cuts = [edge for edge in edges if draw(st.integers(0, 15))]
-    window = sorted(draw(st.tuples(st.integers(0, 30), st.integers(0, 40))))
-    reports = []
-    for first, end in itertools.pairwise(cuts):
-        fields = {}
-        if not draw(st.integers(0, 20)):
-            fields = draw(st.sampled_from([{"records": 3}, {"crc_sum": 5}]))
-        failed = {first} if not draw(st.integers(0, 20)) else set()
-        each = report(first, end - 1, failed=failed, **fields)
-        reports.append((each, window[0] <= first < window[1]))
-        if not draw(st.integers(0, 15)):
-            reports.append(reports[draw(st.integers(0, len(reports) - 1))])
-    batches = []
-    for first, end in itertools.pairwise(sorted({*edges, *range(0, produced, 4), produced + 2})):
-        state = draw(st.sampled_from(["sound"] * 30 + ["gone", "damaged", "nowhere", "twice"]))
-        inside = window[0] <= first < window[1]
-        batches.append(Batch(list(range(first, end)), in_window=inside, state=state))
-        if state == "twice":
-            batches.append(Batch(list(range(first, end)), in_window=inside))
-    if draw(st.booleans()):
-        at = draw(st.integers(0, len(batches) - 1))
-        batches.insert(draw(st.integers(0, len(batches) - 1)), batches.pop(at))
-    return reports, [batch for batch in batches if batch.state != "nowhere"]
+def histories(draw) -> History:
+    """What a producer reports and what is stored of it: all of it, and just once."""
+    produced = draw(st.integers(4, 30))
+    edges = sorted({0, produced, *draw(st.lists(st.integers(1, produced - 1), max_size=5))})
+    start = draw(st.sampled_from(edges[:-1]))
+    end = draw(st.sampled_from([edge for edge in edges if edge > start]))
+    reports = [
+        (report(first, after - 1), start <= first < end)
+        for first, after in itertools.pairwise(edges)
+    ]
+    cuts = sorted({*range(0, produced, 3), *draw(st.sets(st.integers(0, produced))), produced})
+    batches = [
+        Batch(list(range(first, after)), in_window=start <= first < end)
+        for first, after in itertools.pairwise(cuts)
+    ]
+    return reports, batches
+
+
+def judged_at(history: History, data: st.DataObject) -> int:
+    """One of the judged reports."""
+    at = [number for number, (_, judged) in enumerate(history[0]) if judged]
+    return data.draw(st.sampled_from(at))
+
+
+def spoil(fault: str, history: History, data: st.DataObject) -> None:
+    """Make one thing wrong with a sound history."""
+    reports, batches = history
+    at = judged_at(history, data)
+    told = reports[at][0]
+    batch = data.draw(
+        st.sampled_from([batch for batch in batches if told.first in batch.sequences])
+    )
+    place = batches.index(batch)
+    match fault:
+        case "records" | "crc_sum":
+            other = msgspec.structs.replace(told, **{fault: getattr(told, fault) + 1})
+            reports[at] = (other, True)
+        case "given up":
+            reports[at] = (report(told.first, told.last, failed={told.last}), True)
+        case "gone" | "damaged":
+            batch.state = fault
+        case "missing":
+            batches.remove(batch)
+        case "twice":
+            batches.append(msgspec.structs.replace(batch))
+        case "twice and early":
+            batches.insert(0, batches.pop(place))
+            batches.insert(0, msgspec.structs.replace(batch))
+        case "report twice":
+            reports.append(reports[at])
+        case "report missing":
+            del reports[at]
+        case "gap between judged reports":
+            reports[at] = (told, False)
 
 
 def tell(check, batches: list[Batch]) -> None:
@@ -71,9 +102,8 @@ def tell(check, batches: list[Batch]) -> None:
             )
 
 
-@given(histories())
-def test_whoever_is_no_suspect_is_what_the_comparison_says(history) -> None:
-    """Counts of the sieve equal those of the full comparison, and nothing is hidden."""
+def compared(history: History) -> tuple[list[ProducerAudit], ProducerSieve, list[ProducerAudit]]:
+    """What the sieve finds, and what the full comparison does."""
     reports, batches = history
     exact = ProducedReconciliation(
         "t",
@@ -85,13 +115,44 @@ def test_whoever_is_no_suspect_is_what_the_comparison_says(history) -> None:
     for each, judged in reports:
         sieve.report(each, judged=judged)
     tell(sieve, batches)
+    return list(sieve.producers()), sieve, exact.producers()
 
-    found = list(sieve.producers())
 
-    if not sieve.suspects:
-        assert found == exact.producers()
-    else:
+@given(histories(), st.integers(0, 30), st.data())
+def test_sound_history_has_no_suspect(history, unreported, data) -> None:
+    """Counts of the sieve equal those of the full comparison, in whatever order Batches come."""
+    reports, batches = history
+    last = reports[-1][0].last
+    batches.append(Batch(list(range(last + 1, last + 2 + unreported))))
+    found, sieve, exact = compared((reports, data.draw(st.permutations(batches))))
+    assert (found, sieve.suspects) == (exact, set())
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "records",
+        "crc_sum",
+        "given up",
+        "gone",
+        "damaged",
+        "missing",
+        "twice",
+        "twice and early",
+        "report twice",
+        "report missing",
+        "gap between judged reports",
+    ],
+)
+@given(history=histories(), data=st.data())
+def test_whoever_is_no_suspect_is_what_the_comparison_says(fault, history, data) -> None:
+    """Whatever is wrong with a producer, it is a suspect, or nothing is hidden."""
+    spoil(fault, history, data)
+    found, sieve, exact = compared(history)
+    if sieve.suspects:
         assert (found, sieve.suspects) == ([], {NAME})
+    else:
+        assert found == exact
 
 
 def test_a_sound_producer_is_no_suspect() -> None:
