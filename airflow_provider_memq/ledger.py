@@ -356,8 +356,11 @@ def is_planned(inlet_events: Any, plan: Asset, wanted: OffsetRange) -> bool | No
             if wanted._replace(incarnation=found.incarnation) in found.ranges:
                 return True
             oldest = found if isinstance(found, Ledger) else oldest
-        # Plans before one that ended there cannot have it; those of one page may be out of order.
-        if oldest and oldest.ends.get(wanted.partition, 0) <= wanted.start:
+        if oldest is None:
+            continue
+        # Plans before one that began there cannot have it; those of one page may be out of order.
+        planned_until = oldest.ends.get(wanted.partition, 0)
+        if oldest.cuts.get(wanted.partition, [planned_until])[0] <= wanted.start:
             return False
     return None
 

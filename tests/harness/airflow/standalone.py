@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from tests.harness.airflow.rest import BACKSTOP_S, Rest, RestError, WaitError, until
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
     from typing import Self
 
@@ -86,6 +86,7 @@ class Airflow:
         dags: folder with the DAG files; made when it is not there.
         env: more environment for all its processes, such as `AIRFLOW_CONN_MEMQ_DEFAULT`.
         parallelism: task processes at a time.
+        spares: second schedulers and triggerers, such as `scheduler-2`.
 
     Attributes:
         url: of the UI and the REST API.
@@ -100,7 +101,9 @@ class Airflow:
         dags: str | Path,
         env: Mapping[str, str] | None = None,
         parallelism: int = 4,
+        spares: Sequence[str] = (),
     ) -> None:
+        self.components = (*COMPONENTS, *spares)
         self.home = Path(home).absolute()
         self.dags = Path(dags).absolute()
         port, trigger_log_port, worker_log_port = _free_ports(3)
@@ -165,7 +168,7 @@ class Airflow:
         self.dags.mkdir(parents=True, exist_ok=True)
         self.command("db", "migrate")
         try:
-            for component in COMPONENTS:
+            for component in self.components:
                 self._spawn(component)
             self.wait_until_healthy(timeout_s)
         except BaseException:
@@ -230,7 +233,7 @@ class Airflow:
         try:
             until(look, f"all of {self!r} healthy", timeout_s=timeout_s)
         except WaitError as exc:
-            logs = "\n".join(f"== {each}\n{self.log(each)[-1500:]}" for each in COMPONENTS)
+            logs = "\n".join(f"== {each}\n{self.log(each)[-1500:]}" for each in self.components)
             raise WaitError(f"{exc}\n{logs}") from exc
 
     # -- looking and acting -----------------------------------------------------------------
@@ -288,7 +291,9 @@ class Airflow:
         task = self.rest.task(dag_id, run_id, task_id)
         pid = task["pid"]
         # The pid is only taken when it is a process of ours: it may have ended meanwhile.
-        if task["state"] != "running" or pid not in self.pids("scheduler"):
+        schedulers = (each for each in self.components if each.startswith("scheduler"))
+        pids = {pid for each in schedulers for pid in self.pids(each)}
+        if task["state"] != "running" or pid not in pids:
             return False
         # A task leads a process group, but for a moment after it was forked: then it is alone.
         if os.getpgid(pid) == pid:
@@ -299,10 +304,13 @@ class Airflow:
 
     def _spawn(self, component: str) -> None:
         self._killed.discard(component)
+        name = component.removesuffix("-2")
+        ports = {f"AIRFLOW__LOGGING__{each}_LOG_SERVER_PORT" for each in ("TRIGGER", "WORKER")}
+        own = {each: str(_free_ports(1)[0]) for each in ports} if component != name else {}
         with self._log_path(component).open("ab") as log:
             self._processes[component] = subprocess.Popen(
-                [str(BIN / "airflow"), component],
-                env=self.env,
+                [str(BIN / "airflow"), name],
+                env={**self.env, **own},
                 cwd=self.home,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -185,7 +185,7 @@ async def test_what_is_written_beyond_the_group_is_planned_as_it_was_cut(here):
     await here.publish(14)
     restored(here, 1)
     await commit(here, 4)
-    for start, end in ((2, 4), (5, 8), (8, 9), (12, 13)):
+    for start, end in ((2, 4), (4, 5), (6, 8), (8, 9), (12, 13)):
         write_manifest(here, start, end)
 
     with pytest.raises(
@@ -195,7 +195,7 @@ async def test_what_is_written_beyond_the_group_is_planned_as_it_was_cut(here):
     await here.run(planner("plan", **watching, take_over=True))
 
     assert offsets(here) == [
-        (4, 5), (5, 8), (8, 9), (9, 11), (11, 12), (12, 13), (13, 15), (15, 16),
+        (4, 5), (5, 6), (6, 8), (8, 9), (9, 11), (11, 12), (12, 13), (13, 15), (15, 16),
     ]  # fmt: skip
 
 
@@ -229,7 +229,7 @@ async def test_a_database_that_is_empty_is_no_reason_to_begin_anew(here):
 
 async def test_a_group_that_follows_is_no_reason_to_refuse(here):
     """Whatever it has committed of what is planned."""
-    for end in (0, 1, 3):
+    for end in (0, 2, 3):
         await here.publish(2)
         if end:
             await commit(here, end)
@@ -274,12 +274,13 @@ async def test_a_run_with_a_key_that_was_not_planned_is_refused(here, events):
         of._replace(start=1, end=3),
         of._replace(start=4, end=6),
         of._replace(partition=1),
-        of._replace(incarnation="b" * 16),
     ):
-        for run_type in ("manual", "operator_triggered"):
+        for run_type in ("manual", "asset_triggered"):
             with pytest.raises(ConfigError, match="was not planned") as refused:
                 begin(here, range_key(wrong), run_type)
         assert isinstance(refused.value, AirflowFailException)
+    with pytest.raises(ConfigError, match="was not planned"):
+        begin(here, range_key(of._replace(incarnation="b" * 16)))
     begin(here, range_key(wrong), of_run=first)  # its range is from another task
 
 

@@ -57,13 +57,14 @@ class Ledger:
 class Writer(threading.Thread):
     """A producer that writes all the time until `stop`, and waits for every ack."""
 
-    def __init__(self, address: str, ledger: Ledger, pause_s: float) -> None:
+    def __init__(self, address: str, ledger: Ledger, pause_s: float, topic: str = TOPIC) -> None:
         super().__init__(daemon=True)
-        self.address, self.ledger, self.pause_s = address, ledger, pause_s
+        self.address, self.ledger, self.pause_s, self.topic = address, ledger, pause_s, topic
         self._stopped = threading.Event()
 
     def run(self) -> None:
-        with Producer(self.address, topic=TOPIC, acks="all", delivery_timeout="120s") as producer:
+        options = {"acks": "all", "delivery_timeout": "120s"}
+        with Producer(self.address, topic=self.topic, **options) as producer:
             waiting = []
             while not self._stopped.is_set():
                 value = self.ledger.next()

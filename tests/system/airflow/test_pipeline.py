@@ -215,6 +215,25 @@ def test_an_offset_leads_to_the_run_that_processed_it(pipeline):
     assert orders.get(pipeline, f"topics/{orders.TOPIC}/find?partition=0&offset=99").status == 404
 
 
+def test_a_run_with_a_key_that_nobody_planned_is_refused_and_cannot_be_marked_processed(pipeline):
+    """It fails in its first try, though it has retries, and its mark makes no rows of the page."""
+    life = orders.json_of(pipeline)["incarnation"]
+    key = f"00000:000000000001-000000000003@{life}"
+    run_id = pipeline.rest.trigger(orders.TABLE, partition_key=key)
+    assert pipeline.rest.wait_for_run(orders.TABLE, run_id)["state"] == "failed"
+    pipeline.rest.wait_for_log(orders.TABLE, run_id, "table", f"{key} of 'orders' was not planned")
+    assert pipeline.rest.task(orders.TABLE, run_id, "table")["try_number"] == 1
+
+    path = f"/dags/{orders.TABLE}/dagRuns/{urllib.parse.quote(run_id, safe='')}"
+    pipeline.rest.call("PATCH", path, {"state": "success"})
+    page = orders.json_of(pipeline, f"topics/orders/ranges/{key}/")
+    assert [each["state"] for each in page["range"]["runs"]] == ["success"]
+    assert page["range"]["state"] not in {"processed", "passed"}
+    for odd in ("topics/%00/", "topics/orders/?ranges=%00", "topics/orders/ranges/%00/"):
+        assert orders.get(pipeline, odd).status == 404
+    assert orders.get(pipeline, "topics/orders/?before=0001-01-01T00:00:00%2B14:00").status == 400
+
+
 def test_pages_link_to_what_is_there_and_run_no_script(pipeline):
     """Every link of every kind of page leads somewhere, and a browser may load nothing else."""
     seen: set[str] = set()

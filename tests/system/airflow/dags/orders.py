@@ -31,6 +31,7 @@ with DAG("orders_table", schedule=PartitionedAssetTimetable(assets=RANGES), max_
         manifest_dir=FOLDER + "/manifests",
         default_master="local[1]",
         outlets=[DONE],
+        retries=1,
     )
     commit = MemqCommitOperator(
         task_id="commit", topic="orders", ranges=RANGES, done=DONE, group="to_table"
