@@ -84,12 +84,13 @@ async def test_a_store_that_refuses_is_named_and_so_is_its_end(tmp_path, caplog)
         assert text.endswith("503 SlowDown\n")
         found = await c.ask(m.DescribeCluster(own=True))
         assert found.status.not_ready == b.context.not_ready()
+        await until(lambda: "a service refuses: storage" in caplog.text)
         storage.error = None
         await until(lambda: not b.context.not_ready())
         assert await ready(b) == (200, "ready\n")
+        await until(lambda: "storage answers again" in caplog.text)
     said = [record.getMessage() for record in caplog.records]
     assert sum("a service refuses: storage" in each for each in said) == 1
-    assert "storage answers again" in said
 
 
 async def test_a_store_that_does_not_tell_what_is_missing_serves(tmp_path):
