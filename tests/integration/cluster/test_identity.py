@@ -227,6 +227,7 @@ async def test_a_topic_that_zookeeper_has_lost_is_refused_and_not_made_anew(clus
             await admin.describe_topic("after")
 
 
+@follows("restart the brokers to take it")
 async def test_a_topic_that_is_as_it_was_before_it_was_altered_is_refused(cluster):
     """Its retention may have been shorter, and so would delete what is to be kept."""
     (one,) = await cluster.start("one")
@@ -243,6 +244,22 @@ async def test_a_topic_that_is_as_it_was_before_it_was_altered_is_refused(cluste
     await cluster.stop("one")
     await cluster.start("one")
     await cluster.all_owned("t")
+
+
+@follows("delete that to do without it")
+async def test_a_topic_that_was_lost_can_be_done_without(cluster):
+    """When Kafka has nothing of it either, one of its name can be made at the next start."""
+    (one,) = await cluster.start("one")
+    await one.context.queue.create_topic("t.0123456789abcdef", 1)
+    await cluster.stop("one")
+    (one,) = await cluster.start("one")
+    c = await cluster.connect(one)
+    with pytest.raises(DataLossError, match=r"but memq\.t\.0123456789abcdef in Kafka is"):
+        await c.create("t")
+    cluster.kafka.delete("memq.t.0123456789abcdef")
+    await cluster.stop("one")
+    (one,) = await cluster.start("one")
+    await (await cluster.connect(one)).create("t")
 
 
 @pytest.mark.parametrize("maker", ["one", "gone"])
