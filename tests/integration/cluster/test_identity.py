@@ -10,20 +10,20 @@ import pytest
 
 from memq import AsyncAdminClient
 from memq.broker import identity
-from memq.core.governor.nodes import CLUSTER, DOOMED, TOPICS, DoomedNode
+from memq.core.governor.nodes import BROKERS, CLUSTER, DOOMED, TOPICS, DoomedNode
 from memq.core.storage.local import LocalStorage
 from memq.core.wire import messages as m
 from memq.errors import (
     ConfigError,
     CorruptDataError,
     DataLossError,
-    StorageError,
     UnknownTopicError,
 )
 from memq.testing import Fault, FaultyStorage, InMemoryKafka
 from tests.advice import follows
 from tests.integration.broker.support import until
 
+AWAY = [Fault("get_range", "fail")]
 NODE = CLUSTER.child("cluster")
 
 
@@ -124,18 +124,21 @@ async def test_a_node_that_is_damaged_lets_nobody_join(cluster):
     assert made(cluster).broker == "one"
 
 
-async def test_a_storage_that_does_not_say_is_not_believed(cluster):
-    """A broker that starts then may be retried; one that has seen the object before joins again."""
+async def test_a_storage_that_does_not_say_is_waited_for(cluster):
+    """Who starts is not believed before it says; who has seen the object before joins again."""
     (one,) = await cluster.start("one")
-    plan = [Fault("get_range", "fail")]
-    cluster.storage = FaultyStorage(cluster.storage, plan)
-    with pytest.raises(StorageError, match="does not say whether") as error:
-        await cluster.start("two")
-    assert error.value.retriable
+    right, cluster.storage = cluster.storage, FaultyStorage(cluster.storage, AWAY)
+    starting = asyncio.ensure_future(cluster.start("two"))
+    await until(lambda: cluster.storage.faults.calls["get_range"] > 1)
+    assert cluster.zookeeper.names(BROKERS.path) == ("one",)
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
     one.context.root._storage = cluster.storage
     await until(one.context.leased)
     cluster.zookeeper.expire(one.sessions[-1])
     await until(lambda: len(one.sessions) > 1 and one.context.leased())
+    cluster.storage = right
+    await cluster.start("two")
 
 
 async def test_a_mount_that_goes_while_a_broker_runs_ends_its_part(cluster, monkeypatch):
