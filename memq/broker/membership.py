@@ -52,6 +52,7 @@ from memq.errors import (
     NoNodeError,
     QueueError,
     SessionLostError,
+    StorageError,
     UnavailableError,
     VersionConflictError,
 )
@@ -131,10 +132,20 @@ class Membership:
     async def start(self) -> None:
         """Open a session, and see what is stored; nothing runs here yet.
 
+        A storage that is away is waited for.
+
         Raises:
-            MemqError: the coordination service does not serve us.
+            MemqError: the coordination service does not serve us, or we do not belong there.
         """
-        await self._join()
+        for failures in itertools.count():
+            try:
+                await self._join()
+            except StorageError as exc:
+                log.warning("broker %s is not part of the cluster: %s", self._id, exc)
+            else:
+                return
+            await self._end_session()
+            await asyncio.sleep(AGAIN.equal_jitter_s(failures, self._context.runtime.random))
 
     async def run(self) -> None:
         """Be part of the cluster, from one session to the next; until it is cancelled."""

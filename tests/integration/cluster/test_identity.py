@@ -10,20 +10,20 @@ import pytest
 
 from memq import AsyncAdminClient
 from memq.broker import identity
-from memq.core.governor.nodes import CLUSTER, DOOMED, TOPICS, DoomedNode
+from memq.core.governor.nodes import BROKERS, CLUSTER, DOOMED, TOPICS, DoomedNode
 from memq.core.storage.local import LocalStorage
 from memq.core.wire import messages as m
 from memq.errors import (
     ConfigError,
     CorruptDataError,
     DataLossError,
-    StorageError,
     UnknownTopicError,
 )
 from memq.testing import Fault, FaultyStorage, InMemoryKafka
 from tests.advice import follows
 from tests.integration.broker.support import until
 
+AWAY = [Fault("get_range", "fail")]
 NODE = CLUSTER.child("cluster")
 
 
@@ -124,18 +124,21 @@ async def test_a_node_that_is_damaged_lets_nobody_join(cluster):
     assert made(cluster).broker == "one"
 
 
-async def test_a_storage_that_does_not_say_is_not_believed(cluster):
-    """A broker that starts then may be retried; one that has seen the object before joins again."""
+async def test_a_storage_that_does_not_say_is_waited_for(cluster):
+    """Who starts is not believed before it says; who has seen the object before joins again."""
     (one,) = await cluster.start("one")
-    plan = [Fault("get_range", "fail")]
-    cluster.storage = FaultyStorage(cluster.storage, plan)
-    with pytest.raises(StorageError, match="does not say whether") as error:
-        await cluster.start("two")
-    assert error.value.retriable
+    right, cluster.storage = cluster.storage, FaultyStorage(cluster.storage, AWAY)
+    starting = asyncio.ensure_future(cluster.start("two"))
+    await until(lambda: cluster.storage.faults.calls["get_range"] > 1)
+    assert cluster.zookeeper.names(BROKERS.path) == ("one",)
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
     one.context.root._storage = cluster.storage
     await until(one.context.leased)
     cluster.zookeeper.expire(one.sessions[-1])
     await until(lambda: len(one.sessions) > 1 and one.context.leased())
+    cluster.storage = right
+    await cluster.start("two")
 
 
 async def test_a_mount_that_goes_while_a_broker_runs_ends_its_part(cluster, monkeypatch):
@@ -227,6 +230,7 @@ async def test_a_topic_that_zookeeper_has_lost_is_refused_and_not_made_anew(clus
             await admin.describe_topic("after")
 
 
+@follows("restart the brokers to take it")
 async def test_a_topic_that_is_as_it_was_before_it_was_altered_is_refused(cluster):
     """Its retention may have been shorter, and so would delete what is to be kept."""
     (one,) = await cluster.start("one")
@@ -243,6 +247,22 @@ async def test_a_topic_that_is_as_it_was_before_it_was_altered_is_refused(cluste
     await cluster.stop("one")
     await cluster.start("one")
     await cluster.all_owned("t")
+
+
+@follows("delete that to do without it")
+async def test_a_topic_that_was_lost_can_be_done_without(cluster):
+    """When Kafka has nothing of it either, one of its name can be made at the next start."""
+    (one,) = await cluster.start("one")
+    await one.context.queue.create_topic("t.0123456789abcdef", 1)
+    await cluster.stop("one")
+    (one,) = await cluster.start("one")
+    c = await cluster.connect(one)
+    with pytest.raises(DataLossError, match=r"but memq\.t\.0123456789abcdef in Kafka is"):
+        await c.create("t")
+    cluster.kafka.delete("memq.t.0123456789abcdef")
+    await cluster.stop("one")
+    (one,) = await cluster.start("one")
+    await (await cluster.connect(one)).create("t")
 
 
 @pytest.mark.parametrize("maker", ["one", "gone"])
