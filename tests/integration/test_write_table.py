@@ -11,7 +11,6 @@ import pytest
 from memq import AdminClient, AsyncProducer, Producer, read_range
 from memq.errors import InvalidRequestError, MemqError, SchemaMismatchError
 from memq.testing.broker import BrokerProcess
-from tests.advice import follows
 from tests.unit.client.any_tables import topic_and_table
 from tests.unit.client.test_any_table import check_refusal, check_stored
 
@@ -69,7 +68,6 @@ def test_nothing_of_a_table_with_a_bad_row_at_its_end_is_stored(broker):
     assert stored(broker, topic).num_rows == 0
 
 
-@follows("use write_rows")
 def test_rows_are_written_as_mappings(broker):
     """A list of dicts is stored like a table of them; nothing of it if one row does not fit."""
     topic = make_topic(broker, pa.schema([("id", pa.int64()), ("tags", pa.list_(pa.utf8()))]))

@@ -1,4 +1,4 @@
-"""Any DataFrame written to any topic is stored as it is, or nothing of it is and the error says why.
+"""Any DataFrame written to any topic is stored as it is, or refused by name with nothing stored.
 
 `python -m tests.system.spark.any_rows --examples 500` tries many, all in one JVM.
 """
@@ -26,7 +26,7 @@ from tests.unit.client.test_any_table import check_refusal, check_stored
 ROWS = 4
 
 
-def spark_type(chance, kind):
+def spark_type(chance, kind):  # noqa: PLR0911 - a case for each kind
     """The type nearest to this one that Spark has."""
     if pat.is_struct(kind):
         fields = {each.name.casefold(): each for each in kind}.values()  # it tells no cases apart
