@@ -212,6 +212,7 @@ OTHERS = {
     "s3_server": "a fixture of the tests",
     "server_side_encryption": "an option of obstore",
     "sse_bucket_key_enabled": "an option of obstore",
+    "timestamp_ntz": "a type of Spark",
     "sse_kms_key_id": "an option of obstore",
     "unsigned_payload": "an option of obstore",
     "virtual_hosted_style_request": "an option of obstore",

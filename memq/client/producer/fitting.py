@@ -107,7 +107,7 @@ def fit(array: pa.Array, field: pa.Field, within: pa.Array | None = None) -> pa.
         return fit_struct(array, kind)
     if pat.is_map(kind):
         entries = pa.StructArray.from_arrays([array.keys, array.items], ["key", "value"])
-        offsets = pc.add(array.offsets, 0)  # a copy, as those of a slice go with no mask
+        offsets = pc.add(_offsets(array), 0)  # a copy, as those of a slice go with no mask
         array = pa.ListArray.from_arrays(offsets, entries, mask=array.is_null())
         return _fit_list(array, kind)
     return _fit_list(array, kind) if pat.is_nested(kind) else _fit_leaf(array, kind)
@@ -178,7 +178,7 @@ def _fit_list(array: Any, kind: Any) -> pa.Array:
     """Return lists with their values fitted; a map is one of keys and values."""
     lengths = pc.list_value_length(array)
     if not pat.is_fixed_size_list(array.type):  # what follows believes the offsets
-        type(array).from_arrays(array.offsets, pa.nulls(len(array.values))).validate(full=True)
+        type(array).from_arrays(_offsets(array), pa.nulls(len(array.values))).validate(full=True)
     if pat.is_fixed_size_list(kind):
         at = _first(pc.not_equal(lengths, kind.list_size))
         if at is not None:
@@ -206,6 +206,11 @@ def _fit_list(array: Any, kind: Any) -> pa.Array:
     if array.null_count:  # Arrow's cast leaves below a null list what was in memory
         lists = pc.coalesce(lists, pa.scalar([None] * kind.list_size, lists.type))
     return pa.FixedSizeListArray.from_arrays(lists.flatten(), type=kind, mask=array.is_null())
+
+
+def _offsets(array: Any) -> pa.Array:
+    """Return the offsets of lists; Java leaves out those of none, and Arrow would read them."""
+    return array.offsets if len(array) else pa.array([0], array.offsets.type)
 
 
 def _fit_leaf(array: pa.Array, kind: pa.DataType) -> pa.Array:

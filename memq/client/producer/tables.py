@@ -92,7 +92,7 @@ def to_arrow(rows: Any) -> pa.Table:
         raise SchemaMismatchError(f"{type(rows).__name__} does not become Arrow: {exc}") from exc
     raise InvalidRequestError(
         f"a table must be a pyarrow Table or RecordBatch, or a pandas or polars DataFrame, "
-        f"not {type(rows).__name__}"
+        f"not {type(rows).__name__}; for a list of mappings use write_rows"
     )
 
 

@@ -201,6 +201,16 @@ def test_lists_that_do_not_hold_are_refused():
             column(array, kind)
 
 
+@pytest.mark.parametrize("kind", [pa.list_(pa.int8()), pa.map_(pa.utf8(), pa.int8())], ids=str)
+def test_empty_lists_may_come_without_offsets(kind):
+    """As Java sends them, and so Spark: a buffer of no bytes, from which nothing is read."""
+    children = [pa.array([], kind.field(0).type)]
+    bare = pa.Array.from_buffers(kind, 0, [None, pa.py_buffer(b"")], children=children)
+    outer = pa.ListArray.from_arrays(pa.array([0, 0], pa.int32()), bare)
+    assert column(outer, pa.list_(kind)).to_pylist() == [[]]
+    assert column(bare, kind).to_pylist() == []
+
+
 def test_what_is_hidden_by_a_null_or_a_slice_is_no_value():
     """Only the rows that are given count, whatever lies below their nulls or beside them."""
     hidden = pa.StructArray.from_arrays(

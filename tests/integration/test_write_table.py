@@ -1,0 +1,93 @@
+"""Tables and rows through a real broker: stored as they are, or nothing of them."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pyarrow as pa
+import pytest
+
+from memq import AdminClient, AsyncProducer, Producer, read_range
+from memq.errors import InvalidRequestError, MemqError, SchemaMismatchError
+from memq.testing.broker import BrokerProcess
+from tests.unit.client.any_tables import topic_and_table
+from tests.unit.client.test_any_table import check_refusal, check_stored
+
+_names = (f"table-{number}" for number in itertools.count())
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory):
+    """A broker on the embedded defaults."""
+    with BrokerProcess(tmp_path_factory.mktemp("broker")) as running:
+        yield running
+
+
+def make_topic(broker, schema):
+    """A topic of this schema; its name."""
+    name = next(_names)
+    with AdminClient(broker.address) as admin:
+        admin.create_topic(
+            name, schema=schema, batch_age="1ms", write_partitions=1, read_partitions=1
+        )
+    return name
+
+
+def stored(broker, topic):
+    """All that can be read of a topic."""
+    with AdminClient(broker.address) as admin:
+        end = admin.offsets(topic)[0].end
+    return read_range(broker.address, topic=topic, partition=0, start=0, end=end)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_table_is_read_as_it_was_given_or_nothing_is_stored(broker, seed):
+    """Whatever the table and the topic."""
+    schema, table = topic_and_table(random.Random(seed))
+    topic = make_topic(broker, schema)
+    try:
+        with Producer(broker.address, topic=topic) as producer:
+            producer.write_table(table)
+    except SchemaMismatchError as refused:
+        check_refusal(str(refused), schema, table)
+        assert stored(broker, topic).num_rows == 0
+    else:
+        check_stored(list(stored(broker, topic).to_struct_array()), schema, table)
+
+
+def test_nothing_of_a_table_with_a_bad_row_at_its_end_is_stored(broker):
+    """The rows before it, of many Messages, are not sent."""
+    topic = make_topic(broker, pa.schema([("v", pa.float32())]))
+    rows = pa.table({"v": [0.5] * 100_000 + [1e300]})
+    with Producer(broker.address, topic=topic, message_bytes="16KiB") as producer:
+        with pytest.raises(SchemaMismatchError, match=r"row 100000 has 1e\+300"):
+            producer.write_table(rows)
+        producer.flush()
+        assert producer.stats.unsettled == 0
+    assert stored(broker, topic).num_rows == 0
+
+
+def test_rows_are_written_as_mappings(broker):
+    """A list of dicts is stored like a table of them; nothing of it if one row does not fit."""
+    topic = make_topic(broker, pa.schema([("id", pa.int64()), ("tags", pa.list_(pa.utf8()))]))
+    rows = [{"id": 1, "tags": ["a"]}, {"id": 2}]
+    with Producer(broker.address, topic=topic) as producer:
+        with pytest.raises(InvalidRequestError, match="use write_rows"):
+            producer.write_table(rows)
+        for delivery in producer.write_rows(rows):
+            assert delivery.result().offset == 0
+        with pytest.raises(SchemaMismatchError, match="'id' as int64, but row 1 has '3'"):
+            producer.write_rows([{"id": 2}, {"id": "3"}])
+    assert stored(broker, topic).to_pylist() == [{"id": 1, "tags": ["a"]}, {"id": 2, "tags": None}]
+
+
+async def test_the_async_producer_writes_rows_too(broker):
+    """With a time of their own, or now; and of a topic without a schema of its own."""
+    topic = make_topic(broker, None)
+    async with AsyncProducer(broker.address, topic=topic) as producer:
+        await producer.write_rows([{"key": "k", "value": b"v", "headers": {"h": b"x"}}])
+        with pytest.raises(MemqError, match="'Value' is not in the schema"):
+            await producer.write_rows([{"Value": b"v"}])
+    (row,) = stored(broker, topic).to_pylist()
+    assert (row["key"], row["value"], row["headers"]) == (b"k", b"v", [("h", b"x")])
