@@ -95,8 +95,9 @@ def from_extra(name: str) -> Iterator[None]:
     try:
         yield
     except ImportError as exc:
+        # `airflow dags list-import-errors` takes [spark] for markup, and drops it.
         raise AirflowOptionalProviderFeatureException(
-            f'{exc}: pip install "{PROVIDER}[{name}]"'
+            f'{exc}: pip install "{PROVIDER}[ {name} ]"'
         ) from exc
 
 

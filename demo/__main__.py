@@ -15,7 +15,7 @@ from typing import Any
 import polars as pl
 
 from demo.airflow import DemoAirflow, remove_object
-from demo.broker import DemoBroker
+from demo.broker import DemoBroker, leave_out_settings
 from demo.check import Comparison, by_group, by_range
 from demo.lake import DemoLake
 from demo.ship import Shipped, ship
@@ -38,6 +38,8 @@ def main() -> int:
     if not lines:
         print(f"demo: {path} has no lines to ship", file=sys.stderr)
         return 2
+    leave_out_settings()
+    say("takes about five minutes, on a busy machine more")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # Airflow does not end with us
     directory = Path(tempfile.mkdtemp(prefix="memq-demo-"))
     try:

@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+def leave_out_settings() -> None:
+    """Forget what the user has set for brokers of their own, such as a token: these have none."""
+    for name in [name for name in os.environ if name.startswith("MEMQ_")]:
+        del os.environ[name]
+
+
 class DemoBroker:
     """A broker on free ports of the loopback.
 

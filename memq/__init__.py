@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from memq.core.ranges import OffsetRange
     from memq.tables.scan import scan
 
+    __version__: str
+
 __all__ = [
     "AdminClient",
     "AsyncAdminClient",
@@ -69,6 +71,8 @@ _MODULES = {
 def __getattr__(name: str) -> object:
     if name == "errors":
         return import_module("memq.errors")
+    if name == "__version__":
+        return import_module("importlib.metadata").version("memq")
     for module, names in _MODULES.items():
         if name in names:
             value = globals()[name] = getattr(import_module(module), name)

@@ -12,7 +12,10 @@ Spark finds the source without being told where the module `pyspark_memq` can be
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
+
+from memq.errors import ConfigError
 
 if TYPE_CHECKING:
     from memq.spark.progress import ProgressListener, SourceProgress, progress_of
@@ -31,9 +34,28 @@ NEEDS_PYSPARK = (
 )
 
 
+def check_pyspark() -> None:
+    """Refuse a PySpark of which another version of pyspark-client has overwritten files.
+
+    Raises:
+        ConfigError: naming both versions.
+    """
+    try:
+        spark, client = version("pyspark"), version("pyspark-client")
+    except PackageNotFoundError:
+        return
+    if spark != client:
+        raise ConfigError(
+            f"pyspark {spark} and pyspark-client {client} are both installed, and one has "
+            "overwritten files of the other: pip uninstall -y pyspark-client, then pip install "
+            f"--force-reinstall --no-deps pyspark=={spark}"
+        )
+
+
 def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module 'memq.spark' has no attribute {name!r}")
+    check_pyspark()
     try:
         return getattr(import_module(_MODULES[name]), name)  # loads PySpark
     except ModuleNotFoundError as exc:

@@ -26,9 +26,10 @@ from memq.core.ranges import OffsetRange
 from memq.core.topic import check_topic_name
 from memq.core.units import counted
 from memq.errors import ConfigError, InvalidRequestError, MemqError
-from memq.spark import NEEDS_PYSPARK
+from memq.spark import NEEDS_PYSPARK, check_pyspark
 
 try:
+    check_pyspark()
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
@@ -40,6 +41,8 @@ except ModuleNotFoundError as exc:
     if exc.name not in ("pyspark", "py4j"):
         raise
     raise SystemExit(f"error: {NEEDS_PYSPARK}") from None  # programs alone import this module
+except ConfigError as exc:
+    raise SystemExit(f"error: {exc}") from None
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

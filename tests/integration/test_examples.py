@@ -95,3 +95,9 @@ def test_commands_for_kafka_users_run(broker):
     assert "clean" in printed
     with AdminClient(broker.address) as admin:
         assert {"clicks", "load"} & {info.config.name for info in admin.list_topics()} == {"load"}
+
+
+def test_python_for_kafka_users_runs_from_top_to_bottom(broker):
+    """The Python beside Kafka's runs one after the other on one broker, as one tries it."""
+    for example in blocks_of("docs/kafka.md", "python"):
+        run(broker, sys.executable, "-W", "error", "-c", example)

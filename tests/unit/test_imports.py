@@ -11,10 +11,13 @@ import importlib
 import re
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+import memq
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -267,6 +270,11 @@ def test_import_pulls_no_optional_package():
 
     assert "memq" in loaded
     assert loaded - sys.stdlib_module_names <= LIGHT
+
+
+def test_the_version_is_told():
+    """`memq.__version__` is that of the distribution, and is looked up when it is asked for."""
+    assert memq.__version__ == version("memq")
 
 
 def test_import_is_quick():

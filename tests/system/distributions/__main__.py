@@ -207,7 +207,7 @@ def check_parts(found, *, old):
     assert found["airflow"] == OLDEST, found
     for name in ("planner", "pipeline", "start_from_trigger"):
         assert f"or later, and this is Airflow {OLDEST}" in found[name], found[name]
-    assert 'pip install "airflow-provider-memq[spark]"' in found["spark"], found["spark"]
+    assert 'pip install "airflow-provider-memq[ spark ]"' in found["spark"], found["spark"]
     for name, made in found["operators"].items():  # what an extra brings names it, and no more
         assert made == name or 'pip install "airflow-provider-memq[' in made, made
 

@@ -183,7 +183,7 @@ def test_a_column_by_the_name_of_a_folder_is_refused(spark, broker, make_topic, 
     with Producer(broker.address, topic=name) as producer:
         producer.write_table(pa.table({"MEMQ_range": ["mine"]}))
 
-    with pytest.raises(SchemaMismatchError, match="column 'memq_range', which is also the name"):
+    with pytest.raises(SchemaMismatchError, match="column 'MEMQ_range', which is also the name"):
         range_to_parquet(spark, job(broker.address, name, tmp_path, 0, 1))
     assert not (tmp_path / "out").exists()
 
@@ -274,6 +274,7 @@ def test_other_rows_than_expected_are_not_taken_for_done(spark, broker, clicks, 
         """A session that reads fewer rows than there are."""
 
         sparkContext = spark.sparkContext  # noqa: N815 - Spark's name
+        conf = spark.conf
 
         @property
         def read(self):

@@ -7,6 +7,8 @@ from importlib import import_module, invalidate_caches
 
 import pytest
 from airflow.sdk.exceptions import AirflowOptionalProviderFeatureException
+from packaging.requirements import Requirement
+from rich.text import Text
 
 from airflow_provider_memq import versions
 from airflow_provider_memq.operators import memq as operators
@@ -137,6 +139,9 @@ def test_a_missing_extra_is_named(monkeypatch, module, extra):
 
     with pytest.raises(
         AirflowOptionalProviderFeatureException,
-        match=rf'pip install "airflow-provider-memq\[{extra}\]"',
-    ):
+        match=rf'pip install "airflow-provider-memq\[ {extra} \]"',
+    ) as refused:
         import_module("airflow_provider_memq.operators.spark")
+    # As `airflow dags list-import-errors` prints it.
+    assert str(Text.from_markup(str(refused.value))) == str(refused.value)
+    assert Requirement(f"airflow-provider-memq[ {extra} ]").extras == {extra}

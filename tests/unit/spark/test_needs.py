@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,37 @@ def run(*arguments, **variables):
         timeout=60,
     )
     return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture
+def overwritten(tmp_path):
+    """A folder where pyspark-client is installed, at another version than pyspark."""
+    found = tmp_path / "pyspark_client-4.0.1.dist-info"
+    found.mkdir()
+    (found / "METADATA").write_text("Metadata-Version: 2.1\nName: pyspark-client\nVersion: 4.0.1\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("app", APPS, ids=lambda path: path.stem)
+def test_a_program_with_a_pyspark_that_was_overwritten(app, overwritten):
+    """Each program says in one line which versions there are, and what to do."""
+    code, out, err = run(app, "--help", PYTHONPATH=str(overwritten))
+
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert f"pyspark {version('pyspark')} and pyspark-client 4.0.1 are both installed" in err
+
+
+def test_a_source_with_a_pyspark_that_was_overwritten(overwritten):
+    """The source is refused with the same words, also when Spark looks for it by its name."""
+    for line in ("from memq.spark import MemqDataSource", "import pyspark_memq"):
+        code, _, err = run("-c", line, PYTHONPATH=str(overwritten))
+        assert code == 1
+        last = err.splitlines()[-1]
+        assert "pyspark-client 4.0.1 are both installed, and one has overwritten files" in last
+
+    found = overwritten / "pyspark_client-4.0.1.dist-info" / "METADATA"
+    found.write_text(found.read_text().replace("4.0.1", version("pyspark")))
+    assert run("-c", "from memq.spark import MemqDataSource", PYTHONPATH=str(overwritten))[0] == 0
 
 
 def java_home(folder, version=None):
