@@ -17,7 +17,7 @@ from airflow_provider_memq.lineage import (
     topic_read,
 )
 from memq.core.ranges import OffsetRange
-from memq.spark.iceberg import IcebergJob, _folder
+from memq.tables.ledger import TopicRange
 
 PAGE = Path(__file__).parents[3] / "docs" / "airflow.md"
 
@@ -99,10 +99,9 @@ def test_what_was_found_stands_with_the_topic():
 def test_the_folders_of_a_table_are_the_table():
     """The setting of Spark that the page gives makes the table of each folder a job writes to."""
     (pattern,) = re.findall(r"removePath\.pattern=(.*)", PAGE.read_text())
-    wanted = OffsetRange(0, 0, 500, "0123456789abcdef")
-    job = IcebergJob(
-        name="j", topic="clicks", output="db.clicks", bootstrap="", range=wanted, manifest=""
+    wanted = TopicRange(
+        topic="clicks", incarnation="0123456789abcdef", partition=0, start=0, end=500
     )
-    written = f"/lake/db/clicks/data/{_folder(job, uuid4().hex)}"
+    written = wanted.folder("/lake/db/clicks", uuid4().hex)
 
     assert re.sub(pattern.replace("?<", "?P<"), "", written) == "/lake/db/clicks"
