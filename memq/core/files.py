@@ -13,13 +13,13 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from memq.errors import LockedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
+
+    import pyarrow as pa
 
 _IOV_MAX = os.sysconf("SC_IOV_MAX")  # most buffers that one writev takes
 # Bytes that one writev takes: for more of them the kernel takes larger pages for its cache, and
@@ -150,6 +150,8 @@ def read_exactly(fd: int, start: int, length: int) -> pa.Buffer:
     for every 4 KiB (2 GB/s at 64 MiB). A memory map would be faster still, but kills the process
     with SIGBUS when the file shrinks or its disk fails.
     """
+    import pyarrow as pa  # noqa: PLC0415 - commands that only write files start without it
+
     buffer = pa.allocate_buffer(length)
     view, done = memoryview(buffer), 0
     while done < length:

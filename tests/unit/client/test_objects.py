@@ -104,7 +104,7 @@ async def test_nothing_is_left_to_the_garbage_collector():
     class Pages(TopicClient):
         """A topic with one notification after the other."""
 
-        async def pages(self, ranges):
+        async def pages(self, ranges, **_):
             try:
                 while True:
                     yield [NotificationEntry(0, 0, 1, b"damaged"), NotificationEntry(0, 1, 1, b"")]
