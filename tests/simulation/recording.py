@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from memq.client.producer.delivery import StoredAt
 from tests.simulation.history import (
     ASSIGNED,
     GRANTED,
@@ -86,8 +87,8 @@ class Sends:
     def _settled(self, delivery: Delivery) -> None:
         send = self._run.open_sends.pop(delivery)
         end_us = self._run.now_us
-        stored, error = delivery._stored, delivery._error
-        if stored is not None:
+        stored = error = delivery._settled
+        if isinstance(stored, StoredAt):
             done = send._replace(
                 end_us=end_us,
                 outcome=OK,

@@ -166,12 +166,24 @@ def fit_struct(array: pa.StructArray, kind: pa.StructType) -> pa.StructArray:
     for field in kind:
         with _inside(f".{field.name}"):
             if field.name in parts:
-                fitted.append(fit(parts[field.name], field, array))
+                fitted.append(_filled(fit(parts[field.name], field, array), field))
             elif field.nullable:
                 fitted.append(_nulls(field.type, len(array)))
             else:
                 raise Misfit(f"{field.type}, not null", "the rows have no such column")
     return pa.StructArray.from_arrays(fitted, fields=list(kind), mask=array.is_null())
+
+
+def _filled(part: pa.Array, field: pa.Field) -> pa.Array:
+    """Return a field with something below null structs where it may not be null, as Arrow has it;
+    those who write Parquet refuse a null there.
+    """
+    if field.nullable or not part.null_count:
+        return part
+    filler = pa.array([None], pa.struct([field])).field(0)
+    places = pc.cumulative_sum(pa.repeat(1, len(part)), start=-1)
+    places = pc.if_else(part.is_valid(), places, len(part))
+    return pa.concat_arrays([part, filler]).take(places)
 
 
 def _fit_list(array: Any, kind: Any) -> pa.Array:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import io
 from decimal import Decimal
 
 import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from pyarrow import parquet as pq
 
 from memq.client.producer.tables import conform, to_arrow, to_batches
 from memq.core.format.schema import DEFAULT_SCHEMA
@@ -317,3 +319,17 @@ def test_rows_of_later_chunks_and_pieces_are_counted_from_the_first(monkeypatch)
         next(batches)
     good = to_batches(rows.slice(0, 101), pa.schema([("v", pa.float32())]), "t", **cuts)
     assert [row for batch in good for row in batch["v"].to_pylist()] == [*values, 0.0]
+
+
+def test_nulls_stand_below_no_field_that_may_not_be_null():
+    """What is below a null struct is no null where the field may not be: Parquet takes the rows."""
+    inner = pa.struct([pa.field("a", pa.int32(), nullable=False), pa.field("b", pa.string())])
+    lists = pa.field("l", pa.list_(inner), nullable=False)
+    kind = pa.struct([pa.field("s", inner), lists, pa.field("m", pa.map_(pa.string(), inner))])
+    one = {"a": 1, "b": "x"}
+    values = [{"s": None, "l": [None, one], "m": [("k", None)]}, None, {"s": one, "l": [], "m": []}]
+    given = pa.array(values, kind)
+    found = column(given, kind)
+    assert found.to_pylist() == given.to_pylist()
+    found.validate(full=True)
+    pq.write_table(pa.table({"v": found}, schema=pa.schema([("v", kind)])), io.BytesIO())
