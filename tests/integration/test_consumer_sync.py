@@ -355,14 +355,13 @@ def test_commit_of_a_lost_partition(address, topic):
             stuck.commit()
 
 
-def test_topic_client_for_threads(address, topic, monkeypatch):
+def test_topic_client_for_threads(address, topic):
     """The sync client of a topic pages through exact ranges, and says what is retained."""
-    monkeypatch.setattr("memq.client.topic.PAGE_ENTRIES", 3)
     with SyncTopicClient(address, topic) as client:
         ranges = client.ranges_between(None, None)
         assert [(each.partition, each.start, each.end) for each in ranges] == [(0, 0, 4), (1, 0, 4)]
         assert {each.incarnation for each in ranges} == {client.info().incarnation}
-        assert [len(page) for page in client.pages(ranges)] == [3, 1, 3, 1]
+        assert [len(page) for page in client.pages(ranges, page_entries=3)] == [3, 1, 3, 1]
         found = list(client.batches([ranges[0]._replace(start=1, end=3), ranges[1]]))
         assert [(each.partition, each.offset) for each in found] == [
             (0, 1),
