@@ -50,7 +50,7 @@ class Storage(GatedStorage):
 
 
 async def scrape(b):
-    """What /metrics says: the value of each series, by name and labels."""
+    """What /metrics says of the broker: the value of each series, by name and labels."""
     async with (
         aiohttp.ClientSession() as session,
         session.get(f"http://127.0.0.1:{b.admin_port}/metrics") as answer,
@@ -60,6 +60,7 @@ async def scrape(b):
         (sample.name, *sorted(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
+        if not sample.name.startswith("process_")  # of the machine, which does not stand still
     }
 
 
