@@ -130,7 +130,7 @@ def test_job_that_failed_between_messages_is_completed(broker):
     """What the first run delivered is acked as a repeat, what it did not is delivered."""
     create(broker)
     tables = [
-        pa.table({"value": [b"%d" % n], "timestamp": pa.array([n], pa.timestamp("us"))})
+        pa.table({"value": [b"%d" % n], "timestamp": pa.array([n], pa.timestamp("us", "UTC"))})
         for n in range(30)
     ]
     for count in (20, 30):
