@@ -12,7 +12,7 @@ It sees exactly the rows of the table where no row is marked as deleted, all fil
 each column that is read has always had its name, and no value but null where a file does not have
 it. That is so for what MemQ puts in, for columns that are added, and for compaction by whomever, as
 long as names are of letters, digits and `_`: where others are read, files with ids are looked into.
-A table of which it is not so is refused; `memq.scan` goes by ids and marks, and reads it.
+A table of which it is not so is refused.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def plain_files(
     if changed:
         raise ConfigError(
             f"column {changed[0]!r} of table {table.identifier} had another name before, has that "
-            "of a column that was dropped, or has a default value, which its files do not say: "
-            "leave the column out, or use memq.scan, which goes by ids"
+            "of another one, or has a default value, which its files do not say: read only other "
+            "columns"
         )
     tasks = table.files_with(base, equal)
     marked = [each.file.file_path for each in tasks if each.delete_files]
