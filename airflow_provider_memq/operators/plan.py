@@ -246,7 +246,9 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         if not take_over:
             self._check_ahead(begin, stored, plan)
         is_same = last is None or begin.life == last.life
-        again = self._again(missed, last) if missed and is_same and not dry_run else []
+        again = []
+        if missed and is_same and not dry_run:
+            again = self._again(missed, last, take_over=take_over)
         if plan.waiting and self.deferrable and not (dry_run or plan.ranges or again):
             self._wait(begin, plan, held=held)
         ledger = begin.advanced((each.range for each in plan.ranges), again)
@@ -365,21 +367,12 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         plan, now = plan_asset(self.ranges), datetime.now(UTC)
         return MissedRanges(context, plan, self.process_dag_id, after, now)
 
-    def _again(self, missed: MissedRanges, last: Ledger | None) -> list[str]:
+    def _again(self, missed: MissedRanges, last: Ledger | None, *, take_over: bool) -> list[str]:
         """Keys of the ranges that got no run."""
-        found = missed.look(last)
-        for key in found.again:
+        again = missed.look(last, take_over=take_over).again
+        for key in again:
             self.log.warning("range %s got no run of %s: emitted again", key, self.process_dag_id)
-        if found.stuck:
-            self.log.warning(
-                "%s, from %s on, wait for runs of another DAG than %s that have not ended. If its "
-                "file is gone, Airflow starts none of their tasks: delete that DAG, and they get "
-                "runs of this one",
-                counted(len(found.stuck), "range"),
-                found.stuck[0],
-                self.process_dag_id,
-            )
-        return found.again
+        return again
 
     def _begin(self, last: Ledger | None, state: TopicState) -> Ledger:
         """The ledger that this plan goes on from."""
