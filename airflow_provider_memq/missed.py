@@ -141,8 +141,8 @@ class MissedRanges:
                 'such as {"0": 5}'
             )
 
-    def look(self, last: Ledger | None, *, take_over: bool = False) -> RangesWithoutRun:
-        """Return what is to be emitted again; nothing where the last look was a short time ago.
+    def look(self, last: Ledger | None, *, take_over: bool = False) -> list[str]:
+        """Return the keys to emit again; nothing where the last look was a short time ago.
 
         Args:
             last: the last plan; None where there is none.
@@ -151,15 +151,14 @@ class MissedRanges:
         Raises:
             ConfigError: there is no such DAG; or the one before has not run all that was planned.
         """
-        nothing = RangesWithoutRun([], [], None)
         mark = self._mark()
         before = mark.get("dag_id", self._dag_id)
         if last is None:
             if not mark:  # else another try, or a plan that goes on from offsets that were given
                 self._keep(_BEGIN, _BEGIN)
-            return nothing
+            return []
         if before == self._dag_id and _time(mark, "looked") > self._now - self._after:
-            return nothing
+            return []
         since = _time(mark, "until") if mark else None
         runs = {key: at for each in {before, self._dag_id} for key, at in self._runs(each, since)}
         if since is None:
@@ -169,12 +168,10 @@ class MissedRanges:
         found = ranges_without_run(plans, runs, self._now - self._after)
         if before != self._dag_id and not take_over:
             self._check_all_run(before, [*found.again, *found.waiting])
-        if found.again and is_paused(self._ti, self._dag_id):
-            found = found._replace(again=[])
+        again = [] if found.again and is_paused(self._ti, self._dag_id) else found.again
         # Looked at again soon where there is more than one plan takes.
-        looked = _BEGIN if len(found.again) == MAX_AGAIN else self._now
-        self._keep(looked, found.until or since)
-        return found
+        self._keep(_BEGIN if len(again) == MAX_AGAIN else self._now, found.until or since)
+        return again
 
     def _check_all_run(self, dag_id: str, missing: list[str]) -> None:
         """Refuse to go on with another DAG while ranges have no run of the one before, or one that

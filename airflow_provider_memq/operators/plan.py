@@ -248,7 +248,9 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         is_same = last is None or begin.life == last.life
         again = []
         if missed and is_same and not dry_run:
-            again = self._again(missed, last, take_over=take_over)
+            again = missed.look(last, take_over=take_over)
+        for key in again:
+            self.log.warning("range %s got no run of %s: emitted again", key, self.process_dag_id)
         if plan.waiting and self.deferrable and not (dry_run or plan.ranges or again):
             self._wait(begin, plan, held=held)
         ledger = begin.advanced((each.range for each in plan.ranges), again)
@@ -366,13 +368,6 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         after = timedelta(milliseconds=duration_ms_or(0, self.missed_after))
         plan, now = plan_asset(self.ranges), datetime.now(UTC)
         return MissedRanges(context, plan, self.process_dag_id, after, now)
-
-    def _again(self, missed: MissedRanges, last: Ledger | None, *, take_over: bool) -> list[str]:
-        """Keys of the ranges that got no run."""
-        again = missed.look(last, take_over=take_over).again
-        for key in again:
-            self.log.warning("range %s got no run of %s: emitted again", key, self.process_dag_id)
-        return again
 
     def _begin(self, last: Ledger | None, state: TopicState) -> Ledger:
         """The ledger that this plan goes on from."""
