@@ -18,15 +18,14 @@ one that was killed is begun again and goes on where it was, as its ranges are t
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from collections import defaultdict
 from itertools import pairwise
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from airflow_provider_memq.ranges import Limits, RangeCutter, finish
-from memq.core.ranges import OffsetRange
+from memq.core.ranges import Interval, OffsetRange, difference, union
 from memq.core.units import counted
 from memq.errors import CorruptDataError
 
@@ -136,32 +135,18 @@ def _within(
     return [each for each in found if each.start < each.end]
 
 
-def _without(wanted: Iterable[OffsetRange], known: Collection[OffsetRange]) -> list[OffsetRange]:
-    stretches = _joined(known)
-    found = []
-    for each in wanted:
-        mine, start = stretches.get(each.partition, []), each.start
-        for known_start, known_end in mine[bisect_right(mine, start, key=itemgetter(1)) :]:
-            if known_start >= each.end:
-                break
-            if start < known_start:
-                found.append(each._replace(start=start, end=known_start))
-            start = known_end
-        if start < each.end:
-            found.append(each._replace(start=start, end=each.end))
-    return found
-
-
-def _joined(ranges: Iterable[OffsetRange]) -> dict[int, list[tuple[int, int]]]:
-    """Start and end of what ranges cover together, in order, by read partition."""
-    stretches: dict[int, list[tuple[int, int]]] = {}
-    for each in sorted(ranges):
-        mine = stretches.setdefault(each.partition, [])
-        if mine and each.start <= mine[-1][1]:
-            mine[-1] = mine[-1][0], max(mine[-1][1], each.end)
-        else:
-            mine.append((each.start, each.end))
-    return stretches
+def _without(wanted: Iterable[OffsetRange], known: Iterable[OffsetRange]) -> list[OffsetRange]:
+    held: defaultdict[int, list[Interval]] = defaultdict(list)
+    for each in sorted(known):
+        held[each.partition].append(Interval(each.start, each.end))
+    joined = {partition: union(intervals) for partition, intervals in held.items()}
+    return [
+        each._replace(start=start, end=end)
+        for each in wanted
+        for start, end in difference(
+            [Interval(each.start, each.end)], joined.get(each.partition, [])
+        )
+    ]
 
 
 def cut(

@@ -21,12 +21,9 @@ Up to when everything has its run is kept in the state store of the plan's asset
 reads only what is newer. That is a shortcut: where it is lost, ranges from before the oldest run
 that Airflow remembers are taken for done, since `airflow db clean` removes runs.
 
-It says as well which DAG was looked at. Another DAG begins there: what had no run of the one before
-gets one of the new one. A range that had one is not emitted again, as long as the DAG before is
-there. Its runs that have not ended may never do so, for Airflow starts no task of a DAG whose file
-is gone. So they are told of, and looked at until they have ended. Who deletes the DAG before
-deletes its runs: what had not ended by then gets a run of the new one, and so does what has ended
-since the last look; what had ended before that is kept with the mark, and does not.
+It says as well which DAG was looked at. Another one is refused until the DAG before has run all
+that was planned. With `take_over` it is not: from the first range on that has no run, all get one
+of the new DAG, and what runs of the DAG before have not ended is left to a backfill.
 
 And it says that there was a plan. Where the events of all plans are gone, nobody knows how far was
 planned. So that is refused rather than guessed, unless the planner is given the offsets to go on
@@ -41,10 +38,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_provider_memq.ledger import CLOCKS_APART, plans_since
 from airflow_provider_memq.ranges import range_key
+from memq.core.units import counted
 from memq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Iterator
 
     from airflow.sdk import Asset, Context
 
@@ -52,8 +50,6 @@ if TYPE_CHECKING:
 
 MAX_AGAIN = 1_000  # ranges that one plan emits again; the next look goes on
 MARK = "all_have_runs"  # key in the state store
-MAX_ENDED = 10_000  # ranges of DAGs before that are known when their runs are deleted; 500 KB
-MAX_BEFORE = 5  # DAGs whose runs are looked at beside those of the present one
 UNFINISHED = ["queued", "running"]  # states of runs whose range is still to be processed
 NOT_FOUND = 404  # the API server's answer about what there is not
 _BEGIN = datetime(1970, 1, 1, tzinfo=UTC)
@@ -67,27 +63,15 @@ class RangesWithoutRun(NamedTuple):
         again: keys to emit again, in the order in which they were planned.
         waiting: keys without a run that were emitted too short a time ago.
         until: all that was emitted before this time has its run.
-        stuck: keys whose run is one of a DAG before, and has not ended.
     """
 
     again: list[str]
     waiting: list[str]
     until: datetime | None
-    stuck: list[str]
-
-
-class _Run(NamedTuple):
-    """A run for one range: when it was made, and whether it has ended."""
-
-    made: datetime
-    has_ended: bool
 
 
 def ranges_without_run(
-    plans: Iterable[StoredPlan],
-    with_run: Collection[str],
-    settled: datetime,
-    unfinished: Collection[str] = (),
+    plans: Iterable[StoredPlan], with_run: Collection[str], settled: datetime
 ) -> RangesWithoutRun:
     """Which ranges have no run.
 
@@ -95,7 +79,6 @@ def ranges_without_run(
         plans: of one topic, the oldest first.
         with_run: partition keys of the DAG's runs.
         settled: what was emitted before this time has its run, or never gets one.
-        unfinished: those of them that have one of a DAG before, which has not ended.
     """
     first: dict[str, datetime] = {}
     last: dict[str, datetime] = {}
@@ -106,14 +89,12 @@ def ranges_without_run(
             first.setdefault(key, at)
             last[key] = at
     missing = [key for key in first if key not in with_run]
-    stuck = [key for key in first if key in unfinished]
-    if missing or stuck:
-        until = min(first[key] for key in (*missing, *stuck)) - timedelta(microseconds=1)
+    if missing:
+        until = min(first[key] for key in missing) - timedelta(microseconds=1)
     return RangesWithoutRun(
         [key for key in missing if last[key] <= settled][:MAX_AGAIN],
         [key for key in missing if last[key] > settled],
         until,
-        stuck,
     )
 
 
@@ -160,71 +141,69 @@ class MissedRanges:
                 'such as {"0": 5}'
             )
 
-    def look(self, last: Ledger | None) -> RangesWithoutRun:
-        """What is to be emitted again; nothing where the last look was a short time ago.
+    def look(self, last: Ledger | None, *, take_over: bool = False) -> list[str]:
+        """Return the keys to emit again; nothing where the last look was a short time ago.
 
         Args:
             last: the last plan; None where there is none.
+            take_over: whether another DAG goes on though the one before has not run all.
 
         Raises:
-            ConfigError: there is no such DAG.
+            ConfigError: there is no such DAG; or the one before has not run all that was planned.
         """
         mark = self._mark()
+        before = mark.get("dag_id", self._dag_id)
         if last is None:
             if not mark:  # else another try, or a plan that goes on from offsets that were given
-                self._keep(_BEGIN, _BEGIN, [])
-            return RangesWithoutRun([], [], None, [])
-        before = _before(mark, self._dag_id)
-        is_known = mark.get("dag_id") == self._dag_id
-        if is_known and _time(mark, "looked") > self._now - self._after:
-            return RangesWithoutRun([], [], None, [])
+                self._keep(_BEGIN, _BEGIN)
+            return []
+        if before == self._dag_id and _time(mark, "looked") > self._now - self._after:
+            return []
         since = _time(mark, "until") if mark else None
-        mine = self._runs(self._dag_id, since)
-        runs: dict[str, _Run] = {}
-        for each in before:
-            runs |= self._runs(each, since)
-        unfinished = {key for key, run in runs.items() if not run.has_ended} - mine.keys()
-        ended = {*mark.get("ended", ()), *runs} - unfinished
-        runs |= mine
+        runs = {key: at for each in {before, self._dag_id} for key, at in self._runs(each, since)}
         if since is None:
-            since = min((run.made for run in runs.values()), default=_BEGIN)
+            since = min(runs.values(), default=_BEGIN)
         plans = plans_since(self._events, self._plan, since)
         plans = [each for each in plans if each.ledger.incarnation == last.incarnation]
-        found = ranges_without_run(plans, {*runs, *ended}, self._now - self._after, unfinished)
-        if not (found.again or found.waiting or found.stuck):
-            before, ended = [], set()  # from here on all runs are of this DAG
-        if found.again and is_paused(self._ti, self._dag_id):
-            found = found._replace(again=[])
+        found = ranges_without_run(plans, runs, self._now - self._after)
+        if before != self._dag_id and not take_over:
+            self._check_all_run(before, [*found.again, *found.waiting])
+        again = [] if found.again and is_paused(self._ti, self._dag_id) else found.again
         # Looked at again soon where there is more than one plan takes.
-        looked = _BEGIN if len(found.again) == MAX_AGAIN else self._now
-        self._keep(looked, found.until or since, before, sorted(ended)[-MAX_ENDED:])
-        return found
+        self._keep(_BEGIN if len(again) == MAX_AGAIN else self._now, found.until or since)
+        return again
+
+    def _check_all_run(self, dag_id: str, missing: list[str]) -> None:
+        """Refuse to go on with another DAG while ranges have no run of the one before, or one that
+        has not ended: Airflow starts no task of a DAG whose file is gone.
+        """
+        pending = self._ti.get_dr_count(dag_id, states=UNFINISHED)
+        if missing or pending:
+            raise ConfigError(
+                f"process_dag_id = {self._dag_id!r}: {dag_id} ran for each range before. Of its "
+                f"runs {pending} have not ended; without one: {', '.join(missing[:1]) or 'none'} "
+                f"of {counted(len(missing), 'range')}. Name {dag_id} until all have run; or run "
+                "the planner once with take_over=true, which gives runs to what has none, and a "
+                "backfill for runs that never end"
+            )
 
     def _mark(self) -> dict[str, Any]:
         kept: Any = self._store.get(MARK)
         return kept if isinstance(kept, dict) else {}
 
-    def _keep(
-        self, looked: datetime, until: datetime, before: list[str], ended: Sequence[str] = ()
-    ) -> None:
-        """Write the mark; `ended` are ranges that DAGs before have run, which may be deleted."""
+    def _keep(self, looked: datetime, until: datetime) -> None:
         times = {"looked": looked.isoformat(), "until": until.isoformat()}
-        self._store.set(
-            MARK, {"dag_id": self._dag_id, "before": [*before], "ended": [*ended], **times}
-        )
+        self._store.set(MARK, {"dag_id": self._dag_id, **times})
 
-    def _runs(self, dag_id: str, since: datetime | None) -> dict[str, _Run]:
-        """Runs of a DAG since a time, by partition key."""
-        found: dict[str, _Run] = {}
+    def _runs(self, dag_id: str, since: datetime | None) -> Iterator[tuple[str, datetime]]:
+        """Give the partition keys of a DAG's runs since a time, and when they were made."""
         for run_id in self._ti.get_task_states(dag_id):
             named = _RUN_TIME.search(run_id)
             if named and since and datetime.fromisoformat(named[1]) < since - CLOCKS_APART:
                 continue
             run = _dag_run(dag_id, run_id)
             if run.partition_key:
-                has_ended = run.state not in UNFINISHED
-                found[run.partition_key] = _Run(run.run_after, has_ended)
-        return found
+                yield run.partition_key, run.run_after
 
 
 def is_paused(ti: Any, dag_id: str) -> bool:
@@ -248,12 +227,6 @@ def is_paused(ti: Any, dag_id: str) -> bool:
             f"process_dag_id = {dag_id!r}: Airflow knows no such DAG ({exc}). Name the "
             "one that is scheduled on the ranges"
         ) from exc
-
-
-def _before(mark: dict[str, Any], dag_id: str) -> list[str]:
-    """The DAGs that had the runs before this one, the latest first."""
-    known = [mark.get("dag_id"), *mark.get("before", ())]
-    return [each for each in dict.fromkeys(known) if each and each != dag_id][:MAX_BEFORE]
 
 
 def _time(mark: dict[str, Any], name: str) -> datetime:

@@ -246,7 +246,11 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         if not take_over:
             self._check_ahead(begin, stored, plan)
         is_same = last is None or begin.life == last.life
-        again = self._again(missed, last) if missed and is_same and not dry_run else []
+        again = []
+        if missed and is_same and not dry_run:
+            again = missed.look(last, take_over=take_over)
+        for key in again:
+            self.log.warning("range %s got no run of %s: emitted again", key, self.process_dag_id)
         if plan.waiting and self.deferrable and not (dry_run or plan.ranges or again):
             self._wait(begin, plan, held=held)
         ledger = begin.advanced((each.range for each in plan.ranges), again)
@@ -364,22 +368,6 @@ class MemqPlanRangesOperator(MemqTopicOperator):
         after = timedelta(milliseconds=duration_ms_or(0, self.missed_after))
         plan, now = plan_asset(self.ranges), datetime.now(UTC)
         return MissedRanges(context, plan, self.process_dag_id, after, now)
-
-    def _again(self, missed: MissedRanges, last: Ledger | None) -> list[str]:
-        """Keys of the ranges that got no run."""
-        found = missed.look(last)
-        for key in found.again:
-            self.log.warning("range %s got no run of %s: emitted again", key, self.process_dag_id)
-        if found.stuck:
-            self.log.warning(
-                "%s, from %s on, wait for runs of another DAG than %s that have not ended. If its "
-                "file is gone, Airflow starts none of their tasks: delete that DAG, and they get "
-                "runs of this one",
-                counted(len(found.stuck), "range"),
-                found.stuck[0],
-                self.process_dag_id,
-            )
-        return found.again
 
     def _begin(self, last: Ledger | None, state: TopicState) -> Ledger:
         """The ledger that this plan goes on from."""

@@ -49,6 +49,7 @@ class Pipeline(NamedTuple):
         missed_after: how long after its plan a range has its run, or gets none, as the planner was
             told; empty where no run says.
         hidden_dags: how many DAGs process ranges whose runs are not to be shown.
+        own_dag: which of the DAGs processes, as the planner knows it; empty where it does not say.
     """
 
     topic: str
@@ -61,6 +62,7 @@ class Pipeline(NamedTuple):
     tables: tuple[str, ...] = ()
     missed_after: str = ""
     hidden_dags: int = 0
+    own_dag: str = ""
 
 
 class Planned(NamedTuple):

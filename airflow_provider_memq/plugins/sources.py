@@ -109,18 +109,20 @@ def pipeline_of(session: Session, source: Source) -> Pipeline:
     process_dags = tuple(sorted({each.dag_id for each in scheduled})[:MAX_DAGS])
     tasks = _tasks(session, process_dags)
     # A task may emit to other assets too, before a gate: what counts is what a commit waits for.
-    own_dag = own_dag_of(session, Pipeline(source.topic, source.ranges, "", process_dags))
-    own = (own_dag,) if own_dag else process_dags
+    kept: Any = AssetState(session, plan_of(source.ranges).name).get(MARK)
+    own = tuple(
+        each for each in process_dags if isinstance(kept, dict) and kept.get("dag_id") == each
+    )
     awaited = (
         select(TaskInletAssetReference.asset_id)
-        .where(TaskInletAssetReference.dag_id.in_(own))
+        .where(TaskInletAssetReference.dag_id.in_(own or process_dags))
         .scalar_subquery()
     )
     done = session.scalars(
         select(AssetModel.name)
         .join(TaskOutletAssetReference, TaskOutletAssetReference.asset_id == AssetModel.id)
         .where(
-            TaskOutletAssetReference.dag_id.in_(own),
+            TaskOutletAssetReference.dag_id.in_(own or process_dags),
             AssetModel.name != source.ranges,
             AssetModel.name.startswith(processed_asset(source.topic, "").name, autoescape=True)
             | AssetModel.id.in_(awaited),
@@ -142,14 +144,8 @@ def pipeline_of(session: Session, source: Source) -> Pipeline:
         _first(of_topic, "group"),
         tuple(dict.fromkeys(each["output_dir"] for each in of_topic if _is_table(each))),
         _first(of_topic, "missed_after"),
+        own_dag="".join(own),
     )
-
-
-def own_dag_of(session: Session, pipeline: Pipeline) -> str:
-    """Which of the DAGs that are scheduled on ranges processes them, by what the planner keeps."""
-    kept = AssetState(session, plan_of(pipeline.ranges).name).get(MARK)
-    dag_id = kept.get("dag_id") if isinstance(kept, dict) else None
-    return str(dag_id) if dag_id in pipeline.process_dags or pipeline.hidden_dags else ""
 
 
 def _is_table(arguments: dict[str, Any]) -> bool:

@@ -24,7 +24,7 @@ from airflow_provider_memq.ledger import (
 from airflow_provider_memq.missed import MARK
 from airflow_provider_memq.plugins.events import AssetState, StoredEvents
 from airflow_provider_memq.plugins.facts import Audits, AuditTask, Pipeline, Planned, Run
-from airflow_provider_memq.plugins.sources import arguments_of, asset_refs, own_dag_of, plan_of
+from airflow_provider_memq.plugins.sources import arguments_of, asset_refs, plan_of
 from airflow_provider_memq.range_assets import audited_asset
 from airflow_provider_memq.ranges import range_key
 
@@ -135,7 +135,7 @@ def _with_runs(
         runs=runs_of(session, pipeline, keys, since),
         done=_done(session, pipeline, keys, since),
         all_have_runs=_all_have_runs(session, pipeline),
-        own_dag=own_dag_of(session, pipeline),
+        own_dag=pipeline.own_dag,
         is_told=bool(pipeline.done),
     )
 
@@ -164,7 +164,6 @@ def _done(
     """Keys of which a task of the DAG that processes has said so, or one that has compared a
     manifest, as that of a backfill. An event that a person has made says nothing.
     """
-    own = own_dag_of(session, pipeline)
     found: set[str] = set()
     for some in _chunks(keys):
         events = (
@@ -175,7 +174,7 @@ def _done(
         if since is not None:
             events = events.where(AssetEvent.timestamp >= since)
         for key, dag_id, extra in session.execute(events.limit(MAX_RANGES)):
-            if dag_id and (own in ("", dag_id) or INCARNATION_KEY in (extra or {})):
+            if dag_id and (pipeline.own_dag in ("", dag_id) or INCARNATION_KEY in (extra or {})):
                 found.add(key)
     return frozenset(found)
 

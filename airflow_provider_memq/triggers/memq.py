@@ -25,7 +25,6 @@ from memq.errors import MemqError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from airflow_provider_memq.values import Offsets
     from airflow_provider_memq.waiting import Condition
 
 DEFAULT_POLL_INTERVAL_S = 10.0
@@ -61,24 +60,24 @@ class MemqTrigger(BaseTrigger):
     def __init__(
         self,
         *,
-        topic: str,
-        incarnation: str = "",
         memq_conn_id: str = DEFAULT_CONN_ID,
         poll_interval: float = DEFAULT_POLL_INTERVAL_S,
         exponential_backoff: bool = False,
         max_wait: float | None = None,
         silent_fail: bool = False,
         end_from_trigger: bool = False,
+        **condition: Any,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.topic = topic
-        self.incarnation = incarnation
         self.memq_conn_id = memq_conn_id
         self.poll_interval = poll_interval
         self.exponential_backoff = exponential_backoff
         self.max_wait = max_wait
         self.silent_fail = silent_fail
         self.end_from_trigger = end_from_trigger
+        fields = signature(type(self).condition_type).bind(**condition)
+        fields.apply_defaults()
+        vars(self).update(fields.arguments)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Class path and arguments, from which the triggerer makes it again."""
@@ -125,10 +124,6 @@ class MemqOffsetTrigger(MemqTrigger):
 
     condition_type = waiting.OffsetsReached
 
-    def __init__(self, *, offsets: Offsets, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.offsets = offsets
-
 
 class MemqWatermarkTrigger(MemqTrigger):
     """Fires when all that was received and acked before a time is published.
@@ -139,10 +134,6 @@ class MemqWatermarkTrigger(MemqTrigger):
     """
 
     condition_type = waiting.WatermarkPassed
-
-    def __init__(self, *, at: str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.at = at
 
 
 class MemqNewDataTrigger(MemqTrigger):
@@ -158,21 +149,6 @@ class MemqNewDataTrigger(MemqTrigger):
 
     condition_type = waiting.NewData
 
-    def __init__(
-        self,
-        *,
-        since: Offsets,
-        min_notifications: int | str | None = None,
-        min_bytes: int | str | None = None,
-        min_records: int | str | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.since = since
-        self.min_notifications = min_notifications
-        self.min_bytes = min_bytes
-        self.min_records = min_records
-
 
 class MemqRangeDueTrigger(MemqTrigger):
     """Fires when a read partition has so many bytes since some offsets, or at a time.
@@ -186,12 +162,6 @@ class MemqRangeDueTrigger(MemqTrigger):
 
     condition_type = RangeDue
 
-    def __init__(self, *, since: Offsets, min_bytes: int, until_ms: int, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.since = since
-        self.min_bytes = min_bytes
-        self.until_ms = until_ms
-
 
 class MemqLagTrigger(MemqTrigger):
     """Fires when a consumer group has at most so many Batches left to read.
@@ -203,8 +173,3 @@ class MemqLagTrigger(MemqTrigger):
     """
 
     condition_type = waiting.LagBelow
-
-    def __init__(self, *, group: str, max_lag: int | str = 0, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.group = group
-        self.max_lag = max_lag

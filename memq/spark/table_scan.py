@@ -29,7 +29,7 @@ from memq.spark.iceberg import for_spark
 from memq.spark.options import parse_read_options
 from memq.spark.parquet import allow_times, literal
 from memq.spark.topic import SparkTopic
-from memq.tables.columns import column_now, columns_of
+from memq.tables.columns import check_unchanged
 from memq.tables.files import plain_files
 from memq.tables.fitting import NAMING_COLUMNS, with_pairs
 from memq.tables.iceberg import open_table
@@ -197,13 +197,7 @@ def _stored_fields(
 ) -> dict[str, StructField]:
     """Those of the columns that the table has, with the types that it has for them."""
     fields = {}
-    known = columns_of(settled.base)
-    for name in wanted:
-        if column_now(known, name) not in (None, name):
-            raise ConfigError(
-                f"column {name!r} was renamed in table {settled.table.identifier}: name others in "
-                "the option 'columns', or use memq.scan, which goes by ids"
-            )
+    check_unchanged(settled.base, dict.fromkeys(wanted).items())
     for column in settled.base.schema().as_arrow():
         if column.name not in wanted:
             continue

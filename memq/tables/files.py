@@ -12,7 +12,7 @@ It sees exactly the rows of the table where no row is marked as deleted, all fil
 each column that is read has always had its name, and no value but null where a file does not have
 it. That is so for what MemQ puts in, for columns that are added, and for compaction by whomever, as
 long as names are of letters, digits and `_`: where others are read, files with ids are looked into.
-A table of which it is not so is refused; `memq.scan` goes by ids and marks, and reads it.
+A table of which it is not so is refused.
 """
 
 from __future__ import annotations
@@ -59,12 +59,21 @@ def plain_files(
         StorageError: the catalog or the storage failed.
     """
     known = columns_of(base)
-    changed = sorted(set(_changed(known)) & set(columns))
+    tops = [
+        id_
+        for id_, field in known.now.items()
+        if known.parents[id_] == TOP and field.name in columns
+    ]
+    changed = [
+        known.now[top].name
+        for top in tops
+        if any(_has_changed(known, each) for each in known.within(top))
+    ]
     if changed:
         raise ConfigError(
             f"column {changed[0]!r} of table {table.identifier} had another name before, has that "
-            "of a column that was dropped, or has a default value, which its files do not say: "
-            "leave the column out, or use memq.scan, which goes by ids"
+            "of another one, or has a default value, which its files do not say: read only other "
+            "columns"
         )
     tasks = table.files_with(base, equal)
     marked = [each.file.file_path for each in tasks if each.delete_files]
@@ -80,20 +89,12 @@ def plain_files(
                 f"table {table.identifier} has a file that is not Parquet: {each.file.file_path}"
             )
     paths = [each.file.file_path for each in tasks]
-    _check_spelling(table, base, paths, _spelled_otherwise(known, columns))
+    _check_spelling(table, base, paths, _spelled_otherwise(known, tops))
     return paths
 
 
-def _changed(known: Columns) -> Iterator[str]:
-    """The columns of which a file may have another one under their name, or they under another."""
-    for top in known.now:
-        if known.parents[top] == TOP and any(
-            _has_changed(known, each) for each in known.within(top)
-        ):
-            yield known.now[top].name
-
-
 def _has_changed(known: Columns, id_: int) -> bool:
+    """Tell whether a file may have another column under its name, or it under another."""
     field = known.now[id_]
     return (
         known.names[id_] != {field.name}
@@ -102,13 +103,11 @@ def _has_changed(known: Columns, id_: int) -> bool:
     )
 
 
-def _spelled_otherwise(known: Columns, columns: Collection[str]) -> dict[int, str]:
+def _spelled_otherwise(known: Columns, tops: Iterable[int]) -> dict[int, str]:
     """The names, by id, that writers of Iceberg spell otherwise in Parquet, as Avro would not have
     them; those that may be are enough.
     """
-    tops = (id_ for id_, field in known.now.items() if field.name in columns)
-    wanted = (each for top in tops if known.parents[top] == TOP for each in known.within(top))
-    names = {each: known.now[each].name for each in wanted}
+    names = {each: known.now[each].name for top in tops for each in known.within(top)}
     return {id_: name for id_, name in names.items() if _PLAIN.fullmatch(name) is None}
 
 

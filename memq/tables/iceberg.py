@@ -18,8 +18,7 @@ then changed by others, and then lost all that was before to expiry. `memq table
 rows.)
 
 Files that are put in have no ids of columns: they fit by name. So they are refused where one of
-their columns, or a field of a struct, was renamed or dropped (`memq.tables.columns`). One that was
-made anew under its name would take what comes, and hide what there is, or show what was dropped.
+their columns, or a field of a struct, was renamed, dropped or made anew (`memq.tables.columns`).
 
 Each snapshot says as well which range it added (`memq.range`) and who did (`memq.attempt`).
 """
@@ -61,7 +60,7 @@ try:
     from pyiceberg.typedef import EMPTY_DICT
     from pyiceberg.utils.concurrent import ExecutorFactory
 
-    from memq.tables.columns import DROPPED, column_now, columns_of, misfits
+    from memq.tables.columns import check_unchanged
 except ModuleNotFoundError as exc:
     raise ConfigError(
         f"tables in Iceberg need pyiceberg: pip install 'memq[iceberg]' ({exc})"
@@ -293,24 +292,23 @@ class IcebergTable:
         Args:
             base: the table as it was.
             equal: the value by column.
-            columns: that are wanted, as far as the table has them; those that were renamed too.
+            columns: that are wanted, as far as the table has them.
             offsets: of the rows; None for all.
 
         Raises:
-            ConfigError: which of the table's columns is one of them cannot be told.
+            SchemaMismatchError: one of them was renamed, dropped or made anew.
             StorageError: the catalog or the storage failed.
         """
         if base.current_snapshot() is None:
             return
-        known = columns_of(base)
-        named = {now: name for name in columns if (now := column_now(known, name)) is not None}
-        rows = _all_equal({column_now(known, name) or name: equal[name] for name in equal})
+        check_unchanged(base, dict.fromkeys([*columns, *equal, "offset"]).items())
+        has = {each.name for each in base.schema().fields}
+        rows = _all_equal(equal)
         if offsets is not None:
-            rows = And(rows, *_within(column_now(known, "offset") or "offset", offsets))
+            rows = And(rows, *_within("offset", offsets))
         with _explained("read", self.identifier):
-            scan = base.scan(rows, selected_fields=tuple(named))
-            for batch in scan.to_arrow_batch_reader():
-                yield batch.rename_columns([named[name] for name in batch.schema.names])
+            wanted = tuple(name for name in columns if name in has)
+            yield from base.scan(rows, selected_fields=wanted).to_arrow_batch_reader()
 
     def files_with(self, base: Table, equal: Mapping[str, str]) -> list[FileScanTask]:
         """The files that may have rows in which columns have given values, and what was deleted.
@@ -580,20 +578,10 @@ def _grow(transaction: Transaction, base: Table, file: str) -> None:
     """Add the columns that a file has and the table never had; all files of a range are alike.
 
     Raises:
-        SchemaMismatchError: it has one, or a field, that was renamed or dropped.
+        SchemaMismatchError: it has one, or a field, that was renamed, dropped or made anew.
     """
     schema = _footer(base, file)
-    for path, became in misfits(columns_of(base), schema):
-        if became == DROPPED:
-            raise SchemaMismatchError(
-                f"column {path!r} was dropped from the table at {base.location()}: put the topic "
-                "into a table of its own, or add a column of that name, which has nulls in place "
-                "of what others have written anew, as by compaction"
-            )
-        raise SchemaMismatchError(
-            f"column {path!r} {became} in the table at {base.location()}, and files that are put "
-            "in fit by name: rename it back, or put the topic into a table of its own"
-        )
+    check_unchanged(base, ((each.name, each.type) for each in schema))
     with transaction.update_schema() as update:
         update.union_by_name(schema)
 

@@ -255,16 +255,13 @@ def seam_of(
 
 
 def _rows(settled: Settled[ReadPlan], reader: TopicReader, topic: str) -> Iterator[pa.RecordBatch]:
-    from memq.tables.columns import (  # noqa: PLC0415 - needs an extra
-        check_readable,
-        columns_of,
-    )
+    from memq.tables.columns import check_unchanged  # noqa: PLC0415 - needs an extra
 
     table, base, seam, plans = settled
     naming = {"topic": topic, "memq_incarnation": reader.incarnation}
     stored: Iterable[pa.RecordBatch] = ()
     if any(seam.stored.values()):
-        check_readable(columns_of(base), reader.schema)
+        check_unchanged(base, ((each.name, each.type) for each in reader.schema))
         stored = table.matching(base, naming, [*reader.schema.names, "partition", "offset"])
     with reader:
         yield

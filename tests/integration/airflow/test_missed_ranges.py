@@ -35,13 +35,6 @@ def plan(**options):
     return MemqPlanRangesOperator(task_id="plan", topic=TOPIC, ranges=RANGES, **given)
 
 
-def run_of(consumer, offset):
-    (run,) = (
-        each for each in consumer.runs.values() if parse_key(each.partition_key).start == offset
-    )
-    return run
-
-
 def offsets(keys):
     return sorted(parse_key(key).start for key in keys)
 
@@ -112,64 +105,60 @@ async def test_runs_that_airflow_has_forgotten_are_not_missing(here):
 
 
 async def test_another_dag_goes_on_where_the_one_before_was(here):
-    """What that had a run of has no other one; what it had none of gets one, also of before."""
+    """What that had a run of has no other one, once it has run all that was planned."""
     consumer = here.store.consumer
-    for paused, missed_after in ((False, "1ms"), (True, "1ms"), (False, "2h")):
-        consumer.paused = paused
+    for _ in range(2):
         await here.publish(1)
-        await here.run(plan(missed_after=missed_after))
+        await here.run(plan())
     old = offsets(consumer.keys())
     consumer.renamed("other")
+
+    for _ in range(3):
+        await here.publish(1)
+        await here.run(plan(process_dag_id="other"))
+
+    assert (old, offsets(consumer.keys())) == ([0, 1], [2, 3, 4])
+    assert here.store.state(plan_asset(RANGES))[MARK]["dag_id"] == "other"
+
+
+@follows("run the planner once with take_over=true, which gives runs to what has none")
+async def test_ranges_that_the_dag_before_has_not_run_are_not_left(here):
+    """Another DAG is refused, naming the first; when it takes over, each has one run."""
+    consumer = here.store.consumer
+    for paused in (False, True):
+        consumer.paused = paused
+        await here.publish(1)
+        await here.run(plan(missed_after="2h"))
+    consumer.renamed("other")
     consumer.paused = False
-    here.store.clock = datetime.now(UTC) - timedelta(seconds=9)
+    await here.publish(1)
 
     for _ in range(2):
-        await here.run(plan(process_dag_id="other"))
-        await here.publish(1)
-    for _ in range(4):
-        await here.run(plan(process_dag_id="other"))
+        with pytest.raises(ConfigError, match=r"without one: 00000:000000000001-\S+ of 1 range\."):
+            await here.run(plan(process_dag_id="other"))
+    await here.run(plan(process_dag_id="other", take_over=True), crash=True)
+    assert consumer.keys() == []
+    for take_over in (True, False, False):
+        await here.run(plan(process_dag_id="other", take_over=take_over))
 
-    assert (old, offsets(consumer.keys())) == ([0, 2], [1, 3, 4])
-    mark = here.store.state(plan_asset(RANGES))[MARK]
-    assert (mark["dag_id"], mark["before"]) == ("other", [])
-
-
-@follows("delete that DAG, and they get runs of this one")
-async def test_runs_that_the_dag_before_has_not_ended_are_not_lost_sight_of(here, capsys):
-    """They are told of as long as they stand; when their DAG is deleted, the new one has them."""
-    consumer = here.store.consumer
-    await here.publish(3)
-    await here.run(plan())
-    run_of(consumer, 1).state = "queued"
-    consumer.renamed("other")
-
-    for _ in range(3):
-        assert (await here.run(plan(process_dag_id="other")))["again"] == []
-        assert "1 range, from 00000:000000000001-" in capsys.readouterr().out
-    del consumer.of_others[PROCESS]  # as Airflow does with its DAG
-    for _ in range(3):
-        await here.run(plan(process_dag_id="other"))
-
-    assert offsets(consumer.keys()) == [1]
+    assert offsets(consumer.keys()) == [1, 2]
 
 
-async def test_runs_that_the_dag_before_ends_are_over(here):
-    """Then there is nothing to look for any more."""
+@follows("until all have run")
+async def test_runs_that_the_dag_before_has_not_ended_are_not_lost_sight_of(here):
+    """Another DAG is refused until they have: Airflow starts none if the file is gone."""
     consumer = here.store.consumer
     await here.publish(2)
     await here.run(plan())
-    last = run_of(consumer, 1)
-    last.state = "running"
     consumer.renamed("other")
-    await here.run(plan(process_dag_id="other"))
-    assert here.store.state(plan_asset(RANGES))[MARK]["before"] == [PROCESS]
-    last.state = "failed"
+    consumer.unfinished_of[PROCESS] = 1
 
-    for _ in range(2):
+    with pytest.raises(
+        ConfigError, match="Of its runs 1 have not ended; without one: none of 0 ranges"
+    ):
         await here.run(plan(process_dag_id="other"))
-
-    assert consumer.keys() == []
-    assert here.store.state(plan_asset(RANGES))[MARK]["before"] == []
+    del consumer.unfinished_of[PROCESS]
+    assert (await here.run(plan(process_dag_id="other")))["again"] == []
 
 
 @follows('Run the planner once with the offsets to go on from as its start, such as {"0": 5}')

@@ -174,7 +174,7 @@ def test_who_processes_is_known_by_airflow_itself(database):
 
     assert found == (
         TOPIC, RANGES.name, "plan", ("process",), (DONE.name,), "memq_prod", "job",
-        ("prod:lake.clicks",), "1h", 0,
+        ("prod:lake.clicks",), "1h", 0, "",
     )  # fmt: skip
 
 

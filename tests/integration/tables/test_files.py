@@ -68,7 +68,7 @@ def test_rows_that_are_marked_as_deleted(table):
     assert by_duckdb(table) == left
 
 
-@follows("leave the column out, or use memq.scan, which goes by ids")
+@follows("read only other columns")
 @pytest.mark.parametrize("history", ["kept", "forgotten"])
 def test_a_column_that_was_renamed(table, history):
     """Its values stand under the old name, whatever the table still knows of that."""

@@ -422,13 +422,16 @@ def test_columns_that_come_later(table):
     assert values(table) == all_of(3)
 
 
-@follows("rename it back, or put the topic into a table of its own")
+CHANGED = "was renamed, dropped or made anew in the table at"
+
+
+@follows("Rename it back, or put the topic into a table of its own")
 def test_a_column_that_was_renamed(table):
     """No other one comes under its name; ranges go on when it has that again."""
     put(table, clicks(0, 1))
     table.load().update_schema().rename_column("value", "v").commit()
 
-    with pytest.raises(SchemaMismatchError, match="column 'value' is called 'v' in the table"):
+    with pytest.raises(SchemaMismatchError, match=f"column 'value' {CHANGED}"):
         put(table, clicks(1, 2))
 
     assert "value" not in table.load().schema().column_names
@@ -437,26 +440,22 @@ def test_a_column_that_was_renamed(table):
     assert values(table) == all_of(2)
 
 
-@follows(
-    "put the topic into a table of its own, or add a column of that name, which has nulls in place "
-    "of what others have written anew, as by compaction"
-)
 def test_a_column_that_was_dropped(table):
-    """It does not come back with the next range; nothing of that is put in until it is added."""
+    """It does not come back with the next range, and is not taken for one that is added later."""
     put(table, clicks(0, 1))
     compact(table)
     put(table, clicks(1, 2))
     table.load().update_schema().delete_column("value").commit()
 
-    with pytest.raises(SchemaMismatchError, match="column 'value' was dropped"):
-        put(table, clicks(2, 3))
+    for _ in range(2):
+        with pytest.raises(SchemaMismatchError, match=f"column 'value' {CHANGED}"):
+            put(table, clicks(2, 3))
+        with pytest.raises(SchemaMismatchError, match=f"column 'value' {CHANGED}"):
+            values_of(table, "value")
+        if "value" not in table.load().schema().column_names:
+            table.load().update_schema().add_column("value", LongType()).commit()
 
-    assert "value" not in table.load().schema().column_names
     assert intervals(table) == [Interval(0, 2)]
-    table.load().update_schema().add_column("value", LongType()).commit()
-    put(table, clicks(2, 3))
-    read = table.load().scan().to_arrow().sort_by("offset")
-    assert read["value"].to_pylist() == [None] * RECORDS + all_of(3)[RECORDS:]
 
 
 INNER = pa.struct([("name", pa.string()), ("age", pa.int64())])
@@ -483,7 +482,7 @@ def test_a_field_that_was_renamed_or_dropped(tmp_path, kind):
     put(table, clicks(0, 1), data(clicks(0, 1)))
     table.load().update_schema().rename_column(where, "full").commit()
 
-    with pytest.raises(SchemaMismatchError, match=rf"column 'who\.{path}' is called 'full' in the"):
+    with pytest.raises(SchemaMismatchError, match=rf"column 'who\.{path}' {CHANGED}"):
         put(table, clicks(1, 2), data(clicks(1, 2)))
 
     table.load().update_schema().rename_column((*where[:-1], "full"), "name").commit()
@@ -492,7 +491,7 @@ def test_a_field_that_was_renamed_or_dropped(tmp_path, kind):
     put(table, clicks(2, 3))
     table.load().update_schema().delete_column(where).commit()
 
-    with pytest.raises(SchemaMismatchError, match=rf"column 'who\.{path}' was dropped from the"):
+    with pytest.raises(SchemaMismatchError, match=rf"column 'who\.{path}' {CHANGED}"):
         put(table, clicks(3, 4), data(clicks(3, 4)))
 
 
@@ -532,8 +531,8 @@ def test_names_that_went_to_another_column(tmp_path, compacted):
             put(table, clicks(7, 8), rows(clicks(7, 8), schema))
 
     change(table, *SWAP)
-    refused("column 'value' is called 'score' in")
-    with pytest.raises(ConfigError, match="column 'value' is called 'score' in"):
+    refused(f"column 'value' {CHANGED}")
+    with pytest.raises(SchemaMismatchError, match=f"column 'value' {CHANGED}"):
         values_of(table, "value")
     change(table, ("score", "old"), ("value", "score"), ("old", "value"))
     assert [table.load().schema(), values(table)] == before
@@ -541,16 +540,12 @@ def test_names_that_went_to_another_column(tmp_path, compacted):
 
     change(table, ("value", "raw"))
     table.load().update_schema().add_column("value", LongType()).commit()
-    refused("column 'value' is called 'raw' in")
-    with pytest.raises(ConfigError, match="column 'value' is called 'raw' in"):
+    refused(f"column 'value' {CHANGED}")
+    with pytest.raises(SchemaMismatchError, match=f"column 'value' {CHANGED}"):
         values_of(table, "value")
-    change(table, ("raw", "value"), dropped=["value"])
-    assert put(table, clicks(1, 2), rows(clicks(1, 2), SCORED)).committed
-    assert values_of(table, "value") == all_of(2)
-
     change(table, ("score", "value"), dropped=["value"])
-    refused("column 'value' was called 'score' before in", SCHEMA)
-    with pytest.raises(ConfigError, match="column 'value' was called 'score' before in"):
+    refused(f"column 'value' {CHANGED}", SCHEMA)
+    with pytest.raises(SchemaMismatchError, match=f"column 'value' {CHANGED}"):
         values_of(table, "value")
 
 
@@ -567,9 +562,9 @@ def test_a_column_of_the_owner(table):
     put(table, clicks(0, 1))
     change(table, ("score", "rating"), added=["score"])
 
-    with pytest.raises(SchemaMismatchError, match="column 'score' is called 'rating' in"):
+    with pytest.raises(SchemaMismatchError, match=f"column 'score' {CHANGED}"):
         put(table, clicks(1, 2), rows(clicks(1, 2), SCORED))
-    with pytest.raises(ConfigError, match="column 'score' is called 'rating' in"):
+    with pytest.raises(SchemaMismatchError, match=f"column 'score' {CHANGED}"):
         values_of(table, "score")
     assert values_of(table, "value") == all_of(1)
     put(table, clicks(1, 2))
@@ -602,13 +597,13 @@ def test_schemas_that_were_removed(table, compacted):
     change(table, ("value", "score 2"))
     forget_schemas(table)
     other = SCHEMA.append(pa.field("score 2", pa.int64())).remove(0)
-    with pytest.raises(SchemaMismatchError, match="column 'score 2' was called 'value' before in"):
+    with pytest.raises(SchemaMismatchError, match=f"column 'score 2' {CHANGED}"):
         put(table, clicks(4, 5), rows(clicks(4, 5), other))
-    with pytest.raises(SchemaMismatchError, match="column 'value' is called 'score 2' in"):
+    with pytest.raises(SchemaMismatchError, match=f"column 'value' {CHANGED}"):
         put(table, clicks(4, 5))
-    with pytest.raises(ConfigError, match="column 'score 2' was called 'value' before in"):
+    with pytest.raises(SchemaMismatchError, match=f"column 'score 2' {CHANGED}"):
         values_of(table, "score 2")
-    with pytest.raises(ConfigError, match="column 'value' is called 'score 2' in"):
+    with pytest.raises(SchemaMismatchError, match=f"column 'value' {CHANGED}"):
         values_of(table, "value")
 
 
