@@ -280,7 +280,7 @@ def test_a_row_that_cannot_be_written_fails_its_task_before_anything_is_public(s
         "timestamp", F.when(bad, None).otherwise(F.lit(MOMENT))
     )
 
-    with pytest.raises(PySparkException, match="not null, but 1 row is null"):
+    with pytest.raises(PySparkException, match="not null, but row 25000 is null"):
         topic.save(rows)
 
     assert topic.published() == []
