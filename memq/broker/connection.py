@@ -20,7 +20,6 @@ import os
 import resource
 import socket
 import struct
-import sys
 import termios
 from collections import deque
 from typing import TYPE_CHECKING, cast
@@ -614,16 +613,9 @@ def raise_file_limit(connections: int) -> int:
         How many read partitions of the embedded queue there may be: the files that they may open
         are those that connections and all else leave.
     """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)  # which Linux bounds
     wanted = connections + FILES_BESIDE_CONNECTIONS
-    if resource.RLIM_INFINITY in (soft, hard):
-        limit = wanted if soft < wanted and soft != resource.RLIM_INFINITY else soft
-    else:
-        limit = hard
-    if limit != soft:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
-    if limit == resource.RLIM_INFINITY:
-        return sys.maxsize
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     if limit < wanted:
         log.warning(
             "the limit of open files is %d; %d connections want %d: raise `ulimit -Hn`",
