@@ -32,7 +32,6 @@ def soon(monkeypatch):
     for name in ("GRACE_MS", "SLOW_MS", "HOLD_MS"):
         monkeypatch.setattr(services, name, 30)
     monkeypatch.setattr(services, "PROBE_S", 0.02)
-    monkeypatch.setattr("memq.broker.server.PROBE_S", 0.02)
     monkeypatch.setattr(services, "PROBE_LIMIT_S", 0.1)
     monkeypatch.setattr(producer, "HEED_S", 0.05)
     monkeypatch.setattr(producer, "PATIENCE_S", 0.05)
