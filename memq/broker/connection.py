@@ -85,7 +85,7 @@ class Connections:
     def __init__(self, context: BrokerContext, handlers: Handlers, tokens: Tokens) -> None:
         self.context = context
         self.handlers = handlers
-        self._tokens = tokens
+        self.tokens = tokens
         self._open: dict[BrokerConnection, None] = {}
         self._unauthenticated: dict[BrokerConnection, None] = {}  # no handshake yet, oldest first
         context.memory.on_change = self._throttle
@@ -105,10 +105,6 @@ class Connections:
         """Whether a protocol of this event loop is not one of these connections."""
         own = isinstance(protocol, BrokerConnection) and protocol.connections is self
         return protocol is not None and not own
-
-    def authorize(self, token: str) -> bool:
-        """Whether a client with this token is welcome."""
-        return self._tokens.accept(token)
 
     def connected(self, connection: BrokerConnection) -> None:
         """A client has connected."""
@@ -187,7 +183,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._wire = ServerConnection(
             cluster_id=context.config.cluster_id,
             broker_id=context.config.broker_id,
-            authorize=connections.authorize,
+            authorize=connections.tokens.accept,
             max_body_bytes=context.config.max_body_bytes,
         )
         self._transport: asyncio.Transport | None = None
