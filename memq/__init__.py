@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from memq.core.audit.reports import ConsumedReport
     from memq.core.format.reader import BatchReader
     from memq.core.ranges import OffsetRange
+    from memq.core.version import __version__ as __version__
     from memq.tables.scan import scan
-
-    __version__: str
 
 __all__ = [
     "AdminClient",
@@ -63,6 +62,7 @@ _MODULES = {
     "memq.core.audit.reports": ("ConsumedReport",),
     "memq.core.format.reader": ("BatchReader",),
     "memq.core.ranges": ("OffsetRange",),
+    "memq.core.version": ("__version__",),
     "memq.tables.scan": ("scan",),
 }
 """The public names of each module."""
@@ -71,8 +71,6 @@ _MODULES = {
 def __getattr__(name: str) -> object:
     if name == "errors":
         return import_module("memq.errors")
-    if name == "__version__":
-        return import_module("importlib.metadata").version("memq")
     for module, names in _MODULES.items():
         if name in names:
             value = globals()[name] = getattr(import_module(module), name)

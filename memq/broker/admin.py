@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from aiohttp import web
 
-from memq.broker.metrics import version
 from memq.broker.object_root import MAX_MISSING_NAMED
+from memq.core.version import __version__
 from memq.core.wire.messages import BrokerStatus
 from memq.errors import MemqError, NotHostedError, UnavailableError, UnknownTopicError
 
@@ -172,7 +172,7 @@ class AdminServer:
         return BrokerStatus(
             id=context.config.broker_id,
             address=context.address,
-            version=version(),
+            version=__version__,
             not_ready=context.not_ready(),
             services=context.services.states(),
             late_topic=topic,

@@ -20,7 +20,6 @@ import os
 import resource
 import socket
 import struct
-import sys
 import termios
 from collections import deque
 from typing import TYPE_CHECKING, cast
@@ -86,7 +85,7 @@ class Connections:
     def __init__(self, context: BrokerContext, handlers: Handlers, tokens: Tokens) -> None:
         self.context = context
         self.handlers = handlers
-        self._tokens = tokens
+        self.tokens = tokens
         self._open: dict[BrokerConnection, None] = {}
         self._unauthenticated: dict[BrokerConnection, None] = {}  # no handshake yet, oldest first
         context.memory.on_change = self._throttle
@@ -106,10 +105,6 @@ class Connections:
         """Whether a protocol of this event loop is not one of these connections."""
         own = isinstance(protocol, BrokerConnection) and protocol.connections is self
         return protocol is not None and not own
-
-    def authorize(self, token: str) -> bool:
-        """Whether a client with this token is welcome."""
-        return self._tokens.accept(token)
 
     def connected(self, connection: BrokerConnection) -> None:
         """A client has connected."""
@@ -188,7 +183,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._wire = ServerConnection(
             cluster_id=context.config.cluster_id,
             broker_id=context.config.broker_id,
-            authorize=connections.authorize,
+            authorize=connections.tokens.accept,
             max_body_bytes=context.config.max_body_bytes,
         )
         self._transport: asyncio.Transport | None = None
@@ -614,16 +609,9 @@ def raise_file_limit(connections: int) -> int:
         How many read partitions of the embedded queue there may be: the files that they may open
         are those that connections and all else leave.
     """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)  # which Linux bounds
     wanted = connections + FILES_BESIDE_CONNECTIONS
-    if resource.RLIM_INFINITY in (soft, hard):
-        limit = wanted if soft < wanted and soft != resource.RLIM_INFINITY else soft
-    else:
-        limit = hard
-    if limit != soft:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
-    if limit == resource.RLIM_INFINITY:
-        return sys.maxsize
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     if limit < wanted:
         log.warning(
             "the limit of open files is %d; %d connections want %d: raise `ulimit -Hn`",

@@ -151,12 +151,11 @@ class BrokerContext:
         """Why the broker should be given nothing to do now; none when it is ready."""
         if not self.ready:
             return ["it starts or stops"]
-        refusing = self.services.refusing()
-        reasons = [*self.disk.reasons(self.now().mono_ms), *self.presence.reasons()]
+        reasons = [*self.services.refusing(), *self.presence.reasons()]
         if not self.leased():
             why = f": {self.apart}" if self.apart else ""
             reasons.append(f"it is not certain to be part of its cluster{why}")
-        return refusing + [each for each in reasons if not any(each in words for words in refusing)]
+        return reasons
 
     def check_lease(self) -> None:
         """To be called before something is promised to a client.

@@ -8,14 +8,12 @@ other is compared before anything is opened.
 *Objects belong to one queue.* A copy of the data directory that is started on the original's
 objects is refused as long as the original runs.
 
-*Room.* Two signs, as neither sees everything. Free space below what the next Batch may take says so
-before anything fails; a write that failed for want of room says so where free space does not, as
-with a quota. Both pass by themselves.
+*Room.* Free space below what the next Batch may take says so before anything fails. Where it does
+not, as with a quota, writes fail: see `services`.
 """
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 from typing import TYPE_CHECKING
@@ -29,9 +27,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 log = logging.getLogger(__name__)
-
-HOLD_MS = 10_000  # how long a failed write counts: longer than the pause between two attempts
-_NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT))
 
 
 def check_nothing_missing(directory: Path, objects: Path | None) -> None:
@@ -110,7 +105,7 @@ def free_bytes(folder: Path) -> int:
 
 
 class DiskSpace:
-    """What is known of the room on the disks of one broker.
+    """The room on the disks of one broker.
 
     Args:
         folders: on the disks that it writes to; those of seams that are elsewhere are left out.
@@ -126,15 +121,13 @@ class DiskSpace:
         self._folders = folders
         self._free = free
         self.free_bytes: dict[str, int] = {}
-        self._short: list[str] = []
-        self._failure = ""
-        self._failed_ms: int | None = None
 
-    def __repr__(self) -> str:
-        return f"<DiskSpace [{'; '.join(self._short) or 'enough'}] {self._failure}>"
+    def look(self, needed_bytes: int) -> None:
+        """See that so much is free on each. It asks the file system, which may hang.
 
-    def look(self, needed_bytes: int) -> list[str]:
-        """Where less than that is free, in words. It asks the file system, which may hang."""
+        Raises:
+            StorageError: where less is free, or the disk does not answer.
+        """
         short = []
         for folder in self._folders:
             try:
@@ -150,25 +143,5 @@ class DiskSpace:
                     f"the disk of {folder} has {format_size_bytes(free)} free, and the next Batch "
                     f"may need {format_size_bytes(needed_bytes)}: free some space"
                 )
-        return short
-
-    def seen(self, short: list[str]) -> None:
-        """Take over what `look` has found."""
-        if short and not self._short:
-            log.error("not ready, as room is short: %s", "; ".join(short))
-        elif self._short and not short:
-            log.warning("there is room on the disks again")
-        self._short = short
-
-    def failed(self, error: BaseException, now_ms: int) -> None:
-        """A write has failed; it counts when that was for want of room."""
-        cause: BaseException | None = error
-        while cause is not None:
-            if isinstance(cause, OSError) and cause.errno in _NO_ROOM:
-                self._failure, self._failed_ms = f"a write failed: {error}", now_ms
-            cause = cause.__cause__
-
-    def reasons(self, now_ms: int) -> list[str]:
-        """Why the broker should be given nothing to store; none when there is room."""
-        failed = self._failed_ms is not None and now_ms - self._failed_ms < HOLD_MS
-        return [*self._short, *([self._failure] if failed else [])]
+        if short:
+            raise StorageError("; ".join(short))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cache
-from importlib import metadata
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from prometheus_client import (
     CollectorRegistry,
@@ -18,6 +17,8 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from memq.core.version import __version__
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
@@ -25,17 +26,10 @@ if TYPE_CHECKING:
     from memq.core.wire.messages import PartitionLag
     from memq.core.write_partition_effects import RingBatch
 
+M = TypeVar("M", Counter, Gauge, Histogram)
+
 _BYTES = "_bytes"
 _LATENCY_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-
-
-@cache
-def version() -> str:
-    """Of memq; empty when it runs from a source tree that is not installed."""
-    try:
-        return metadata.version("memq")
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 class GroupLag(NamedTuple):
@@ -163,69 +157,49 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.messages = self._counter("memq_messages_received", "Messages received.", "topic")
-        self.bytes = self._counter("memq_bytes_received", "Bytes of Messages received.", "topic")
-        self.refused = self._counter("memq_requests_refused", "Requests refused.", "code")
-        self.duplicates = self._counter(
+        self._of_topics: list[Counter | Gauge | Histogram] = []
+        counter, gauge = partial(self._made, Counter), partial(self._made, Gauge)
+        histogram = partial(self._made, Histogram, buckets=_LATENCY_BUCKETS_S)
+        self.messages = counter("memq_messages_received", "Messages received.", "topic")
+        self.bytes = counter("memq_bytes_received", "Bytes of Messages received.", "topic")
+        self.refused = counter("memq_requests_refused", "Requests refused.", "code")
+        self.duplicates = counter(
             "memq_messages_repeated",
             "Duplicates of published Messages, not published again.",
             "topic",
         )
-        self.batches = self._counter("memq_batches_published", "Batches published.", "topic")
-        self.records = self._counter("memq_records_published", "LogMessages published.", "topic")
-        self.bytes_stored = self._counter("memq_bytes_published", "Bytes of Batches.", "topic")
-        self.batches_failed = self._counter(
+        self.batches = counter("memq_batches_published", "Batches published.", "topic")
+        self.records = counter("memq_records_published", "LogMessages published.", "topic")
+        self.bytes_stored = counter("memq_bytes_published", "Bytes of Batches.", "topic")
+        self.batches_failed = counter(
             "memq_batches_failed", "Batches that missed their deadline; nothing was acked.", "topic"
         )
-        self.connections_closed = self._counter(
+        self.connections_closed = counter(
             "memq_connections_closed", "Connections that the broker closed.", "reason"
         )
-        self.connections = self._gauge("memq_connections", "Open connections.")
-        self.memory = self._gauge("memq_memory_used_bytes", "Bytes of Messages held.")
-        self.memory_idle = self._gauge("memq_memory_idle_bytes", "Bytes kept for later Messages.")
-        self.memory_limit = self._gauge("memq_memory_limit_bytes", "Bound of the sum of those.")
-        self.answers = self._gauge("memq_answer_bytes", "Bytes of large answers held.")
-        self.answers_limit = self._gauge("memq_answer_limit_bytes", "Bound of those.")
-        self.watermark = self._gauge(
+        self.connections = gauge("memq_connections", "Open connections.")
+        self.memory = gauge("memq_memory_used_bytes", "Bytes of Messages held.")
+        self.memory_idle = gauge("memq_memory_idle_bytes", "Bytes kept for later Messages.")
+        self.memory_limit = gauge("memq_memory_limit_bytes", "Bound of the sum of those.")
+        self.answers = gauge("memq_answer_bytes", "Bytes of large answers held.")
+        self.answers_limit = gauge("memq_answer_limit_bytes", "Bound of those.")
+        self.watermark = gauge(
             "memq_stored_through_seconds",
             "Watermark: everything acked before this time is published.",
             "topic",
         )
-        self.up = self._gauge("memq_service_up", "0 while it refuses.", "service")
-        self.ready = self._gauge("memq_ready", "1 while /ready says so.")
-        self.free = self._gauge("memq_disk_free_bytes", "Bytes free on a disk.", "folder")
-        self._gauge("memq_build_info", "Always 1.", "version").labels(version()).set(1)
-        self.latency = Histogram(
-            "memq_batch_publish_seconds",
-            "From a Batch's first Message to its notification.",
-            ["topic"],
-            registry=self.registry,
-            buckets=_LATENCY_BUCKETS_S,
-        )
-        self.brokers = Gauge(
+        self.up = gauge("memq_service_up", "0 while it refuses.", "service")
+        self.ready = gauge("memq_ready", "1 while /ready says so.")
+        self.free = gauge("memq_disk_free_bytes", "Bytes free on a disk.", "folder")
+        gauge("memq_build_info", "Always 1.", "version").labels(__version__).set(1)
+        self.brokers = gauge(
             "memq_cluster_brokers",
             "Brokers of the cluster that are there, and that have registered and not stopped.",
-            ["state"],
-            registry=self.registry,
+            "state",
         )
-        self._stages = Histogram(
-            "memq_batch_stage_seconds",
-            "The same by stage.",
-            ["stage"],
-            registry=self.registry,
-            buckets=_LATENCY_BUCKETS_S,
-        )
-        self._of_topics = (
-            self.messages,
-            self.bytes,
-            self.duplicates,
-            self.batches,
-            self.records,
-            self.bytes_stored,
-            self.batches_failed,
-            self.latency,
-            self.watermark,
-        )
+        what = "From a Batch's first Message to its notification."
+        self.latency = histogram("memq_batch_publish_seconds", what, "topic")
+        self._stages = histogram("memq_batch_stage_seconds", "The same by stage.", "stage")
         self.lag = LagGauges()
         self.storage = StorageRequests()
         self.traffic = Traffic()
@@ -263,8 +237,8 @@ class Metrics:
         """The text that Prometheus reads."""
         return generate_latest(self.registry)
 
-    def _counter(self, name: str, doc: str, label: str) -> Counter:
-        return Counter(name, doc, [label], registry=self.registry)
-
-    def _gauge(self, name: str, doc: str, *labels: str) -> Gauge:
-        return Gauge(name, doc, labels, registry=self.registry)
+    def _made(self, kind: type[M], name: str, doc: str, *labels: str, **options: Any) -> M:
+        metric = kind(name, doc, labels, registry=self.registry, **options)
+        if "topic" in labels:
+            self._of_topics.append(metric)
+        return metric

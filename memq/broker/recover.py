@@ -316,7 +316,8 @@ class _Recovery:
             page_bytes=PAGE_BYTES,
             index_page_items=INDEX_PAGE_ITEMS,
         )
-        self._folders.create(new.queue_topic, file)
+        self._folders.make(new.queue_topic, file)
+        self._folders.show(new.queue_topic)
         taken = self._publish_all(new, file, self._once(self._read(infos, outcome), outcome))
         self.catalog.save(new)
         self.catalog.forget(new)

@@ -13,6 +13,7 @@ import contextlib
 import logging
 import os
 import signal
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,6 @@ from memq.broker.memory import BodyMemory
 from memq.broker.object_root import look_for_objects
 from memq.broker.own_topics import OwnTopics
 from memq.broker.retention import delete_expired, forget_expired, scan_orphans
-from memq.broker.services import PROBE_S
 from memq.broker.stored_groups import restore_groups
 from memq.broker.tokens import Tokens
 from memq.core.clock import BrokerClock, Timekeeper
@@ -41,7 +41,8 @@ from memq.core.governor.open import open_zookeeper
 from memq.core.governor.options import ZooKeeperOptions
 from memq.core.group import GroupCoordinator
 from memq.core.log_format import configure
-from memq.core.notification.open import is_embedded, open_embedded, open_kafka
+from memq.core.notification.embedded import EmbeddedQueue
+from memq.core.notification.open import is_embedded, open_kafka
 from memq.core.notification.read_partition import PAGE_BYTES
 from memq.core.runtime import SYSTEM, Runtime
 from memq.core.storage.open import local_folder, open_storage
@@ -259,9 +260,14 @@ class Broker:
         config = self.config
         if is_embedded(config.queue):
             check_nothing_missing(self._directory, objects)
-            return await open_embedded(
-                folder, self._runtime, doomed=self._doomed, max_partitions=self._max_partitions
+            opening = partial(
+                EmbeddedQueue,
+                folder,
+                runtime=self._runtime,
+                doomed=self._doomed,
+                max_partitions=self._max_partitions,
             )
+            return await asyncio.get_running_loop().run_in_executor(None, opening)
         return await open_kafka(
             config.queue,
             config.queue_options,
@@ -353,7 +359,6 @@ class Broker:
         """What is done in the background, until the broker stops."""
         context, services = self.context, self.context.services
         work = [self._sweep(), self._tidy_groups(), self._housekeep(), self._watch_disk()]
-        work.append(self._watch_services())
         if context.storage.remote:
             work.append(services.storage.watch(self._ask_storage))
         if not is_embedded(self.config.queue):
@@ -377,30 +382,26 @@ class Broker:
                 for partition in hosted.partitions.values():
                     partition.expire_parked(now)
             self.groups.tick(now.mono_ms)
+            self._look_at_services()
 
     async def _watch_disk(self) -> None:
         """Look at the room on the disks, in a thread: a file system that hangs holds nothing up."""
-        loop, disk = asyncio.get_running_loop(), self.context.disk
-        service = self.context.services.disk
+        loop, context = asyncio.get_running_loop(), self.context
         while True:
             configs = [hosted.topic.config for hosted in self.topics.hosted()]
             needed_bytes = QUEUE_BYTES + max((each.batch_bytes for each in configs), default=0)
-            with service.call(probe=True):
-                disk.seen(await loop.run_in_executor(None, disk.look, needed_bytes))
-            if reasons := disk.reasons(self.context.now().mono_ms):
-                service.failed("; ".join(reasons), certain=True)
+            with contextlib.suppress(StorageError), context.services.disk.call(probe=True):
+                await loop.run_in_executor(None, context.disk.look, needed_bytes)
             await asyncio.sleep(DISK_S)
 
-    async def _watch_services(self) -> None:
+    def _look_at_services(self) -> None:
         """See whether ZooKeeper serves this broker, and say which services refuse."""
         services = self.context.services
-        while True:
-            await asyncio.sleep(PROBE_S / 2)
-            if self.membership is not None and (why := self.membership.trouble()):
-                services.zookeeper.failed(why, certain=True)
-            else:
-                services.zookeeper.worked()
-            services.tell()
+        if self.membership is not None and (why := self.membership.trouble()):
+            services.zookeeper.failed(why, certain=True)
+        else:
+            services.zookeeper.worked()
+        services.tell()
 
     async def _ask_storage(self) -> None:
         """Read what is not there; that the storage says so, or does not tell us, is an answer."""

@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 GRACE_MS = 2_000  # one refusal among many requests is a store's daily life
 SLOW_MS = 2_500  # S3's p99.9 is below 0.5 s, and Kafka's below 0.2 s
 HOLD_MS = 3_000  # a request that only asks is no proof against one to store that failed just now
+FORGET_MS = 10_000  # so long counts a failure that none followed: nobody may use or ask it again
 PROBE_S = 1.0  # after which one of which nothing was heard is asked, a request a second at most
 PROBE_LIMIT_S = 3.0  # longer than `SLOW_MS`; whether it is over is asked anew then
 
@@ -55,6 +56,7 @@ class Service:
         self._calls: dict[object, int] = {}  # when each began
         self._worked_ms = self._failed_ms = -HOLD_MS
         self._since_ms: int | None = None  # the first failure since a call worked
+        self._last_ms = 0  # the last one
         self._why = ""
 
     def __repr__(self) -> str:
@@ -86,6 +88,7 @@ class Service:
             self._failed_ms = now_ms
         if self._since_ms is None:
             self._since_ms = now_ms - certain * GRACE_MS
+        self._last_ms = now_ms
 
     def worked(self, *, probe: bool = False) -> None:
         """A call has worked."""
@@ -96,6 +99,8 @@ class Service:
     def state(self) -> ServiceState:
         """Whether it refuses now, since when, and how."""
         now_ms, wall_ms = self._now()
+        if now_ms - self._last_ms >= FORGET_MS:
+            self._since_ms, self._why = None, ""
         failed_ms = now_ms if self._since_ms is None else self._since_ms
         waiting = (begun_ms for begun_ms in self._calls.values() if begun_ms >= self._worked_ms)
         begun_ms = min(waiting, default=now_ms)

@@ -88,7 +88,6 @@ class Upload:
                 await self._put()
             except MemqError as exc:
                 self._failed = exc
-                self._context.disk.failed(exc, self._context.now().mono_ms)
                 delay_s = retry.after(exc)
                 what = f"Batch {self._batch.batch_id}: attempt {retry.failures} failed: {exc}"
                 self._context.warn("upload", what)

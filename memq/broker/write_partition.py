@@ -450,7 +450,6 @@ class WritePartition:
         """Back off, then let the processor try again, or fail what is past its deadline."""
         what = f"{self._name}: notifications were not published: {error}"
         self._context.warn("not published", what)
-        self._context.disk.failed(error, self._context.now().mono_ms)
         await asyncio.sleep(STORAGE_BACKOFF.full_jitter_s(1, self._context.runtime.random))
         self.processor.publish_failed(batches, error, self._context.now())
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import memq
 from memq.cli import serve
 from memq.cli.audit import audit
 from memq.cli.batch import batch
@@ -101,12 +102,7 @@ def _interrupt_that_caused(error: BaseException | None) -> KeyboardInterrupt | N
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
-        from importlib import metadata  # noqa: PLC0415 - slow to load
-
-        try:
-            click.echo(f"memq {metadata.version('memq')}")
-        except metadata.PackageNotFoundError:
-            click.echo("memq (run from a source tree that is not installed)")
+        click.echo(f"memq {memq.__version__}")
         ctx.exit()
 
 

@@ -49,9 +49,8 @@ def status(*, timeout: str, bootstrap: str, token: str, output: str) -> None:
             found = admin.status(TIMEOUT.parse(timeout) / 1_000)
     except MemqError as exc:
         raise _UnreachableError(f"no broker tells its state: {exc}") from exc
-    problems, lag = found.problems(), None
-    if found.worst_lag is not None:
-        lag = lag_row(found.worst_lag)
+    problems = found.problems()
+    lag = None if found.worst_lag is None else lag_row(found.worst_lag)
     if output == "json":
         show_json(plain(found._asdict()) | {"problems": problems, "worst_lag": lag})
     else:

@@ -52,18 +52,18 @@ class ClusterStatus(NamedTuple):
             f"{min(words.values())} (at {', '.join(words)}); mend {name}, or the way to it"
             for name, words in refusing.items()
         ]
-        return [*found, *self._of_brokers({w for each in refusing.values() for w in each.values()})]
+        return [*found, *self._of_brokers()]
 
-    def _of_brokers(self, said: set[str]) -> Iterator[str]:
+    def _of_brokers(self) -> Iterator[str]:
         for name, why in self.silent.items():
             yield f"broker {name} does not answer: {why}; start it, or look at its log"
         for name, lost_ms in getattr(self.cluster, "lost", {}).items():
             if name not in self.silent:
                 yield f"broker {name} is lost since {iso_ms(lost_ms)}; start it again"
         for broker in self.brokers:
-            for reason in broker.not_ready:
-                if reason not in said:
-                    yield f"broker {broker.id} is not ready: {reason}"
+            said = [state.words() for state in broker.services]
+            for reason in [each for each in broker.not_ready if each not in said]:
+                yield f"broker {broker.id} is not ready: {reason}"
             if broker.late_ms > LATE_MS:
                 yield (
                     f"the watermark of {broker.late_topic} at broker {broker.id} is "

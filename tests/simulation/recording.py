@@ -87,20 +87,20 @@ class Sends:
     def _settled(self, delivery: Delivery) -> None:
         send = self._run.open_sends.pop(delivery)
         end_us = self._run.now_us
-        stored = error = delivery._settled
-        if isinstance(stored, StoredAt):
+        outcome = delivery._settled
+        if isinstance(outcome, StoredAt):
             done = send._replace(
                 end_us=end_us,
                 outcome=OK,
-                partition=stored.partition,
-                offset=stored.offset,
-                duplicate=stored.duplicate,
+                partition=outcome.partition,
+                offset=outcome.offset,
+                duplicate=outcome.duplicate,
             )
         else:
             done = send._replace(end_us=end_us, outcome=INFO)
-            self._run.noted(self._process, f"not delivered: {type(error).__name__}", error)
-            if error.code in NEVER:
-                self._run.wrong(f"{self._process.name} gave up a Message: {error}")
+            self._run.noted(self._process, f"not delivered: {type(outcome).__name__}", outcome)
+            if outcome.code in NEVER:
+                self._run.wrong(f"{self._process.name} gave up a Message: {outcome}")
         self._run.history.add(done)
 
 

@@ -59,7 +59,8 @@ class Data:
         )
         catalog.save(self.topic)
         self.folders = TopicFolders(path / "queue")
-        self.folders.create(self.topic.queue_topic, TopicFile(partitions=2, **PAGES))
+        self.folders.make(self.topic.queue_topic, TopicFile(partitions=2, **PAGES))
+        self.folders.show(self.topic.queue_topic)
         self.batches = 0
 
     def store(self, *messages, publish_to=None, at_ms=None):

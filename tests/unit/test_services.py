@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from memq.broker import services as module
-from memq.broker.services import GRACE_MS, HOLD_MS, SLOW_MS, Service, Services
+from memq.broker.services import FORGET_MS, GRACE_MS, HOLD_MS, SLOW_MS, Service, Services
 from memq.core.clock import ClockReading
 from memq.errors import (
     FencedError,
@@ -106,6 +106,16 @@ def test_what_a_service_tells_this_broker_is_no_failure_of_it(store, now):
     for error in (FencedError("x"), InvalidRequestError("x")):
         fail(store, error)
     now.mono_ms += GRACE_MS
+    assert store.state().words() == ""
+
+
+def test_a_failure_that_none_followed_is_forgotten(store, now):
+    """A store that nobody asks refuses for so long as writes fail, and not for ever after them."""
+    for _ in range(2):
+        fail(store, StorageError("disk quota exceeded"))
+        now.mono_ms += FORGET_MS - 1
+    assert store.state().words().endswith(": disk quota exceeded")
+    now.mono_ms += 1
     assert store.state().words() == ""
 
 

@@ -81,7 +81,8 @@ def test_files_of_the_queue_that_are_damaged_are_named(tmp_path):
     """Of a topic, a group, its members and the times: one that is damaged stops nothing else."""
     folders = TopicFolders(tmp_path)
     folders.load()
-    folders.create("t", TopicFile(partitions=1, page_bytes=1 << 20, index_page_items=128))
+    folders.make("t", TopicFile(partitions=1, page_bytes=1 << 20, index_page_items=128))
+    folders.show("t")
     folders.store_offsets("t", "g", {0: 1})
     folders.store_holdings("t", "g", {"m": Holding(1_000, [0])})
     folders.store_times(SavedTimes(5, 7))

@@ -714,10 +714,8 @@ class AsyncProducer:
 
     async def _trouble(self) -> str:
         """Why the oldest Message has waited for so long; empty when none has, or nobody knows."""
-        overdue = self._state_machine.overdue(self._runtime.mono_s(), self._patience_s)
-        if overdue is None:
-            return ""
-        address, error = overdue
+        now_s = self._runtime.mono_s()
+        address, error = self._state_machine.overdue(now_s, self._patience_s)
         if not address:
             return error
         try:

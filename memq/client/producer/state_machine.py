@@ -315,14 +315,12 @@ class ProducerStateMachine:
         """Messages whose outcome is open, as submitted."""
         return list(self._unsettled)
 
-    def overdue(self, now_s: float, patience_s: float) -> tuple[str, str] | None:
+    def overdue(self, now_s: float, patience_s: float) -> tuple[str, str]:
         """Which broker the oldest Message is for, and the last error, if it waits for so long."""
         first = next(iter(self._unsettled), None)
-        if first is None:
-            return None
-        written_s = first.deadline_s - self.options.delivery_timeout_s
-        if now_s < written_s + patience_s:
-            return None
+        before_s = now_s - patience_s + self.options.delivery_timeout_s
+        if first is None or first.deadline_s > before_s:
+            return "", ""
         address = first.partition.host if first.link is None else first.link.address
         return address, str(self._last_error) if first.attempts else ""
 

@@ -114,19 +114,13 @@ class TopicFolders:
                 folder.name: _load(folder) for folder in self._topics.iterdir() if folder.is_dir()
             }
 
-    def create(self, topic: str, file: TopicFile) -> None:
-        """Make a topic with empty partitions, durably.
-
-        Raises:
-            QueueError: the file system refused; there is no such topic.
-        """
-        self.make(topic, file)
-        self.show(topic)
-
     def make(self, topic: str, file: TopicFile) -> None:
-        """Make all that belongs to a topic, which is not there before `show`; raises as `create`.
+        """Make a topic with empty partitions, durably, which is not there before `show`.
 
         It may take seconds, and may run beside the methods for other topics.
+
+        Raises:
+            QueueError: the file system refused.
         """
         new = self._moving / topic
         with _errors("create topic", self._topics / topic):
@@ -143,7 +137,7 @@ class TopicFolders:
             replace_durably(new / "topic.json", msgspec.json.encode(file))
 
     def show(self, topic: str) -> None:
-        """Let a topic be there that is made; raises as `create`."""
+        """Let a topic be there that is made; raises as `make`."""
         with _errors("create topic", self._topics / topic):
             (self._moving / topic).rename(self._topics / topic)
             sync_folder(self._topics)

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from functools import partial
 from typing import TYPE_CHECKING
 
-from memq.core.notification.embedded import EmbeddedQueue
 from memq.core.notification.kafka.client import log_failure
 from memq.core.runtime import SYSTEM, Runtime
 from memq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-    from pathlib import Path
-
     from memq.core.named_values import NamedValues
     from memq.core.notification.kafka.client import OnFailure
     from memq.core.notification.queue import NotificationQueue
@@ -34,20 +28,6 @@ def is_embedded(queue: str) -> bool:
             "embedded queue"
         )
     return not queue
-
-
-async def open_embedded(
-    directory: Path,
-    runtime: Runtime = SYSTEM,
-    *,
-    doomed: Callable[[], Collection[str]],
-    max_partitions: int,
-) -> NotificationQueue:
-    """The embedded queue in a directory; see `EmbeddedQueue`."""
-    opening = partial(
-        EmbeddedQueue, directory, runtime=runtime, doomed=doomed, max_partitions=max_partitions
-    )
-    return await asyncio.get_running_loop().run_in_executor(None, opening)
 
 
 async def open_kafka(

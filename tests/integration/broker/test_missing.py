@@ -253,7 +253,7 @@ async def test_a_broker_that_serves_no_topic_lives(data, monkeypatch):
     for file in data.glob("queue/topics/*/topic.json"):
         file.write_bytes(b"{")
     looks = []
-    monkeypatch.setattr(DiskSpace, "seen", lambda _, short: looks.append(short))
+    monkeypatch.setattr(DiskSpace, "look", lambda _, needed_bytes: looks.append(needed_bytes))
     async with on_files(data) as b, client(b) as c:
         await until(lambda: looks or b.context.fatal_errors.failure.done())
         with pytest.raises(CorruptDataError):

@@ -32,7 +32,6 @@ def soon(monkeypatch):
     for name in ("GRACE_MS", "SLOW_MS", "HOLD_MS"):
         monkeypatch.setattr(services, name, 30)
     monkeypatch.setattr(services, "PROBE_S", 0.02)
-    monkeypatch.setattr("memq.broker.server.PROBE_S", 0.02)
     monkeypatch.setattr(services, "PROBE_LIMIT_S", 0.1)
     monkeypatch.setattr(producer, "HEED_S", 0.05)
     monkeypatch.setattr(producer, "PATIENCE_S", 0.05)
@@ -100,6 +99,21 @@ async def test_a_store_that_does_not_tell_what_is_missing_serves(tmp_path):
     async with broker(tmp_path, storage=storage) as b:
         await asyncio.sleep(0.3)  # ten questions
         assert b.context.not_ready() == []
+
+
+async def test_a_local_store_that_failed_is_not_away_for_ever(tmp_path, monkeypatch):
+    """With no traffic nothing shows that its disk has room again, and still it becomes ready."""
+    monkeypatch.setattr(services, "FORGET_MS", 300)
+    storage = RemoteStorage()
+    storage.remote = False
+    storage.error = StorageError("disk quota exceeded")
+    async with broker(tmp_path, storage=storage) as b, client(b) as c:
+        await c.create("t", batch_age="1ms", upload_deadline="1s")
+        write = asyncio.ensure_future(c.write(0))
+        await until(b.context.not_ready)
+        with pytest.raises(StorageError, match=r"refuses since .*: disk quota exceeded"):
+            await write
+        await until(lambda: not b.context.not_ready())
 
 
 async def test_who_waits_is_told_which_service_refuses(tmp_path):
