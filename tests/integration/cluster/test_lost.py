@@ -40,7 +40,7 @@ async def lost(broker):
 
 async def until_lost(broker, *names):
     """Wait until these are, with a time."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             with suppress(MemqError):  # nobody governs
                 found = await lost(broker)
