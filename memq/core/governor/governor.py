@@ -272,7 +272,6 @@ class Governor:
         self._balance_ms = 0  # when the next run for balance may begin
         self._balancing = False
         self._requested = False
-        self._requested_ms = 0  # when that was seen; 0 before
         self._problem = ""
         self._nobody_accepts = False
 
@@ -376,9 +375,7 @@ class Governor:
             return
         for key, load in loads.items():
             if self._owner(key) == broker_id:
-                if (
-                    load is not None
-                ):  # else what an owner before has measured is better than nothing
+                if load is not None:  # what an owner before has measured is better than nothing
                     self._loads[key] = load
                 if key in self._moving and self._moving[key].owner == broker_id:
                     del self._moving[key]
@@ -483,7 +480,6 @@ class Governor:
         else:
             self._balancing = bool(moves)
             if not moves:
-                self._requested, self._requested_ms = False, 0
                 self._balance_ms = now_ms + REBALANCE_INTERVAL_MS
         if moves:
             log.info("Governor: begins %s", counted(len(moves), "move"))
@@ -508,13 +504,13 @@ class Governor:
         return {key: owner for key, owner in moves.items() if not self._accepts(present[key])}
 
     def _may_balance(self, present: Mapping[Partition, str], now_ms: int) -> bool:
-        if self._balancing:
-            return True
+        if self._requested:  # it begins at once when all is known, else in MOVE_TIMEOUT_MS
+            self._requested = False
+            sooner_ms = now_ms + MOVE_TIMEOUT_MS - REBALANCE_INTERVAL_MS
+            self._balance_ms = min(self._balance_ms, sooner_ms)
         known = all(key in self._loads for key, owner in present.items() if owner)
-        if self._requested:
-            self._requested_ms = self._requested_ms or now_ms
-            return known or now_ms >= self._requested_ms + MOVE_TIMEOUT_MS
-        return now_ms >= self._balance_ms + (0 if known else REBALANCE_INTERVAL_MS)
+        due_ms = self._balance_ms + (0 if known else REBALANCE_INTERVAL_MS)
+        return self._balancing or now_ms >= due_ms
 
     def _end_moves(self, now_ms: int) -> None:
         """Wait no more for moves that are over, one way or another."""

@@ -135,9 +135,6 @@ class GovernorRunner:
     async def run(self) -> NoReturn:
         """Stand for election and govern, until the session ends.
 
-        So that another one governs at once when this broker stops: cancel it, then call
-        `memq.core.governor.election.resign`.
-
         Raises:
             SessionLostError, ClosedError, UnauthorizedError: the session does not serve any more.
         """
