@@ -139,19 +139,6 @@ class _OpenMessage:
         opened_s: when it was opened.
     """
 
-    __slots__ = (
-        "delivery",
-        "headers",
-        "keys",
-        "opened_s",
-        "parked_room",
-        "reserved",
-        "sampled_at",
-        "samples",
-        "timestamps",
-        "values",
-    )
-
     def __init__(self, delivery: Delivery, reserved: int, opened_s: float) -> None:
         self.delivery = delivery
         self.reserved = reserved
@@ -221,7 +208,6 @@ class Accumulator:
         wall_us: microseconds since 1970 UTC.
         write_partition: of all its Messages; None where the state machine chooses one for each.
         one_of_many: it is one of several of a producer, see rule 5.
-        threads: other threads than that of the event loop write, see rule 8.
 
     Attributes:
         first_tick_s: how soon `on_wake` asks for `tick`.
@@ -247,7 +233,6 @@ class Accumulator:
         wall_us: Callable[[], int] = SYSTEM.wall_us,
         write_partition: int | None = None,
         one_of_many: bool = False,
-        threads: bool = False,
     ) -> None:
         self._budget = budget
         self._message_bytes = min(message_bytes, max_message_bytes)
@@ -262,7 +247,6 @@ class Accumulator:
         self._wall_us = wall_us
         self._write_partition = write_partition
         self._from_sealing = one_of_many or linger_s is None
-        self._threads = threads
         self._lock = threading.RLock()
         self._error: MemqError | None = None
         self._ticking = False
@@ -412,9 +396,6 @@ class Accumulator:
         Returns:
             Seconds until the next call, unless `on_wake` asks for it sooner; None for only then.
         """
-        if not self._threads:
-            with self._lock:
-                return self._tick(may_seal)
         if not self._lock.acquire(timeout=LOCK_WAIT_S):
             return TICK_S
         try:
@@ -458,14 +439,13 @@ class Accumulator:
         """
         if self._error is not None:
             return
-        if self._lock.acquire(timeout=END_WAIT_S):
+        locked = self._lock.acquire(timeout=END_WAIT_S)
+        self._error = error
+        if locked:
             try:
-                self._error = error
                 self._seal()
             finally:
                 self._lock.release()
-        else:
-            self._error = error
 
     def fail(self, error: MemqError) -> None:
         """Refuse everything with this error, or an earlier one; `tick` seals what is open."""
