@@ -223,7 +223,7 @@ class _Term:
             _DeposedError: it governs no more.
             MemqError: the session does not serve any more.
         """
-        await _until_one_fails(
+        await until_one_fails(
             self._decide(),
             self._follow_governor(),
             self._follow_rebalance(),
@@ -395,7 +395,7 @@ def _change(change: Change) -> coordination.Change:
     )
 
 
-async def _until_one_fails(*coroutines: Coroutine[Any, Any, None]) -> NoReturn:
+async def until_one_fails(*coroutines: Coroutine[Any, Any, None]) -> NoReturn:
     """Run them until one fails, which is how they end; then none is left, and its error raised."""
     tasks = [asyncio.ensure_future(each) for each in coroutines]
     try:
