@@ -69,8 +69,9 @@ if TYPE_CHECKING:
     from memq.core.governor import coordination
     from memq.core.governor.assignment import BrokerResources
     from memq.core.governor.coordination import Check, Coordination, Node
-    from memq.core.governor.governor import Change, ClusterDescription, Governor
+    from memq.core.governor.governor import Change, Governor
     from memq.core.runtime import Runtime
+    from memq.core.wire.messages import DescribeClusterAnswer
 
 log = logging.getLogger(__name__)
 
@@ -120,16 +121,8 @@ class GovernorRunner:
         state = repr(self._governor) if self.elected else "stands for election"
         return f"<GovernorRunner {self._broker_id} [{state}]>"
 
-    def describe(self) -> ClusterDescription:
-        """The cluster, for people.
-
-        Raises:
-            UnavailableError: this broker does not govern.
-        """
-        if not self.elected:
-            raise UnavailableError(
-                f"broker {self._broker_id!r} does not govern the cluster; ask the one that does"
-            )
+    def describe(self) -> DescribeClusterAnswer:
+        """The cluster, as `Governor.describe`, while this broker is elected."""
         return self._governor.describe()
 
     async def run(self) -> NoReturn:

@@ -27,8 +27,7 @@ from memq.core.governor.nodes import (
 )
 from memq.core.governor.session import GetNode, Transaction
 from memq.core.runtime import Runtime
-from memq.errors import MemqError, SessionLostError, UnavailableError
-from tests.advice import follows
+from memq.errors import MemqError, SessionLostError
 from tests.simulation.loop import ProcessLoop, Timeline, Trace
 from tests.unit.governor.brokers import (
     Broker,
@@ -332,17 +331,6 @@ async def test_its_end_leaves_nothing_running(service, person):
     await asyncio.gather(broker.task, return_exceptions=True)
     assert not broker.runner.elected
     assert asyncio.all_tasks() < before
-
-
-@follows("ask the one that does")
-async def test_only_who_governs_describes_the_cluster(service, person):
-    """Others say whom to ask."""
-    first, second = await governed(service, person, "a", "b")
-    with pytest.raises(UnavailableError, match="'b' does not govern the cluster"):
-        second.runner.describe()
-    asked = (await person.get(GOVERNOR)).data.decode()
-    (governor,) = [each for each in (first, second) if each.name == asked]
-    assert [each.id for each in governor.runner.describe().brokers] == ["a", "b"]
 
 
 # -- transactions ---------------------------------------------------------------------------
