@@ -170,11 +170,8 @@ class ClusterTopics(Topics):
         stored = self._stored.get(name, _Stored())
         self._taken_back.pop(name, None)
         known = stored.topic
-        if known is None or topic is None or known.incarnation != topic.incarnation:
-            older = False
-        else:
-            older = version < stored.version or (version == stored.version and topic != known)
-        if older:
+        same = known is not None and topic is not None and known.incarnation == topic.incarnation
+        if same and (version, topic) != (stored.version, known) and version <= stored.version:
             what = "is there as it was before it was altered"
             self._take_back(name, what, "restart the brokers to take it")
         else:
@@ -291,9 +288,7 @@ class ClusterTopics(Topics):
         """Addresses of the owners; empty for one that does not live."""
         owners = self._owners(hosted.topic)
         found = [self._brokers.get(owner) for owner in owners]
-        addresses = ["" if broker is None else broker.address for broker in found]
-        missing = hosted.topic.config.write_partitions - len(addresses)
-        return addresses + [""] * missing
+        return ["" if broker is None else broker.address for broker in found]
 
     def brokers(self) -> list[BrokerInfo]:
         """All that live, sorted."""

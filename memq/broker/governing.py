@@ -19,7 +19,6 @@ from memq.core.governor.nodes import BROKERS, DOOMED, DRAINING, GOVERNOR, MEMBER
 from memq.core.governor.runner import GovernorRunner
 from memq.core.topic import check_topic_name
 from memq.core.units import DAY_MS
-from memq.core.wire.messages import ClusterBroker, DescribeClusterAnswer, MovingPartition
 from memq.errors import (
     ChangeUncertainError,
     NodeExistsError,
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from memq.core.governor.nodes import BrokerNode
     from memq.core.governor.shared_catalog import SharedCatalog
     from memq.core.governor.topics import Topic
+    from memq.core.wire.messages import DescribeClusterAnswer
 
 
 FORGET_MS = 7 * DAY_MS  # after which a lost broker is expected no more
@@ -165,23 +165,15 @@ class Governing:
         if self._runner is None or not self._runner.elected:
             raise await self._who_governs()
         found = self._runner.describe()
-        return DescribeClusterAnswer(
+        return msgspec.structs.replace(
+            found,
             cluster_id=self._context.config.cluster_id,
             governor=self._context.config.broker_id,
             brokers=[
-                ClusterBroker(
-                    address=node.address, role=node.role, **msgspec.structs.asdict(broker)
-                )
+                msgspec.structs.replace(broker, address=node.address, role=node.role)
                 for broker in found.brokers
                 if (node := self._brokers.get(broker.id)) is not None
             ],
-            homeless=found.homeless,
-            moving=[
-                MovingPartition(topic=topic, write_partition=number, to=owner)
-                for topic, number, owner in found.moving
-            ],
-            waiting_for=found.waiting_for,
-            problem=found.problem,
             lost={name: self._members[name].lost_ms for name in self._lost()},
         )
 

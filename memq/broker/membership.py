@@ -42,6 +42,7 @@ from memq.core.governor.nodes import (
     LoadsNode,
     make_persistent,
 )
+from memq.core.governor.runner import until_one_fails
 from memq.core.governor.shared_catalog import SharedCatalog
 from memq.core.retry import Backoff
 from memq.errors import (
@@ -252,7 +253,7 @@ class Membership:
 
     async def _serve(self) -> None:
         """Take over what is assigned to this broker, until the session does not serve any more."""
-        session, spawn = self._session, asyncio.get_running_loop().create_task
+        session = self._session
         assert session is not None  # noqa: S101 - it was joined
         catalog = SharedCatalog(session, self._id, self._context.runtime)
         for left in await catalog.doomed():
@@ -261,25 +262,16 @@ class Membership:
                 await catalog.claim_removal(left.topic)
         self._topics.joined(catalog)
         log.info("broker %s is part of the cluster", self._id)
-        tasks = [spawn(mirror.wait_ended()) for mirror in self._mirrors]
-        tasks += [
-            spawn(session.wait_lost()),
-            spawn(self._report(session)),
-            spawn(self.governing.run(session, catalog, self._registered_s)),
-            spawn(self.governing.follow_doomed(session)),
-            spawn(self._watch_registration(session)),
-            spawn(self._make_wanted()),
-            spawn(self._topics.look_after()),
-            spawn(self._identity.watch()),
-        ]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await until_one_fails(
+            *(mirror.wait_ended() for mirror in self._mirrors),
+            self._report(session),
+            self.governing.run(session, catalog, self._registered_s),
+            self.governing.follow_doomed(session),
+            self._watch_registration(session),
+            self._make_wanted(),
+            self._topics.look_after(),
+            self._identity.watch(),
+        )
 
     async def _watch_registration(self, session: Coordination) -> None:
         """End with an error when this broker's node is gone though its session lives.

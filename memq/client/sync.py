@@ -106,8 +106,12 @@ class EventLoopThread:
         Raises:
             ClosedError: the loop is closed or belongs to a parent process.
         """
-        self._check_process()
-        self._check_open()
+        if self.inherited:
+            raise ClosedError(
+                f"{self.name} was made before a fork; make the client in the child process"
+            )
+        if self._closed:
+            raise ClosedError(f"{self.name} is closed")
         try:
             self._loop.call_soon_threadsafe(function, *args)
         except RuntimeError as exc:
@@ -145,16 +149,6 @@ class EventLoopThread:
             raise InvalidRequestError(
                 "a sync client was called from its own callback; use the async client there"
             )
-
-    def _check_process(self) -> None:
-        if self.inherited:
-            raise ClosedError(
-                f"{self.name} was made before a fork; make the client in the child process"
-            )
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ClosedError(f"{self.name} is closed")
 
     def _main(self) -> None:
         asyncio.set_event_loop(self._loop)

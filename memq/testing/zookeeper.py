@@ -28,7 +28,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from memq.core.governor.coordination import Create, Delete, Node, Set
 from memq.core.governor.session import GetChildren, GetNode, Session, Transaction, WatchNode
@@ -52,6 +52,9 @@ if TYPE_CHECKING:
 FIRST_SESSION_ID = 0x10000  # as unlike a small number as those of ZooKeeper
 RECONNECT_S = 0.1  # between attempts to connect
 CLOSE_S = 2.0  # how long a session waits for the answer to its goodbye
+
+Backup: TypeAlias = "tuple[_Tree, dict[int, tuple[float, str]]]"
+"""What servers keep: the nodes, and timeout and user of each session."""
 
 
 class InMemoryZooKeeper:
@@ -176,20 +179,14 @@ class InMemoryZooKeeper:
     def back_up(self) -> Backup:
         """All that the servers keep, as it is now."""
         sessions = {key: (each.timeout_s, each.user) for key, each in self._sessions.items()}
-        names = {path: dict(each) for path, each in self._tree.names.items()}
-        return Backup(dict(self._tree.nodes), names, self._tree.transactions, sessions)
+        return self._tree.copy(), sessions
 
     def roll_back(self, backup: Backup | None = None) -> None:
         """Start again from a backup, or with nothing; sessions of then have their timeouts anew."""
         self.stop()
-        before, self._tree = self._tree.nodes, _Tree(self._loop.time)
-        self._sessions = {}
-        if backup is not None:
-            self._tree.nodes, self._tree.transactions = dict(backup.nodes), backup.transactions
-            self._tree.names = {path: dict(each) for path, each in backup.names.items()}
-            self._sessions = {
-                key: _ServerSession(key, *each) for key, each in backup.sessions.items()
-            }
+        tree, sessions = backup or (_Tree(self._loop.time), {})
+        before, self._tree = self._tree.nodes, tree.copy()
+        self._sessions = {key: _ServerSession(key, *each) for key, each in sessions.items()}
         for path in before | self._tree.nodes:
             if before.get(path) != self._tree.nodes.get(path):
                 self._on_changed(path, None)
@@ -307,15 +304,6 @@ class InMemoryZooKeeper:
 # -- the tree ---------------------------------------------------------------------------------
 
 
-class Backup(NamedTuple):
-    """What servers keep: nodes, names of children, how many transactions there were, sessions."""
-
-    nodes: dict[str, _Entry]
-    names: dict[str, dict[str, None]]
-    transactions: int
-    sessions: dict[int, tuple[float, str]]
-
-
 class _Event(NamedTuple):
     """What happened to a node, or to its children."""
 
@@ -338,6 +326,12 @@ class _Tree:
         self.nodes: dict[str, _Entry] = {"/": _Entry(Node(b"", 0, 0, 0, 0), "")}
         self.names: dict[str, dict[str, None]] = {}  # of children, by path
         self.transactions = 0
+
+    def copy(self) -> _Tree:
+        copy = _Tree(self._clock_s)
+        copy.nodes, copy.transactions = dict(self.nodes), self.transactions
+        copy.names = {path: dict(each) for path, each in self.names.items()}
+        return copy
 
     def get(self, path: str, user: str) -> Node:
         return self._found(path, user).node

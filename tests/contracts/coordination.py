@@ -62,6 +62,13 @@ async def within(awaitable):
         return await awaitable
 
 
+async def lost(session):
+    """Wait until a session is lost; one that was closed ends this with its error."""
+    with pytest.raises(SessionLostError):
+        async for _ in session.watch("/"):
+            pass
+
+
 async def following(watch, expected):
     """Take states from a watch until one is as expected, and give those before it."""
     seen = []
@@ -626,13 +633,13 @@ async def test_a_session_that_was_silent_is_over(service, other):
     for watch in watches:
         await anext(watch)
     waiters = [await begun(anext(watch)) for watch in watches]
-    lost = await begun(session.wait_lost())
+    told = await begun(lost(session))
     gone = other.watch("/mine")
     await anext(gone)
     service.freeze(session)
     assert await within(anext(gone)) is None
     service.restore(session)
-    await within(lost)
+    await within(told)
     for waiter in waiters:
         with pytest.raises(SessionLostError, match=f"{session.session_id:#x}"):
             await within(waiter)
@@ -651,7 +658,7 @@ async def test_a_closed_session_is_over(session):
     """Closing ends calls, watches and waits with the reason, and may be done again."""
     watch = session.watch("/a")
     await anext(watch)
-    waiters = [await begun(anext(watch)), await begun(session.wait_lost())]
+    waiters = [await begun(anext(watch)), await begun(lost(session))]
     await session.close()
     await session.close()
     for call in (*waiters, session.get("/"), session.create("/a"), anext(watch)):

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_GONE = object()
-
 
 class ByteBudget:
     """So many bytes, taken and given back. Thread safe.
@@ -42,7 +40,7 @@ class ByteBudget:
         self._used = 0
         self._given: deque[int] = deque()  # not subtracted yet; one for each Message at most
         self._lock = threading.RLock()  # for threads that take
-        self._waiting: dict[Callable[[], None], None] = {}
+        self._waiting: dict[Callable[[], None], bool] = {}
         self._open = True
 
     def __repr__(self) -> str:
@@ -75,7 +73,7 @@ class ByteBudget:
 
         They may be gone by the time the caller takes them, who waits again then.
         """
-        self._waiting[wake] = None  # first, so that what is given from now on is not missed
+        self._waiting[wake] = True  # first, so that what is given from now on is not missed
         with self._lock:
             ready = not self._open or self._fits(size_bytes)
         if ready:
@@ -99,7 +97,7 @@ class ByteBudget:
 
     def _wake_all(self) -> None:
         for wake in tuple(self._waiting):
-            if self._waiting.pop(wake, _GONE) is None:
+            if self._waiting.pop(wake, False):  # unless another thread has it
                 wake()
 
 

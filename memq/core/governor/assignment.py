@@ -125,9 +125,6 @@ def assign(
 
     Returns:
         The owner of each write partition; empty for the homeless when no broker accepts.
-
-    Raises:
-        InvalidRequestError: a load is below 0 or absurdly large.
     """
     accepting = _accepting(brokers)
     weights = _weights(partitions)
@@ -164,9 +161,6 @@ def rebalance(
 
     Returns:
         The new owner of each write partition that moves.
-
-    Raises:
-        InvalidRequestError: a load is below 0 or absurdly large.
     """
     every = {broker.id: broker for broker in brokers}
     owned = [each for each in partitions if present.get(each.partition, "") in every]
@@ -201,12 +195,6 @@ def _weights(partitions: Iterable[PartitionLoad]) -> dict[Partition, float]:
     """What each write partition counts, sorted by name."""
     loads = {each.partition: each.bytes_per_s for each in partitions}
     known = [load for load in loads.values() if load is not None]
-    for key, load in loads.items():
-        if load is not None and not 0 <= load <= MAX_LOAD_BYTES_PER_S:
-            raise InvalidRequestError(
-                f"a load of {load} bytes/s for {key[0]!r}/{key[1]}: must be between 0 and "
-                f"{MAX_LOAD_BYTES_PER_S:.0e}"
-            )
     mean = math.fsum(known) / len(known) if known else 0.0
     mean = mean or 1.0
     idle = max(mean * IDLE_SHARE, MIN_LOAD_BYTES_PER_S)

@@ -185,16 +185,6 @@ class Coordination(Protocol):
         A node that is not there has none. It ends as `watch` does.
         """
 
-    async def wait_lost(self) -> None:
-        """Wait until the session is lost.
-
-        It is told by the service, so it may come long after the lease has run out; but then the
-        lease may come back.
-
-        Raises:
-            ClosedError: it was closed before.
-        """
-
     async def close(self) -> None:
         """End the session, and its ephemerals, if the service can be told; further calls raise.
 

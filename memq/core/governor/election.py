@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memq.core.governor.coordination import Check, Create, Delete, Set
+from memq.core.governor.coordination import Check, Create, Set
 from memq.core.governor.nodes import ELECTION, GOVERNOR
 from memq.errors import (
     ChangeUncertainError,
@@ -41,7 +41,7 @@ async def stand(session: Coordination, broker_id: str) -> Check:
 
     Returns:
         What every transaction of the broker elected must check. If this session has been elected
-        before and not resigned, that election goes on.
+        before and its node stands, that election goes on.
 
     Raises:
         UnavailableError: stand again.
@@ -63,24 +63,6 @@ async def stand(session: Coordination, broker_id: str) -> Check:
             return Check(ELECTION, election.version + 1)
         if (found := await _election_of(session, own)) is not None:
             return found
-
-
-async def resign(session: Coordination) -> None:
-    """Let another broker be elected, if this session's is. Nobody may stand in it meanwhile.
-
-    Raises:
-        ChangeUncertainError, UnavailableError: it may govern until the end of its session.
-        SessionLostError, ClosedError, UnauthorizedError: as any call.
-    """
-    try:
-        own = await session.get(GOVERNOR)
-        if own.owner != session.session_id:
-            return
-        election = await _election_of(session, own)
-        if election is not None:
-            await session.transact([election, Delete(GOVERNOR, own.version)])
-    except (NoNodeError, VersionConflictError):
-        return
 
 
 async def _until_nobody_else_governs(session: Coordination) -> Node | None:

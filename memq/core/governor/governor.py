@@ -67,6 +67,7 @@ from memq.core.governor.assignment import MAX_LOAD_BYTES_PER_S, BrokerResources,
 from memq.core.governor.assignor import load_assignor
 from memq.core.governor.nodes import ASSIGNMENTS, TopicAssignment
 from memq.core.units import KIB, MINUTE_MS, SECOND_MS, counted
+from memq.core.wire.messages import ClusterBroker, DescribeClusterAnswer, MovingPartition
 from memq.errors import ConfigError, CorruptDataError, InvalidRequestError
 
 if TYPE_CHECKING:
@@ -168,51 +169,6 @@ class ReadAgain(NamedTuple):
     """Every assignment node is to be read again, and told by `read`."""
 
 
-# -- what people are shown ------------------------------------------------------------------
-
-
-class BrokerDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """One live broker.
-
-    Attributes:
-        id: its broker id.
-        zone: as it registered.
-        rack: as it registered.
-        capacity: as it registered.
-        accepting: whether it may be given anything.
-        draining: whether a drain was requested.
-        bytes_per_s: measured traffic of what it owns.
-        write_partitions: numbers of those that it owns, by topic.
-    """
-
-    id: str
-    zone: str
-    rack: str
-    capacity: float
-    accepting: bool
-    draining: bool
-    bytes_per_s: float
-    write_partitions: dict[str, list[int]]
-
-
-class ClusterDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """The cluster as its Governor knows it.
-
-    Attributes:
-        brokers: those that live, sorted.
-        homeless: write partitions without a live owner, by topic.
-        moving: those that have a new owner which has not reported yet: topic, number and owner.
-        waiting_for: brokers that assignments name and that are waited for, as at a start.
-        problem: why the user's assignor was not followed; empty when it was.
-    """
-
-    brokers: list[BrokerDescription]
-    homeless: dict[str, list[int]]
-    moving: list[tuple[str, int, str]]
-    waiting_for: list[str]
-    problem: str
-
-
 # -- the state machine ----------------------------------------------------------------------
 
 
@@ -272,7 +228,6 @@ class Governor:
         self._balance_ms = 0  # when the next run for balance may begin
         self._balancing = False
         self._requested = False
-        self._requested_ms = 0  # when that was seen; 0 before
         self._problem = ""
         self._nobody_accepts = False
 
@@ -376,9 +331,7 @@ class Governor:
             return
         for key, load in loads.items():
             if self._owner(key) == broker_id:
-                if (
-                    load is not None
-                ):  # else what an owner before has measured is better than nothing
+                if load is not None:  # what an owner before has measured is better than nothing
                     self._loads[key] = load
                 if key in self._moving and self._moving[key].owner == broker_id:
                     del self._moving[key]
@@ -483,7 +436,6 @@ class Governor:
         else:
             self._balancing = bool(moves)
             if not moves:
-                self._requested, self._requested_ms = False, 0
                 self._balance_ms = now_ms + REBALANCE_INTERVAL_MS
         if moves:
             log.info("Governor: begins %s", counted(len(moves), "move"))
@@ -508,13 +460,13 @@ class Governor:
         return {key: owner for key, owner in moves.items() if not self._accepts(present[key])}
 
     def _may_balance(self, present: Mapping[Partition, str], now_ms: int) -> bool:
-        if self._balancing:
-            return True
+        if self._requested:  # it begins at once when all is known, else in MOVE_TIMEOUT_MS
+            self._requested = False
+            sooner_ms = now_ms + MOVE_TIMEOUT_MS - REBALANCE_INTERVAL_MS
+            self._balance_ms = min(self._balance_ms, sooner_ms)
         known = all(key in self._loads for key, owner in present.items() if owner)
-        if self._requested:
-            self._requested_ms = self._requested_ms or now_ms
-            return known or now_ms >= self._requested_ms + MOVE_TIMEOUT_MS
-        return now_ms >= self._balance_ms + (0 if known else REBALANCE_INTERVAL_MS)
+        due_ms = self._balance_ms + (0 if known else REBALANCE_INTERVAL_MS)
+        return self._balancing or now_ms >= due_ms
 
     def _end_moves(self, now_ms: int) -> None:
         """Wait no more for moves that are over, one way or another."""
@@ -613,30 +565,32 @@ class Governor:
             log.error("Governor: the assignor is not followed: %s", exc)
         self._problem = str(exc)
 
-    def describe(self) -> ClusterDescription:
-        """The cluster, for people."""
+    def describe(self) -> DescribeClusterAnswer:
+        """The cluster, for people; without its name, and where its brokers are."""
         owned: dict[str, dict[str, list[int]]] = {name: {} for name in self._brokers}
         homeless: dict[str, list[int]] = {}
         loads: dict[str, float] = {}
         for (topic, number), owner in sorted(self._present().items()):
             owned.get(owner, homeless).setdefault(topic, []).append(number)
             loads[owner] = loads.get(owner, 0) + self._loads.get((topic, number), 0)
-        return ClusterDescription(
+        return DescribeClusterAnswer(
+            cluster_id="",
+            governor="",
             brokers=[
-                BrokerDescription(
-                    id=broker.id,
-                    zone=broker.zone,
-                    rack=broker.rack,
-                    capacity=broker.capacity,
-                    accepting=self._accepts(broker.id),
-                    draining=broker.id in self._draining,
-                    bytes_per_s=loads.get(broker.id, 0),
-                    write_partitions=owned[broker.id],
+                ClusterBroker(
+                    address="",
+                    draining=name in self._draining,
+                    bytes_per_s=loads.get(name, 0),
+                    write_partitions=owned[name],
+                    **msgspec.structs.asdict(broker) | {"accepting": self._accepts(name)},
                 )
-                for _, broker in sorted(self._brokers.items())
+                for name, broker in sorted(self._brokers.items())
             ],
             homeless=homeless,
-            moving=[(*key, move.owner) for key, move in sorted(self._moving.items())],
+            moving=[
+                MovingPartition(topic=topic, write_partition=number, to=move.owner)
+                for (topic, number), move in sorted(self._moving.items())
+            ],
             waiting_for=list(self._awaited),
             problem=self._problem,
         )

@@ -69,8 +69,9 @@ if TYPE_CHECKING:
     from memq.core.governor import coordination
     from memq.core.governor.assignment import BrokerResources
     from memq.core.governor.coordination import Check, Coordination, Node
-    from memq.core.governor.governor import Change, ClusterDescription, Governor
+    from memq.core.governor.governor import Change, Governor
     from memq.core.runtime import Runtime
+    from memq.core.wire.messages import DescribeClusterAnswer
 
 log = logging.getLogger(__name__)
 
@@ -120,23 +121,12 @@ class GovernorRunner:
         state = repr(self._governor) if self.elected else "stands for election"
         return f"<GovernorRunner {self._broker_id} [{state}]>"
 
-    def describe(self) -> ClusterDescription:
-        """The cluster, for people.
-
-        Raises:
-            UnavailableError: this broker does not govern.
-        """
-        if not self.elected:
-            raise UnavailableError(
-                f"broker {self._broker_id!r} does not govern the cluster; ask the one that does"
-            )
+    def describe(self) -> DescribeClusterAnswer:
+        """The cluster, as `Governor.describe`, while this broker is elected."""
         return self._governor.describe()
 
     async def run(self) -> NoReturn:
         """Stand for election and govern, until the session ends.
-
-        So that another one governs at once when this broker stops: cancel it, then call
-        `memq.core.governor.election.resign`.
 
         Raises:
             SessionLostError, ClosedError, UnauthorizedError: the session does not serve any more.
@@ -226,7 +216,7 @@ class _Term:
             _DeposedError: it governs no more.
             MemqError: the session does not serve any more.
         """
-        await _until_one_fails(
+        await until_one_fails(
             self._decide(),
             self._follow_governor(),
             self._follow_rebalance(),
@@ -398,7 +388,7 @@ def _change(change: Change) -> coordination.Change:
     )
 
 
-async def _until_one_fails(*coroutines: Coroutine[Any, Any, None]) -> NoReturn:
+async def until_one_fails(*coroutines: Coroutine[Any, Any, None]) -> NoReturn:
     """Run them until one fails, which is how they end; then none is left, and its error raised."""
     tasks = [asyncio.ensure_future(each) for each in coroutines]
     try:

@@ -155,13 +155,13 @@ class Session:
         self._slots = asyncio.Semaphore(MAX_IN_FLIGHT)
         self._watch_slots = asyncio.Semaphore(MAX_WATCH_READS)
         self._connected = asyncio.Event()  # or over
-        self._over = asyncio.Event()
+        self._over = False
         self._lost: str | None = None  # why
         self._waking: dict[asyncio.Event, None] = {}  # set when it is over
         self._prober: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
-        if self._over.is_set():
+        if self._over:
             state = "closed" if self._lost is None else f"lost: {self._lost}"
         else:
             state = "connected" if self._connected.is_set() else "not connected"
@@ -196,12 +196,12 @@ class Session:
 
     def disconnected(self) -> None:
         """Requests do not get through until there is another connection."""
-        if not self._over.is_set():
+        if not self._over:
             self._connected.clear()
 
     def lost(self, why: str) -> None:
         """The session is over."""
-        if not self._over.is_set():
+        if not self._over:
             self._lost = why
             self._end()
 
@@ -292,19 +292,9 @@ class Session:
 
         return Watch(self, read)
 
-    async def wait_lost(self) -> None:
-        """Wait until the session is lost.
-
-        Raises:
-            ClosedError: it was closed before.
-        """
-        await self._over.wait()
-        if self._lost is None:
-            raise self._why_over()
-
     async def close(self) -> None:
         """End the session, if the service can be told; further calls raise `ClosedError`."""
-        if not self._over.is_set():
+        if not self._over:
             self._end()
         await self._link.close()
 
@@ -317,12 +307,12 @@ class Session:
             SessionLostError: it was lost.
             ClosedError: it was closed.
         """
-        if self._over.is_set():
+        if self._over:
             raise self._why_over()
 
     async def wait_for(self, event: asyncio.Event) -> None:
         """Wait for the event, which is set when the session is over, too."""
-        if self._over.is_set():
+        if self._over:
             event.set()
         self._waking[event] = None
         try:
@@ -369,7 +359,7 @@ class Session:
 
     def _end(self) -> None:
         self.lease.lost()
-        self._over.set()
+        self._over = True
         self._connected.set()  # so that those who wait for it look
         for event in self._waking:
             event.set()

@@ -28,6 +28,7 @@ An incarnation never comes back, so removing it late, or again, harms no later t
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -146,15 +147,14 @@ class SharedCatalog:
         """
         _encoded(topic)
         path, data = _doomed(topic, by=self._broker_id)
-        failures = 0
+        failures = itertools.count()
         while True:
             try:
                 return await self._session.create(path, data)
             except NodeExistsError:  # its name is random, so it is this one
                 return None
             except ChangeUncertainError as exc:
-                await self._pause(failures, exc)
-                failures += 1
+                await self._pause(next(failures), exc)
 
     async def save_new(self, topic: Topic) -> None:
         """Let an announced topic exist.
@@ -167,7 +167,7 @@ class SharedCatalog:
             Create(TOPICS.child(topic.name), _encoded(topic)),
             Delete(DOOMED.child(topic.queue_topic), ANNOUNCED),
         ]
-        failures = 0
+        failures = itertools.count()
         while True:
             try:
                 return await self._session.transact(changes)
@@ -181,8 +181,7 @@ class SharedCatalog:
             except ChangeUncertainError as exc:
                 if await self._look_up(topic, exc):
                     return None
-                await self._pause(failures, exc)
-                failures += 1
+                await self._pause(next(failures), exc)
 
     async def alter(self, stored: StoredTopic, altered: Topic) -> StoredTopic:
         """Replace a topic by an altered one of the same incarnation. Returns it as it is stored.
@@ -192,7 +191,7 @@ class SharedCatalog:
             LimitReachedError: it is too large to be stored.
         """
         path, data = TOPICS.child(altered.name), _encoded(altered)
-        failures = 0
+        failures = itertools.count()
         while True:
             wanted = stored._replace(topic=altered, version=stored.version + 1)
             try:
@@ -208,8 +207,7 @@ class SharedCatalog:
                 if present.version != stored.version:
                     raise VersionConflictError(f"topic {altered.name!r} was altered") from exc
                 stored = present  # it was another topic that was deleted
-                await self._pause(failures, exc)
-                failures += 1
+                await self._pause(next(failures), exc)
             else:
                 return wanted
 
@@ -225,7 +223,7 @@ class SharedCatalog:
             TopicRecreatedError: it is another incarnation.
             CorruptDataError: its node is damaged.
         """
-        failures = 0
+        failures = itertools.count()
         while True:
             topic, version, deletions = await self.get(name)
             incarnation = incarnation or topic.incarnation
@@ -245,8 +243,7 @@ class SharedCatalog:
             except _NOT_DONE as exc:
                 if isinstance(exc, ChangeUncertainError) and not await self._look_up(topic, exc):
                     return topic
-                await self._pause(failures, exc)
-                failures += 1
+                await self._pause(next(failures), exc)
             else:
                 return topic
 
@@ -279,7 +276,7 @@ class SharedCatalog:
             CorruptDataError: its node is damaged; nothing may be removed.
         """
         path = DOOMED.child(topic.queue_topic)
-        failures = 0
+        failures = itertools.count()
         while True:
             try:
                 node = await self._session.get(path)
@@ -290,8 +287,7 @@ class SharedCatalog:
             except NoNodeError:
                 return False
             except (VersionConflictError, ChangeUncertainError) as exc:
-                await self._pause(failures, exc)
-                failures += 1
+                await self._pause(next(failures), exc)
             else:
                 return True
 
@@ -303,7 +299,7 @@ class SharedCatalog:
             CorruptDataError: its node is damaged.
         """
         path = DOOMED.child(topic.queue_topic)
-        failures = 0
+        failures = itertools.count()
         while True:
             try:
                 node = await self._session.get(path)
@@ -315,8 +311,7 @@ class SharedCatalog:
             except NoNodeError:
                 return
             except (VersionConflictError, ChangeUncertainError) as exc:
-                await self._pause(failures, exc)
-                failures += 1
+                await self._pause(next(failures), exc)
             else:
                 return
 

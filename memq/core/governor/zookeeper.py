@@ -106,14 +106,6 @@ async def open_session(options: ZooKeeperOptions, runtime: Runtime) -> Session:
     return session
 
 
-class _Agreement(NamedTuple):
-    """What a handshake came to."""
-
-    session_id: int
-    sent_s: float
-    timeout_s: float
-
-
 class _Connection:
     """A socket for kazoo, which reads along what the handshake came to.
 
@@ -124,7 +116,7 @@ class _Connection:
         self,
         connected: socket.socket,
         clock_s: Callable[[], float],
-        agreed: Callable[[_Agreement], None],
+        agreed: Callable[[int, float, float], None],
     ) -> None:
         self._socket = connected
         self._clock_s = clock_s
@@ -149,7 +141,7 @@ class _Connection:
             if len(self._answer) >= _HANDSHAKE.size and self._sent_s is not None:
                 _, _, timeout_ms, session_id = _HANDSHAKE.unpack_from(self._answer)
                 if timeout_ms > 0:  # otherwise the session has expired
-                    self._agreed(_Agreement(session_id, self._sent_s, timeout_ms / 1000))
+                    self._agreed(session_id, self._sent_s, timeout_ms / 1000)
         return data
 
 
@@ -165,7 +157,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self,
         tls: ssl.SSLContext | None,
         clock_s: Callable[[], float],
-        agreed: Callable[[_Agreement], None],
+        agreed: Callable[[int, float, float], None],
     ) -> None:
         super().__init__()
         self.over = False
@@ -276,8 +268,8 @@ class _KazooLink:
         except RuntimeError:  # the loop is closed, so nobody is there to be told
             log.debug("the event loop has ended before its session with ZooKeeper")
 
-    def _agreed(self, agreement: _Agreement) -> None:
-        self.tell(lambda: self._session.agreed(*agreement))
+    def _agreed(self, session_id: int, sent_s: float, timeout_s: float) -> None:
+        self.tell(self._session.agreed, session_id, sent_s, timeout_s)
 
     def _state_changed(self, state: str) -> None:
         """Take note in kazoo's thread, whose connection goes on when this returns."""

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from memq.core.governor.coordination import Check
-from memq.core.governor.election import resign, stand
-from memq.core.governor.nodes import BROKERS, ELECTION, GOVERNOR
+from memq.core.governor.election import stand
+from memq.core.governor.nodes import ELECTION, GOVERNOR
 from memq.core.runtime import SYSTEM
 from memq.errors import SessionLostError
 from tests.contracts.coordination import SHORT_S
@@ -83,16 +83,6 @@ async def test_what_arrives_late_of_one_that_was_replaced_is_refused(service, pe
     await until(deposed)
     assert list(await assignments(person)) == ["t"]
     await stopped(first)
-
-
-async def test_who_resigns_is_followed(service, person):
-    """While its session goes on."""
-    first, second = await two(service)
-    await stopped(first)
-    await resign(first.session)
-    await until_elected([second])
-    assert (await person.get(BROKERS.child("a"))).owner == first.session.session_id
-    await stopped(second)
 
 
 async def test_brokers_that_start_together_elect_one(service, person):

@@ -17,7 +17,15 @@ from memq.core.governor.zookeeper import ABORT_S, CLOSE_S
 from memq.core.runtime import SYSTEM
 from memq.errors import SessionLostError, UnavailableError
 from tests.contracts.coordination import *  # noqa: F403 - the suite is the module
-from tests.contracts.coordination import SHORT_S, begun, data_is, following, until, within
+from tests.contracts.coordination import (
+    SHORT_S,
+    begun,
+    data_is,
+    following,
+    lost,
+    until,
+    within,
+)
 from tests.harness.services.tcp_faults import TcpFaultProxy
 from tests.harness.services.zookeeper import ZooKeeper
 from tests.integration.governor.servers import Service, kazoo_threads
@@ -98,7 +106,7 @@ async def test_a_server_that_stands_still_for_longer_than_the_session(own_server
     service.restore(session)
     with pytest.raises(SessionLostError):
         await within(waiter)
-    await within(session.wait_lost())
+    await within(lost(session))
     await service.close()
 
 
@@ -128,7 +136,7 @@ async def test_a_server_that_was_restored_from_a_backup(own_server, tmp_path, ba
     copy = tmp_path / "backup" if backup == "older" else None
     await asyncio.to_thread(own_server.restore, copy)
     with pytest.raises(SessionLostError, match=r"take connections.*backup"):
-        await within(session.wait_lost())
+        await within(lost(session))
         session.check_alive()
     await session.close()
     other = await open_zookeeper(options_for(own_server))
@@ -147,7 +155,7 @@ async def test_no_new_session_under_an_old_one(service, other):
     service.thaw(session)
     time.sleep(4)  # noqa: ASYNC251 - it learns of its end, and would have begun another by now
     assert service.proxies[session].connections == 0
-    await within(session.wait_lost())
+    await within(lost(session))
 
 
 async def test_the_session_timeout_is_what_the_servers_agree_to(own_server):

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from memq.core.governor.assignment import (
     IDLE_SHARE,
-    MAX_LOAD_BYTES_PER_S,
     PAYS_SHARE,
     BrokerResources,
     PartitionLoad,
@@ -342,13 +341,6 @@ def test_a_broker_without_id_is_refused():
     """An empty id means that nobody owns something."""
     with pytest.raises(InvalidRequestError, match="no id"):
         BrokerResources("")
-
-
-@pytest.mark.parametrize("load", [-1.0, float("nan"), MAX_LOAD_BYTES_PER_S * 2])
-def test_a_load_that_makes_no_sense_is_refused(load):
-    """It names the write partition and what is allowed."""
-    with pytest.raises(InvalidRequestError, match="'t'/0: must be between 0"):
-        assign(brokers_of(1), topic("t", 1, load), {})
 
 
 # -- rebalance ------------------------------------------------------------------------------

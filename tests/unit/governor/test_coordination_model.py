@@ -11,7 +11,7 @@ from memq.core.governor.session import REFUSED_SESSIONS
 from memq.errors import SessionLostError, UnavailableError
 from memq.testing import InMemoryZooKeeper
 from tests.contracts.coordination import *  # noqa: F403 - the suite is the module
-from tests.contracts.coordination import begun, within
+from tests.contracts.coordination import begun, lost, within
 
 
 class Service(InMemoryZooKeeper):
@@ -52,7 +52,7 @@ async def test_an_expired_session_learns_of_it_late(service):
     assert await other.children("/") == ()
     assert session.lease.valid(service.clock_s())
     service.thaw(session)
-    await within(session.wait_lost())
+    await within(lost(session))
     with pytest.raises(SessionLostError, match="EXPIRED"):
         await session.get("/")
 

@@ -61,7 +61,6 @@ def test_a_process_that_was_frozen_finds_its_lease_run_out():
     async def late():
         with pytest.raises(SessionLostError):
             await anext(world.session.watch("/mine"))
-        await world.session.wait_lost()
 
     world.owner.run(late(), timeout_s=5)
 

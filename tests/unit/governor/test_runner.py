@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from memq.core.governor.coordination import Check
-from memq.core.governor.election import resign, stand
+from memq.core.governor.election import stand
 from memq.core.governor.governor import MOVE_TIMEOUT_MS, SETTLE_MS
 from memq.core.governor.nodes import (
     ASSIGNMENTS,
@@ -27,8 +27,7 @@ from memq.core.governor.nodes import (
 )
 from memq.core.governor.session import GetNode, Transaction
 from memq.core.runtime import Runtime
-from memq.errors import MemqError, SessionLostError, UnavailableError
-from tests.advice import follows
+from memq.errors import MemqError, SessionLostError
 from tests.simulation.loop import ProcessLoop, Timeline, Trace
 from tests.unit.governor.brokers import (
     Broker,
@@ -215,39 +214,6 @@ async def test_who_came_and_went_between_two_looks_stops_no_election(service, pe
     await until_elected([broker])
 
 
-async def test_who_resigns_is_followed_at_once(service, person, caplog):
-    """Before its session is over; who has nothing to resign changes nothing."""
-    first, second = await governed(service, person, "a", "b")
-    await second.stop_running()
-    await resign(second.session)
-    await quiet()
-    assert first.elected == [True]
-    second.stand()
-    await first.stop_running()
-    assert not first.runner.elected
-    await resign(first.session)
-    await until_elected([second])
-    await resign(first.session)
-    await quiet()
-    assert second.runner.elected
-    assert (await person.get(BROKERS.child("a"))).owner == first.session.session_id
-
-
-async def test_who_was_replaced_resigns_for_itself_alone(service, person):
-    """Though it finds out after it has begun to resign."""
-    first, second = await governed(service, person, "a", "b")
-    await first.stop_running()
-    service.hold(of(first.session, Transaction))
-    late = asyncio.ensure_future(resign(first.session))
-    await until_held(service)
-    await delete(person, GOVERNOR)
-    await until_elected([second])
-    service.release()
-    await late
-    await quiet()
-    assert second.elected == [True]
-
-
 async def test_who_was_replaced_does_not_go_on(service, person):
     """Though it has seen its node before it looked which election it is of."""
     first, second = await governed(service, person, "a", "b")
@@ -367,17 +333,6 @@ async def test_its_end_leaves_nothing_running(service, person):
     assert asyncio.all_tasks() < before
 
 
-@follows("ask the one that does")
-async def test_only_who_governs_describes_the_cluster(service, person):
-    """Others say whom to ask."""
-    first, second = await governed(service, person, "a", "b")
-    with pytest.raises(UnavailableError, match="'b' does not govern the cluster"):
-        second.runner.describe()
-    asked = (await person.get(GOVERNOR)).data.decode()
-    (governor,) = [each for each in (first, second) if each.name == asked]
-    assert [each.id for each in governor.runner.describe().brokers] == ["a", "b"]
-
-
 # -- transactions ---------------------------------------------------------------------------
 
 
@@ -475,7 +430,7 @@ async def test_drains_are_followed(service, person):
     assert not first.runner.describe().brokers[1].draining
     await person.create(f"{DRAINING}/c")
     await first.stop_running()
-    await resign(first.session)
+    await delete(person, GOVERNOR)
     await until_elected([second])
     await until_owned(person, 6, by="ab")
 
@@ -498,7 +453,7 @@ async def test_a_report_that_was_there_before_counts(service, person):
     await first.report(1.0)
     await second.report(3.0)
     await first.stop_running()
-    await resign(first.session)
+    await delete(person, GOVERNOR)
     await until_elected([second])
     loads = [each.bytes_per_s for each in second.runner.describe().brokers]
     assert loads == [5, 15]
