@@ -574,7 +574,7 @@ def test_handler_that_closes(linger_s):
 
 def test_ticks_do_not_wait_for_a_thread_that_is_interrupted():
     """An event loop goes on while a handler stops the thread that holds the lock."""
-    rig = Rig()
+    rig = Rig(threads=True)
     delivery = rig.write(b"value")
     rig.now += 1
     with rig.accumulator._lock, ThreadPoolExecutor(1) as loop:
