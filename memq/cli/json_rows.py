@@ -370,7 +370,7 @@ def _json_type(kind: pa.DataType) -> Any:
     if pat.is_map(kind):
         key, item = _item_type(kind.key_field), _item_type(kind.item_field)
         pairs = list[tuple[key, item]]  # type: ignore[valid-type]
-        return pairs | dict[str, item] if _is_text(kind.key_type) else pairs  # type: ignore[valid-type]
+        return pairs | dict[str, item] if is_text(kind.key_type) else pairs  # type: ignore[valid-type]
     if pat.is_nested(kind):
         return list[_item_type(kind.value_field)]  # type: ignore[misc]
     return next((of for is_one, of in _JSON_TYPES if is_one(kind)), str)
@@ -385,7 +385,8 @@ def _or_null(kind: Any) -> Any:
     return None if kind is None else kind | None  # what has no type but null is null as it is
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
+    """Whether values are texts."""
     return bool(pat.is_string(kind) or pat.is_large_string(kind))
 
 
