@@ -7,7 +7,7 @@ import re
 import socket
 import sys
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial, wraps
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -57,8 +57,6 @@ _RANGE = re.compile(r"([0-9]{1,9}):([0-9]{1,18})-([0-9]{1,18})")
 _PROFILE = "memq.profile"  # where a context keeps it
 _SEPARATOR = re.compile(r"\\x(?P<hex>[0-9A-Fa-f]{2})|(?P<escape>\\.?)|(?P<text>[^\\]+)", re.DOTALL)
 _ESCAPES = {r"\t": b"\t", r"\n": b"\n", r"\0": b"\0", "\\\\": b"\\"}
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 
 
 _INSTEAD = {
@@ -413,11 +411,6 @@ class TimeType(ParamType[datetime]):
             return parse_time(value, now=datetime.now(UTC))
         except ConfigError as exc:
             self.fail(str(exc), param, ctx)
-
-
-def to_us(moment: datetime) -> int:
-    """Microseconds since 1970 UTC."""
-    return (moment - _EPOCH) // _MICROSECOND
 
 
 def confirm(question: str, *, yes: bool) -> None:

@@ -14,6 +14,7 @@ import re
 from collections import Counter
 from csv import Error as CsvError
 from csv import reader
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -27,7 +28,7 @@ from memq.cli.json_rows import (
     EXACT_WHOLES,
     Rows,
     bytes_of_text,
-    good_prefix,
+    first_refused,
     is_another,
     is_binary,
     is_text,
@@ -202,21 +203,16 @@ def _table(
         raise _refusal(str(exc), names, number) from exc
     columns = []
     for name, kind in kinds.items():
+        read = partial(_values, kind=kind, null=dialect.null)
         try:
-            columns.append(_values(table[name], kind, dialect.null))
+            columns.append(read(table[name]))
         except _REFUSED:
-            cells = table[name]
-            good = good_prefix(
-                len(cells),
-                lambda count: _values(cells.slice(0, count), kind, dialect.null),
-                _REFUSED,
-            )
-            try:
-                _values(cells.slice(good, 1), kind, dialect.null)
-            except _REFUSED as exc:
-                why = without_advice(str(exc))
-                raise InvalidRequestError(f"row {number + good}, column {name!r}: {why}") from exc
-            raise
+            good, why = first_refused(table[name], read, _REFUSED)
+            if why is None:
+                raise
+            raise InvalidRequestError(
+                f"row {number + good}, column {name!r}: {without_advice(str(why))}"
+            ) from why
     return pa.table(columns, names)
 
 

@@ -20,11 +20,11 @@ from memq.cli.command import (
     range_option,
     read_through_option,
     storage_options_option,
-    to_us,
     zone_option,
 )
 from memq.cli.completion import TopicType
 from memq.cli.output import notice, progress_bar, show_one
+from memq.client.start import time_us
 from memq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -135,8 +135,8 @@ def export(
         range=f"{wanted.partition}:{wanted.start}-{wanted.end}" if wanted else "",
         start=start.text if start else "",
         end=end.text if end else "",
-        start_us=to_us(start.moment) if start else None,
-        end_us=to_us(end.moment) if end else None,
+        start_us=time_us(start.moment) if start else None,
+        end_us=time_us(end.moment) if end else None,
     )
 
     def open_reader(incarnation: str, schema_id: str) -> TopicReader:

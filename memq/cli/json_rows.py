@@ -24,7 +24,7 @@ from collections import Counter
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -39,6 +39,9 @@ from memq.errors import InvalidRequestError, MessageTooLargeError, SchemaMismatc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+
+E = TypeVar("E", bound=Exception)
+T = TypeVar("T", bound=Any)  # what can be counted and cut
 
 ORIGIN_FIELDS = (
     "partition",
@@ -133,14 +136,10 @@ def _rows_of(
     try:
         table = shape.table(decoded, now)
     except _REFUSED:
-        good = good_prefix(len(decoded), lambda first: shape.table(decoded[:first], now), _REFUSED)
-        number, line = numbered[good]
-        try:
-            shape.table(decoded[good : good + 1], now)
-        except _REFUSED as exc:
-            failure = _refusal(number, line, str(exc))
-        else:
+        good, why = first_refused(decoded, lambda part: shape.table(part, now), _REFUSED)
+        if why is None:
             raise
+        failure = _refusal(*numbered[good], str(why))
         decoded = decoded[:good]
         table = shape.table(decoded, now)
     if decoded:
@@ -157,23 +156,27 @@ def _why(exc: Exception, line: bytes) -> str:
     return f"{lone[0].decode(errors='replace')} is half of a character, which no text can hold"
 
 
-def good_prefix(
-    count: int, attempt: Callable[[int], object], errors: tuple[type[Exception], ...]
-) -> int:
-    """How many of the first items an attempt takes, when it does not take all `count` of them.
+def first_refused(
+    items: T, attempt: Callable[[T], object], errors: tuple[type[E], ...]
+) -> tuple[int, E | None]:
+    """The position of the first item that an attempt refuses, and why; None for what all do.
 
     The attempt with the first so many items raises one of the errors from some number on.
     """
-    good, bad = 0, count
+    good, bad = 0, len(items)
     while bad - good > 1:
         middle = (good + bad) // 2
         try:
-            attempt(middle)
+            attempt(items[:middle])
         except errors:
             bad = middle
         else:
             good = middle
-    return good
+    try:
+        attempt(items[good : good + 1])
+    except errors as exc:
+        return good, exc
+    return good, None
 
 
 def _refusal(number: int, line: bytes, reason: str) -> InvalidRequestError:

@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from memq.core.format.envelope import ARROW_ERRORS
-from memq.core.format.message import TIMESTAMP_COLUMN, time_position
+from memq.core.format.message import TICKS_PER_SECOND, TIMESTAMP_COLUMN, time_position
 from memq.core.format.schema import DEFAULT_SCHEMA
 from memq.errors import (
     ConfigError,
@@ -55,7 +55,6 @@ KEY_COLUMN = "key"
 _Columns = tuple[Iterable[Any], Iterable[Any], Iterable[Any], Iterable[int]]
 """Keys, values, headers and timestamps in microseconds."""
 
-_TICKS_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -275,7 +274,7 @@ def timestamps_us(rows: pa.RecordBatch, time_column: str) -> Iterable[int]:
     if position < 0:
         return repeat(0)
     column = rows.column(position)
-    per_second = _TICKS_PER_SECOND[column.type.unit]
+    per_second = TICKS_PER_SECOND[column.type.unit]
     ticks = column.view(pa.int64()).to_pylist()
     return [0 if tick is None else tick * 10**6 // per_second for tick in ticks]
 

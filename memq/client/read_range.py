@@ -22,7 +22,7 @@ from memq.client.read_plan import Selection, plan_read
 from memq.client.sync import EventLoopThread, SyncClient, sync, sync_close, sync_iter
 from memq.client.topic import TopicClient, check_retained
 from memq.core.defaults import READ_TIMEOUT_S
-from memq.core.format.schema import ORIGIN_COLUMNS, deserialize_schema
+from memq.core.format.schema import ORIGIN_COLUMNS, ORIGINS, deserialize_schema
 from memq.core.named_values import NO_VALUES
 from memq.core.runtime import SYSTEM
 from memq.core.units import parse_time
@@ -45,24 +45,6 @@ T = TypeVar("T")
 FETCHES = 4  # Batches fetched, or waiting to be taken, at a time
 FETCH_BYTES = 128 << 20  # of their objects in sum; a larger one is fetched by itself
 JOINED_BYTES = 1 << 20  # smaller Messages of a Batch become one RecordBatch of about this size
-
-_ORIGINS = [
-    pa.field(name, kind)
-    for name, kind in zip(
-        ORIGIN_COLUMNS,
-        (
-            pa.int32(),
-            pa.int64(),
-            pa.utf8(),
-            pa.int32(),
-            pa.utf8(),
-            pa.int64(),
-            pa.int64(),
-            pa.int64(),
-        ),
-        strict=True,
-    )
-]
 
 
 class BatchOfRange(NamedTuple):
@@ -602,7 +584,7 @@ def _with_origin(batch: Batch, entry: IndexEntry, rows: pa.RecordBatch) -> pa.Re
     count = rows.num_rows
     origins = [
         pa.repeat(pa.scalar(value, field.type), count)
-        for value, field in zip(same_for_all, _ORIGINS, strict=False)
+        for value, field in zip(same_for_all, ORIGINS, strict=False)
     ]
     positions = pa.array(range(count), pa.int64())
     return pa.record_batch([*rows.columns, *origins, positions], schema=_with_origins(rows.schema))
@@ -614,4 +596,4 @@ def _with_origins(schema: pa.Schema) -> pa.Schema:
         raise InvalidRequestError(
             f"the topic has a column {taken[0]!r} of its own; read without metadata"
         )
-    return pa.schema([*schema, *_ORIGINS])
+    return pa.schema([*schema, *ORIGINS])
