@@ -210,11 +210,7 @@ class _Shape:
 
 def _shape_of(schema: pa.Schema, first: bytes) -> _Shape:
     if schema.equals(DEFAULT_SCHEMA):
-        return _Shape(
-            _decoder(_consumed(_Bytes | None)),
-            _log_messages,
-            _hint,
-        )
+        return _Shape(_decoder(_consumed(_Bytes | None)), _log_messages, _hint)
     row = _struct("Row", list(schema), top=True)
     if (
         _fields_of(first) - {_EXPORTED_FIELD} != _CONSUMED_FIELDS

@@ -303,7 +303,7 @@ class AsyncTopicReader:
             wanted = named if times is None else times.select(named)
             if wanted.num_rows:
                 kept.append(wanted)
-        return _joined([_conform(rows, self.schema, fetched.batch) for rows in kept])
+        return _joined([conformed(rows, self.schema, repr(fetched.batch)) for rows in kept])
 
 
 class TopicReader(SyncClient[AsyncTopicReader]):
@@ -552,8 +552,12 @@ def _concat(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
-def _conform(rows: pa.RecordBatch, schema: pa.Schema, batch: Batch) -> pa.RecordBatch:
-    """The rows with the columns of `schema`; those that they do not have are nulls."""
+def conformed(rows: pa.RecordBatch, schema: pa.Schema, source: object) -> pa.RecordBatch:
+    """The rows with the columns of `schema`; those that they do not have are nulls.
+
+    Raises:
+        SchemaMismatchError: a column is of another type.
+    """
     if rows.schema.equals(schema):
         return rows
     columns = []
@@ -565,7 +569,7 @@ def _conform(rows: pa.RecordBatch, schema: pa.Schema, batch: Batch) -> pa.Record
             columns.append(rows.column(position))
         else:
             raise SchemaMismatchError(
-                f"{batch!r} has a column {field.name!r} of type {rows.schema.types[position]}, and "
+                f"{source} has a column {field.name!r} of type {rows.schema.types[position]}, and "
                 f"the topic has {field.type}"
             )
     return pa.record_batch(columns, schema=schema)

@@ -266,7 +266,7 @@ class TopicClient:
         check_retained(self.topic, wanted, await self.offsets())
 
     async def pages(
-        self, ranges: Iterable[OffsetRange], *, page_entries: int = PAGE_ENTRIES
+        self, ranges: Iterable[OffsetRange], *, page_entries: int = 0
     ) -> AsyncGenerator[list[NotificationEntry], None]:
         """The notifications of some ranges, one range after the other, up to so many at a time.
 
@@ -277,7 +277,7 @@ class TopicClient:
         for partition, start, end, _ in ranges:
             offset = start
             while offset < end:
-                wanted = min(page_entries, end - offset)
+                wanted = min(page_entries or PAGE_ENTRIES, end - offset)
                 page = await self.page({partition: offset}, max_entries=wanted)
                 if not page.entries:  # Kafka's offsets have gaps, at the end of a range as well
                     break
@@ -285,7 +285,7 @@ class TopicClient:
                 offset = page.entries[-1].offset + 1
 
     async def entries(
-        self, ranges: Iterable[OffsetRange], *, page_entries: int = PAGE_ENTRIES
+        self, ranges: Iterable[OffsetRange], *, page_entries: int = 0
     ) -> AsyncGenerator[NotificationEntry, None]:
         """The notifications of some ranges, one range after the other, as they stand in the queue.
 

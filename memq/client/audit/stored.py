@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -290,10 +291,6 @@ def _weight(batch: PublishedBatch) -> int:
     return 1 + batch.notification.messages // MESSAGES_AT_ONCE
 
 
-def _size_bytes(batch: PublishedBatch) -> int:
-    return batch.notification.size_bytes
-
-
 def _shown(runs: Sequence[ProducerRun]) -> str:
     """Runs of sequences for a sentence."""
     more = [counted(len(runs) - MAX_RUNS_SHOWN, "more run")] if len(runs) > MAX_RUNS_SHOWN else []
@@ -345,7 +342,9 @@ class ReportReader:
         work = partial(self._read_batch, produced_end_ms)
         async with (
             aclosing(self._audit_topic.batches_by_time(ranges, self._damage.add)) as batches,
-            aclosing(map_ahead(work, batches, IN_FLIGHT_BYTES, _size_bytes)) as found,
+            aclosing(
+                map_ahead(work, batches, IN_FLIGHT_BYTES, attrgetter("notification.size_bytes"))
+            ) as found,
         ):
             async for batch, values in found:
                 for key, value in values:
