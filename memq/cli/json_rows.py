@@ -34,7 +34,7 @@ import pyarrow.types as pat
 from memq.core.decoding import UNDECODABLE
 from memq.core.format.envelope import ARROW_ERRORS
 from memq.core.format.message import TIMESTAMP_COLUMN, encode_records
-from memq.core.format.schema import DEFAULT_SCHEMA
+from memq.core.format.schema import DEFAULT_SCHEMA, ORIGIN_COLUMNS
 from memq.errors import InvalidRequestError, MessageTooLargeError, SchemaMismatchError
 
 if TYPE_CHECKING:
@@ -43,15 +43,7 @@ if TYPE_CHECKING:
 E = TypeVar("E", bound=Exception)
 T = TypeVar("T", bound=Any)  # what can be counted and cut
 
-ORIGIN_FIELDS = (
-    "partition",
-    "offset",
-    "write_partition",
-    "producer_id",
-    "epoch",
-    "sequence",
-    "position",
-)
+ORIGIN_FIELDS = tuple(name for name in ORIGIN_COLUMNS if name != "batch")
 """Of what consume prints, where a LogMessage was."""
 
 _CONSUMED_FIELDS = {"key", "value", "headers", TIMESTAMP_COLUMN, *ORIGIN_FIELDS}

@@ -227,25 +227,27 @@ class Batch:
 
 
 def _part(section: Section, start: int, end: int) -> Section:
-    def part(origins: Iterable[T]) -> Iterable[T]:
-        return origins if isinstance(origins, repeat) else list(islice(origins, start, end))
-
-    rows, producer_ids, epochs, sequences, positions = section
-    rows = rows.slice(start, end - start)
-    return Section(rows, part(producer_ids), part(epochs), part(sequences), part(positions))
+    rows = section.rows.slice(start, end - start)
+    return _of_rows(section, rows, lambda origins: islice(origins, start, end))
 
 
 def _chosen(section: Section, wanted: pa.BooleanArray) -> Section:
     if wanted.true_count == len(wanted):
         return section
     flags = wanted.to_pylist()
+    rows = section.rows.filter(wanted)
+    return _of_rows(section, rows, lambda origins: compress(origins, flags))
 
-    def part(origins: Iterable[T]) -> Iterable[T]:
-        return origins if isinstance(origins, repeat) else list(compress(origins, flags))
 
-    rows, producer_ids, epochs, sequences, positions = section
-    rows = rows.filter(wanted)
-    return Section(rows, part(producer_ids), part(epochs), part(sequences), part(positions))
+def _of_rows(
+    section: Section, rows: pa.RecordBatch, part: Callable[[Iterable[Any]], Iterable[Any]]
+) -> Section:
+    """Some rows of a section, with that part of their origins."""
+
+    def of(origins: Any) -> Any:
+        return origins if isinstance(origins, repeat) else list(part(origins))
+
+    return Section(rows, *map(of, section[1:]))
 
 
 def _default_columns(rows: pa.RecordBatch, _: str) -> _Columns:
