@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import chain, compress, islice, repeat
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
     MessageRows = tuple[IndexEntry, pa.RecordBatch]
     """What the index says about a Message, and its rows."""
-
-T = TypeVar("T")
 
 Order = Literal["none", "producer", "key"]
 KEY_COLUMN = "key"
